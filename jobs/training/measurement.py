@@ -1,0 +1,87 @@
+"""What a worker group tells of one run: measured, or failed. Plain data. Needs no torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal[
+    "ok",
+    "oom",
+    "unschedulable",
+    "timeout",
+    "hang",
+    "crash",
+    "invalid_loss",
+    "device_mismatch",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a run has no numbers. ``log_tail`` holds at most the last 20 lines.
+
+    ``wanted_bytes`` is what the allocation that failed asked for, where that is known.
+    """
+
+    status: Status
+    reason: str
+    phase: str | None = None
+    wanted_bytes: int | None = None
+    ranks: tuple[int, ...] = ()
+    log_tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSummary:
+    """One rank's own view of the window. Device memory is None where no accelerator is."""
+
+    rank: int
+    node: str
+    device: str
+    device_id: str
+    total_s: float
+    p50_s: float
+    p95_s: float
+    max_s: float
+    mean_loss: float
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    allocator_retries: int | None
+    device_memory_bytes: int | None
+    device_used_bytes: int | None
+    host_peak_growth_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What the numbers depend on besides the recipe: gathered on rank 0."""
+
+    platform: Literal["cpu", "cuda", "rocm"]
+    python: str
+    torch: str
+    packages: dict[str, str]
+    driver: str | None
+    collectives: str
+    device: str | None
+    variables: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One run's numbers. Step times are the maxima over ranks, losses the means over ranks.
+
+    ``window_s`` is the slowest rank's total. ``h2d_*`` are None where nothing is copied.
+    """
+
+    run_id: str
+    warmup_steps: int
+    warmup_rule: str
+    window_s: float
+    step_times_s: tuple[float, ...]
+    losses: tuple[float, ...]
+    ranks: tuple[RankSummary, ...]
+    h2d_bytes_per_step: int | None
+    h2d_s_per_step: float | None
+    setup_s: float
+    warmup_s: float
+    environment: Environment
+    metrics: dict[str, float | None]

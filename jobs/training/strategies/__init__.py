@@ -1,0 +1,64 @@
+"""The five strategies behind one protocol. ``build`` imports only the one that is asked for.
+
+Reading order: ``ddp`` (the plain one), ``fsdp``, ``zero`` (DeepSpeed's three stages).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+import torch
+from torch import Tensor
+
+from jobs.training.job import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Bytes of training state that this rank holds right now, by kind.
+
+    ``parameters`` counts what the forward pass starts from and ``masters`` the fp32 copies beside
+    them (0 where the parameters themselves are fp32).
+    """
+
+    parameters: int
+    masters: int
+    gradients: int
+    moments: int
+
+
+class Engine(Protocol):
+    """A model, its optimizer and its schedule under one strategy.
+
+    One optimizer step is ``accumulate`` for each micro-batch, then ``update``. Every rank makes the
+    same calls in the same order. After ``close`` the process holds none of its memory and torch is
+    unpatched: the next engine in this process runs as in a fresh one.
+    """
+
+    def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
+        """Forward and backward of one micro-batch; the loss, detached, still on the device."""
+
+    def update(self) -> None:
+        """Reduce, clip, step the optimizer and the schedule, clear the gradients."""
+
+    def footprint(self) -> Footprint: ...
+
+    def close(self) -> None: ...
+
+
+def build(recipe: Recipe, device: torch.device) -> Engine:
+    """The engine of ``recipe`` on this rank; the default process group must be up."""
+    match recipe.strategy:
+        case "ddp":
+            from jobs.training.strategies.ddp import DdpEngine
+
+            return DdpEngine(recipe, device)
+        case "fsdp":
+            from jobs.training.strategies.fsdp import FsdpEngine
+
+            return FsdpEngine(recipe, device)
+        case "zero1" | "zero2" | "zero3":
+            from jobs.training.strategies.zero import ZeroEngine
+
+            return ZeroEngine(recipe, device)
+        case unknown:
+            assert_never(unknown)
