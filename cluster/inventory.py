@@ -17,11 +17,12 @@ SIMULATED_LABEL = "longhaul.simulated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine. ``num_devices`` and ``num_cpus`` are totals, not what is free right now."""
+    """One machine. The numbers are totals, not what is free right now; unknown memory is None."""
 
     node_id: str
     num_devices: int
     num_cpus: int
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

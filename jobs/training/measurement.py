@@ -84,4 +84,3 @@ class Measurement:
     setup_s: float
     warmup_s: float
     environment: Environment
-    metrics: dict[str, float | None]

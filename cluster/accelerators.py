@@ -1,0 +1,83 @@
+"""Facts about chips: memory, peak dense FLOP/s by dtype, torch devices per package, each with its source.
+
+A device is known by its market name, never by its architecture or memory: MI350X and MI355X share both.
+What nobody has sourced is None, and a result that would need it is null.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["fp32", "tf32", "bf16", "fp8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One torch device. Peaks are dense TFLOP/s, never the sparse figure."""
+
+    name: str
+    vendor: Literal["nvidia", "amd"]
+    memory_gb: float
+    bf16_tflops: float
+    fp8_tflops: float | None
+    tf32_tflops: float | None
+    source: str
+    devices_per_package: int = 1
+
+    def peak_flops(self, dtype: Dtype) -> float | None:
+        """FLOP/s, or None where no figure is sourced (plain fp32 is not tabulated)."""
+        tflops = {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "tf32": self.tf32_tflops}.get(dtype)
+        return None if tflops is None else tflops * 1e12
+
+
+def _nvidia(
+    name: str, memory_gb: float, bf16: float, fp8: float | None, tf32: float | None, sheet: str
+) -> Accelerator:
+    return Accelerator(
+        name=name,
+        vendor="nvidia",
+        memory_gb=memory_gb,
+        bf16_tflops=bf16,
+        fp8_tflops=fp8,
+        tf32_tflops=tf32,
+        source=f"NVIDIA {sheet} data sheet, dense",
+    )
+
+
+def _amd(
+    name: str, memory_gb: float, bf16: float, fp8: float | None, tf32: float | None, per_package: int = 1
+) -> Accelerator:
+    return Accelerator(
+        name=name,
+        vendor="amd",
+        memory_gb=memory_gb,
+        bf16_tflops=bf16,
+        fp8_tflops=fp8,
+        tf32_tflops=tf32,
+        source=f"AMD Instinct {name} data sheet, dense",
+        devices_per_package=per_package,
+    )
+
+
+# A pattern is searched in the device's name with everything but letters and digits removed; first match.
+_TABLE: tuple[tuple[str, Accelerator], ...] = (
+    ("A100.*40GB", _nvidia("A100 40GB", 40, 312, None, 156, "A100")),
+    ("A100.*80GB", _nvidia("A100 80GB", 80, 312, None, 156, "A100")),
+    ("L40S", _nvidia("L40S", 48, 362, 733, 183, "L40S")),
+    ("H100NVL", _nvidia("H100 NVL", 94, 835, None, 378, "H100")),
+    ("H100PCIE", _nvidia("H100 PCIe", 80, 756, 1513, 378, "H100")),
+    ("H100(80GB)?(HBM3|SXM)", _nvidia("H100 SXM", 80, 989, 1979, 494, "H100")),
+    ("H200(?!NVL)", _nvidia("H200 SXM", 141, 989, 1979, 494, "H200")),
+    ("B200", _nvidia("B200", 180, 2250, 4500, 1125, "B200")),
+    ("MI250X", _amd("MI250X", 64, 191.5, None, None, per_package=2)),
+    ("MI300X", _amd("MI300X", 192, 1307.4, 2614.9, 653.7)),
+    ("MI325X", _amd("MI325X", 256, 1307.4, 2614.9, 653.7)),
+    ("MI350X", _amd("MI350X", 288, 2300, None, None)),
+    ("MI355X", _amd("MI355X", 288, 2500, 5000, None)),
+)
+
+
+def accelerator(device_name: str | None) -> Accelerator | None:
+    """The chip of that market name; None for one we don't know, never the nearest one."""
+    plain = re.sub(r"[^A-Z0-9]", "", (device_name or "").upper())
+    return next((chip for pattern, chip in _TABLE if re.search(pattern, plain)), None)

@@ -1,0 +1,61 @@
+"""What can go wrong with a run inside a worker, and what an exception means for its row."""
+
+import re
+from typing import get_args
+
+import torch
+
+from jobs.training.context import Phase
+from jobs.training.measurement import Failure, Status
+
+
+class InvalidLoss(Exception):
+    """The loss is not a finite number."""
+
+
+class DeviceMismatch(Exception):
+    """The ranks do not sit on distinct devices of the group's vendor."""
+
+
+_CPU_ALLOCATION = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
+_DEVICE_ALLOCATION = re.compile(r"[Tt]ried to allocate ([\d.]+) ([KMG]iB|bytes)")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def failure_of(error: BaseException, phase: str, rank: int) -> Failure:
+    """The row that ``error`` leaves; ``phase`` is where the rank was."""
+    status = _status_of(error)
+    return Failure(
+        status=status,
+        reason=_first_line(error),
+        phase=phase if phase in get_args(Phase) else None,
+        wanted_bytes=_wanted_bytes(str(error)) if status == "oom" else None,
+        ranks=(rank,),
+    )
+
+
+def _status_of(error: BaseException) -> Status:
+    match error:
+        case InvalidLoss():
+            return "invalid_loss"
+        case DeviceMismatch():
+            return "device_mismatch"
+        case torch.OutOfMemoryError() | MemoryError():
+            return "oom"
+        case RuntimeError() if _CPU_ALLOCATION.search(str(error)):
+            return "oom"
+        case _:
+            return "crash"
+
+
+def _wanted_bytes(message: str) -> int | None:
+    if found := _CPU_ALLOCATION.search(message):
+        return int(found[1])
+    if found := _DEVICE_ALLOCATION.search(message):
+        return round(float(found[1]) * _UNITS[found[2]])
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

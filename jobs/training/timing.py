@@ -1,0 +1,65 @@
+"""Step borders in time. ``mark`` is called at every border and costs well below a microsecond's worth
+of work; nothing is read, and no device is synchronised, before the window is over.
+"""
+
+import time
+from statistics import median
+from typing import Protocol
+
+import torch
+
+ROLLING = 5
+SETTLED = 0.01
+
+
+class StepTimer(Protocol):
+    def mark(self) -> None:
+        """A step border: the end of one step and the start of the next."""
+
+    def step_times_s(self) -> list[float]:
+        """Seconds between the borders. Waits for the device, so only after the window."""
+
+
+class HostTimer:
+    """The host's monotonic clock: right where the work itself runs on the host."""
+
+    def __init__(self) -> None:
+        self._marks_ns: list[int] = []
+
+    def mark(self) -> None:
+        self._marks_ns.append(time.perf_counter_ns())
+
+    def step_times_s(self) -> list[float]:
+        marks = self._marks_ns
+        return [(after - before) / 1e9 for before, after in zip(marks, marks[1:], strict=False)]
+
+
+class DeviceTimer:
+    """Events on the compute stream: the device's own time, without stopping it to look."""
+
+    def __init__(self) -> None:
+        self._events: list[torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+
+    def step_times_s(self) -> list[float]:
+        torch.cuda.synchronize()
+        events = self._events
+        return [
+            before.elapsed_time(after) / 1e3 for before, after in zip(events, events[1:], strict=False)
+        ]
+
+
+def timer_for(device: torch.device) -> StepTimer:
+    return DeviceTimer() if device.type == "cuda" else HostTimer()
+
+
+def has_settled(step_times_s: list[float]) -> bool:
+    """Whether the rolling median of five steps moved by less than 1 % with the last step."""
+    if len(step_times_s) <= ROLLING:
+        return False
+    before = median(step_times_s[-ROLLING - 1 : -1])
+    return abs(median(step_times_s[-ROLLING:]) - before) < SETTLED * before
