@@ -46,10 +46,248 @@ class ModelConfig:
         return self.num_heads * self.head_dim
 
     @property
+    def kv_size(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def num_embedding_parameters(self) -> int:
+        """The input embedding alone; an output head of its own has as many."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def num_block_parameters(self) -> int:
+        """One decoder block: attention, gated MLP and its two norms."""
+        qkv_size = self.attention_size + 2 * self.kv_size
+        attention = self.hidden_size * (qkv_size + self.attention_size)
+        bias = qkv_size if self.qkv_bias else 0
+        mlp = 3 * self.hidden_size * self.intermediate_size
+        return attention + bias + mlp + 2 * self.hidden_size
+
+    @property
     def num_parameters(self) -> int:
-        raise NotImplementedError
+        """All trained values, a tied embedding counted once."""
+        embeddings = self.num_embedding_parameters * (1 if self.tied_embeddings else 2)
+        return embeddings + self.num_layers * self.num_block_parameters + self.hidden_size
 
     @property
     def num_matmul_parameters(self) -> int:
         """All parameters minus the input embedding, which is kept once if it is tied."""
-        raise NotImplementedError
+        if self.tied_embeddings:
+            return self.num_parameters
+        return self.num_parameters - self.num_embedding_parameters
+
+
+def preset(name: str) -> ModelConfig:
+    """The preset called ``name``; ``KeyError`` if there is none."""
+    return PRESETS[name]
+
+
+_PUBLISHED = (
+    # https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json
+    ModelConfig(
+        name="llama-3.1-8b",
+        family="llama",
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        max_seq_len=131072,
+        rope_theta=5e5,
+        rms_norm_eps=1e-5,
+        rope_scaling=RopeScaling(
+            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192
+        ),
+    ),
+    # https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json
+    ModelConfig(
+        name="llama-3.2-1b",
+        family="llama",
+        vocab_size=128256,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_layers=16,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=64,
+        max_seq_len=131072,
+        rope_theta=5e5,
+        rms_norm_eps=1e-5,
+        rope_scaling=RopeScaling(
+            factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192
+        ),
+        tied_embeddings=True,
+    ),
+    # https://huggingface.co/Qwen/Qwen2.5-7B/blob/main/config.json
+    ModelConfig(
+        name="qwen-2.5-7b",
+        family="qwen2",
+        vocab_size=152064,
+        hidden_size=3584,
+        intermediate_size=18944,
+        num_layers=28,
+        num_heads=28,
+        num_kv_heads=4,
+        head_dim=128,
+        max_seq_len=131072,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        qkv_bias=True,
+    ),
+    # https://huggingface.co/Qwen/Qwen2.5-1.5B/blob/main/config.json
+    ModelConfig(
+        name="qwen-2.5-1.5b",
+        family="qwen2",
+        vocab_size=151936,
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_layers=28,
+        num_heads=12,
+        num_kv_heads=2,
+        head_dim=128,
+        max_seq_len=131072,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        qkv_bias=True,
+        tied_embeddings=True,
+    ),
+    # https://huggingface.co/mistralai/Mistral-7B-v0.3/blob/main/config.json
+    ModelConfig(
+        name="mistral-7b",
+        family="mistral",
+        vocab_size=32768,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        max_seq_len=32768,
+        rope_theta=1e6,
+        rms_norm_eps=1e-5,
+    ),
+    # https://huggingface.co/mistralai/Mistral-7B-v0.1/blob/main/config.json
+    ModelConfig(
+        name="mistral-7b-v0.1",
+        family="mistral",
+        vocab_size=32000,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_layers=32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        max_seq_len=32768,
+        rope_theta=1e4,
+        rms_norm_eps=1e-5,
+        sliding_window=4096,
+    ),
+)
+
+# Small enough for a sweep on two cores, with every feature of their family.
+_TINY = (
+    ModelConfig(
+        name="llama-tiny",
+        family="llama",
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=352,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        max_seq_len=512,
+        rope_theta=5e5,
+        rms_norm_eps=1e-5,
+        rope_scaling=RopeScaling(
+            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=64
+        ),
+    ),
+    ModelConfig(
+        name="qwen-tiny",
+        family="qwen2",
+        vocab_size=1024,
+        hidden_size=128,
+        intermediate_size=352,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        max_seq_len=512,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        qkv_bias=True,
+        tied_embeddings=True,
+    ),
+    ModelConfig(
+        name="mistral-tiny",
+        family="mistral",
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=352,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=1,
+        head_dim=32,
+        max_seq_len=512,
+        rope_theta=1e4,
+        rms_norm_eps=1e-5,
+        sliding_window=32,
+    ),
+)
+
+# Large enough that a process's memory is mostly training state: they check the memory prediction on CPU.
+_MINI = (
+    ModelConfig(
+        name="llama-mini",
+        family="llama",
+        vocab_size=8192,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_layers=8,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=64,
+        max_seq_len=2048,
+        rope_theta=5e5,
+        rms_norm_eps=1e-5,
+        rope_scaling=RopeScaling(
+            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=256
+        ),
+    ),
+    ModelConfig(
+        name="qwen-mini",
+        family="qwen2",
+        vocab_size=32768,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_layers=8,
+        num_heads=8,
+        num_kv_heads=2,
+        head_dim=64,
+        max_seq_len=2048,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        qkv_bias=True,
+        tied_embeddings=True,
+    ),
+    ModelConfig(
+        name="mistral-mini",
+        family="mistral",
+        vocab_size=8192,
+        hidden_size=640,
+        intermediate_size=1792,
+        num_layers=8,
+        num_heads=10,
+        num_kv_heads=2,
+        head_dim=64,
+        max_seq_len=2048,
+        rope_theta=1e4,
+        rms_norm_eps=1e-5,
+        sliding_window=256,
+    ),
+)
+
+PRESETS: dict[str, ModelConfig] = {config.name: config for config in (*_PUBLISHED, *_TINY, *_MINI)}

@@ -1,0 +1,217 @@
+"""The decoder that all families share, with Hugging Face's parameter names and shapes.
+
+Every parameter is read only inside the forward of the module that owns it. Sharded training
+(FSDP2, ZeRO-3) gathers a weight around exactly that call, so this is what lets one model run under
+every strategy; the embedding computes the logits itself where it is tied.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
+
+from jobs.training.models.presets import ModelConfig, RopeScaling
+
+Rotation = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """What attention needs to know of places in a sequence. ``mask`` is None where causal is enough."""
+
+    length: int
+    device: torch.device
+    dtype: torch.dtype
+    rotation: Rotation
+    mask: Tensor | None
+
+
+class Decoder(nn.Module):
+    """A causal language model. May be built under ``torch.device("meta")``.
+
+    Nothing but the parameters is state: position tables and masks are computed at the first forward
+    of a length, on the device of the tokens, and are in no ``state_dict``.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Trunk(config)
+        if not config.tied_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
+        """The logits of ``ids`` (batch, length), or with ``labels`` their mean cross-entropy in fp32.
+
+        ``labels[b, i]`` is the token that should follow ``ids[b, i]``: already shifted.
+        """
+        hidden = self.model(ids)
+        if self.config.tied_embeddings:
+            logits: Tensor = self.model.embed_tokens(hidden, as_head=True)
+        else:
+            logits = self.lm_head(hidden)
+        if labels is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
+class Trunk(nn.Module):
+    """All but the output head: tokens to normalised hidden states."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.config = config
+        self.positions: Positions | None = None
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.embed_tokens(ids)
+        positions = self._positions_of(hidden)
+        for block in self.layers:
+            hidden = block(hidden, positions.rotation, positions.mask)
+        normed: Tensor = self.norm(hidden)
+        return normed
+
+    def _positions_of(self, hidden: Tensor) -> Positions:
+        """Those of the latest length are kept, no older ones."""
+        wanted = (hidden.shape[1], hidden.device, hidden.dtype)
+        kept = self.positions
+        if kept is None or (kept.length, kept.device, kept.dtype) != wanted:
+            kept = self.positions = positions_of(self.config, *wanted)
+        return kept
+
+
+class Embedding(nn.Embedding):
+    """Tokens to vectors, and for tied models vectors to logits, both in this module's own forward."""
+
+    def forward(self, input: Tensor, *, as_head: bool = False) -> Tensor:
+        if as_head:
+            return F.linear(input, self.weight)
+        return F.embedding(input, self.weight)
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind its norm, each added to what came in."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mlp = GatedMlp(config)
+
+    def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, mask)
+        out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
+        return out
+
+
+class Attention(nn.Module):
+    """Causal self-attention in which several query heads share one key and value head."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, config.attention_size, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(config.attention_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
+        q = rotate(self._heads(self.q_proj(hidden)), rotation)
+        k = rotate(self._heads(self.k_proj(hidden)), rotation)
+        v = self._heads(self.v_proj(hidden))
+        mixed = attend(q, k, v, mask)
+        out: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        """(batch, length, heads * head_dim) to (batch, heads, length, head_dim)."""
+        batch, length, _ = projected.shape
+        return projected.view(batch, length, -1, self.head_dim).transpose(1, 2)
+
+
+class GatedMlp(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
+        return out
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax attention: causal, or as ``mask`` allows. Never holds all scores if a kernel can avoid it."""
+    grouped = takes_groups(q, k, v, mask)
+    if not grouped:
+        num_shared = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(num_shared, dim=1), v.repeat_interleave(num_shared, dim=1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
+
+
+def takes_groups(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Whether a fast kernel takes key and value heads as they are, unrepeated.
+
+    On CUDA and ROCm of the fast kernels only flash does, and not for fp32 nor with a mask: there
+    ``enable_gqa`` would silently mean the slow kernel that holds all scores.
+    """
+    if q.device.type != "cuda":
+        return True
+    return can_use_flash_attention(SDPAParams(q, k, v, mask, 0.0, mask is None, True))
+
+
+def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
+    """RoPE as Hugging Face's checkpoints expect it: dimension i turns with i + head_dim / 2."""
+    cos, sin = rotation
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def positions_of(config: ModelConfig, length: int, device: torch.device, dtype: torch.dtype) -> Positions:
+    """Angles are computed in fp32 even for bf16 models: their positions would run together otherwise."""
+    cos, sin = rotation(config, length, device)
+    return Positions(
+        length=length,
+        device=device,
+        dtype=dtype,
+        # Cast here, for every strategy alike: FSDP's mixed precision would, the others would not.
+        rotation=(cos.to(dtype), sin.to(dtype)),
+        mask=window_mask(config, length, device),
+    )
+
+
+def rotation(config: ModelConfig, length: int, device: torch.device) -> Rotation:
+    """Cosines and sines in fp32, each (length, head_dim)."""
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
+    frequencies = 1.0 / config.rope_theta**exponents
+    if config.rope_scaling is not None:
+        frequencies = scale(frequencies, config.rope_scaling)
+    positions = torch.arange(length, dtype=torch.float32, device=device)
+    angles = torch.outer(positions, frequencies).repeat(1, 2)
+    return angles.cos(), angles.sin()
+
+
+def scale(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """Llama 3.1: slow turns are slowed by ``factor``, fast ones kept, those between blended."""
+    turns = scaling.original_max_seq_len * frequencies / (2 * math.pi)
+    span = scaling.high_freq_factor - scaling.low_freq_factor
+    kept = ((turns - scaling.low_freq_factor) / span).clamp(0.0, 1.0)
+    return kept * frequencies + (1.0 - kept) * frequencies / scaling.factor
+
+
+def window_mask(config: ModelConfig, length: int, device: torch.device) -> Tensor | None:
+    """True where a token may look: itself and the ``sliding_window - 1`` before it. None if that is all."""
+    if config.sliding_window is None or length <= config.sliding_window:
+        return None
+    causal = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
+    return causal.triu_(1 - config.sliding_window)

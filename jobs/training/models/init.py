@@ -1,0 +1,46 @@
+"""Where training starts: each parameter's first value, from the seed and the parameter's name alone.
+
+So it does not matter in which order, on how many ranks or under which strategy a model is built. It does
+matter on which kind of device: each draws its own random numbers.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from jobs.training.job import Precision
+from jobs.training.models.decoder import Decoder
+
+# What the three families were published with (``initializer_range``).
+STD = 0.02
+
+
+def materialize(decoder: Decoder, device: torch.device, *, seed: int, precision: Precision) -> None:
+    """Give a decoder that was built on ``meta`` its memory on ``device`` and its first values."""
+    decoder.to_empty(device=device)
+    for name, parameter in decoder.named_parameters():
+        fill(name, parameter, seed=seed, precision=precision)
+
+
+@torch.no_grad()
+def fill(name: str, tensor: Tensor, *, seed: int, precision: Precision) -> None:
+    """Write the first value of the whole parameter ``name`` into ``tensor``, whatever its dtype.
+
+    In bf16 the values are ones that bf16 can hold, so fp32 masters and bf16 copies start out equal.
+    """
+    if name.endswith("norm.weight"):
+        tensor.fill_(1.0)
+    elif name.endswith(".bias"):
+        tensor.zero_()
+    else:
+        generator = torch.Generator(tensor.device).manual_seed(_seed_of(name, seed))
+        value = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device)
+        value.normal_(0.0, STD, generator=generator)
+        tensor.copy_(value.bfloat16() if precision == "bf16" else value)
+
+
+def _seed_of(name: str, seed: int) -> int:
+    """A number for a generator. A hash, since neighbouring seeds must not give neighbouring streams."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
