@@ -5,9 +5,10 @@ it knows of them is this protocol.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import torch
+if TYPE_CHECKING:  # a driver that follows runs needs these types and no torch
+    import torch
 
 Phase = Literal["setup", "warmup", "window", "gather", "teardown", "cooldown"]
 
@@ -36,5 +37,5 @@ class Context(Protocol):
     world_size: int
     local_rank: int
     node: str
-    device: torch.device
+    device: "torch.device"
     pulse: Pulse
