@@ -12,7 +12,12 @@ Vendor = Literal["nvidia", "amd", "cpu"]
 LOCAL_GROUP = "local"
 GROUP_LABEL = "longhaul.group"
 VENDOR_LABEL = "longhaul.vendor"
+DEVICE_LABEL = "longhaul.device"
 SIMULATED_LABEL = "longhaul.simulated"
+
+
+class ClusterError(Exception):
+    """The cluster, or the file that describes it, can't be used as it is; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

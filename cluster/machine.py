@@ -1,0 +1,57 @@
+"""This machine as a group of its own: what is here when there is no cluster. Starts nothing."""
+
+import os
+import platform
+from pathlib import Path
+
+import psutil
+
+from cluster.inventory import LOCAL_GROUP, Inventory, Node, Vendor, WorkerGroup
+
+_KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+
+
+def this_machine() -> Inventory:
+    vendor, num_devices, device = _accelerators() or ("cpu", num_cpus(), None)
+    node = Node(
+        node_id=platform.node(),
+        num_devices=num_devices,
+        num_cpus=num_cpus(),
+        memory_bytes=psutil.virtual_memory().total,
+    )
+    group = WorkerGroup(name=LOCAL_GROUP, vendor=vendor, nodes=(node,), device=device)
+    return Inventory(groups=(group,), source="this machine")
+
+
+def num_cpus() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _accelerators() -> tuple[Vendor, int, str | None] | None:
+    return _nvidia() or _amd()
+
+
+def _nvidia() -> tuple[Vendor, int, str | None] | None:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        if count == 0:
+            return None
+        return "nvidia", count, str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0)))
+    except pynvml.NVMLError:
+        return None
+
+
+def _amd() -> tuple[Vendor, int, str | None] | None:
+    """The kernel's own list; a node with SIMDs is a GPU. It has no market names: the device stays unknown."""
+    properties = (path.read_text() for path in sorted(_KFD_NODES.glob("*/properties")))
+    count = sum(1 for text in properties if _has_simds(text))
+    return ("amd", count, None) if count else None
+
+
+def _has_simds(properties: str) -> bool:
+    pairs = dict(line.split(maxsplit=1) for line in properties.splitlines() if " " in line)
+    return int(pairs.get("simd_count", "0")) > 0

@@ -1,0 +1,30 @@
+"""Which code ran: the digest of our own source, and the commit where it is known."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parent.parent
+_ROOMS = ("cluster", "checkpointing", "reporting", "jobs")
+
+
+@cache
+def source_digest() -> str:
+    """Over all Python files of the rooms: a submitted tree has no ``.git``, but this it has."""
+    digest = hashlib.sha256()
+    for room in _ROOMS:
+        for path in sorted((_ROOT / room).rglob("*.py")):
+            digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+@cache
+def commit() -> str | None:
+    """The commit that HEAD names, read from ``.git`` without running git; None outside a checkout."""
+    try:
+        head = (_ROOT / ".git" / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        return (_ROOT / ".git" / head.removeprefix("ref: ")).read_text().strip()
+    except OSError:
+        return None

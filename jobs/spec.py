@@ -1,0 +1,265 @@
+"""SweepSpec: a YAML file, made strict and typed.
+
+An unknown key, a wrong value or an impossible combination raises ``SpecError`` with one line each:
+place, found, expected, the nearest right word.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from jobs.errors import SpecError, nearest
+from jobs.training.job import OptimizerConfig, Precision, Strategy, Window
+from jobs.training.models.presets import PRESETS
+
+AUTO = "auto"
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _number_as_text(value: object) -> object:
+    """YAML reads ``NCCL_P2P_DISABLE: 1`` as a number; a variable is text."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _one_of(known: Sequence[str], noun: str, later: Sequence[str] = ()) -> BeforeValidator:
+    def check(value: object) -> object:
+        if value in later:
+            raise ValueError(f"{value!r} is not supported yet ({', '.join(known)})")
+        if value not in known:
+            hint = nearest(str(value), list(known))
+            raise ValueError(f"{value!r} is not a {noun} ({', '.join(known)}){hint}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _plain_name(value: object) -> object:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+        raise ValueError(f"{value!r} is not a name (letters, digits and ._- only, at most 64, no leading dot)")
+    return value
+
+
+Name = Annotated[str, BeforeValidator(_plain_name)]
+StrategyName = Annotated[Strategy, _one_of(get_args(Strategy), "strategy")]
+PrecisionName = Annotated[Precision, _one_of(get_args(Precision), "precision", later=("fp8",))]
+ModelName = Annotated[str, _one_of(list(PRESETS), "model")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableValue = Annotated[str, BeforeValidator(_number_as_text)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Strategies = Annotated[tuple[StrategyName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Precisions = Annotated[tuple[PrecisionName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Models = Annotated[tuple[ModelName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+
+
+class Axes(_Strict):
+    strategy: Strategies = ("ddp",)
+    world_size: Counts = (1,)
+    seq_len: Counts = (64,)
+    micro_batch: Counts = (1,)
+    precision: Precisions = ("fp32",)
+
+
+class Measure(_Strict):
+    """``steps`` after at least ``warmup``; ``max_s`` bounds the window in time."""
+
+    steps: Count = 100
+    warmup: Annotated[int, Field(ge=0, le=50)] = 10
+    sync: Literal["window", "step"] = "window"
+    max_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    cooldown_s: Seconds = 0.0
+
+    def window(self) -> Window:
+        return Window(**self.model_dump())
+
+
+class Optimizer(_Strict):
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3e-4
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    warmup_steps: Annotated[int, Field(ge=0)] = 10
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+
+    def config(self) -> OptimizerConfig:
+        return OptimizerConfig(**self.model_dump())
+
+
+class Limits(_Strict):
+    """Nothing waits for ever. ``memory_gb_per_worker`` bounds a CPU worker's memory (GB = 1e9 bytes)."""
+
+    schedule_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    cell_timeout_s: Annotated[float, Field(gt=0)] = 3600.0
+    hang_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    memory_gb_per_worker: Annotated[float, Field(gt=0)] | None = None
+    try_anyway: bool = False
+
+
+class Override(_Strict):
+    """What one group gets differently."""
+
+    environment: dict[VariableName, VariableValue] = {}
+
+
+class Selection(_Strict):
+    """A part of the grid: what is left out stands for every value of that axis."""
+
+    group: Names | None = None
+    model: Models | None = None
+    strategy: Strategies | None = None
+    world_size: Counts | None = None
+    seq_len: Counts | None = None
+    micro_batch: Counts | None = None
+    precision: Precisions | None = None
+
+
+class SweepSpec(_Strict):
+    name: Name
+    store: Annotated[str, Field(min_length=1)] = "results"
+    groups: Names = (AUTO,)
+    models: Models
+    axes: Axes = Axes()
+    grad_accum: Count = 1
+    measure: Measure = Measure()
+    repeats: Count = 5
+    order: Literal["shuffled", "interleaved"] = "shuffled"
+    seed: Annotated[int, Field(ge=0)] = 0
+    tier: Literal["A", "B"] | None = None
+    optimizer: Optimizer = Optimizer()
+    limits: Limits = Limits()
+    isolation: Literal["group", "run"] = "group"
+    share_nodes: bool = False
+    logging: Literal["results", "full"] = "results"
+    include: tuple[Selection, ...] = ()
+    exclude: tuple[Selection, ...] = ()
+    overrides: dict[Name, Override] = {}
+
+    @classmethod
+    def load(cls, path: Path, overrides: Sequence[str] = ()) -> Self:
+        """The spec in the file ``path`` with ``a.b=c`` settings on top, each value read as YAML."""
+        data = _read(path)
+        for setting in overrides:
+            _apply(data, setting)
+        set_paths = {setting.partition("=")[0] for setting in overrides}
+        try:
+            # Through JSON, because only there a strict model takes a list for a tuple.
+            return cls.model_validate_json(json.dumps(data, default=str))
+        except ValidationError as error:
+            problems = [_problem(cls, details, path, set_paths) for details in error.errors()]
+            raise SpecError(problems) from None
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        for axis, values in [
+            ("models", self.models),
+            ("groups", self.groups),
+            *((f"axes.{axis}", values) for axis, values in self.axes),
+        ]:
+            if len(set(values)) < len(values):
+                raise ValueError(f"{axis}: {list(values)} names a value twice; name each once")
+        if AUTO in self.groups and len(self.groups) > 1:
+            raise ValueError("groups: 'auto' stands for all groups; name it alone")
+        unused = sorted(set(self.overrides) - set(self.groups))
+        if unused and AUTO not in self.groups:
+            raise ValueError(f"overrides.{unused[0]}: no such group in this sweep ({', '.join(self.groups)})")
+        return self
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise SpecError([f"{path}: can't be read ({error.strerror}); give the path of a sweep's YAML file"]) from None
+    except UnicodeDecodeError:
+        raise SpecError([f"{path}: is not text; expected a YAML file"]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        what = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise SpecError([f"{where}: is not YAML: {what}"]) from None
+    if not isinstance(data, dict):
+        raise SpecError([f"{path}: found {type(data).__name__}, expected a mapping with 'name', 'models' and 'axes'"])
+    return data
+
+
+def _apply(data: dict[str, Any], setting: str) -> None:
+    path, equals, text = setting.partition("=")
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise SpecError([f"--set {setting}: expected key=value, such as measure.steps=20"])
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise SpecError([f"--set {setting}: {text!r} is not a YAML value"]) from None
+    for key in keys[:-1]:
+        below = data.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise SpecError([f"--set {setting}: {key!r} holds a value, not a section"])
+        data = below
+    data[keys[-1]] = value
+
+
+def _problem(model: type[BaseModel], details: Any, path: Path, set_paths: set[str]) -> str:
+    keys = [str(key) for key in details["loc"]]
+    place = ".".join(key for key in keys if not key.isdigit())
+    from_flag = any(place == set_path or place.startswith(f"{set_path}.") for set_path in set_paths)
+    where = f"--set {place}" if from_flag else f"{path}: {place}".removesuffix(": ")
+    return f"{where}: {_found_and_expected(model, details, keys)}"
+
+
+def _found_and_expected(model: type[BaseModel], details: Any, keys: list[str]) -> str:
+    found, context = details["input"], details.get("ctx", {})
+    match details["type"]:
+        case "value_error":
+            return str(context["error"])
+        case "extra_forbidden":
+            known = _keys_beside(model, keys[:-1])
+            return f"is not a key here ({', '.join(known)}){nearest(keys[-1], known)}"
+        case "missing":
+            return "is missing"
+        case "literal_error":
+            return f"found {found!r}, expected {context['expected']}{nearest(str(found), _quoted(context['expected']))}"
+        case _:
+            return f"found {found!r}, expected {_expectation(details['msg'])}"
+
+
+def _expectation(message: str) -> str:
+    """Pydantic's sentence without its subject: 'Input should be a valid integer' -> 'a valid integer'."""
+    message = message.removesuffix(", not 0").replace(" after validation", "")
+    return re.sub(r"^(Input|Value|Tuple|List|Dictionary|String) should (be |have )?", "", message)
+
+
+def _quoted(text: str) -> list[str]:
+    return re.findall(r"'([^']+)'", text)
+
+
+def _keys_beside(model: type[BaseModel], path: list[str]) -> list[str]:
+    for key in path:
+        field = model.model_fields.get(key)
+        below = _model_in(field.annotation) if field else None
+        model = below or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_in(part) for part in get_args(annotation))
+    return cast("type[BaseModel] | None", next((part for part in found if part), None))

@@ -1,0 +1,215 @@
+"""What one run leaves behind: the schema of ``result.json``, version 1. Pure.
+
+Units are in the names (``_sec``, ``_bytes``, ``_gb`` = 1e9 bytes); what can't be known is null. A row speaks for
+the whole job, so ``rank`` is 0; ``per_rank`` has what the ranks saw.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+class RecordError(Exception):
+    """The bytes are not a result that this version can read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRecord:
+    """Why a run has no numbers; ``log_tail`` is the last 20 lines at most."""
+
+    reason: str
+    phase: str | None
+    wanted_bytes: int | None
+    ranks: tuple[int, ...]
+    log_tail: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRecord:
+    """The accelerator of rank 0, and how many distinct ones took part."""
+
+    name: str | None
+    count: int
+    memory_bytes: int | None
+    driver: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRecord:
+    """What the run was asked to do, beyond the columns."""
+
+    parameters: int
+    tokens_per_step: int
+    sync: str
+    max_s: float | None
+    seed: int
+    isolation: str
+    optimizer: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerformanceRecord:
+    """Seconds of the per-step maxima over ranks; ``window_sec`` is the slowest rank's total."""
+
+    window_sec: float
+    p50_sec: float
+    p90_sec: float
+    p95_sec: float
+    p99_sec: float
+    min_sec: float
+    max_sec: float
+    cv: float | None
+    micro_step_time_sec: float
+    tokens_per_sec_per_device: float
+    setup_sec: float
+    warmup_sec: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecord:
+    """Accelerator memory, max and min over ranks (null on a CPU); the host's growth beside it."""
+
+    peak_allocated_bytes_max: int | None
+    peak_allocated_bytes_min: int | None
+    peak_reserved_bytes_max: int | None
+    device_used_bytes_max: int | None
+    allocator_retries: int | None
+    host_peak_growth_bytes_max: int
+    predicted_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRecord:
+    first: float
+    last: float
+    median_last_tenth: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    rank: int
+    node: str
+    total_sec: float
+    p50_sec: float
+    p95_sec: float
+    max_sec: float
+    mean_loss: float
+    peak_allocated_bytes: int | None
+    host_peak_growth_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentRecord:
+    """What the numbers depend on besides the recipe; ``source_digest`` identifies our code."""
+
+    python: str
+    torch: str
+    packages: dict[str, str]
+    collectives: str
+    variables: dict[str, str]
+    commit: str | None
+    source_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One attempt at one run of one cell. Everything measured is null unless ``status`` is ``ok``."""
+
+    schema_version: int = SCHEMA_VERSION
+    sweep: str
+    cell_id: str
+    run_id: str
+    repeat: int
+    order: int
+    attempt: int
+    group: str
+    vendor: str | None
+    simulated: bool
+    model: str
+    strategy: str
+    world_size: int
+    rank: int = 0
+    seq_len: int
+    tier: str | None
+    precision: str
+    per_device_batch: int
+    grad_accum: int
+    status: str
+    error: ErrorRecord | None
+    started_at: str
+    finished_at: str
+    timing_unit: str = "optimizer_step"
+    steps: int | None = None
+    warmup_steps: int | None = None
+    warmup_rule: str | None = None
+    tokens_per_sec: float | None = None
+    mean_step_time_sec: float | None = None
+    mean_loss: float | None = None
+    peak_vram_gb: float | None = None
+    h2d_gbps_per_gpu: float | None = None
+    scaling_efficiency_pct: float | None = None
+    mfu: float | None = None
+    flops_formula: str
+    flops_per_token: float
+    peak_flops: float | None = None
+    peak_flops_source: str | None = None
+    device_memory_bytes: int | None = None
+    platform: str | None = None
+    gpu_info: DeviceRecord | None = None
+    training_config: ConfigRecord
+    performance_metrics: PerformanceRecord | None = None
+    memory_metrics: MemoryRecord | None = None
+    loss_metrics: LossRecord | None = None
+    metrics: dict[str, float | None]
+    per_rank: tuple[RankRecord, ...] = ()
+    raw_step_times: tuple[float, ...] = ()
+    environment: EnvironmentRecord | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def to_json(self) -> bytes:
+        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+_SECTIONS = {
+    "error": ErrorRecord,
+    "gpu_info": DeviceRecord,
+    "training_config": ConfigRecord,
+    "performance_metrics": PerformanceRecord,
+    "memory_metrics": MemoryRecord,
+    "loss_metrics": LossRecord,
+    "environment": EnvironmentRecord,
+}
+
+
+def read_record(data: bytes) -> RunRecord:
+    """The row in ``data``. Keys that this version doesn't know are left out."""
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise RecordError(f"not JSON ({error})") from None
+    if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
+        version = found.get("schema_version") if isinstance(found, dict) else None
+        raise RecordError(f"schema_version {version!r}, expected {SCHEMA_VERSION}")
+    try:
+        return _record(found)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise RecordError(f"not a run's result ({error})") from None
+
+
+def _record(found: dict[str, Any]) -> RunRecord:
+    values = _known(RunRecord, found)
+    for name, section in _SECTIONS.items():
+        if values.get(name) is not None:
+            values[name] = section(**_known(section, values[name]))
+    values["per_rank"] = tuple(RankRecord(**_known(RankRecord, rank)) for rank in values["per_rank"])
+    values["raw_step_times"] = tuple(values["raw_step_times"])
+    return RunRecord(**values)
+
+
+def _known(section: type[Any], found: dict[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(section)}
+    return {name: value for name, value in found.items() if name in names}
