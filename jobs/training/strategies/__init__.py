@@ -1,6 +1,7 @@
 """The five strategies behind one protocol. ``build`` imports only the one that is asked for.
 
-Reading order: ``ddp`` (the plain one), ``fsdp``, ``zero`` (DeepSpeed's three stages).
+Reading order: ``native`` (torch's own loop), ``ddp`` and ``fsdp`` on top of it, ``zero`` (DeepSpeed's
+three stages), ``optimizer`` (what all share).
 """
 
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from jobs.training.job import Recipe
 class Footprint:
     """Bytes of training state that this rank holds right now, by kind.
 
-    ``parameters`` counts what the forward pass starts from and ``masters`` the fp32 copies beside
-    them (0 where the parameters themselves are fp32).
+    ``parameters`` counts what the forward pass starts from and ``masters`` the fp32 copies that the
+    optimizer updates beside them. ZeRO-1 and ZeRO-2 keep such copies even where the parameters are fp32.
     """
 
     parameters: int
@@ -32,7 +33,16 @@ class Engine(Protocol):
     One optimizer step is ``accumulate`` for each micro-batch, then ``update``. Every rank makes the
     same calls in the same order. After ``close`` the process holds none of its memory and torch is
     unpatched: the next engine in this process runs as in a fresh one.
+
+    ``learning_rate`` is the next update's. ``grad_norm`` is the last update's, over all ranks and before
+    clipping, still on the device; None before the first.
     """
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def grad_norm(self) -> Tensor | None: ...
 
     def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
         """Forward and backward of one micro-batch; the loss, detached, still on the device."""
@@ -49,16 +59,16 @@ def build(recipe: Recipe, device: torch.device) -> Engine:
     """The engine of ``recipe`` on this rank; the default process group must be up."""
     match recipe.strategy:
         case "ddp":
-            from jobs.training.strategies.ddp import DdpEngine
+            from jobs.training.strategies import ddp
 
-            return DdpEngine(recipe, device)
+            return ddp.build(recipe, device)
         case "fsdp":
-            from jobs.training.strategies.fsdp import FsdpEngine
+            from jobs.training.strategies import fsdp
 
-            return FsdpEngine(recipe, device)
+            return fsdp.build(recipe, device)
         case "zero1" | "zero2" | "zero3":
-            from jobs.training.strategies.zero import ZeroEngine
+            from jobs.training.strategies import zero
 
-            return ZeroEngine(recipe, device)
+            return zero.build(recipe, device)
         case unknown:
             assert_never(unknown)

@@ -1,0 +1,11 @@
+"""What a precision means in dtypes, the same under every strategy.
+
+``bf16``: the forward and backward pass compute in bf16 from bf16 parameters; master weights, moments,
+accumulated gradients and their reductions are fp32.
+"""
+
+import torch
+
+from jobs.training.job import Precision
+
+COMPUTE_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -1,0 +1,46 @@
+"""FSDP2: each rank holds a slice of every parameter and gathers one decoder block at a time."""
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from jobs.training.job import Recipe
+from jobs.training.models.decoder import Decoder
+from jobs.training.models.init import fill
+from jobs.training.precision import COMPUTE_DTYPE
+from jobs.training.strategies.native import NativeEngine
+
+
+def build(recipe: Recipe, device: torch.device) -> NativeEngine:
+    """An engine that reduces every micro-batch: so gradients are only ever held in slices.
+
+    Deferring to the last one would save communication, but keep whole gradients in fp32 meanwhile,
+    which takes more memory than all that the slicing saves at small world sizes.
+    """
+    with torch.device("meta"):
+        decoder = Decoder(recipe.model)
+    shard(decoder, recipe, device)
+    decoder.to_empty(device=device)
+    fill_shards(decoder, recipe)
+    return NativeEngine(decoder, recipe)
+
+
+def shard(decoder: Decoder, recipe: Recipe, device: torch.device) -> None:
+    mesh = init_device_mesh(device.type, (recipe.world_size,), mesh_dim_names=("data",))
+    policy = MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE[recipe.precision], reduce_dtype=torch.float32)
+    for block in decoder.model.layers:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(decoder, mesh=mesh, mp_policy=policy)
+
+
+@torch.no_grad()
+def fill_shards(decoder: Decoder, recipe: Recipe) -> None:
+    """First values, one whole parameter at a time, of which this rank keeps its slice."""
+    for name, parameter in decoder.named_parameters():
+        assert isinstance(parameter, DTensor)
+        whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+        fill(name, whole, seed=recipe.seed, precision=recipe.precision)
+        # src_data_rank=None: every rank has the values, nothing needs to be sent.
+        slices = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        parameter.copy_(slices)

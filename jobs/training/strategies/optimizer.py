@@ -1,0 +1,60 @@
+"""The optimizer, its schedule and its clipping, the same under every strategy."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn import Parameter
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from jobs.training.job import OptimizerConfig
+
+
+def adamw(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:
+    """Fused, on the CPU too: there it is the fastest as well and needs no memory of the model's size."""
+    return AdamW(
+        parameters,
+        lr=config.lr,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def warm_up(optimizer: AdamW, config: OptimizerConfig) -> LambdaLR:
+    """Step n, counted from 0, runs at ``(n + 1) / warmup_steps`` of the full rate, then at all of it."""
+    return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / max(1, config.warmup_steps)))
+
+
+def clip(parameters: Iterable[Parameter], max_norm: float) -> Tensor:
+    """Scale the gradients down to ``max_norm`` if need be; their norm before, over all ranks."""
+    parameters = list(parameters)
+    norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    if isinstance(norm, DTensor):
+        # Here, once: else each gradient that it is multiplied with would wait for a reduction of its own.
+        norm = norm.full_tensor()
+    clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """The memory behind ``tensors``: views of one storage count once, and all of it."""
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in map(local, tensors)
+    }
+    return sum(storages.values())
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank itself holds of ``tensor``."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Both moments of every parameter that was ever stepped."""
+    return [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
