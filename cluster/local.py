@@ -1,0 +1,171 @@
+"""Where a driver's Ray comes from: a private one on this machine, or a cluster that is already there.
+
+A private Ray lives in a directory of its own, asks for a token of its own and takes nobody else in. It
+is gone with the ``with`` block; if the driver is killed, ``cluster.guardian`` ends it.
+"""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cluster import guardian
+
+# Ray puts some 60 characters of socket path behind it, and a Unix socket's path ends at 107.
+_LONGEST_DIRECTORY = 40
+# Results never travel through the object store, and containers often have only 64 MiB of /dev/shm.
+_OBJECT_STORE_BYTES = 128 * 2**20
+_GUARDIAN_PATIENCE_S = 15.0
+_PROJECT = Path(__file__).resolve().parent.parent
+
+
+def ray_for_driver(num_cpus: int | None = None, verbose: bool = False) -> AbstractContextManager[None]:
+    """The cluster that ``RAY_ADDRESS`` names (Ray sets it in a submitted job), else a private Ray."""
+    address = os.environ.get("RAY_ADDRESS")
+    return cluster_ray(address, verbose) if address else private_ray(num_cpus, verbose)
+
+
+@contextmanager
+def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
+    """Connected to a running cluster; it goes on when the block ends. What it logs is the user's choice."""
+    import ray
+
+    before = signal.getsignal(signal.SIGTERM)
+    ray.init(address=address, log_to_driver=verbose, logging_level=_log_level(verbose))
+    try:
+        with _terminates_as_exception(before):
+            yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def private_ray(num_cpus: int | None = None, verbose: bool = False) -> Iterator[None]:
+    """A Ray of this driver alone; afterwards no process and no directory of it is left.
+
+    That holds at once after a normal end, an exception, Ctrl-C and SIGTERM, and within 15 s after
+    ``kill -9`` of the driver. SIGTERM raises ``SystemExit(143)`` unless the caller handles it.
+    """
+    root = tempfile.mkdtemp(prefix="lh-", dir=_short_directory())
+    watch = _start_guardian(root)
+    try:
+        before = signal.getsignal(signal.SIGTERM)
+        with _token_of_our_own(), _started(root, num_cpus, verbose), _terminates_as_exception(before):
+            yield
+    finally:
+        _let_guardian_finish(root, watch)
+
+
+def _short_directory() -> str:
+    chosen = tempfile.gettempdir()
+    return chosen if len(chosen) <= _LONGEST_DIRECTORY else "/tmp"
+
+
+def _start_guardian(root: str) -> "subprocess.Popen[bytes]":
+    """Its standard input is a pipe whose other end this process alone holds: no child inherits it."""
+    return subprocess.Popen(
+        [sys.executable, "-S", "-E", guardian.__file__, root],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+
+
+@contextmanager
+def _token_of_our_own() -> Iterator[None]:
+    """Ray listens on every interface, and left alone it would write a token into the home directory."""
+    try:
+        with _variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
+            _reread_authentication()
+            yield
+    finally:
+        _reread_authentication()
+
+
+def _reread_authentication() -> None:
+    """Ray reads mode and token when it is imported, and never again by itself."""
+    from ray import _raylet
+
+    _raylet.Config.initialize("")  # type: ignore[attr-defined]  # compiled: it has no stub
+    _raylet.AuthenticationTokenLoader.instance().reset_cache()  # type: ignore[attr-defined]  # as above
+
+
+@contextmanager
+def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
+    import ray
+
+    try:
+        with _variables(_environment_of(root)):
+            ray.init(
+                # "auto" would join whatever Ray happens to run on this machine.
+                address="local",
+                num_cpus=num_cpus,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=verbose,
+                logging_level=_log_level(verbose),
+                _temp_dir=root,
+                # Idle workers can't become Train workers, whose environment differs; they only cost a core.
+                _system_config={"prestart_worker_first_driver": False},
+            )
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _environment_of(root: str) -> dict[str, str]:
+    path = os.environ.get("PYTHONPATH")
+    return {
+        guardian.MARK: root,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Workers import these rooms wherever the driver was started.
+        "PYTHONPATH": f"{_PROJECT}{os.pathsep}{path}" if path else str(_PROJECT),
+    }
+
+
+def _log_level(verbose: bool) -> str:
+    return "INFO" if verbose else "ERROR"
+
+
+def _let_guardian_finish(root: str, watch: "subprocess.Popen[bytes]") -> None:
+    assert watch.stdin is not None
+    watch.stdin.close()
+    if watch.wait(_GUARDIAN_PATIENCE_S) != 0:
+        guardian.clear(root)
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _terminates_as_exception(before: Any) -> Iterator[None]:
+    """``ray.init`` took the SIGTERM handler; the caller's own comes back, or one that unwinds."""
+    signal.signal(signal.SIGTERM, _unwind if before is signal.SIG_DFL else before)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _unwind(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
