@@ -70,4 +70,3 @@ class Job:
     vendor: Vendor
     simulated: bool = False
     memory_budget_bytes: int | None = None
-    full_logging: bool = False

@@ -1,0 +1,20 @@
+"""``longhaul ...``, also as ``python -m jobs.cli``: the stories and the small tools, one command each."""
+
+import sys
+
+from jobs.arguments import longhaul_parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = longhaul_parser().parse_args(argv)
+    match args.command:
+        case "sweep":
+            from jobs.sweeping import sweep
+
+            return sweep(args)
+        case unknown:
+            raise AssertionError(f"no command {unknown!r}: argparse lets only known ones through")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

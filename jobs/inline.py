@@ -1,0 +1,90 @@
+"""Runs without Ray: in this process on one rank, or on the ranks that ``torchrun`` started.
+
+It takes the same sessions and tells the same events as ``jobs.launch``. Only the runs of this world size are
+done. A failure leaves its row; alone, the next run follows. Under ``torchrun`` the peers may be stuck in
+a collective, so the rank that failed tells its failure and the job ends; running it again goes on.
+"""
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import torch.distributed as dist
+
+from jobs.executors import Place
+from jobs.sessions import Event, Finished, Session, Started
+from jobs.training.benchmark import measure
+from jobs.training.context import Pulse
+from jobs.training.failures import failure_of
+from jobs.training.job import Job
+
+_COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(slots=True, kw_only=True)
+class InlineContext:
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+    node: str = field(default_factory=socket.gethostname)
+    pulse: Pulse = field(default_factory=Pulse)
+
+
+class PeersFailed(Exception):
+    """A run failed under ``torchrun``: this process can't go on with the others."""
+
+
+def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Event], None]) -> None:
+    """All jobs of ``sessions``, which are of this place's world size. Every rank calls it.
+
+    The sessions' environment is the caller's to set, before torch is imported.
+    """
+    if not sessions:
+        return
+    with _process_group(place) as device:
+        context = InlineContext(
+            rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
+        )
+        for job in (job for session in sessions for job in session.jobs):
+            _run(job, context, listen)
+
+
+def _run(job: Job, context: InlineContext, listen: Callable[[Event], None]) -> None:
+    if context.rank == 0:
+        listen(Started(run_id=job.run_id))
+    try:
+        measured = measure(job, context)
+    except Exception as error:
+        failure = failure_of(error, context.pulse.phase, context.rank)
+        listen(Finished(run_id=job.run_id, outcome=failure))
+        if context.world_size > 1:
+            raise PeersFailed(failure.reason) from error
+    else:
+        if measured is not None:
+            listen(Finished(run_id=job.run_id, outcome=measured))
+
+
+@contextmanager
+def _process_group(place: Place) -> Iterator[torch.device]:
+    has_device = torch.cuda.is_available()
+    device = torch.device("cuda", place.local_rank) if has_device else torch.device("cpu")
+    if has_device:
+        torch.cuda.set_device(device)
+    with TemporaryDirectory(prefix="longhaul-") as folder:
+        dist.init_process_group(
+            "nccl" if has_device else "gloo",
+            init_method="env://" if place.world_size > 1 else f"file://{Path(folder) / 'rendezvous'}",
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=_COLLECTIVE_TIMEOUT,
+        )
+        try:
+            yield device
+        finally:
+            dist.destroy_process_group()

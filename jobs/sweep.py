@@ -1,0 +1,20 @@
+#!/usr/bin/env -S python -P
+"""ENTRY: many cells -> what is missing -> place -> launch -> table. The story itself is ``jobs.sweeping``.
+
+``ray job submit --working-dir . -- python jobs/sweep.py SPEC``, or without ``python``.
+"""
+
+import sys
+
+from jobs.arguments import sweep_parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = sweep_parser("sweep.py").parse_args(argv)
+    from jobs.sweeping import sweep  # after --help, which must not wait for it
+
+    return sweep(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

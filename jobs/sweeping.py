@@ -1,0 +1,148 @@
+"""The story of a sweep: a reconciler. What is wanted minus what is finished is measured; no more.
+
+Results are stored as they come, each created once, so a kill at any moment loses only the run that is going.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from checkpointing.store import StoreError, open_store
+from cluster.config import read_cluster
+from cluster.inventory import ClusterError, WorkerGroup
+from jobs.bookkeeper import Bookkeeper
+from jobs.display import open_display
+from jobs.errors import SpecError
+from jobs.executors import Executor, InlineExecutor, Place, RayExecutor
+from jobs.grid import Cell, Run, expand, schedule
+from jobs.plan import Plan, plan_all
+from jobs.queues import queues
+from jobs.results import Results
+from jobs.scoreboard import scores
+from jobs.sessions import Limits
+from jobs.spec import SweepSpec
+from jobs.tables import placement_text, plan_table, score_table
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+Plans = dict[str, Plan]
+
+
+def sweep(args: argparse.Namespace) -> int:
+    try:
+        return _sweep(args)
+    except (SpecError, ClusterError, StoreError) as error:
+        for line in str(error).splitlines():
+            print(f"longhaul sweep: {line}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    spec = SweepSpec.load(args.spec, args.set)
+    store = open_store(args.store or spec.store, base=_store_base())
+    with _executor(args, spec) as executor:
+        inventory = read_cluster(args.cluster) if args.cluster else executor.inventory()
+        cells = expand(spec, [group.name for group in inventory.groups])
+        plans = {plan.cell.cell_id: plan for plan in plan_all(cells, inventory, spec.limits)}
+        if args.dry_run:
+            print(_plans_json(spec, plans) if args.json else plan_table(list(plans.values()), spec.repeats))
+            return EXIT_OK
+        store.probe()
+        cells = [cell for cell in cells if executor.can_run(cell)]
+        runs = schedule(spec, cells)
+        results = Results(store, spec.name)
+        results.describe(spec, runs)
+        book = Bookkeeper(spec, results, results.load(), runs, plans)
+        was_interrupted = _finish_missing(args, spec, book, plans, executor)
+    print(_runs_json(book) if args.json else _summary(book, cells, store.url))
+    if was_interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_OK if book.is_all_ok else EXIT_FAILED
+
+
+def _executor(args: argparse.Namespace, spec: SweepSpec) -> Executor:
+    if args.executor == "inline":
+        return InlineExecutor(Place.of_this_process())
+    return RayExecutor(verbose=args.verbose, share_nodes=spec.share_nodes)
+
+
+def _finish_missing(
+    args: argparse.Namespace, spec: SweepSpec, book: Bookkeeper, plans: Plans, executor: Executor
+) -> bool:
+    """Measures what is missing; whether Ctrl-C ended it early."""
+    missing = book.missing(retry_failed=args.retry_failed)
+    ready = [run for run in missing if not plans[run.cell.cell_id].refused]
+    with open_display(missing, plans, quiet=args.json) as display:
+        for problem in book.unreadable:
+            display.note(problem)
+        for run in missing:
+            if failure := plans[run.cell.cell_id].refused:
+                book.refuse(run, failure, display)
+        try:
+            if ready:
+                groups = executor.groups(_groups_of(ready, plans))
+                listen = partial(book.listen, display=display)
+                executor.run(queues(spec, ready, plans, groups), _limits(spec), listen)
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def _groups_of(runs: Sequence[Run], plans: Plans) -> dict[str, WorkerGroup]:
+    groups = [plans[run.cell.cell_id].group for run in runs]
+    return {group.name: group for group in groups if group is not None}
+
+
+def _limits(spec: SweepSpec) -> Limits:
+    return Limits(
+        schedule_timeout_s=spec.limits.schedule_timeout_s,
+        cell_timeout_s=spec.limits.cell_timeout_s,
+        hang_timeout_s=spec.limits.hang_timeout_s,
+    )
+
+
+def _store_base() -> Path:
+    """Where a relative store starts: here, but in a Ray job, whose directory vanishes, in ``LONGHAUL_HOME``."""
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+        return Path(os.environ.get("LONGHAUL_HOME", "~/longhaul")).expanduser()
+    return Path.cwd()
+
+
+def _summary(book: Bookkeeper, cells: Sequence[Cell], store: str) -> str:
+    lines = [score_table(scores(cells, book.records))]
+    lines += [f"{line}\n" for line in book.problems]
+    return "".join([*lines, f"results: {store}"])
+
+
+def _runs_json(book: Bookkeeper) -> str:
+    return json.dumps({"runs": [record.to_dict() for record in book.records]}, indent=1)
+
+
+def _plans_json(spec: SweepSpec, plans: Plans) -> str:
+    return json.dumps({"cells": [_plan_dict(spec, plan) for plan in plans.values()]}, indent=1)
+
+
+def _plan_dict(spec: SweepSpec, plan: Plan) -> dict[str, Any]:
+    recipe = plan.cell.recipe
+    return {
+        "cell_id": plan.cell.cell_id,
+        "model": recipe.model.name,
+        "strategy": recipe.strategy,
+        "world_size": recipe.world_size,
+        "seq_len": recipe.seq_len,
+        "micro_batch": recipe.micro_batch,
+        "grad_accum": recipe.grad_accum,
+        "precision": recipe.precision,
+        "group": plan.cell.group,
+        "repeats": spec.repeats,
+        "parameters": recipe.model.num_parameters,
+        "flops_per_token": plan.flops_per_token,
+        "predicted_memory_bytes": plan.predicted_memory_bytes,
+        "predicted_run_s": plan.predicted_s,
+        "refused" if plan.refused else "placement": placement_text(plan),
+    }

@@ -1,0 +1,113 @@
+"""Tables in plain text: the plan before a sweep, the scoreboard after it. Pure.
+
+A column that says the same in every row is said once, above the table.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cluster.placement import Placed
+from jobs.grid import Cell
+from jobs.plan import Plan
+from jobs.scoreboard import Score
+
+_NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    title: str
+    texts: tuple[str, ...]
+    is_number: bool = False
+    may_fold: bool = False
+
+
+def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
+    columns = _cell_columns([plan.cell for plan in plans]) + [
+        _numbers("GB/worker", (f"{plan.predicted_memory_bytes / 1e9:.2f}" for plan in plans)),
+        _numbers("~s/run", (_or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
+        Column(title="placement", texts=tuple(map(placement_text, plans))),
+    ]
+    known = [plan.predicted_s for plan in plans if plan.predicted_s is not None and not plan.refused]
+    refused = sum(1 for plan in plans if plan.refused)
+    total = f"{len(plans)} cells x {num_repeats} repeats = {len(plans) * num_repeats} runs"
+    forecast = f", about {sum(known) * num_repeats / 60:.0f} min" if known else ""
+    return f"{_text(columns)}\n{total}{forecast}; {refused} cells can't run\n"
+
+
+def placement_text(plan: Plan) -> str:
+    if plan.refused:
+        return f"{plan.refused.status}: {plan.refused.reason}"
+    assert isinstance(plan.answer, Placed)
+    return plan.answer.describe()
+
+
+def score_table(scores: Sequence[Score]) -> str:
+    memory = "host GB" if all(score.on_host for score in scores) else "GB"
+    columns = _cell_columns([score.cell for score in scores]) + [
+        _numbers("runs", (str(len(score.statuses)) for score in scores)),
+        _numbers("tokens/s", (_or_nothing(score.tokens_per_sec, "{:,.0f}") for score in scores)),
+        _numbers("+-%", (_or_nothing(score.spread, "{:.1%}", "%") for score in scores)),
+        _numbers("per device", (_or_nothing(score.tokens_per_sec_per_device, "{:,.0f}") for score in scores)),
+        _numbers("p50 ms", (_milliseconds(score.step_p50_s) for score in scores)),
+        _numbers("p95 ms", (_milliseconds(score.step_p95_s) for score in scores)),
+        _numbers("scaling", (_scaling(score) for score in scores)),
+        _numbers("MFU", (_or_nothing(score.mfu, "{:.1%}") for score in scores)),
+        _numbers(memory, (_or_nothing(score.memory_bytes, "{:.2f}", scale=1e-9) for score in scores)),
+        Column(title="status", texts=tuple(score.status for score in scores)),
+    ]
+    return _text(columns)
+
+
+def _cell_columns(cells: Sequence[Cell]) -> list[Column]:
+    recipes = [cell.recipe for cell in cells]
+    return [
+        _folding("group", (cell.group for cell in cells)),
+        _folding("model", (recipe.model.name for recipe in recipes)),
+        Column(title="strategy", texts=tuple(recipe.strategy for recipe in recipes)),
+        Column(
+            title="devices", texts=tuple(str(recipe.world_size) for recipe in recipes), is_number=True
+        ),
+        _folding("seq", (str(recipe.seq_len) for recipe in recipes)),
+        _folding("micro-batch", (str(recipe.micro_batch) for recipe in recipes)),
+        _folding("grad-accum", (str(recipe.grad_accum) for recipe in recipes)),
+        _folding("precision", (recipe.precision for recipe in recipes)),
+    ]
+
+
+def _folding(title: str, texts: Iterable[str]) -> Column:
+    return Column(title=title, texts=tuple(texts), may_fold=True)
+
+
+def _numbers(title: str, texts: Iterable[str]) -> Column:
+    return Column(title=title, texts=tuple(texts), is_number=True)
+
+
+def _or_nothing(value: float | None, pattern: str, unit: str = "", scale: float = 1) -> str:
+    return _NOTHING if value is None else pattern.format(value * scale).removesuffix(unit)
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return _or_nothing(seconds, "{:.1f}", scale=1e3)
+
+
+def _scaling(score: Score) -> str:
+    if score.scaling is None:
+        return _NOTHING
+    return f"{score.scaling:.0%} of {score.baseline}"
+
+
+def _text(columns: Sequence[Column]) -> str:
+    """The folded columns as one line, then the table; trailing blanks cut."""
+    folded = [column for column in columns if column.may_fold and len(set(column.texts)) == 1]
+    shown = [column for column in columns if column not in folded]
+    lines = ["  ".join(f"{column.title} {column.texts[0]}" for column in folded)] if folded else []
+    widths = [max(len(column.title), *map(len, column.texts)) for column in shown]
+    rows = [[column.title for column in shown], *zip(*(column.texts for column in shown), strict=True)]
+    for row in rows:
+        cells = [
+            text.rjust(width) if column.is_number else text.ljust(width)
+            for text, width, column in zip(row, widths, shown, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines) + "\n"
