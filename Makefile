@@ -1,0 +1,53 @@
+# `make` lists the verbs. Every verb that needs the environment sets it up first; that is one cached step.
+VENV ?= .venv
+PYTHON ?= python3
+SPEC ?= jobs/specs/sweeps/smoke.yaml
+STORE ?= results
+BIN := $(VENV)/bin
+READY := $(VENV)/.longhaul-ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup sweep dry-run test check format golden bench soak clean
+
+help:  ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## make the environment in .venv
+
+# torch alone and first: what comes after it must find it and not bring another build.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	DS_BUILD_OPS=0 $(BIN)/pip install --quiet -c constraints.txt -e '.[test,check]'
+	@touch $@
+
+sweep: setup  ## run the smoke sweep (SPEC=file STORE=folder) and print the table
+	$(BIN)/longhaul sweep $(SPEC) --store $(STORE)
+
+dry-run: setup  ## show what `make sweep` would do
+	$(BIN)/longhaul sweep $(SPEC) --store $(STORE) --dry-run
+
+test: setup  ## run all tests but the long proofs
+	$(BIN)/python -m pytest -m "not soak"
+
+check: setup  ## format, lint, types, architecture: seconds
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+format: setup  ## let ruff put the code in order
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+golden: setup  ## rewrite what is kept under tests/golden; review the diff
+	LONGHAUL_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/unit
+
+bench: setup  ## show performance as ratios, each beside the obvious alternative
+	$(BIN)/python -m tests.bench
+
+soak: setup  ## the long proofs
+	$(BIN)/python -m pytest -m soak
+
+clean:  ## remove the environment and caches; results stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
