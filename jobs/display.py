@@ -42,9 +42,14 @@ class Display(Protocol):
     def finished(self, run: Run, record: RunRecord) -> None: ...
 
 
-def open_display(runs: Sequence[Run], plans: dict[str, Plan], *, quiet: bool) -> Display:
-    """``quiet`` keeps standard output free, for a program's JSON: lines then go to standard error."""
-    console = Console(stderr=quiet, highlight=False, soft_wrap=True)
+def open_display(
+    runs: Sequence[Run], plans: dict[str, Plan], *, quiet: bool, silent: bool = False
+) -> Display:
+    """``quiet`` keeps standard output free, for a program's JSON: lines then go to standard error.
+
+    ``silent`` shows nothing at all.
+    """
+    console = Console(stderr=quiet, quiet=silent, highlight=False, soft_wrap=True)
     clock = _Clock(total=len(runs), expected_s=_expected_s(runs, plans))
     return _LiveDisplay(console, clock) if console.is_terminal else _LineDisplay(console, clock)
 

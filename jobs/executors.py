@@ -18,8 +18,18 @@ Listen = Callable[[Event], None]
 Queues = dict[str, list[Session]]
 
 
+class PeersFailed(Exception):
+    """A run failed under ``torchrun``: its row is there, but this process can't go on with the others."""
+
+
 class Executor(Protocol):
-    """Used as a context; what it connected to or started ends with it."""
+    """Used as a context; what it connected to or started ends with it.
+
+    Of several processes that carry out one sweep together, the one that ``speaks`` prints and judges.
+    """
+
+    @property
+    def speaks(self) -> bool: ...
 
     def __enter__(self) -> Self: ...
 
@@ -44,6 +54,7 @@ class RayExecutor:
         self._share_nodes = share_nodes
         self._connections = ExitStack()
         self._live: Inventory | None = None
+        self.speaks = True
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +110,7 @@ class InlineExecutor:
 
     def __init__(self, place: Place) -> None:
         self._place = place
+        self.speaks = place.rank == 0
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import torch
 import torch.distributed as dist
 
-from jobs.executors import Place
+from jobs.executors import PeersFailed, Place
 from jobs.sessions import Event, Finished, Session, Started
 from jobs.training.benchmark import measure
 from jobs.training.context import Pulse
@@ -34,10 +34,6 @@ class InlineContext:
     device: torch.device
     node: str = field(default_factory=socket.gethostname)
     pulse: Pulse = field(default_factory=Pulse)
-
-
-class PeersFailed(Exception):
-    """A run failed under ``torchrun``: this process can't go on with the others."""
 
 
 def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Event], None]) -> None:

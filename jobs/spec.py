@@ -57,6 +57,15 @@ Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads ``1e-4`` as text because it has no point; people mean the number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -184,7 +193,7 @@ class SweepSpec(_Strict):
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text())
+        data = yaml.load(path.read_text(), Loader=_Loader)
     except OSError as error:
         raise SpecError([f"{path}: can't be read ({error.strerror}); give the path of a sweep's YAML file"]) from None
     except UnicodeDecodeError:
@@ -205,7 +214,7 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     if not equals or not all(keys):
         raise SpecError([f"--set {setting}: expected key=value, such as measure.steps=20"])
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
         raise SpecError([f"--set {setting}: {text!r} is not a YAML value"]) from None
     for key in keys[:-1]:

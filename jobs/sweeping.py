@@ -18,7 +18,7 @@ from cluster.inventory import ClusterError, WorkerGroup
 from jobs.bookkeeper import Bookkeeper
 from jobs.display import open_display
 from jobs.errors import SpecError
-from jobs.executors import Executor, InlineExecutor, Place, RayExecutor
+from jobs.executors import Executor, InlineExecutor, PeersFailed, Place, RayExecutor
 from jobs.grid import Cell, Run, expand, schedule
 from jobs.plan import Plan, plan_all
 from jobs.queues import queues
@@ -37,9 +37,13 @@ def sweep(args: argparse.Namespace) -> int:
     try:
         return _sweep(args)
     except (SpecError, ClusterError, StoreError) as error:
-        for line in str(error).splitlines():
-            print(f"longhaul sweep: {line}", file=sys.stderr)
+        if Place.of_this_process().rank == 0:
+            for line in str(error).splitlines():
+                print(f"longhaul sweep: {line}", file=sys.stderr)
         return EXIT_USAGE
+    except PeersFailed as error:
+        print(f"longhaul sweep: {error}; running it again goes on with the next run", file=sys.stderr)
+        return EXIT_FAILED
 
 
 def _sweep(args: argparse.Namespace) -> int:
@@ -59,6 +63,8 @@ def _sweep(args: argparse.Namespace) -> int:
         results.describe(spec, runs)
         book = Bookkeeper(spec, results, results.load(), runs, plans)
         was_interrupted = _finish_missing(args, spec, book, plans, executor)
+    if not executor.speaks:
+        return EXIT_OK
     print(_runs_json(book) if args.json else _summary(book, cells, store.url))
     if was_interrupted:
         return EXIT_INTERRUPTED
@@ -77,11 +83,11 @@ def _finish_missing(
     """Measures what is missing; whether Ctrl-C ended it early."""
     missing = book.missing(retry_failed=args.retry_failed)
     ready = [run for run in missing if not plans[run.cell.cell_id].refused]
-    with open_display(missing, plans, quiet=args.json) as display:
+    with open_display(missing, plans, quiet=args.json, silent=not executor.speaks) as display:
         for problem in book.unreadable:
             display.note(problem)
         for run in missing:
-            if failure := plans[run.cell.cell_id].refused:
+            if executor.speaks and (failure := plans[run.cell.cell_id].refused):
                 book.refuse(run, failure, display)
         try:
             if ready:
