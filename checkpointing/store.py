@@ -58,7 +58,8 @@ def open_store(url: str, *, base: Path | None = None) -> Store:
     scheme = urlsplit(url).scheme
     if scheme not in ("", "file"):
         raise StoreError(
-            f"store: {scheme}:// is not supported yet; expected a directory such as 'results' or '/data/results'"
+            f"store: {scheme}:// is not supported yet; expected a directory such as "
+            "'results' or '/data/results'"
         )
     path = Path(urlsplit(url).path if scheme else url).expanduser()
     root = path if path.is_absolute() else (base or Path.cwd()) / path

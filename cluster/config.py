@@ -44,7 +44,9 @@ def _node_types(path: Path) -> dict[str, Any]:
         raise ClusterError(f"{path}: is not YAML: {str(error).splitlines()[0]}") from None
     node_types = data.get("available_node_types") if isinstance(data, dict) else None
     if not isinstance(node_types, dict) or not all(isinstance(below, dict) for below in node_types.values()):
-        raise ClusterError(f"{path}: has no 'available_node_types'; expected a cluster file of Ray's launcher")
+        raise ClusterError(
+            f"{path}: has no 'available_node_types'; expected a cluster file of Ray's launcher"
+        )
     return node_types
 
 

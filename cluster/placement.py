@@ -23,7 +23,9 @@ class Placed:
     shares: tuple[Share, ...]
 
     def describe(self) -> str:
-        return f"{self.group}: " + " + ".join(f"{share.num_workers} on {share.node_id}" for share in self.shares)
+        return f"{self.group}: " + " + ".join(
+            f"{share.num_workers} on {share.node_id}" for share in self.shares
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

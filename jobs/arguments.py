@@ -8,9 +8,8 @@ DEFAULT_SWEEP = Path(__file__).resolve().parent / "specs" / "sweeps" / "smoke.ya
 
 
 def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Measure every cell of a sweep and leave one result per run. Running it again does only what is missing."
-    )
+    parser.description = "Measure every cell of a sweep and leave one result per run. "
+        "Running it again does only what is missing."
     parser.epilog = EXIT_CODES
     parser.add_argument(
         "spec",
@@ -35,7 +34,9 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
         default="ray",
         help="inline: this process and no Ray; under torchrun, its ranks (default: ray)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show cells, placement and forecast; start nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show cells, placement and forecast; start nothing"
+    )
     parser.add_argument("--retry-failed", action="store_true", help="measure again what is there but not ok")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     parser.add_argument("-v", "--verbose", action="store_true", help="let Ray's own log through")

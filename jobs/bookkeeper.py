@@ -103,7 +103,10 @@ class Bookkeeper:
 
 def _step_lines(measured: Measurement) -> str:
     steps = zip(measured.step_times_s, measured.losses, strict=True)
-    rows = ({"step": step, "seconds": seconds, "loss": loss} for step, (seconds, loss) in enumerate(steps, start=1))
+    rows = (
+        {"step": step, "seconds": seconds, "loss": loss}
+        for step, (seconds, loss) in enumerate(steps, start=1)
+    )
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 

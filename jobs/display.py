@@ -3,7 +3,6 @@
 On a terminal a live table; elsewhere one line per event, as ``ray job submit`` streams it.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,18 +11,15 @@ from typing import Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from jobs.grid import Run
 from jobs.plan import Plan
-from jobs.scoreboard import Score
 from jobs.sessions import Beat
 from reporting.records import RunRecord
 
 _STEP_LINE_EVERY = 10
 _STEP_LINE_EVERY_S = 10.0
-_WIDE = 200
 
 
 class Display(Protocol):
@@ -177,7 +173,8 @@ def _progress(clock: _Clock) -> str:
 
 def _outcome(run: Run, record: RunRecord) -> str:
     if record.status == "ok" and record.tokens_per_sec and record.mean_step_time_sec:
-        return f"{run.name}: ok, {record.tokens_per_sec:,.0f} tokens/s, {record.mean_step_time_sec * 1e3:.1f} ms/step"
+        step_ms = record.mean_step_time_sec * 1e3
+        return f"{run.name}: ok, {record.tokens_per_sec:,.0f} tokens/s, {step_ms:.1f} ms/step"
     reason = record.error.reason if record.error else ""
     return f"{run.name}: {record.status}: {reason}"
 

@@ -71,10 +71,10 @@ def expand(spec: SweepSpec, groups: Sequence[str]) -> list[Cell]:
 def schedule(spec: SweepSpec, cells: Sequence[Cell]) -> list[Run]:
     """All runs in the order in which they are to be measured.
 
-    Every repeat is a round over all cells, so that drift hits all cells alike. Within a round the cells of one
-    group and world size stand together: they may share worker processes, repeats of one cell never do.
+    Every repeat is a round over all cells, so that drift hits all cells alike. Within a round the cells of
+    one group and world size stand together: they may share worker processes, repeats of one cell never do.
     """
-    runs = []
+    runs: list[Run] = []
     for repeat in range(1, spec.repeats + 1):
         for cell in _round(spec, cells, repeat):
             runs.append(Run(cell=cell, repeat=repeat, order=len(runs) + 1))

@@ -20,7 +20,7 @@ from jobs.executors import PeersFailed, Place
 from jobs.sessions import Event, Finished, Session, Started
 from jobs.training.benchmark import measure
 from jobs.training.context import Pulse
-from jobs.training.failures import failure_of
+from jobs.training.failures import AgreedFailure, failure_of
 from jobs.training.job import Job
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -58,8 +58,10 @@ def _run(job: Job, context: InlineContext, listen: Callable[[Event], None]) -> N
         measured = measure(job, context)
     except Exception as error:
         failure = failure_of(error, context.pulse.phase, context.rank)
-        listen(Finished(run_id=job.run_id, outcome=failure))
-        if context.world_size > 1:
+        is_whole = context.world_size == 1 or isinstance(error, AgreedFailure)
+        if context.rank == 0 or not is_whole:
+            listen(Finished(run_id=job.run_id, outcome=failure))
+        if not is_whole:
             raise PeersFailed(failure.reason) from error
     else:
         if measured is not None:

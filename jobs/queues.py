@@ -1,7 +1,7 @@
 """Missing runs -> one queue of sessions per group, in the order of the sweep. Pure.
 
-With isolation ``group`` the neighbours of one group, world size and repeat share a session; with ``run`` each run
-has its own. Two repeats of one cell never share one.
+With isolation ``group`` the neighbours of one group, world size and repeat share a session; with ``run``
+each run has its own. Two repeats of one cell never share one.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ REDACTED = "<redacted>"
 
 
 def redacted(value: Any, name: str = "") -> Any:
-    """``value`` with everything replaced whose name sounds like a secret; user info and queries leave URLs."""
+    """``value`` without what a name calls a secret; user info and queries leave URLs."""
     if isinstance(value, dict):
         return {key: redacted(below, key) for key, below in value.items()}
     if isinstance(value, list):

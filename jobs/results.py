@@ -1,7 +1,7 @@
 """A sweep's results in the store: which runs are there, and how a new one is added.
 
-Layout: ``sweeps/<sweep>/sweep.json`` and ``sweeps/<sweep>/runs/<run>/result.json``. A first attempt's result is
-created once, whoever comes first; a retry keeps the earlier result as ``attempts/NNN.json`` and replaces it.
+Layout: ``sweeps/<sweep>/sweep.json`` and ``sweeps/<sweep>/runs/<run>/result.json``. A first attempt's
+result is created once, whoever comes first; a retry keeps the earlier one as ``attempts/NNN.json``.
 """
 
 import json

@@ -13,8 +13,8 @@ from reporting.records import RunRecord
 class Score:
     """One cell. Numbers are medians over its ok runs; None where nothing was measured.
 
-    ``spread`` is the coefficient of variation of tokens/s over the repeats. ``scaling`` is against ``baseline``,
-    the smallest world size measured for the same cell otherwise.
+    ``spread`` is the coefficient of variation of tokens/s over the repeats. ``scaling`` is against
+    ``baseline``, the smallest world size measured for the same cell otherwise.
     """
 
     cell: Cell
@@ -103,9 +103,7 @@ def _baselines(
     for cell in sorted(cells, key=lambda cell: -cell.recipe.world_size):
         tokens_per_sec = throughput[cell.cell_id]
         if tokens_per_sec is not None:
-            found[_family(cell)] = _Baseline(
-                world_size=cell.recipe.world_size, tokens_per_sec=tokens_per_sec
-            )
+            found[_family(cell)] = _Baseline(world_size=cell.recipe.world_size, tokens_per_sec=tokens_per_sec)
     return found
 
 

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -43,7 +43,9 @@ def _one_of(known: Sequence[str], noun: str, later: Sequence[str] = ()) -> Befor
 
 def _plain_name(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
-        raise ValueError(f"{value!r} is not a name (letters, digits and ._- only, at most 64, no leading dot)")
+        raise ValueError(
+            f"{value!r} is not a name (letters, digits and ._- only, at most 64, no leading dot)"
+        )
     return value
 
 
@@ -62,7 +64,9 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
 )
 
 
@@ -195,7 +199,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data = yaml.load(path.read_text(), Loader=_Loader)
     except OSError as error:
-        raise SpecError([f"{path}: can't be read ({error.strerror}); give the path of a sweep's YAML file"]) from None
+        raise SpecError(
+            [f"{path}: can't be read ({error.strerror}); give the path of a sweep's YAML file"]
+        ) from None
     except UnicodeDecodeError:
         raise SpecError([f"{path}: is not text; expected a YAML file"]) from None
     except yaml.YAMLError as error:
@@ -204,7 +210,9 @@ def _read(path: Path) -> dict[str, Any]:
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise SpecError([f"{where}: is not YAML: {what}"]) from None
     if not isinstance(data, dict):
-        raise SpecError([f"{path}: found {type(data).__name__}, expected a mapping with 'name', 'models' and 'axes'"])
+        raise SpecError(
+            [f"{path}: found {type(data).__name__}, expected a mapping with 'name', 'models' and 'axes'"]
+        )
     return data
 
 
@@ -244,7 +252,8 @@ def _found_and_expected(model: type[BaseModel], details: Any, keys: list[str]) -
         case "missing":
             return "is missing"
         case "literal_error":
-            return f"found {found!r}, expected {context['expected']}{nearest(str(found), _quoted(context['expected']))}"
+            hint = nearest(str(found), _quoted(context["expected"]))
+            return f"found {found!r}, expected {context['expected']}{hint}"
         case _:
             return f"found {found!r}, expected {_expectation(details['msg'])}"
 
@@ -271,4 +280,4 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = (_model_in(part) for part in get_args(annotation))
-    return cast("type[BaseModel] | None", next((part for part in found if part), None))
+    return next((part for part in found if part), None)

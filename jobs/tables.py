@@ -23,7 +23,8 @@ class Column:
 
 
 def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
-    columns = _cell_columns([plan.cell for plan in plans]) + [
+    columns = [
+        *_cell_columns([plan.cell for plan in plans]),
         _numbers("GB/worker", (f"{plan.predicted_memory_bytes / 1e9:.2f}" for plan in plans)),
         _numbers("~s/run", (_or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
         Column(title="placement", texts=tuple(map(placement_text, plans))),
@@ -44,7 +45,8 @@ def placement_text(plan: Plan) -> str:
 
 def score_table(scores: Sequence[Score]) -> str:
     memory = "host GB" if all(score.on_host for score in scores) else "GB"
-    columns = _cell_columns([score.cell for score in scores]) + [
+    columns = [
+        *_cell_columns([score.cell for score in scores]),
         _numbers("runs", (str(len(score.statuses)) for score in scores)),
         _numbers("tokens/s", (_or_nothing(score.tokens_per_sec, "{:,.0f}") for score in scores)),
         _numbers("+-%", (_or_nothing(score.spread, "{:.1%}", "%") for score in scores)),
@@ -65,9 +67,7 @@ def _cell_columns(cells: Sequence[Cell]) -> list[Column]:
         _folding("group", (cell.group for cell in cells)),
         _folding("model", (recipe.model.name for recipe in recipes)),
         Column(title="strategy", texts=tuple(recipe.strategy for recipe in recipes)),
-        Column(
-            title="devices", texts=tuple(str(recipe.world_size) for recipe in recipes), is_number=True
-        ),
+        Column(title="devices", texts=tuple(str(recipe.world_size) for recipe in recipes), is_number=True),
         _folding("seq", (str(recipe.seq_len) for recipe in recipes)),
         _folding("micro-batch", (str(recipe.micro_batch) for recipe in recipes)),
         _folding("grad-accum", (str(recipe.grad_accum) for recipe in recipes)),

@@ -4,7 +4,7 @@ Symbols: a *step* is an optimizer step. ``tokens_per_step`` = ranks x micro-batc
 """
 
 from collections.abc import Sequence
-from math import floor, ceil
+from math import ceil, floor
 
 FLOPS_FORMULA = "palm_noncausal_v1"
 

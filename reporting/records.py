@@ -1,7 +1,7 @@
 """What one run leaves behind: the schema of ``result.json``, version 1. Pure.
 
-Units are in the names (``_sec``, ``_bytes``, ``_gb`` = 1e9 bytes); what can't be known is null. A row speaks for
-the whole job, so ``rank`` is 0; ``per_rank`` has what the ranks saw.
+Units are in the names (``_sec``, ``_bytes``, ``_gb`` = 1e9 bytes); what can't be known is null. A row speaks
+for the whole job, so ``rank`` is 0; ``per_rank`` has what the ranks saw.
 """
 
 import json

@@ -70,7 +70,7 @@ def measure(job: Job, context: Context) -> Measurement | None:
         finally:
             engine.close()
     losses = [fmean(of_step) for of_step in zip(*(rank.losses for rank in ranks), strict=True)]
-    _check_finite(losses)
+    _check_finite(losses, "of the window")
     if context.rank != 0:
         return None
     return Measurement(
@@ -122,7 +122,7 @@ def _warm_up(job: Job, context: Context, engine: Engine, feed: Feed) -> _Warmup:
         times = timer.step_times_s()
         _beat(context, num_steps, times[-1])
         done = num_steps >= job.window.warmup and _from_rank_0(_warm_enough(times))
-    _check_finite([fmean(_all_gather(loss.item(), context))])
+    _check_finite([fmean(_all_gather(loss.item(), context))], "after the warm-up")
     return _Warmup(steps=num_steps, median_step_s=_from_rank_0(median(times[-ROLLING:])))
 
 
@@ -203,11 +203,12 @@ def _slowest_copies(ranks: list[_RankWindow]) -> float | None:
     return max(copies_s) if copies_s else None
 
 
-def _check_finite(losses: list[float]) -> None:
+def _check_finite(losses: list[float], where: str) -> None:
     wrong = next((index for index, loss in enumerate(losses) if not isfinite(loss)), None)
     if wrong is not None:
+        step = f"step {wrong + 1} " if len(losses) > 1 else ""
         raise InvalidLoss(
-            f"the loss is {losses[wrong]} at step {wrong + 1} of {len(losses)}; expected a finite number "
+            f"the loss is {losses[wrong]} {step}{where}; expected a finite number "
             "(a lower optimizer.lr, or fp32, usually helps)"
         )
 

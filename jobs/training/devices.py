@@ -39,9 +39,7 @@ def identity(context: Context) -> DeviceIdentity:
         device_id = f"process-{os.getpid()}"
     else:
         device_id = str(torch.cuda.get_device_properties(context.device).uuid)
-    return DeviceIdentity(
-        node=context.node, platform=platform_of(context.device), device_id=device_id
-    )
+    return DeviceIdentity(node=context.node, platform=platform_of(context.device), device_id=device_id)
 
 
 def check_devices(devices: list[DeviceIdentity], vendor: Vendor) -> None:

@@ -9,11 +9,15 @@ from jobs.training.context import Phase
 from jobs.training.measurement import Failure, Status
 
 
-class InvalidLoss(Exception):
+class AgreedFailure(Exception):
+    """Raised by every rank at the same point, so the process group is still whole."""
+
+
+class InvalidLoss(AgreedFailure):
     """The loss is not a finite number."""
 
 
-class DeviceMismatch(Exception):
+class DeviceMismatch(AgreedFailure):
     """The ranks do not sit on distinct devices of the group's vendor."""
 
 
@@ -57,5 +61,8 @@ def _wanted_bytes(message: str) -> int | None:
 
 
 def _first_line(error: BaseException) -> str:
+    """Our own sentences as they are; of others' the type as well, which often says more."""
+    if isinstance(error, AgreedFailure):
+        return str(error)
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

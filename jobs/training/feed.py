@@ -32,4 +32,4 @@ class Feed:
         if self.bytes_per_step is None:
             return None
         torch.cuda.synchronize()
-        return sum(start.elapsed_time(end) for start, end in self._copies) / 1e3
+        return float(sum(start.elapsed_time(end) for start, end in self._copies)) / 1e3

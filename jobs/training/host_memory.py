@@ -7,7 +7,7 @@ where it can be caught, instead of taking the machine down; shared mappings are 
 import ctypes
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _STATUS = Path("/proc/self/status")
@@ -22,11 +22,9 @@ def resident_bytes() -> int:
 def reset_peak() -> int:
     """Forgets the peak so far; returns what is resident now."""
     give_back_freed_memory()
-    try:
+    # Some containers forbid it; the peak then covers the process's whole life.
+    with suppress(OSError):
         _CLEAR_REFS.write_text(_RESET_PEAK)
-    except OSError:
-        # Some containers forbid it; the peak then covers the process's whole life.
-        pass
     return resident_bytes()
 
 

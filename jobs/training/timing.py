@@ -3,6 +3,7 @@ of work; nothing is read, and no device is synchronised, before the window is ov
 """
 
 import time
+from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
@@ -31,7 +32,7 @@ class HostTimer:
 
     def step_times_s(self) -> list[float]:
         marks = self._marks_ns
-        return [(after - before) / 1e9 for before, after in zip(marks, marks[1:], strict=False)]
+        return [(after - before) / 1e9 for before, after in pairwise(marks)]
 
 
 class DeviceTimer:
@@ -48,9 +49,7 @@ class DeviceTimer:
     def step_times_s(self) -> list[float]:
         torch.cuda.synchronize()
         events = self._events
-        return [
-            before.elapsed_time(after) / 1e3 for before, after in zip(events, events[1:], strict=False)
-        ]
+        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
 
 
 def timer_for(device: torch.device) -> StepTimer:

@@ -1,4 +1,4 @@
-"""What telling the time costs a step: everything that ``benchmark`` does at a step border besides the step."""
+"""What telling the time costs a step: all that ``benchmark`` does at a step border."""
 
 import time
 

@@ -1,0 +1,86 @@
+"""Where worker groups leave word for the driver, and what they say. Pure: Ray only carries it.
+
+Workers and Train's controller push, the driver fetches; so a driver that is busy holds nobody up, and
+what it hasn't fetched yet stays bounded: of the beats only each rank's newest is kept.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.sessions import Beat, Started
+from jobs.training.measurement import Failure, Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appointed:
+    """Train's controller exists; killing this actor ends its whole worker group."""
+
+    controller: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """The worker processes exist. ``node_ids`` are in the order of their ranks."""
+
+    node_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The rank has met its peers.
+
+    ``logs`` are the files that its process writes to, on its node; ``oom_kills`` is how many processes the
+    kernel of that node had ended for want of memory by then.
+    """
+
+    rank: int
+    logs: tuple[str, ...]
+    oom_kills: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Rank 0's numbers of one job."""
+
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """One rank's exception in one job."""
+
+    run_id: str
+    rank: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The controller's word on a rank: its process ended, or it raised outside of any job."""
+
+    rank: int
+    reason: str
+    is_out_of_memory: bool
+
+
+Post = Appointed | Assembled | Ready | Started | Beat | Done | Raised | Lost
+
+
+class Board:
+    """An actor on the driver's node. Each post is under the name of an attempt and is taken once."""
+
+    def __init__(self) -> None:
+        self._posts: list[tuple[str, Post]] = []
+        self._beats: dict[tuple[str, int], Beat] = {}
+
+    def post(self, attempt: str, post: Post) -> None:
+        if isinstance(post, Beat):
+            self._beats[attempt, post.rank] = post
+        else:
+            self._posts.append((attempt, post))
+
+    def take(self) -> list[tuple[str, Post]]:
+        """Everything since the last time, in order, the beats last."""
+        taken = [*self._posts, *((attempt, beat) for (attempt, _), beat in self._beats.items())]
+        self._posts, self._beats = [], {}
+        return taken
