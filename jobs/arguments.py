@@ -8,8 +8,10 @@ DEFAULT_SWEEP = Path(__file__).resolve().parent / "specs" / "sweeps" / "smoke.ya
 
 
 def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Measure every cell of a sweep and leave one result per run. "
-        "Running it again does only what is missing."
+    parser.description = (
+        "Measure every cell of a sweep and leave one result per run. Running it again does only what is "
+        "missing."
+    )
     parser.epilog = EXIT_CODES
     parser.add_argument(
         "spec",
