@@ -59,25 +59,33 @@ def _amd(
     )
 
 
-# A pattern is searched in the device's name with everything but letters and digits removed; first match.
+# A pattern is the whole name, vendor apart, in letters and digits only. Whole, because a longer name is another
+# chip or a part of one: GH200 and GB200 are not H200 and B200, and "... MIG 1g.10gb" has a seventh of its chip.
 _TABLE: tuple[tuple[str, Accelerator], ...] = (
-    ("A100.*40GB", _nvidia("A100 40GB", 40, 312, None, 156, "A100")),
-    ("A100.*80GB", _nvidia("A100 80GB", 80, 312, None, 156, "A100")),
+    ("A100(SXM4|PCIE)?40GB(PCIE)?", _nvidia("A100 40GB", 40, 312, None, 156, "A100")),
+    ("A100(SXM4|PCIE)?80GB(PCIE)?", _nvidia("A100 80GB", 80, 312, None, 156, "A100")),
     ("L40S", _nvidia("L40S", 48, 362, 733, 183, "L40S")),
     ("H100NVL", _nvidia("H100 NVL", 94, 835, None, 378, "H100")),
-    ("H100PCIE", _nvidia("H100 PCIe", 80, 756, 1513, 378, "H100")),
-    ("H100(80GB)?(HBM3|SXM)", _nvidia("H100 SXM", 80, 989, 1979, 494, "H100")),
-    ("H200(?!NVL)", _nvidia("H200 SXM", 141, 989, 1979, 494, "H200")),
-    ("B200", _nvidia("B200", 180, 2250, 4500, 1125, "B200")),
-    ("MI250X", _amd("MI250X", 64, 191.5, None, None, per_package=2)),
-    ("MI300X", _amd("MI300X", 192, 1307.4, 2614.9, 653.7)),
-    ("MI325X", _amd("MI325X", 256, 1307.4, 2614.9, 653.7)),
-    ("MI350X", _amd("MI350X", 288, 2300, None, None)),
-    ("MI355X", _amd("MI355X", 288, 2500, 5000, None)),
+    ("H100(80GB)?PCIE", _nvidia("H100 PCIe", 80, 756, 1513, 378, "H100")),
+    ("H100(SXM5?(80GB)?|80GBHBM3)", _nvidia("H100 SXM", 80, 989, 1979, 494, "H100")),
+    ("H200(SXM5?)?(141GB)?(HBM3E)?", _nvidia("H200 SXM", 141, 989, 1979, 494, "H200")),
+    ("B200(SXM6?)?", _nvidia("B200", 180, 2250, 4500, 1125, "B200")),
+    # Not "MI250X/MI250", which older drivers print for two chips of different peaks.
+    ("MI250X(OAM)?", _amd("MI250X", 64, 191.5, None, None, per_package=2)),
+    # VF: the host's driver gives a guest a whole MI300X as one virtual function, never a part of it.
+    ("MI300X(OAM|VF)?", _amd("MI300X", 192, 1307.4, 2614.9, 653.7)),
+    ("MI325X(OAM)?", _amd("MI325X", 256, 1307.4, 2614.9, 653.7)),
+    ("MI350X(OAM)?", _amd("MI350X", 288, 2300, None, None)),
+    ("MI355X(OAM)?", _amd("MI355X", 288, 2500, 5000, None)),
 )
+_VENDOR_PREFIX = {"nvidia": "(NVIDIA)?", "amd": "(AMD)?(INSTINCT)?"}
 
 
 def accelerator(device_name: str | None) -> Accelerator | None:
     """The chip of that market name; None for one we don't know, never the nearest one."""
     plain = re.sub(r"[^A-Z0-9]", "", (device_name or "").upper())
-    return next((chip for pattern, chip in _TABLE if re.search(pattern, plain)), None)
+    return next((chip for pattern, chip in _TABLE if _is_name(plain, pattern, chip)), None)
+
+
+def _is_name(plain: str, pattern: str, chip: Accelerator) -> bool:
+    return re.fullmatch(_VENDOR_PREFIX[chip.vendor] + pattern, plain) is not None
