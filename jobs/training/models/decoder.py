@@ -186,7 +186,7 @@ def positions_of(config: ModelConfig, length: int, device: torch.device, dtype: 
         dtype=dtype,
         # Cast here, for every strategy alike: FSDP's mixed precision would, the others would not.
         rotation=(cos.to(dtype), sin.to(dtype)),
-        mask=window_mask(config, length, device),
+        mask=window_mask(config, length, device, dtype),
     )
 
 
@@ -209,9 +209,15 @@ def scale(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
     return kept * frequencies + (1.0 - kept) * frequencies / scaling.factor
 
 
-def window_mask(config: ModelConfig, length: int, device: torch.device) -> Tensor | None:
-    """True where a token may look: itself and the ``sliding_window - 1`` before it. None if that is all."""
+def window_mask(config: ModelConfig, length: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+    """0 where a token looks: at itself and the ``sliding_window - 1`` before it; -inf elsewhere.
+
+    None where the window is no shorter than the sequence. Not boolean: every layer would turn that into
+    a mask of its own like this one, and keep it for the backward pass.
+    """
     if config.sliding_window is None or length <= config.sliding_window:
         return None
-    causal = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
-    return causal.triu_(1 - config.sliding_window)
+    seen = (
+        torch.ones(length, length, dtype=torch.bool, device=device).tril_().triu_(1 - config.sliding_window)
+    )
+    return torch.zeros(length, length, dtype=dtype, device=device).masked_fill_(~seen, -math.inf)
