@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cluster import guardian
+from cluster import guardian, machine
 
 # Ray puts some 60 characters of socket path behind it, and a Unix socket's path ends at 107.
 _LONGEST_DIRECTORY = 40
@@ -108,7 +108,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
             ray.init(
                 # "auto" would join whatever Ray happens to run on this machine.
                 address="local",
-                num_cpus=num_cpus,
+                num_cpus=num_cpus or machine.num_cpus(),
                 object_store_memory=_OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 log_to_driver=verbose,

@@ -5,3 +5,387 @@ Train: workers post them on a board, from which the driver fetches a few times a
 result is there as soon as its run ends. After any job that is not ok the whole worker group is ended and
 the remaining jobs go on in a new one, because the peers of a rank that failed may be stuck for good.
 """
+
+import math
+import os
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ray
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
+from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+from ray.train.v2.api.config import LoggingConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.exceptions import ControllerError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, ClusterError, Inventory, Request, WorkerGroup
+from cluster.live import describe_free
+from cluster.placement import Refused, place
+from jobs.attempt import Attempt
+from jobs.board import Appointed, Assembled, Board, Lost, Post, Ready
+from jobs.sessions import Event, Limits, Session
+from jobs.training.measurement import Failure
+from jobs.training.remains import Remains, examine
+from jobs.training.worker import Assignment, Peers, train
+
+_POLL_INTERVAL_S = 0.25
+# Ray's calls below answer in milliseconds; these deadlines are for a cluster that is breaking down.
+_BOARD_TIMEOUT_S = 60.0
+_EXAMINE_TIMEOUT_S = 15.0
+_ABORT_TIMEOUT_S = 15.0
+# Beyond the time that a driver gives to one phase, a collective gives up by itself.
+_COLLECTIVE_MARGIN_S = 60.0
+# Ray counts resources in ten-thousandths: a claim that is rounded up would not fit its node.
+_RESOURCE_UNIT = 10_000
+
+
+def launch(
+    queues: Mapping[str, Sequence[Session]],
+    limits: Limits,
+    listen: Callable[[Event], None],
+    *,
+    share_nodes: bool = False,
+) -> None:
+    """Works all queues off; ``listen`` hears every event, in this thread.
+
+    Call it from the main thread of a driver that is connected to Ray. Whatever ends it early (Ctrl-C, a
+    raising ``listen``) is raised again after all its worker groups are ended.
+    """
+    with _train_settings(limits), _storage() as storage, _board() as board:
+        terms = _Terms(limits=limits, board=board, storage=storage, share_nodes=share_nodes)
+        lanes = [_Lane(sessions, terms) for sessions in queues.values()]
+        try:
+            while lanes := [lane for lane in lanes if lane.advance(listen)]:
+                time.sleep(_POLL_INTERVAL_S)
+                _deliver(board, lanes, listen)
+        finally:
+            _end_all(lanes, board)
+
+
+def _deliver(board: Any, lanes: Sequence["_Lane"], listen: Callable[[Event], None]) -> None:
+    for name, post in ray.get(board.take.remote(), timeout=_BOARD_TIMEOUT_S):
+        for lane in lanes:
+            lane.deliver(name, post, listen)
+
+
+def _end_all(lanes: Sequence["_Lane"], board: Any) -> None:
+    """A controller that is still starting tells its handle on the board, and is ended then."""
+    deadline = time.monotonic() + _ABORT_TIMEOUT_S
+    while (ending := [lane for lane in lanes if lane.abort()]) and time.monotonic() < deadline:
+        _deliver(board, ending, _hear_nothing)
+        time.sleep(_POLL_INTERVAL_S)
+
+
+def _hear_nothing(_event: Event) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """What holds for every session. ``storage`` is a directory that Ray Train insists on; it stays empty."""
+
+    limits: Limits
+    board: Any
+    storage: str
+    share_nodes: bool
+
+
+class _Lane:
+    """One group's queue, with at most one worker group at a time."""
+
+    def __init__(self, sessions: Sequence[Session], terms: _Terms) -> None:
+        self._sessions = deque(sessions)
+        self._terms = terms
+        self._fit: _Fit | None = None
+
+    def advance(self, listen: Callable[[Event], None]) -> bool:
+        """Judges what runs and starts what is next; False once all is done."""
+        if self._fit is not None:
+            if not self._fit.is_over(listen):
+                return True
+            if self._fit.left is not None:
+                self._sessions.appendleft(self._fit.left)
+            self._fit = None
+        if not self._sessions:
+            return False
+        self._fit = _Fit(self._sessions.popleft(), self._terms)
+        self._fit.start()
+        return True
+
+    def deliver(self, name: str, post: Post, listen: Callable[[Event], None]) -> None:
+        if self._fit is not None and self._fit.name == name:
+            self._fit.deliver(post, listen)
+
+    def abort(self) -> bool:
+        """Whether its worker group is still there; it is ended as soon as that is possible."""
+        return self._fit is not None and self._fit.abort()
+
+
+class _Fit:
+    """One ``fit()`` in a thread of its own, and the attempt that follows it in the main thread."""
+
+    def __init__(self, session: Session, terms: _Terms) -> None:
+        self.name = uuid.uuid4().hex
+        self._session = session
+        self._terms = terms
+        self._attempt = Attempt(session.jobs, terms.limits, time.monotonic(), self._examine)
+        self._thread = threading.Thread(target=self._run, name=f"fit-{session.group.name}", daemon=True)
+        self._error: Exception | None = None
+        self._node_ids: tuple[str, ...] = ()
+        self._controller: Any = None
+        self._claim: dict[str, float] = {}
+        self._was_seen_to_end = False
+
+    @property
+    def left(self) -> Session | None:
+        left = self._attempt.left
+        return replace(self._session, jobs=left) if left else None
+
+    def start(self) -> None:
+        try:
+            self._claim = claim(self._session, self._terms.share_nodes)
+        except ClusterError as error:
+            self._error = error
+        else:
+            self._thread.start()
+
+    def deliver(self, post: Post, listen: Callable[[Event], None]) -> None:
+        match post:
+            case Appointed():
+                self._controller = post.controller
+            case Assembled():
+                self._node_ids = post.node_ids
+        for event in self._attempt.hear(post, time.monotonic()):
+            listen(event)
+
+    def is_over(self, listen: Callable[[Event], None]) -> bool:
+        for event in self._attempt.judge(time.monotonic()):
+            listen(event)
+        if self._attempt.is_condemned:
+            self._kill()
+        if self._thread.is_alive():
+            return False
+        if not self._was_seen_to_end:
+            # What it posted last is fetched before anything is concluded from its silence.
+            self._was_seen_to_end = True
+            return False
+        for event in self._last_events():
+            listen(event)
+        self._kill()
+        return True
+
+    def abort(self) -> bool:
+        self._kill()
+        return self._thread.is_alive()
+
+    def _kill(self) -> None:
+        """Ray ends a controller's workers and gives their placement back when the controller dies."""
+        if self._controller is not None:
+            ray.kill(self._controller)
+            self._controller = None
+
+    def _last_events(self) -> list[Event]:
+        match self._error:
+            case None:
+                return self._attempt.end("the worker group ended before its jobs did", time.monotonic())
+            case ClusterError() as error:
+                return self._attempt.refuse(Failure(status="unschedulable", reason=str(error)))
+            case ControllerError(controller_failure=WorkerGroupStartupTimeoutError()):
+                return self._attempt.refuse(self._unschedulable())
+            case error:
+                return self._attempt.end(_reason(error), time.monotonic())
+
+    def _unschedulable(self) -> Failure:
+        group = self._session.group
+        asked = " and ".join(f"{amount:g} {name}" for name, amount in self._claim.items())
+        return Failure(
+            status="unschedulable",
+            reason=f"not placed within {self._terms.limits.schedule_timeout_s:g} s: asked {group.name} for "
+            f"{self._session.world_size} x {asked}; {describe_free(group)}",
+        )
+
+    def _examine(self, rank: int, ready: Ready) -> Remains | None:
+        node_id = self._node_ids[rank]
+        if node_id == ray.get_runtime_context().get_node_id():
+            return examine(ready.logs)
+        there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(examine)
+        try:
+            remains: Remains = ray.get(task.remote(ready.logs), timeout=_EXAMINE_TIMEOUT_S)
+        except RayError:
+            return None
+        return remains
+
+    def _run(self) -> None:
+        try:
+            self._trainer().fit()
+        except Exception as error:
+            self._error = error
+
+    def _trainer(self) -> "_Trainer":
+        session = self._session
+        uses_device = session.group.vendor != "cpu" and not session.group.simulated
+        assignment = Assignment(
+            attempt=self.name,
+            board=self._terms.board,
+            jobs=session.jobs,
+            backend="nccl" if uses_device else "gloo",
+            collective_timeout_s=self._terms.limits.cell_timeout_s + _COLLECTIVE_MARGIN_S,
+        )
+        return _Trainer(
+            train,
+            train_loop_config={"assignment": assignment},
+            backend_config=Peers(),
+            scaling_config=_scaling(session, self._claim),
+            run_config=RunConfig(
+                name=self.name,
+                storage_path=self._terms.storage,
+                failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+                callbacks=[_Reporter(self._terms.board, self.name)],
+                worker_runtime_env={"env_vars": dict(session.environment)},
+                logging_config=LoggingConfig(log_level="ERROR"),
+            ),
+        )
+
+
+class _Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are skipped
+    """Without two helper processes per ``fit()``: for datasets, of which there are none, and for a
+    placement that outlives its controller, which Ray's own ownership rules out.
+    """
+
+    def _create_default_callbacks(self) -> list[Any]:
+        unwanted = (DatasetsCallback, PlacementGroupCleanerCallback)
+        return [
+            callback for callback in super()._create_default_callbacks() if not isinstance(callback, unwanted)
+        ]
+
+
+class _Reporter(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # as above
+    """Runs in Train's controller. It never waits for the board."""
+
+    def __init__(self, board: Any, attempt: str) -> None:
+        self._board = board
+        self._attempt = attempt
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        self._post(Appointed(controller=ray.get_runtime_context().current_actor))
+
+    def before_init_train_context(self, workers: Sequence[Any]) -> dict[str, list[Any]]:
+        self._post(Assembled(node_ids=tuple(worker.metadata.node_id for worker in workers)))
+        return {}
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        for rank, error in worker_group_status.errors.items():
+            cause = error.health_check_failure if isinstance(error, WorkerHealthCheckFailedError) else error
+            is_out_of_memory = isinstance(cause, OutOfMemoryError)
+            self._post(Lost(rank=rank, reason=_reason(cause), is_out_of_memory=is_out_of_memory))
+
+    def _post(self, post: Post) -> None:
+        self._board.post.remote(self._attempt, post)
+
+
+def _reason(error: BaseException) -> str:
+    """Type and first line, of the cause where Ray only wraps it."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    text = next((line.strip() for line in str(cause).splitlines() if line.strip()), "")
+    return f"{type(cause).__name__}: {text}"
+
+
+def claim(session: Session, share_nodes: bool) -> dict[str, float]:
+    """What each worker asks for. Unless nodes are shared, the workers of a node take all its CPUs together,
+    so that no other run, of this sweep or another, fits beside them.
+    """
+    group = session.group
+    device = {} if group.vendor == "cpu" else {"GPU": 1.0}
+    if share_nodes:
+        return {"CPU": 1.0} | device
+    num_cpus = min(node.num_cpus for node in group.nodes)
+    each = math.floor(num_cpus / _most_on_a_node(session) * _RESOURCE_UNIT) / _RESOURCE_UNIT
+    return {"CPU": each} | device
+
+
+def _most_on_a_node(session: Session) -> int:
+    inventory = Inventory(groups=(session.group,), source="its group")
+    request = Request(group=session.group.name, num_workers=session.world_size)
+    (answer,) = place([request], inventory)
+    if isinstance(answer, Refused):
+        raise ClusterError(answer.reason)
+    return max(share.num_workers for share in answer.shares)
+
+
+def _scaling(session: Session, resources: dict[str, float]) -> ScalingConfig:
+    on_one_node = _most_on_a_node(session) == session.world_size
+    return ScalingConfig(
+        num_workers=session.world_size,
+        use_gpu="GPU" in resources,
+        resources_per_worker=resources,
+        placement_strategy="STRICT_PACK" if on_one_node else "PACK",
+        label_selector=_selector(session.group),
+    )
+
+
+def _selector(group: WorkerGroup) -> dict[str, str]:
+    """Ray has no selector for a label that isn't there, so the unlabelled nodes are named one by one."""
+    if group.name != LOCAL_GROUP:
+        return {GROUP_LABEL: group.name}
+    return {"ray.io/node-id": f"in({', '.join(node.node_id for node in group.nodes)})"}
+
+
+@contextmanager
+def _train_settings(limits: Limits) -> Iterator[None]:
+    """Ray Train reads these in the driver at each ``fit()`` and hands some on to its controller."""
+    settings = {
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(limits.schedule_timeout_s),
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
+        # Each of these is a process or a thread more beside the workers that are measured.
+        "RAY_TRAIN_METRICS_ENABLED": "0",
+        "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        # Files of its own beside those that Ray keeps anyway; and print() must reach the worker's log.
+        "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
+        "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
+        "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _storage() -> Iterator[str]:
+    """On the driver's node, where Train's controllers run too; beside Ray's own files, so that a driver that
+    is killed leaves nothing elsewhere.
+    """
+    session = ray._private.worker._global_node.get_session_dir_path()
+    with TemporaryDirectory(prefix="longhaul-", dir=session) as folder:
+        yield folder
+
+
+@contextmanager
+def _board() -> Iterator[Any]:
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    board = ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
+    try:
+        yield board
+    finally:
+        ray.kill(board)

@@ -1,0 +1,174 @@
+"""What runs in each process of a worker group: meet the peers, then measure one job after the other.
+
+Nothing here imports torch before a worker's environment is complete, because device lists and thread
+counts are read when it loads; the driver and Train's controller import this module and never need torch.
+"""
+
+import os
+import sys
+import traceback
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import ray
+import ray.train
+from ray.train._internal.utils import get_address_and_port
+from ray.train.backend import Backend, BackendConfig
+
+from jobs.board import Done, Post, Raised, Ready
+from jobs.sessions import Started
+from jobs.training.context import Pulse
+from jobs.training.job import Job
+from jobs.training.remains import log_tail, oom_kills
+from jobs.training.watch import watching
+
+if TYPE_CHECKING:
+    import torch
+
+    from jobs.training.context import Context
+
+_POST_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What every rank of one worker group is told. ``board`` takes its posts under the name ``attempt``.
+
+    ``collective_timeout_s`` only backs the driver's own deadlines up.
+    """
+
+    attempt: str
+    board: Any
+    jobs: tuple[Job, ...]
+    backend: Literal["gloo", "nccl"]
+    collective_timeout_s: float
+
+
+def train(told: dict[str, Assignment]) -> None:
+    """Ends with the first job that fails: afterwards the peers may be stuck in a collective."""
+    assignment = told["assignment"]
+    context = _meet(assignment)
+    _post(assignment, Ready(rank=context.rank, logs=_log_files(), oom_kills=oom_kills()))
+    with watching(context.pulse, context.rank, lambda beat: _tell(assignment, beat)):
+        for job in assignment.jobs:
+            _run(job, context, assignment)
+
+
+def _run(job: Job, context: "Context", assignment: Assignment) -> None:
+    from jobs.training.benchmark import measure
+    from jobs.training.failures import failure_of
+
+    context.pulse.run_id, context.pulse.phase, context.pulse.step = job.run_id, "cooldown", 0
+    if context.rank == 0:
+        _tell(assignment, Started(run_id=job.run_id))
+    try:
+        measurement = measure(job, context)
+    except BaseException as error:
+        traceback.print_exc()
+        failure = replace(failure_of(error, context.pulse.phase, context.rank), log_tail=_own_log_tail())
+        _post(assignment, Raised(run_id=job.run_id, rank=context.rank, failure=failure))
+        raise
+    if measurement is not None:
+        _post(assignment, Done(measurement=measurement))
+
+
+def _post(assignment: Assignment, post: Post) -> None:
+    """Returns when the board has it: this process may end right after."""
+    ray.get(assignment.board.post.remote(assignment.attempt, post), timeout=_POST_TIMEOUT_S)
+
+
+def _tell(assignment: Assignment, post: Post) -> None:
+    """Does not wait. Posts of one process arrive in order."""
+    assignment.board.post.remote(assignment.attempt, post)
+
+
+@dataclass(slots=True, kw_only=True)
+class RankContext:
+    rank: int
+    world_size: int
+    local_rank: int
+    node: str
+    device: "torch.device"
+    pulse: Pulse = field(default_factory=Pulse)
+
+
+def _meet(assignment: Assignment) -> "Context":
+    """Joins the default process group. It is not left again: the process ends with the group."""
+    import torch.distributed as dist
+
+    place = ray.train.get_context()
+    device = _device(assignment.backend)
+    dist.init_process_group(assignment.backend, timeout=timedelta(seconds=assignment.collective_timeout_s))
+    return RankContext(
+        rank=place.get_world_rank(),
+        world_size=place.get_world_size(),
+        local_rank=place.get_local_rank(),
+        node=ray.get_runtime_context().get_node_id(),
+        device=device,
+    )
+
+
+def _device(backend: Literal["gloo", "nccl"]) -> "torch.device":
+    """This worker's own device: Ray Train's answer is wrong on AMD and where devices are simulated."""
+    import torch
+
+    if backend == "gloo":
+        return torch.device("cpu")
+    device = torch.device("cuda", _visible_index())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _visible_index() -> int:
+    """Where the device that Ray gave to this worker stands among those that the process can see."""
+    (own,) = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+    listed = os.environ.get("HIP_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES")
+    return listed.split(",").index(own) if listed else int(own)
+
+
+def _log_files() -> tuple[str, ...]:
+    """Where Ray sends this process's output."""
+    return tuple(str(Path(f"/proc/self/fd/{number}").readlink()) for number in (1, 2))
+
+
+def _own_log_tail() -> tuple[str, ...]:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return log_tail(_log_files())
+
+
+@dataclass
+class Peers(BackendConfig):
+    """Tells Train's workers where to meet; they join the process group themselves, in ``train``.
+
+    Train's own torch backend would load torch in the driver, in the controller, and in workers before
+    their device list is complete.
+    """
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return _PeersBackend
+
+
+class _PeersBackend(Backend):
+    # Collectives between the devices of a node need each process to see all of them.
+    share_cuda_visible_devices = True
+
+    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        address, port = worker_group.execute_single(0, get_address_and_port)
+        worker_group.execute(_set_meeting_point, address, port)
+
+
+def _set_meeting_point(address: str, port: int) -> None:
+    place = ray.train.get_context()
+    os.environ.update(
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+        RANK=str(place.get_world_rank()),
+        WORLD_SIZE=str(place.get_world_size()),
+        LOCAL_RANK=str(place.get_local_rank()),
+        LOCAL_WORLD_SIZE=str(place.get_local_world_size()),
+        NODE_RANK=str(place.get_node_rank()),
+    )
