@@ -9,12 +9,14 @@ import re
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Protocol
-from urllib.parse import urlsplit
 
-_SEGMENT = re.compile(r"[A-Za-z0-9._+=@-]{1,200}")
+_SEGMENT = re.compile(r"(?!\.)[A-Za-z0-9._+=@-]{1,200}")
+# What a file system says where no object of that name is: a folder is none, nor has an object any below it.
+_NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 class StoreError(Exception):
@@ -55,23 +57,32 @@ class Store(Protocol):
 
 def open_store(url: str, *, base: Path | None = None) -> Store:
     """The store at ``url``, a directory; nothing is touched yet. ``base`` is where relative ones start."""
-    scheme = urlsplit(url).scheme
-    if scheme not in ("", "file"):
+    scheme = _SCHEME.match(url)
+    if scheme and scheme[1] != "file":
         raise StoreError(
-            f"store: {scheme}:// is not supported yet; expected a directory such as "
+            f"store: {scheme[1]}:// is not supported yet; expected a directory such as "
             "'results' or '/data/results'"
         )
-    path = Path(urlsplit(url).path if scheme else url).expanduser()
-    root = path if path.is_absolute() else (base or Path.cwd()) / path
-    return LocalStore(root)
+    if scheme and not url.startswith("file:///"):
+        raise StoreError(f"store: {url!r} names a host; expected file:/// and an absolute path")
+    try:
+        path = Path(url.removeprefix("file://")).expanduser()
+    except RuntimeError:
+        raise StoreError(f"store: {url!r} names a user without a home; expected a directory") from None
+    return LocalStore((base or Path.cwd()) / path)
+
+
+def is_name(name: str) -> bool:
+    """Whether it stays inside the store and is plain on every platform."""
+    return all(map(_SEGMENT.fullmatch, name.split("/")))
 
 
 def check_name(name: str) -> str:
-    """The name itself, if it stays inside the store and is plain on every platform."""
-    parts = name.split("/")
-    if all(_SEGMENT.fullmatch(part) and part.strip(".") for part in parts):
+    if is_name(name):
         return name
-    raise StoreError(f"store: {name!r} is not a name (letters, digits and ._+=@- between slashes)")
+    raise StoreError(
+        f"store: {name!r} is not a name (letters, digits and ._+=@- between slashes, no leading dot)"
+    )
 
 
 class LocalStore:
@@ -82,67 +93,84 @@ class LocalStore:
         self.url = str(root)
 
     def probe(self) -> None:
-        root = self.root
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            self._write_temporary(root, b"").unlink()
+            _make_directory(self.root)
+            with self._temporary(self.root, b""):
+                pass
         except OSError as error:
             raise StoreError(
-                f"store: {root} can't be written ({error.strerror}); choose another with --store"
+                f"store: {self.root} can't be written ({error.strerror}: {error.filename}); "
+                "choose another with --store"
             ) from error
 
     def put(self, name: str, data: bytes) -> None:
-        with _as_store_errors(name):
-            target = self._prepare(name)
-            temporary = self._write_temporary(target.parent, data)
-            temporary.replace(target)
+        target = self._path(name)
+        with self._as_store_errors(name):
+            _make_directory(target.parent)
+            with self._temporary(target.parent, data) as temporary:
+                temporary.replace(target)
             _sync_directory(target.parent)
 
     def create(self, name: str, data: bytes) -> None:
-        with _as_store_errors(name):
-            target = self._prepare(name)
-            temporary = self._write_temporary(target.parent, data)
-            try:
-                os.link(temporary, target)
-            except FileExistsError as error:
-                raise Conflict(f"store: {name} exists already") from error
-            finally:
-                temporary.unlink()
+        target = self._path(name)
+        with self._as_store_errors(name):
+            _make_directory(target.parent)
+            with self._temporary(target.parent, data) as temporary:
+                try:
+                    os.link(temporary, target)
+                except FileExistsError as error:
+                    raise Conflict(f"store: {name} exists already") from error
             _sync_directory(target.parent)
 
     def get(self, name: str) -> bytes:
-        with _as_store_errors(name):
+        path = self._path(name)
+        with self._as_store_errors(name):
             try:
-                return self._path(name).read_bytes()
-            except FileNotFoundError as error:
+                return path.read_bytes()
+            except _NO_OBJECT as error:
                 raise Missing(f"store: {name} does not exist") from error
 
     def list(self, prefix: str) -> Iterator[str]:
-        for directory, _, files in os.walk(self._path(prefix)):
-            relative = Path(directory).relative_to(self.root)
-            yield from (str(PurePosixPath(relative / file)) for file in files if not file.startswith(".tmp-"))
+        folder = self._path(prefix)
+        with self._as_store_errors(prefix):
+            for directory, _, files in os.walk(folder, onerror=_raise_unless_gone):
+                relative = Path(directory).relative_to(self.root)
+                names = (str(PurePosixPath(relative / file)) for file in files)
+                # What else lies there, half written or copied by hand, is no object.
+                yield from (name for name in names if is_name(name))
 
     def delete(self, name: str) -> None:
-        with _as_store_errors(name), suppress(FileNotFoundError):
-            path = self._path(name)
+        path = self._path(name)
+        with self._as_store_errors(name), suppress(*_NO_OBJECT):
             path.unlink()
             _sync_directory(path.parent)
 
     def _path(self, name: str) -> Path:
         return self.root / check_name(name)
 
-    def _prepare(self, name: str) -> Path:
-        target = self._path(name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return target
-
-    def _write_temporary(self, folder: Path, data: bytes) -> Path:
+    @contextmanager
+    def _temporary(self, folder: Path, data: bytes) -> Iterator[Path]:
+        """``data`` on the disk under a name that is no object's; it is gone afterwards."""
         path = folder / f".tmp-{secrets.token_hex(8)}"
-        with path.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        return path
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _as_store_errors(self, name: str) -> Iterator[None]:
+        """What the operating system says as one of our errors, with the place in front."""
+        try:
+            yield
+        except OSError as error:
+            raise Unavailable(
+                f"store: {self.root}: {name}: {error.strerror or error}; "
+                "mend it, or choose another with --store"
+            ) from error
 
 
 class MemoryStore:
@@ -157,7 +185,8 @@ class MemoryStore:
         return None
 
     def put(self, name: str, data: bytes) -> None:
-        self._objects[check_name(name)] = data
+        with self._lock:
+            self._objects[check_name(name)] = data
 
     def create(self, name: str, data: bytes) -> None:
         with self._lock:
@@ -173,24 +202,27 @@ class MemoryStore:
 
     def list(self, prefix: str) -> Iterator[str]:
         folder = check_name(prefix) + "/"
-        yield from [name for name in self._objects if name.startswith(folder)]
+        with self._lock:
+            names = list(self._objects)
+        yield from (name for name in names if name.startswith(folder))
 
     def delete(self, name: str) -> None:
-        self._objects.pop(check_name(name), None)
+        with self._lock:
+            self._objects.pop(check_name(name), None)
 
 
-class _as_store_errors:
-    """Turns what the operating system says into our errors, with the name in front."""
+def _make_directory(folder: Path) -> None:
+    """With its parents, each made durable in the one above it."""
+    if not folder.is_dir():
+        _make_directory(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_directory(folder.parent)
 
-    def __init__(self, name: str) -> None:
-        self._name = name
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError):
-            raise Unavailable(f"store: {self._name}: {error.strerror or error}") from error
+def _raise_unless_gone(error: OSError) -> None:
+    """A folder that can't be read must not look empty: all its results would be measured again."""
+    if not isinstance(error, _NO_OBJECT):
+        raise error
 
 
 def _sync_directory(folder: Path) -> None:
