@@ -59,8 +59,8 @@ def _amd(
     )
 
 
-# A pattern is the whole name, vendor apart, in letters and digits only. Whole, because a longer name is another
-# chip or a part of one: GH200 and GB200 are not H200 and B200, and "... MIG 1g.10gb" has a seventh of its chip.
+# A pattern is the whole name, vendor apart, in letters and digits only. Whole, because a longer name is
+# another chip or a part of one: GH200 is no H200, GB200 no B200, "... MIG 1g.10gb" a seventh of its chip.
 _TABLE: tuple[tuple[str, Accelerator], ...] = (
     ("A100(SXM4|PCIE)?40GB(PCIE)?", _nvidia("A100 40GB", 40, 312, None, 156, "A100")),
     ("A100(SXM4|PCIE)?80GB(PCIE)?", _nvidia("A100 80GB", 80, 312, None, 156, "A100")),
