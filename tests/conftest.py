@@ -1,0 +1,27 @@
+"""What all tests share: golden files."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+_GOLDEN = Path(__file__).parent / "golden"
+
+Golden = Callable[[str, str], None]
+
+
+@pytest.fixture
+def golden() -> Golden:
+    """``golden("plan.txt", text)``: the text is what was reviewed. ``make golden`` rewrites the files."""
+
+    def check(name: str, text: str) -> None:
+        path = _GOLDEN / name
+        if os.environ.get("LONGHAUL_UPDATE_GOLDEN") == "1":
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing; `make golden` writes it, then review it"
+        assert text == path.read_text(), (
+            f"{path.name} differs; `make golden` rewrites it, then review the diff"
+        )
+
+    return check

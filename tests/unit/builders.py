@@ -1,0 +1,120 @@
+"""Small whole things to test with; each argument changes what the test is about."""
+
+import json
+from typing import Any
+
+from cluster.inventory import Inventory, Node, Vendor, WorkerGroup
+from jobs.grid import Cell, Run, expand
+from jobs.plan import Plan, plan_all
+from jobs.record import Attempt, record_of
+from jobs.spec import SweepSpec
+from jobs.training.measurement import Environment, Failure, Measurement, RankSummary
+from reporting.records import RunRecord
+
+GB = 10**9
+
+
+def sweep(**changes: Any) -> SweepSpec:
+    """A spec of one cell, two repeats; ``axes={"world_size": [1, 2]}`` and so on make it larger."""
+    plain: dict[str, Any] = {"name": "trial", "models": ["llama-tiny"], "groups": ["local"], "repeats": 2}
+    return SweepSpec.model_validate_json(json.dumps({**plain, **changes}))
+
+
+def group(
+    name: str = "local",
+    devices: tuple[int, ...] = (2,),
+    *,
+    vendor: Vendor = "cpu",
+    device: str | None = None,
+    memory_bytes: int | None = None,
+    simulated: bool = False,
+) -> WorkerGroup:
+    """One node for each number of devices."""
+    nodes = tuple(
+        Node(node_id=f"{name}-{index}", num_devices=count, num_cpus=count, memory_bytes=memory_bytes)
+        for index, count in enumerate(devices)
+    )
+    return WorkerGroup(name=name, vendor=vendor, nodes=nodes, device=device, simulated=simulated)
+
+
+def inventory(*groups: WorkerGroup) -> Inventory:
+    return Inventory(groups=groups, source="the test's cluster")
+
+
+def cells_of(spec: SweepSpec) -> list[Cell]:
+    return expand(spec, ["local"])
+
+
+def plans_of(spec: SweepSpec, *groups: WorkerGroup) -> dict[str, Plan]:
+    plans = plan_all(cells_of(spec), inventory(*(groups or (group(),))), spec.limits)
+    return {plan.cell.cell_id: plan for plan in plans}
+
+
+def run_of(spec: SweepSpec, repeat: int = 1) -> Run:
+    return Run(cell=cells_of(spec)[0], repeat=repeat, order=repeat)
+
+
+def rank_summary(rank: int, **changes: Any) -> RankSummary:
+    values: dict[str, Any] = {
+        "rank": rank,
+        "node": "node-0",
+        "device": "cpu",
+        "device_id": f"process-{rank}",
+        "total_s": 1.0,
+        "p50_s": 0.1,
+        "p95_s": 0.11,
+        "max_s": 0.12,
+        "mean_loss": 6.25,
+        "peak_allocated_bytes": None,
+        "peak_reserved_bytes": None,
+        "allocator_retries": None,
+        "device_memory_bytes": None,
+        "device_used_bytes": None,
+        "host_peak_growth_bytes": 250_000_000 + rank,
+    }
+    return RankSummary(**{**values, **changes})
+
+
+def environment(**changes: Any) -> Environment:
+    values: dict[str, Any] = {
+        "platform": "cpu",
+        "python": "3.11.7",
+        "torch": "2.13.0+cpu",
+        "packages": {"ray": "2.60.0", "deepspeed": "0.19.8", "numpy": "2.4.6"},
+        "driver": None,
+        "collectives": "gloo",
+        "device": None,
+        "variables": {"OMP_NUM_THREADS": "1"},
+    }
+    return Environment(**{**values, **changes})
+
+
+def measurement(
+    run_id: str, *, num_ranks: int = 1, step_s: float = 0.1, num_steps: int = 10, **changes: Any
+) -> Measurement:
+    """All steps take ``step_s``."""
+    values: dict[str, Any] = {
+        "run_id": run_id,
+        "warmup_steps": 12,
+        "warmup_rule": "rolling_median_5_within_1pct_max_50",
+        "window_s": step_s * num_steps,
+        "step_times_s": (step_s,) * num_steps,
+        "losses": tuple(6.5 - 0.1 * step for step in range(num_steps)),
+        "ranks": tuple(rank_summary(rank) for rank in range(num_ranks)),
+        "h2d_bytes_per_step": None,
+        "h2d_s_per_step": None,
+        "setup_s": 0.5,
+        "warmup_s": 1.25,
+        "environment": environment(),
+    }
+    return Measurement(**{**values, **changes})
+
+
+ATTEMPT = Attempt(
+    number=1, started_at="2026-01-02T03:04:05.678+00:00", finished_at="2026-01-02T03:05:05.678+00:00"
+)
+CRASH = Failure(status="crash", reason="RuntimeError: boom", phase="window", ranks=(0, 1))
+
+
+def record(spec: SweepSpec, run: Run, outcome: Measurement | Failure, *groups: WorkerGroup) -> RunRecord:
+    return record_of(spec, run, plans_of(spec, *groups)[run.cell.cell_id], outcome, ATTEMPT)
