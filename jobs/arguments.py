@@ -33,8 +33,7 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--executor",
         choices=("ray", "inline"),
-        default="ray",
-        help="inline: this process and no Ray; under torchrun, its ranks (default: ray)",
+        help="inline: this process and no Ray; the default under torchrun, whose ranks then share the work",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="show cells, placement and forecast; start nothing"

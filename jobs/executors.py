@@ -105,6 +105,10 @@ class Place:
         )
 
 
+def is_under_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 class InlineExecutor:
     """This process is the worker. It runs the cells of its world size; the others are for another start."""
 

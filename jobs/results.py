@@ -1,13 +1,13 @@
 """A sweep's results in the store: which runs are there, and how a new one is added.
 
 Layout: ``sweeps/<sweep>/sweep.json`` and ``sweeps/<sweep>/runs/<run>/result.json``. A first attempt's
-result is created once, whoever comes first; a retry keeps the earlier one as ``attempts/NNN.json``.
+result is created once, whoever comes first; what a later one replaces stays as ``attempts/NNN.json``.
 """
 
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from checkpointing.store import Conflict, Store
@@ -45,16 +45,25 @@ class Results:
         return Found(records=records, unreadable=unreadable)
 
     def save(self, run: Run, record: RunRecord) -> RunRecord:
-        """Stores ``record``; the answer is what now counts: another's, if that one was first."""
+        """Stores ``record``; the answer is what now counts: another's, if that one was first.
+
+        Numbers are never replaced. A failure is, by a later attempt or by another's numbers.
+        """
         name = self._name(run.name)
-        if record.attempt > 1:
-            self._keep_earlier_attempt(run, record.attempt - 1)
-            self._store.put(name, record.to_json())
-            return record
-        try:
-            self._store.create(name, record.to_json())
-        except Conflict:
-            return read_record(self._store.get(name))
+        if record.attempt == 1:
+            try:
+                self._store.create(name, record.to_json())
+            except Conflict:
+                pass
+            else:
+                return record
+        _, found = self._read(run.name)
+        if isinstance(found, RunRecord):
+            if found.status == "ok" or (record.attempt == 1 and record.status != "ok"):
+                return found
+            record = replace(record, attempt=found.attempt + 1)
+        self._keep_earlier_attempt(run, record.attempt - 1)
+        self._store.put(name, record.to_json())
         return record
 
     def describe(self, spec: SweepSpec, runs: Sequence[Run]) -> None:

@@ -12,13 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from checkpointing.store import StoreError, open_store
+from checkpointing.store import StoreError, Unavailable, open_store
 from cluster.config import read_cluster
 from cluster.inventory import ClusterError, WorkerGroup
 from jobs.bookkeeper import Bookkeeper
 from jobs.display import open_display
 from jobs.errors import SpecError
-from jobs.executors import Executor, InlineExecutor, PeersFailed, Place, RayExecutor
+from jobs.executors import (
+    Executor,
+    InlineExecutor,
+    PeersFailed,
+    Place,
+    RayExecutor,
+    is_under_torchrun,
+)
 from jobs.grid import Cell, Run, expand, schedule
 from jobs.plan import Plan, plan_all
 from jobs.queues import queues
@@ -40,7 +47,9 @@ def sweep(args: argparse.Namespace) -> int:
         if Place.of_this_process().rank == 0:
             for line in str(error).splitlines():
                 print(f"longhaul sweep: {line}", file=sys.stderr)
-        return EXIT_USAGE
+        return EXIT_FAILED if isinstance(error, Unavailable) else EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     except PeersFailed as error:
         print(f"longhaul sweep: {error}; running it again goes on with the next run", file=sys.stderr)
         return EXIT_FAILED
@@ -72,7 +81,7 @@ def _sweep(args: argparse.Namespace) -> int:
 
 
 def _executor(args: argparse.Namespace, spec: SweepSpec) -> Executor:
-    if args.executor == "inline":
+    if (args.executor or ("inline" if is_under_torchrun() else "ray")) == "inline":
         return InlineExecutor(Place.of_this_process())
     return RayExecutor(verbose=args.verbose, share_nodes=spec.share_nodes)
 

@@ -1,0 +1,15 @@
+"""Runs every bench, one after another; exits 1 if a bound is missed."""
+
+import sys
+
+from tests.bench import command_line, sessions, timing_cost
+
+
+def main() -> int:
+    results = [bench.main() for bench in (timing_cost, command_line, sessions)]
+    print("all bounds are met" if all(results) else "a bound is missed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""What a cell costs besides its warm-up and its window: our two isolations beside the plain way.
+
+The plain way is one ``TorchTrainer.fit()`` per cell with Ray Train's defaults. All three run the same cells on
+the same private Ray, one after another, and the order turns with each round.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from cluster.environment import worker_environment
+from cluster.inventory import WorkerGroup
+from cluster.live import live_inventory
+from cluster.local import private_ray
+from jobs.launch import launch
+from jobs.sessions import Event, Finished, Limits, Session
+from jobs.training.job import Job, OptimizerConfig, Recipe, Strategy, Window
+from jobs.training.measurement import Measurement
+from jobs.training.models.presets import preset
+
+ROUNDS = 3
+BOUND = 1 / 3
+STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp", "zero2", "zero3")
+LIMITS = Limits(schedule_timeout_s=120, cell_timeout_s=120)
+
+
+def main() -> bool:
+    with private_ray():
+        group = live_inventory().groups[0]
+        jobs = tuple(_job(strategy, group) for strategy in STRATEGIES)
+        ways: list[tuple[str, Callable[[], float]]] = [
+            ("group", lambda: _sessions_s([jobs], group)),
+            ("run", lambda: _sessions_s([(job,) for job in jobs], group)),
+            ("plain", lambda: _plain_s(jobs)),
+        ]
+        taken: dict[str, list[float]] = {name: [] for name, _ in ways}
+        for turn in range(ROUNDS):
+            for name, measure_s in ways[turn % 3 :] + ways[: turn % 3]:
+                taken[name].append(measure_s() / len(jobs))
+    cost = {name: median(values) for name, values in taken.items()}
+    for name, seconds in cost.items():
+        share = f"{seconds / cost['plain']:.2f} of the plain way"
+        print(f"isolation {name:5}  {seconds:.2f} s per cell besides warm-up and window: {share}")
+    print(f"               (bound for group {BOUND:.2f}; {len(STRATEGIES)} cells of 2 ranks, {ROUNDS} rounds)")
+    return cost["group"] / cost["plain"] < BOUND
+
+
+def _job(strategy: Strategy, group: WorkerGroup) -> Job:
+    recipe = Recipe(
+        model=preset("llama-tiny"),
+        strategy=strategy,
+        world_size=2,
+        seq_len=64,
+        micro_batch=2,
+        grad_accum=1,
+        precision="fp32",
+        seed=0,
+        optimizer=OptimizerConfig(),
+    )
+    window = Window(steps=20, warmup=5)
+    return Job(run_id=f"bench-{strategy}", recipe=recipe, window=window, vendor=group.vendor)
+
+
+def _sessions_s(sessions: list[tuple[Job, ...]], group: WorkerGroup) -> float:
+    """Wall time of the sessions less what their runs spent in warm-up and window."""
+    measured: list[Measurement] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Finished):
+            if not isinstance(event.outcome, Measurement):
+                raise RuntimeError(f"{event.run_id}: {event.outcome.status}: {event.outcome.reason}")
+            measured.append(event.outcome)
+
+    environment = worker_environment(group, {})
+    queue = [Session(group=group, jobs=jobs, environment=environment) for jobs in sessions]
+    started = time.perf_counter()
+    launch({group.name: queue}, LIMITS, listen)
+    return time.perf_counter() - started - sum(run.warmup_s + run.window_s for run in measured)
+
+
+def _plain_s(jobs: tuple[Job, ...]) -> float:
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    spent_s = 0.0
+    started = time.perf_counter()
+    for job in jobs:
+        with TemporaryDirectory(prefix="longhaul-bench-") as folder:
+            result = Path(folder) / "productive_s"
+            TorchTrainer(
+                _plain_worker,
+                train_loop_config={"job": job, "result": str(result)},
+                scaling_config=ScalingConfig(num_workers=2),
+                run_config=RunConfig(storage_path=folder),
+            ).fit()
+            spent_s += float(result.read_text())
+    return time.perf_counter() - started - spent_s
+
+
+def _plain_worker(config: dict[str, object]) -> None:
+    """What one would write by hand: the same measuring, and the number into a file."""
+    import ray.train
+    import torch
+
+    from jobs.inline import InlineContext
+    from jobs.training.benchmark import measure
+
+    rank = ray.train.get_context().get_world_rank()
+    context = InlineContext(rank=rank, world_size=2, local_rank=rank, device=torch.device("cpu"))
+    job = config["job"]
+    assert isinstance(job, Job)
+    measured = measure(job, context)
+    if measured is not None:
+        Path(str(config["result"])).write_text(str(measured.warmup_s + measured.window_s))

@@ -1,0 +1,80 @@
+"""Runs our command line as a user does, in processes of its own, and reads what it leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 240
+
+# Seconds of real training: enough for a row, little enough for a test.
+QUICK = """
+name: quick
+models: [llama-tiny]
+axes: {strategy: [ddp, fsdp], world_size: [1], seq_len: [32], micro_batch: [1]}
+measure: {steps: 4, warmup: 1}
+repeats: 1
+limits: {schedule_timeout_s: 60, cell_timeout_s: 120}
+"""
+
+
+def write_spec(folder: Path, text: str = QUICK) -> Path:
+    path = folder / "spec.yaml"
+    path.write_text(text)
+    return path
+
+
+def sweep_command(spec: Path, store: Path, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "jobs.cli", "sweep", str(spec), "--store", str(store), *flags]
+
+
+def run(command: Sequence[str], *, deadline_s: float = DEADLINE_S, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=_environment() | environment,
+        capture_output=True,
+        text=True,
+        timeout=deadline_s,
+        check=False,
+    )
+
+
+@contextmanager
+def running(command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
+    """The command under way; whatever happens in the block, it is ended with all that it started."""
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=30)
+
+
+def rows(store: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(store.glob("sweeps/*/runs/*/result.json"))]
+
+
+def files(store: Path) -> list[str]:
+    return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
+
+
+def _environment() -> dict[str, str]:
+    """Without what would send us to somebody's cluster or job."""
+    unwanted = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "LONGHAUL_HOME")
+    return {name: value for name, value in os.environ.items() if name not in unwanted}

@@ -1,0 +1,86 @@
+"""A Ray cluster of one head that somebody else started: for what must join it and never end it."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """``address`` is for drivers, ``dashboard`` for ``ray job submit``."""
+
+    address: str
+    dashboard: str
+    ray: str
+
+
+@contextmanager
+def ray_head(*flags: str, **environment: str) -> Iterator[Head]:
+    """``ray start --head --block`` on loopback with ``flags``, gone with all its processes after the block."""
+    ray = shutil.which("ray", path=str(Path(sys.executable).parent))
+    assert ray is not None, "there is no `ray` beside this Python"
+    # A short one: Ray's sockets are below it, and their paths are bounded.
+    folder = tempfile.mkdtemp(prefix="lhh-", dir="/tmp")
+    port, dashboard_port = _free_port(), _free_port()
+    head = Head(address=f"127.0.0.1:{port}", dashboard=f"http://127.0.0.1:{dashboard_port}", ray=ray)
+    command = [ray, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"]
+    command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}", f"--temp-dir={folder}"]
+    command += ["--ray-client-server-port=0", "--disable-usage-stats", *flags]
+    log = Path(folder) / "head.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=_environment(environment), stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        _wait_for(dashboard_port, process, log)
+        yield head
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+        _end_strays(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _environment(extra: dict[str, str]) -> dict[str, str]:
+    """The job's ``python`` is the first on the PATH of the process that starts Ray: ours goes first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "RAY_AUTH_MODE": "disabled", **extra}
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    end = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < end:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if process.poll() is not None:
+            break
+        time.sleep(0.2)
+    raise RuntimeError(f"the head did not start: {log.read_text()[-2000:]}")
+
+
+def _end_strays(folder: str) -> None:
+    """Workers have sessions of their own, so the group's end does not reach them all; they name the folder."""
+    import psutil
+
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        texts = [*(process.info["cmdline"] or []), *(process.info["environ"] or {}).values()]
+        if any(folder in text for text in texts) and process.pid != os.getpid():
+            process.kill()
