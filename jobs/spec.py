@@ -12,8 +12,10 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from yaml.error import MarkedYAMLError
 
 from jobs.errors import SpecError, nearest
+from jobs.redaction import redacted
 from jobs.training.job import OptimizerConfig, Precision, Strategy, Window
 from jobs.training.models.presets import PRESETS
 
@@ -42,7 +44,9 @@ def _one_of(known: Sequence[str], noun: str, later: Sequence[str] = ()) -> Befor
 
 
 def _plain_name(value: object) -> object:
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text; put it in quotes")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
         raise ValueError(
             f"{value!r} is not a name (letters, digits and ._- only, at most 64, no leading dot)"
         )
@@ -56,11 +60,20 @@ ModelName = Annotated[str, _one_of(list(PRESETS), "model")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariableValue = Annotated[str, BeforeValidator(_number_as_text)]
 Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0)]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads ``1e-4`` as text because it has no point; people mean the number."""
+    """YAML 1.1 reads ``1e-4`` as text because it has no point; people mean the number. A key counts once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                problem = f"the key {key.value!r} is there twice"
+                raise MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -71,7 +84,7 @@ _Loader.add_implicit_resolver(
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 Strategies = Annotated[tuple[StrategyName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
@@ -95,7 +108,7 @@ class Measure(_Strict):
     steps: Count = 100
     warmup: Annotated[int, Field(ge=0, le=50)] = 10
     sync: Literal["window", "step"] = "window"
-    max_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_s: Annotated[float, Field(gt=0)] | None = None
     cooldown_s: Seconds = 0.0
 
     def window(self) -> Window:
@@ -103,7 +116,7 @@ class Measure(_Strict):
 
 
 class Optimizer(_Strict):
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3e-4
+    lr: Annotated[float, Field(gt=0)] = 3e-4
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     eps: Annotated[float, Field(gt=0)] = 1e-8
@@ -173,10 +186,19 @@ class SweepSpec(_Strict):
         set_paths = {setting.partition("=")[0] for setting in overrides}
         try:
             # Through JSON, because only there a strict model takes a list for a tuple.
-            return cls.model_validate_json(json.dumps(data, default=str))
+            return cls.model_validate_json(_as_json(data, path))
         except ValidationError as error:
             problems = [_problem(cls, details, path, set_paths) for details in error.errors()]
             raise SpecError(problems) from None
+
+    def group_names(self, found: Sequence[str]) -> Sequence[str]:
+        """The groups to measure on; ``auto`` stands for all that were ``found``."""
+        return found if AUTO in self.groups else self.groups
+
+    @property
+    def selections(self) -> tuple[Selection, ...]:
+        """The parts of the grid whose union is the sweep, before anything is excluded."""
+        return (Selection(), *self.include)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -189,10 +211,19 @@ class SweepSpec(_Strict):
                 raise ValueError(f"{axis}: {list(values)} names a value twice; name each once")
         if AUTO in self.groups and len(self.groups) > 1:
             raise ValueError("groups: 'auto' stands for all groups; name it alone")
-        unused = sorted(set(self.overrides) - set(self.groups))
-        if unused and AUTO not in self.groups:
-            raise ValueError(f"overrides.{unused[0]}: no such group in this sweep ({', '.join(self.groups)})")
+        if AUTO not in self.groups:
+            self._check_groups()
         return self
+
+    def _check_groups(self) -> None:
+        included = [name for selection in self.include for name in selection.group or ()]
+        known = list(dict.fromkeys([*self.groups, *included]))
+        excluded = [("exclude.group", name) for selection in self.exclude for name in selection.group or ()]
+        for place, name in [*(("overrides", name) for name in self.overrides), *excluded]:
+            if name not in known:
+                raise ValueError(
+                    f"{place}: {name!r} is no group of this sweep ({', '.join(known)}){nearest(name, known)}"
+                )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -210,10 +241,20 @@ def _read(path: Path) -> dict[str, Any]:
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise SpecError([f"{where}: is not YAML: {what}"]) from None
     if not isinstance(data, dict):
-        raise SpecError(
-            [f"{path}: found {type(data).__name__}, expected a mapping with 'name', 'models' and 'axes'"]
-        )
+        raise SpecError([f"{path}: found {_kind(data)}, expected a mapping with 'name', 'models' and 'axes'"])
     return data
+
+
+def _kind(data: object) -> str:
+    return {type(None): "nothing", list: "a list"}.get(type(data), "a single value")
+
+
+def _as_json(data: dict[str, Any], path: Path) -> str:
+    try:
+        return json.dumps(data, default=str)
+    except (TypeError, ValueError):
+        problem = f"{path}: a key is not text, or a value holds itself; expected plain YAML"
+        raise SpecError([problem]) from None
 
 
 def _apply(data: dict[str, Any], setting: str) -> None:
@@ -234,11 +275,16 @@ def _apply(data: dict[str, Any], setting: str) -> None:
 
 
 def _problem(model: type[BaseModel], details: Any, path: Path, set_paths: set[str]) -> str:
-    keys = [str(key) for key in details["loc"]]
-    place = ".".join(key for key in keys if not key.isdigit())
-    from_flag = any(place == set_path or place.startswith(f"{set_path}.") for set_path in set_paths)
+    # Numbers are places in a list, "[key]" says that the key itself is wrong.
+    keys = [key for key in details["loc"] if isinstance(key, str) and key != "[key]"]
+    place = ".".join(keys)
+    from_flag = any(_is_within(place, set_path) or _is_within(set_path, place) for set_path in set_paths)
     where = f"--set {place}" if from_flag else f"{path}: {place}".removesuffix(": ")
     return f"{where}: {_found_and_expected(model, details, keys)}"
+
+
+def _is_within(place: str, other: str) -> bool:
+    return f"{place}.".startswith(f"{other}.")
 
 
 def _found_and_expected(model: type[BaseModel], details: Any, keys: list[str]) -> str:
@@ -250,18 +296,35 @@ def _found_and_expected(model: type[BaseModel], details: Any, keys: list[str]) -
             known = _keys_beside(model, keys[:-1])
             return f"is not a key here ({', '.join(known)}){nearest(keys[-1], known)}"
         case "missing":
-            return "is missing"
+            required = [name for name, field in model.model_fields.items() if field.is_required()]
+            return f"is missing; a sweep needs {' and '.join(required)}"
         case "literal_error":
             hint = nearest(str(found), _quoted(context["expected"]))
             return f"found {found!r}, expected {context['expected']}{hint}"
-        case _:
-            return f"found {found!r}, expected {_expectation(details['msg'])}"
+        case kind:
+            expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else details["msg"]
+            return f"found {redacted(found, keys[-1])!r}, expected {expected}"
 
 
-def _expectation(message: str) -> str:
-    """Pydantic's sentence without its subject: 'Input should be a valid integer' -> 'a valid integer'."""
-    message = message.removesuffix(", not 0").replace(" after validation", "")
-    return re.sub(r"^(Input|Value|Tuple|List|Dictionary|String) should (be |have )?", "", message)
+# Pydantic's kinds of errors in a user's words.
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "string_too_short": "some text",
+    "string_pattern_mismatch": "a variable's name",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "too_short": "at least one value",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+}
 
 
 def _quoted(text: str) -> list[str]:
