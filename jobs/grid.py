@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import groupby, product
+from typing import TYPE_CHECKING
 
 from jobs.errors import SpecError
-from jobs.spec import AUTO, Selection, SweepSpec
 from jobs.training.job import Recipe, Window
 from jobs.training.models.presets import ModelConfig, preset
+
+if TYPE_CHECKING:  # a grid needs a spec, but not the YAML and pydantic behind it
+    from jobs.spec import Selection, SweepSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,11 @@ class Run:
         return f"{self.cell.readable_name}-r{self.repeat}-{self.cell.cell_id[:8]}"
 
 
-def expand(spec: SweepSpec, groups: Sequence[str]) -> list[Cell]:
+def expand(spec: "SweepSpec", groups: Sequence[str]) -> list[Cell]:
     """The cells of the sweep; ``groups`` is what ``auto`` stands for."""
-    wanted = groups if AUTO in spec.groups else spec.groups
+    wanted = spec.group_names(groups)
+    if not wanted:
+        raise SpecError(["groups: 'auto' finds no group to measure on; name one, or add a node with devices"])
     points = dict.fromkeys(_points(spec, wanted))
     kept = [point for point in points if not any(_matches(point, selection) for selection in spec.exclude)]
     problems = list(dict.fromkeys(filter(None, map(_impossible, kept))))
@@ -68,7 +73,7 @@ def expand(spec: SweepSpec, groups: Sequence[str]) -> list[Cell]:
     return [_cell(spec, point) for point in kept]
 
 
-def schedule(spec: SweepSpec, cells: Sequence[Cell]) -> list[Run]:
+def schedule(spec: "SweepSpec", cells: Sequence[Cell]) -> list[Run]:
     """All runs in the order in which they are to be measured.
 
     Every repeat is a round over all cells, so that drift hits all cells alike. Within a round the cells of
@@ -92,8 +97,8 @@ class _Point:
     precision: str
 
 
-def _points(spec: SweepSpec, groups: Sequence[str]) -> Iterator[_Point]:
-    for selection in (Selection(), *spec.include):
+def _points(spec: "SweepSpec", groups: Sequence[str]) -> Iterator[_Point]:
+    for selection in spec.selections:
         axes = spec.axes
         for group, model, strategy, world_size, seq_len, micro_batch, precision in product(
             selection.group or groups,
@@ -115,7 +120,7 @@ def _points(spec: SweepSpec, groups: Sequence[str]) -> Iterator[_Point]:
             )
 
 
-def _matches(point: _Point, selection: Selection) -> bool:
+def _matches(point: _Point, selection: "Selection") -> bool:
     return all(values is None or getattr(point, axis) in values for axis, values in selection)
 
 
@@ -129,7 +134,7 @@ def _impossible(point: _Point) -> str | None:
     return None
 
 
-def _cell(spec: SweepSpec, point: _Point) -> Cell:
+def _cell(spec: "SweepSpec", point: _Point) -> Cell:
     recipe = Recipe(
         model=preset(point.model),
         strategy=point.strategy,  # type: ignore[arg-type]  # the spec has checked the word
@@ -176,7 +181,7 @@ def _model_fields(model: ModelConfig) -> dict[str, object]:
     return asdict(model)
 
 
-def _round(spec: SweepSpec, cells: Sequence[Cell], repeat: int) -> Iterable[Cell]:
+def _round(spec: "SweepSpec", cells: Sequence[Cell], repeat: int) -> Iterable[Cell]:
     """Neighbours by group and world size; in a shuffled round both these blocks and their cells are."""
     by_block = sorted(cells, key=_block)
     blocks = [list(block) for _, block in groupby(by_block, key=_block)]

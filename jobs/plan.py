@@ -6,15 +6,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
 from cluster.accelerators import accelerator
 from cluster.inventory import Inventory, Request, WorkerGroup
 from cluster.placement import Placed, Refused, place
 from jobs.grid import Cell
 from jobs.memory import predict_memory
-from jobs.spec import Limits
 from jobs.training.measurement import Failure
 from reporting.formulas import flops_per_token
+
+if TYPE_CHECKING:  # as in jobs.grid
+    from jobs.spec import Limits
 
 # What a laptop core and a well-fed accelerator reach of their peak: only for the forecast of time,
 # which is printed with a tilde and enters no result.
@@ -43,7 +46,7 @@ class Plan:
         return self.memory_limit_bytes if on_cpu else None
 
 
-def plan_all(cells: Sequence[Cell], inventory: Inventory, limits: Limits) -> list[Plan]:
+def plan_all(cells: Sequence[Cell], inventory: Inventory, limits: "Limits") -> list[Plan]:
     requests = [Request(group=cell.group, num_workers=cell.recipe.world_size) for cell in cells]
     answers = place(requests, inventory)
     return [
@@ -52,7 +55,7 @@ def plan_all(cells: Sequence[Cell], inventory: Inventory, limits: Limits) -> lis
     ]
 
 
-def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limits: Limits) -> Plan:
+def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limits: "Limits") -> Plan:
     on_cpu = group is not None and (group.vendor == "cpu" or group.simulated)
     predicted = predict_memory(cell.recipe, on_cpu=on_cpu).total
     limit = _memory_limit(group, answer, limits)
@@ -68,7 +71,7 @@ def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limit
     )
 
 
-def _refusal(answer: Placed | Refused, predicted: int, limit: int | None, limits: Limits) -> Failure | None:
+def _refusal(answer: Placed | Refused, predicted: int, limit: int | None, limits: "Limits") -> Failure | None:
     if isinstance(answer, Refused):
         return Failure(status="unschedulable", reason=answer.reason)
     if limit is not None and predicted > limit and not limits.try_anyway:
@@ -84,7 +87,7 @@ def _refusal(answer: Placed | Refused, predicted: int, limit: int | None, limits
     return None
 
 
-def _memory_limit(group: WorkerGroup | None, answer: Placed | Refused, limits: Limits) -> int | None:
+def _memory_limit(group: WorkerGroup | None, answer: Placed | Refused, limits: "Limits") -> int | None:
     if group is None or isinstance(answer, Refused):
         return None
     if group.vendor == "cpu" or group.simulated:

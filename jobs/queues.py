@@ -6,18 +6,21 @@ each run has its own. Two repeats of one cell never share one.
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from cluster.environment import worker_environment
 from cluster.inventory import WorkerGroup
 from jobs.grid import Run
 from jobs.plan import Plan
 from jobs.sessions import Session
-from jobs.spec import SweepSpec
 from jobs.training.job import Job
+
+if TYPE_CHECKING:  # as in jobs.grid
+    from jobs.spec import SweepSpec
 
 
 def queues(
-    spec: SweepSpec, runs: Sequence[Run], plans: dict[str, Plan], groups: dict[str, WorkerGroup]
+    spec: "SweepSpec", runs: Sequence[Run], plans: dict[str, Plan], groups: dict[str, WorkerGroup]
 ) -> dict[str, list[Session]]:
     """One queue for each of ``groups`` that has runs; every run's group is among them."""
     found: dict[str, list[Session]] = {name: [] for name in groups}
@@ -29,7 +32,7 @@ def queues(
     return {name: sessions for name, sessions in found.items() if sessions}
 
 
-def _share(spec: SweepSpec, run: Run) -> tuple[int, ...]:
+def _share(spec: "SweepSpec", run: Run) -> tuple[int, ...]:
     """Equal for neighbours that may share worker processes."""
     if spec.isolation == "run":
         return (run.order,)

@@ -2,13 +2,13 @@
 
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 from cluster.accelerators import accelerator
 from jobs.grid import Run
 from jobs.metrics import METRICS
 from jobs.plan import Plan
 from jobs.source import commit, source_digest
-from jobs.spec import SweepSpec
 from jobs.training.measurement import Failure, Measurement, RankSummary
 from reporting.formulas import (
     FLOPS_FORMULA,
@@ -29,6 +29,9 @@ from reporting.records import (
     RunRecord,
 )
 
+if TYPE_CHECKING:  # as in jobs.grid
+    from jobs.spec import SweepSpec
+
 _MAX_LOG_LINES = 20
 _MAX_LOG_LINE_CHARS = 300
 
@@ -43,7 +46,7 @@ class Attempt:
 
 
 def record_of(
-    spec: SweepSpec, run: Run, plan: Plan, outcome: Measurement | Failure, attempt: Attempt
+    spec: "SweepSpec", run: Run, plan: Plan, outcome: Measurement | Failure, attempt: Attempt
 ) -> RunRecord:
     recipe = run.cell.recipe
     common = RunRecord(
@@ -78,7 +81,7 @@ def record_of(
     return _measured(common, run, plan, outcome)
 
 
-def _config(spec: SweepSpec, run: Run) -> ConfigRecord:
+def _config(spec: "SweepSpec", run: Run) -> ConfigRecord:
     recipe, window = run.cell.recipe, run.cell.window
     return ConfigRecord(
         parameters=recipe.model.num_parameters,
