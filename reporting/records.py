@@ -206,10 +206,10 @@ def _record(found: dict[str, Any]) -> RunRecord:
         if values.get(name) is not None:
             values[name] = section(**_known(section, values[name]))
     values["per_rank"] = tuple(RankRecord(**_known(RankRecord, rank)) for rank in values["per_rank"])
-    values["raw_step_times"] = tuple(values["raw_step_times"])
     return RunRecord(**values)
 
 
 def _known(section: type[Any], found: dict[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(section)}
-    return {name: value for name, value in found.items() if name in names}
+    known = ((name, value) for name, value in found.items() if name in names)
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in known}
