@@ -1,14 +1,17 @@
 """A run and its outcome -> the row that it leaves. Pure: the times are arguments."""
 
+import json
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from cluster.accelerators import accelerator
 from jobs.grid import Run
-from jobs.metrics import METRICS
+from jobs.metrics import METRICS, Metric
 from jobs.plan import Plan
 from jobs.source import commit, source_digest
+from jobs.training.job import Recipe
 from jobs.training.measurement import Failure, Measurement, RankSummary
 from reporting.formulas import (
     FLOPS_FORMULA,
@@ -32,8 +35,10 @@ from reporting.records import (
 if TYPE_CHECKING:  # as in jobs.grid
     from jobs.spec import SweepSpec
 
+# Together they keep a row below 10 KB.
 _MAX_LOG_LINES = 20
-_MAX_LOG_LINE_CHARS = 300
+_MAX_LOG_LINE_BYTES = 300
+_MAX_REASON_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +100,23 @@ def _config(spec: "SweepSpec", run: Run) -> ConfigRecord:
 
 
 def _failed(common: RunRecord, failure: Failure) -> RunRecord:
-    lines = tuple(line[:_MAX_LOG_LINE_CHARS] for line in failure.log_tail[-_MAX_LOG_LINES:])
+    lines = tuple(_clipped(line, _MAX_LOG_LINE_BYTES) for line in failure.log_tail[-_MAX_LOG_LINES:])
     error = ErrorRecord(
-        reason=failure.reason,
+        reason=_clipped(failure.reason, _MAX_REASON_BYTES),
         phase=failure.phase,
         wanted_bytes=failure.wanted_bytes,
         ranks=failure.ranks,
         log_tail=lines,
     )
     return replace(common, status=failure.status, error=error)
+
+
+def _clipped(text: str, num_bytes: int) -> str:
+    """The beginning that JSON writes in so many bytes: a colour code or a progress bar's block takes six."""
+    text = text[:num_bytes]
+    while len(json.dumps(text)) > num_bytes + len('""'):
+        text = text[: -1 - len(text) // 10]
+    return text
 
 
 def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) -> RunRecord:
@@ -133,11 +146,20 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         performance_metrics=_performance(recipe.grad_accum, measured, per_device),
         memory_metrics=memory,
         loss_metrics=_losses(measured.losses),
-        metrics={name: metric(recipe, measured) for name, metric in METRICS.items()},
+        metrics={name: _metric(metric, recipe, measured) for name, metric in METRICS.items()},
         per_rank=tuple(map(_rank, measured.ranks)),
         raw_step_times=tuple(round(seconds, 6) for seconds in measured.step_times_s),
         environment=_environment(measured),
     )
+
+
+def _metric(metric: Metric, recipe: Recipe, measured: Measurement) -> float | None:
+    """None also where it comes to no number: somebody's division by zero must not cost the run its row."""
+    try:
+        value = metric(recipe, measured)
+    except (ArithmeticError, ValueError):
+        return None
+    return value if value is not None and isfinite(value) else None
 
 
 def _h2d_gbps(measured: Measurement) -> float | None:
