@@ -95,9 +95,12 @@ class Results:
 
     def _read(self, run_name: str) -> tuple[str, RunRecord | RecordError]:
         try:
-            return run_name, read_record(self._store.get(self._name(run_name)))
+            record = read_record(self._store.get(self._name(run_name)))
         except RecordError as error:
             return run_name, error
+        if not run_name.endswith(f"-r{record.repeat}-{record.cell_id[:8]}"):
+            return run_name, RecordError(f"the result of another run ({record.run_id})")
+        return run_name, record
 
     def _name(self, run_name: str) -> str:
         return f"{self._folder}/runs/{run_name}/result.json"
