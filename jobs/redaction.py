@@ -2,9 +2,10 @@
 
 import re
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 _SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
+_USER_INFO = re.compile(r"(?<=://)[^/\s?#]*@")
+_QUERY = re.compile(r"(://[^\s?#]*)\?[^\s#]*")
 REDACTED = "<redacted>"
 
 
@@ -14,14 +15,11 @@ def redacted(value: Any, name: str = "") -> Any:
         return {key: redacted(below, key) for key, below in value.items()}
     if isinstance(value, list):
         return [redacted(below, name) for below in value]
-    if isinstance(value, str):
-        return REDACTED if _SECRET_NAME.search(name) else without_credentials(value)
-    return value
+    if value is not None and _SECRET_NAME.search(name):
+        return REDACTED
+    return without_credentials(value) if isinstance(value, str) else value
 
 
-def without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    if not parts.scheme or not (parts.username or parts.query):
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+def without_credentials(text: str) -> str:
+    """``text`` with every URL in it cut to scheme, host and path."""
+    return _QUERY.sub(r"\1", _USER_INFO.sub("", text))
