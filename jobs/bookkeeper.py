@@ -35,7 +35,7 @@ class Bookkeeper:
     @property
     def unreadable(self) -> list[str]:
         """A line for each file that stands where a result should and is none."""
-        names = sorted(self._found.unreadable)
+        names = [run.name for run in self._runs.values() if run.name in self._found.unreadable]
         return [f"{name}: result.json is {self._found.unreadable[name]}; measured again" for name in names]
 
     @property
