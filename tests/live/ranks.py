@@ -6,6 +6,7 @@ For tests of what happens inside a worker, without Ray around it.
 import datetime
 import multiprocessing
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -98,6 +99,7 @@ def _receive(rank: int, pipe: Connection) -> Any:
 def _be_a_rank(
     place: _Place, answers: Connection, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Also on a machine that has some: the group is gloo's.
     try:
         _join(place)
         answers.send((None, function(*args)))
@@ -105,6 +107,7 @@ def _be_a_rank(
         answers.send((traceback.format_exc(), None))
     finally:
         answers.close()
+        sys.stdout.flush()
         # No clean-up of the group: it would wait for ranks that failed. The process ends here.
         os._exit(0)
 

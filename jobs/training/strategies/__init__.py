@@ -1,7 +1,7 @@
 """The five strategies behind one protocol. ``build`` imports only the one that is asked for.
 
 Reading order: ``native`` (torch's own loop), ``ddp`` and ``fsdp`` on top of it, ``zero`` (DeepSpeed's
-three stages), ``optimizer`` (what all share).
+three stages); ``optimizer`` and ``memory`` are what all share.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ class Footprint:
     """Bytes of training state that this rank holds right now, by kind.
 
     ``parameters`` counts what the forward pass starts from and ``masters`` the fp32 copies that the
-    optimizer updates beside them. ZeRO-1 and ZeRO-2 keep such copies even where the parameters are fp32.
+    optimizer updates beside them; DeepSpeed keeps some even where the parameters are fp32. Moments
+    exist from the first update on.
     """
 
     parameters: int

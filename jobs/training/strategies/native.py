@@ -1,15 +1,14 @@
 """The engine of ddp and fsdp: torch's own backward, clipping and optimizer around a wrapped model."""
 
-import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
 from torch import Tensor, nn
 
 from jobs.training.job import Recipe
 from jobs.training.strategies import Footprint
-from jobs.training.strategies.optimizer import adamw, clip, moments, storage_bytes, warm_up
+from jobs.training.strategies.memory import moments, release_memory, storage_bytes
+from jobs.training.strategies.optimizer import adamw, clip, warm_up
 
 
 class NativeEngine:
@@ -32,7 +31,7 @@ class NativeEngine:
     def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
         with nullcontext() if last else self._defer():
             loss: Tensor = self._model(ids, labels)
-            (loss / self._grad_accum).backward()  # type: ignore[no-untyped-call] # torch leaves it untyped
+            (loss / self._grad_accum).backward()
         return loss.detach()
 
     def update(self) -> None:
@@ -58,10 +57,3 @@ class NativeEngine:
     def close(self) -> None:
         del self._model, self._defer, self._optimizer, self._schedule
         release_memory()
-
-
-def release_memory() -> None:
-    """Collect what only cycles hold, and give the accelerator's cached blocks back."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

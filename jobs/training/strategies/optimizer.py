@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
@@ -39,22 +38,3 @@ def clip(parameters: Iterable[Parameter], max_norm: float) -> Tensor:
         norm = norm.full_tensor()
     clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
-
-
-def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """The memory behind ``tensors``: views of one storage count once, and all of it."""
-    storages = {
-        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-        for tensor in map(local, tensors)
-    }
-    return sum(storages.values())
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What this rank itself holds of ``tensor``."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Both moments of every parameter that was ever stepped."""
-    return [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]

@@ -1,0 +1,225 @@
+"""DeepSpeed's ZeRO: stage 1 slices the moments, stage 2 also the gradients, stage 3 also the parameters.
+
+The only module that imports DeepSpeed, and the one that takes back what DeepSpeed does to a process.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from jobs.training.job import Recipe
+from jobs.training.models.decoder import Decoder
+from jobs.training.models.init import fill, materialize
+from jobs.training.precision import COMPUTE_DTYPE
+from jobs.training.strategies import Footprint
+from jobs.training.strategies.memory import moments, release_memory, storage_bytes
+from jobs.training.strategies.optimizer import adamw, warm_up
+
+if not torch.cuda.is_available():
+    # Read by the imports below; without it DeepSpeed warns that it found no accelerator.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed
+from deepspeed.runtime.zero import parameter_offload
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+
+_LINEAR = nn.functional.linear
+
+# DeepSpeed's default sizes suit models of about 8 billion parameters.
+_USUAL_NUM_PARAMETERS = 8_000_000_000
+
+
+def build(recipe: Recipe, device: torch.device) -> "ZeroEngine":
+    _prepare_process(device)
+    try:
+        return ZeroEngine(_initialize(recipe, device))
+    except BaseException:
+        _restore_process()
+        raise
+
+
+def configuration(recipe: Recipe) -> dict[str, Any]:
+    """What the recipe asks for, fp32 wherever values are summed up, and DeepSpeed's defaults.
+
+    Those of the defaults that count parameters shrink with the model: else nothing of a small one
+    would ever be sliced or released.
+    """
+    share = min(1.0, recipe.model.num_parameters / _USUAL_NUM_PARAMETERS)
+    sizes = {
+        "reduce_bucket_size": 5e8,
+        "allgather_bucket_size": 5e8,
+        "stage3_prefetch_bucket_size": 5e7,
+        "stage3_max_live_parameters": 1e9,
+        "stage3_max_reuse_distance": 1e9,
+    }
+    return {
+        "train_micro_batch_size_per_gpu": recipe.micro_batch,
+        "gradient_accumulation_steps": recipe.grad_accum,
+        "gradient_clipping": recipe.optimizer.clip_norm,
+        "bf16": {"enabled": recipe.precision == "bf16"},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
+        "zero_optimization": {
+            "stage": int(recipe.strategy.removeprefix("zero")),
+            # Even numbers: DeepSpeed asserts it.
+            **{name: 2 * round(size * share / 2) for name, size in sizes.items()},
+            # Vectors stay whole and matrices are sliced, as the default has it for large models.
+            "stage3_param_persistence_threshold": max(recipe.model.hidden_size, recipe.model.attention_size),
+        },
+        # It would wait for the device at every micro-batch.
+        "timers": {"throughput": {"enabled": False}},
+    }
+
+
+def _initialize(recipe: Recipe, device: torch.device) -> Any:
+    config = configuration(recipe)
+    with torch.device("meta"):
+        decoder = Decoder(recipe.model).to(COMPUTE_DTYPE[recipe.precision])
+    if recipe.strategy == "zero3":
+        _materialize_slices(decoder, recipe, device, config)
+    else:
+        materialize(decoder, device, seed=recipe.seed, precision=recipe.precision)
+    optimizer = adamw(decoder.parameters(), recipe.optimizer)
+    with redirect_stdout(sys.stderr):  # Its bf16 optimizer prints.
+        engine, *_ = deepspeed.initialize(
+            model=decoder,
+            optimizer=optimizer,
+            lr_scheduler=warm_up(optimizer, recipe.optimizer),
+            config=config,
+            dist_init_required=False,
+        )
+    return engine
+
+
+def _materialize_slices(
+    decoder: Decoder, recipe: Recipe, device: torch.device, config: dict[str, Any]
+) -> None:
+    """First values, one module at a time: no rank ever holds more than one weight matrix whole."""
+    for path, module in decoder.named_modules():
+        if next(module.parameters(recurse=False), None) is None:
+            continue
+        module.to_empty(device=device, recurse=False)
+        for name, parameter in module.named_parameters(recurse=False):
+            fill(f"{path}.{name}", parameter, seed=recipe.seed, precision=recipe.precision)
+        deepspeed.zero.Init(module=module, config_dict_or_path=config)
+
+
+class ZeroEngine:
+    """See ``Engine``. In fp32 DeepSpeed keeps masters too, although its parameters could be them.
+
+    In bf16 gradients are summed up in fp32, over micro-batches and over ranks. Stage 2 divides by the
+    number of ranks before that, in bf16: exact only where it is a power of two.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
+        loss: Tensor = self._engine(ids, labels)
+        self._engine.backward(loss)
+        if not last:
+            self._engine.step()  # Only counts the micro-batch.
+        return loss.detach()
+
+    def update(self) -> None:
+        self._engine.step()
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self._engine.get_lr()[0])
+
+    @property
+    def grad_norm(self) -> Tensor | None:
+        norm = self._engine.get_global_grad_norm()
+        return None if norm is None else torch.as_tensor(norm)
+
+    def footprint(self) -> Footprint:
+        parameters = list(_parameters(self._engine))
+        masters = list(_held(self._engine.optimizer, _MASTERS))
+        return Footprint(
+            parameters=storage_bytes(parameters),
+            masters=storage_bytes(parameters + masters) - storage_bytes(parameters),
+            gradients=storage_bytes(_gradients(self._engine)),
+            moments=storage_bytes(moments(self._engine.optimizer.optimizer)),
+        )
+
+    def close(self) -> None:
+        self._engine.destroy()
+        del self._engine
+        _restore_process()
+        release_memory()
+
+
+# Where the optimizers of stage 1 (in bf16 it has one of its own), 2 and 3 keep them.
+_MASTERS = (
+    "single_partition_of_fp32_groups",
+    "fp32_groups_flat_partition",
+    "fp32_partitioned_groups_flat",
+)
+_GRADIENTS = (
+    "averaged_gradients",
+    "all_grad_tensors",
+    "fp32_groups_gradients_flat",
+    "grad_partitions_flat_buffer",
+)
+
+
+def _parameters(engine: Any) -> Iterator[Tensor]:
+    """What is whole, and under stage 3 this rank's slices."""
+    for parameter in engine.module.parameters():
+        yield parameter.data
+        if hasattr(parameter, "ds_tensor"):
+            yield parameter.ds_tensor
+
+
+def _gradients(engine: Any) -> Iterator[Tensor]:
+    for parameter in engine.module.parameters():
+        yield from _held(parameter, ("grad", "grad_accum"))
+    yield from _held(engine.optimizer, _GRADIENTS)
+
+
+def _held(owner: object, names: tuple[str, ...]) -> Iterator[Tensor]:
+    for name in names:
+        yield from _tensors_in(getattr(owner, name, None))
+
+
+def _tensors_in(value: object) -> Iterator[Tensor]:
+    match value:
+        case Tensor():
+            yield value
+        case dict():
+            for item in value.values():
+                yield from _tensors_in(item)
+        case list():
+            for item in value:
+                yield from _tensors_in(item)
+
+
+def _prepare_process(device: torch.device) -> None:
+    os.environ["LOCAL_RANK"] = str(device.index or 0)  # It picks the device by this.
+    if device.type == "cpu":
+        # Else it compiles shared-memory collectives for 25 s; gloo's are what we measure.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        # Else stage 3 starts a process to count NUMA nodes at every reduction.
+        os.environ["LOCAL_SIZE"] = "1"
+    for handler in deepspeed.utils.logger.handlers:
+        handler.setStream(sys.stderr)  # It logs to stdout, where our results go.
+    # At every single collective.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+
+
+def _restore_process() -> None:
+    """Undo what outlives an engine: else every later one is slower, and this one's memory is kept."""
+    nn.functional.linear = _LINEAR
+    parameter_offload.FWD_MODULE_STACK.clear()
+    # An unbounded cache on a method: it keeps every coordinator, hence every stage 3 model.
+    plans = PartitionedParameterCoordinator._PartitionedParameterCoordinator__params_to_release
+    for cell in plans.__closure__:
+        if hasattr(cell.cell_contents, "cache_clear"):
+            cell.cell_contents.cache_clear()
