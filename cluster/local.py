@@ -38,7 +38,8 @@ def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
     import ray
 
     before = signal.getsignal(signal.SIGTERM)
-    ray.init(address=address, log_to_driver=verbose, logging_level=_log_level(verbose))
+    with _errors_of_nodes(verbose):
+        ray.init(address=address, log_to_driver=verbose, logging_level=_log_level(verbose))
     try:
         with _terminates_as_exception(before):
             yield
@@ -104,7 +105,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
     import ray
 
     try:
-        with _variables(_environment_of(root)):
+        with _variables(_environment_of(root)), _errors_of_nodes(verbose):
             ray.init(
                 # "auto" would join whatever Ray happens to run on this machine.
                 address="local",
@@ -130,6 +131,26 @@ def _environment_of(root: str) -> dict[str, str]:
         # Workers import these rooms wherever the driver was started.
         "PYTHONPATH": f"{_PROJECT}{os.pathsep}{path}" if path else str(_PROJECT),
     }
+
+
+@contextmanager
+def _errors_of_nodes(are_heard: bool) -> Iterator[None]:
+    """Ray prints every lost worker of the cluster to standard output, whatever its log level is. Those of
+    ours leave a row, and the tables and ``--json`` need standard output for themselves.
+    """
+    from ray._private import worker
+
+    listen = worker.listen_error_messages
+    if not are_heard:
+        worker.listen_error_messages = _hear_nothing
+    try:
+        yield
+    finally:
+        worker.listen_error_messages = listen
+
+
+def _hear_nothing(*_: Any) -> None:
+    return None
 
 
 def _log_level(verbose: bool) -> str:

@@ -135,7 +135,6 @@ class Attempt:
         )
 
     def _blame(self, rank: int, failure: Failure, now: float) -> None:
-        """The first word on a rank counts, but its death outweighs what it is said to have raised."""
         self._troubles.setdefault(rank, failure)
         self._troubled_at = self._troubled_at or now
 
@@ -147,11 +146,12 @@ class Attempt:
         was_starved = bool(ready and remains and remains.oom_kills > ready.oom_kills)
         failure = Failure(
             status="oom" if lost.is_out_of_memory or was_starved else "crash",
-            reason=lost.reason,
+            reason=_reason(lost, remains, was_starved),
             phase=self._progress.phase if self._progress else None,
             ranks=(lost.rank,),
             log_tail=remains.log_tail if remains else (),
         )
+        # Before what its peers raised: that may well be about this rank.
         self._troubles = {lost.rank: failure} | self._troubles
         self._troubled_at = self._troubled_at or now
 
@@ -160,6 +160,14 @@ class Attempt:
         rank = ranks[0] if ranks else 0
         remains = self._examine(rank, self._ready[rank])
         return remains.log_tail if remains else ()
+
+
+def _reason(lost: Lost, remains: Remains | None, was_starved: bool) -> str:
+    if was_starved:
+        return f"{lost.reason}; the kernel of its node ended a process for want of memory meanwhile"
+    if remains is None or not lost.is_death:
+        return lost.reason
+    return f"{lost.reason}: {remains.signal or 'without a word in its log, as SIGKILL leaves it'}"
 
 
 def one_failure(failures: Sequence[Failure]) -> Failure:

@@ -60,6 +60,7 @@ class Lost:
 
     rank: int
     reason: str
+    is_death: bool
     is_out_of_memory: bool
 
 

@@ -8,26 +8,30 @@ the remaining jobs go on in a new one, because the peers of a rank that failed m
 
 import math
 import os
+import re
 import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.worker_group import worker_group
 from ray.train.v2.api.config import LoggingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError
+from ray.util.placement_group import get_placement_group, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, ClusterError, Inventory, Request, WorkerGroup
@@ -49,6 +53,7 @@ _ABORT_TIMEOUT_S = 15.0
 _COLLECTIVE_MARGIN_S = 60.0
 # Ray counts resources in ten-thousandths: a claim that is rounded up would not fit its node.
 _RESOURCE_UNIT = 10_000
+_CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
 
 
 def launch(
@@ -184,14 +189,18 @@ class _Fit:
         for event in self._last_events():
             listen(event)
         self._kill()
+        _give_back(self.name)
         return True
 
     def abort(self) -> bool:
         self._kill()
-        return self._thread.is_alive()
+        if self._thread.is_alive():
+            return True
+        _give_back(self.name)
+        return False
 
     def _kill(self) -> None:
-        """Ray ends a controller's workers and gives their placement back when the controller dies."""
+        """Ray ends a controller's workers with it, also those that are stopped or stuck."""
         if self._controller is not None:
             ray.kill(self._controller)
             self._controller = None
@@ -260,9 +269,15 @@ class _Fit:
         )
 
 
+def _give_back(placement: str) -> None:
+    # Ray raises ValueError for one that is gone, as after every fit() that ended by itself.
+    with suppress(ValueError):
+        remove_placement_group(get_placement_group(placement))
+
+
 class _Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are skipped
-    """Without two helper processes per ``fit()``: for datasets, of which there are none, and for a
-    placement that outlives its controller, which Ray's own ownership rules out.
+    """Without two helper processes per ``fit()``: for datasets, of which there are none, and for giving the
+    placement back after its controller, which the driver does itself.
     """
 
     def _create_default_callbacks(self) -> list[Any]:
@@ -280,6 +295,9 @@ class _Reporter(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
         self._attempt = attempt
 
     def after_controller_start(self, train_run_context: Any) -> None:
+        # Ray keeps a placement until its job ends, whatever becomes of the actor that asked for it. By a
+        # name the driver can give it back, even one that is still waited for.
+        worker_group.placement_group = partial(placement_group, name=self._attempt)
         self._post(Appointed(controller=ray.get_runtime_context().current_actor))
 
     def before_init_train_context(self, workers: Sequence[Any]) -> dict[str, list[Any]]:
@@ -288,12 +306,22 @@ class _Reporter(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         for rank, error in worker_group_status.errors.items():
-            cause = error.health_check_failure if isinstance(error, WorkerHealthCheckFailedError) else error
-            is_out_of_memory = isinstance(cause, OutOfMemoryError)
-            self._post(Lost(rank=rank, reason=_reason(cause), is_out_of_memory=is_out_of_memory))
+            self._post(_lost(rank, error))
 
     def _post(self, post: Post) -> None:
         self._board.post.remote(self._attempt, post)
+
+
+def _lost(rank: int, error: BaseException) -> Lost:
+    cause = error.health_check_failure if isinstance(error, WorkerHealthCheckFailedError) else error
+    is_death = isinstance(cause, RayActorError)
+    found = _CAUSE_OF_DEATH.search(str(cause)) if is_death else None
+    return Lost(
+        rank=rank,
+        reason=found[1] if found else _reason(cause),
+        is_death=is_death,
+        is_out_of_memory=isinstance(cause, OutOfMemoryError),
+    )
 
 
 def _reason(error: BaseException) -> str:
