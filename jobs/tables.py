@@ -29,11 +29,27 @@ def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
         _numbers("~s/run", (_or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
         Column(title="placement", texts=tuple(map(placement_text, plans))),
     ]
-    known = [plan.predicted_s for plan in plans if plan.predicted_s is not None and not plan.refused]
     refused = sum(1 for plan in plans if plan.refused)
-    total = f"{len(plans)} cells x {num_repeats} repeats = {len(plans) * num_repeats} runs"
-    forecast = f", about {sum(known) * num_repeats / 60:.0f} min" if known else ""
-    return f"{_text(columns)}\n{total}{forecast}; {refused} cells can't run\n"
+    total = " x ".join([_counted(len(plans), "cell"), _counted(num_repeats, "repeat")])
+    runs = _counted(len(plans) * num_repeats, "run")
+    warning = f"; {_counted(refused, 'cell')} can't run" if refused else ""
+    return f"{_text(columns)}\n{total} = {runs}{_forecast(plans, num_repeats)}{warning}\n"
+
+
+def _forecast(plans: Sequence[Plan], num_repeats: int) -> str:
+    """Of the longest queue: groups work side by side."""
+    queue_s: dict[str, float] = {}
+    for plan in plans:
+        if plan.predicted_s is not None and not plan.refused:
+            queue_s[plan.cell.group] = queue_s.get(plan.cell.group, 0.0) + plan.predicted_s * num_repeats
+    longest_s = max(queue_s.values(), default=None)
+    if longest_s is None:
+        return ""
+    return f", about {longest_s / 60:.0f} min" if longest_s >= 90 else f", about {longest_s:.0f} s"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def placement_text(plan: Plan) -> str:
@@ -44,7 +60,7 @@ def placement_text(plan: Plan) -> str:
 
 
 def score_table(scores: Sequence[Score]) -> str:
-    memory = "host GB" if all(score.on_host for score in scores) else "GB"
+    is_all_on_host = all(score.on_host for score in scores)
     columns = [
         *_cell_columns([score.cell for score in scores]),
         _numbers("runs", (str(len(score.statuses)) for score in scores)),
@@ -55,7 +71,7 @@ def score_table(scores: Sequence[Score]) -> str:
         _numbers("p95 ms", (_milliseconds(score.step_p95_s) for score in scores)),
         _numbers("scaling", (_scaling(score) for score in scores)),
         _numbers("MFU", (_or_nothing(score.mfu, "{:.1%}") for score in scores)),
-        _numbers(memory, (_or_nothing(score.memory_bytes, "{:.2f}", scale=1e-9) for score in scores)),
+        _numbers("host GB" if is_all_on_host else "GB", (_memory(score, is_all_on_host) for score in scores)),
         Column(title="status", texts=tuple(score.status for score in scores)),
     ]
     return _text(columns)
@@ -91,6 +107,12 @@ def _milliseconds(seconds: float | None) -> str:
     return _or_nothing(seconds, "{:.1f}", scale=1e3)
 
 
+def _memory(score: Score, is_all_on_host: bool) -> str:
+    """A process's host memory is never taken for an accelerator's: where both are, it says which it is."""
+    pattern = "host {:.2f}" if score.on_host and not is_all_on_host else "{:.2f}"
+    return _or_nothing(score.memory_bytes, pattern, scale=1e-9)
+
+
 def _scaling(score: Score) -> str:
     if score.scaling is None:
         return _NOTHING
@@ -102,7 +124,7 @@ def _text(columns: Sequence[Column]) -> str:
     folded = [column for column in columns if column.may_fold and len(set(column.texts)) == 1]
     shown = [column for column in columns if column not in folded]
     lines = ["  ".join(f"{column.title} {column.texts[0]}" for column in folded)] if folded else []
-    widths = [max(len(column.title), *map(len, column.texts)) for column in shown]
+    widths = [max(map(len, (column.title, *column.texts))) for column in shown]
     rows = [[column.title for column in shown], *zip(*(column.texts for column in shown), strict=True)]
     for row in rows:
         cells = [
