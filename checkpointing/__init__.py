@@ -1,0 +1,4 @@
+"""SAFE: bytes that survive. Knows nothing of jobs, models or vendors.
+
+Reading order: ``store`` (objects by name, whole or not at all).
+"""

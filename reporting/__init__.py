@@ -1,0 +1,4 @@
+"""SEEN: numbers that can be trusted.
+
+Reading order: ``formulas`` (what each number means), ``records`` (what a run leaves behind).
+"""

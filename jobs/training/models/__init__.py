@@ -1,0 +1,1 @@
+"""The models. Reading order: ``presets`` (shapes and counts), ``decoder``, ``init`` (the first weights)."""
