@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.accelerators import accelerator
+from cluster.accelerators import Dtype, accelerator
 
 # As torch.cuda.get_device_name prints them, and as people write them in a label.
 KNOWN = {
@@ -93,11 +93,11 @@ def test_a_device_that_nobody_has_sourced_never_gets_another_chips_peak(printed:
     ],
 )
 def test_peaks_are_the_dense_figures_of_one_torch_device(
-    printed: str, dtype: str, tflops: float | None
+    printed: str, dtype: Dtype, tflops: float | None
 ) -> None:
     chip = accelerator(printed)
     assert chip is not None
-    assert chip.peak_flops(dtype) == (None if tflops is None else tflops * 1e12)  # type: ignore[arg-type]
+    assert chip.peak_flops(dtype) == (None if tflops is None else tflops * 1e12)
 
 
 def test_a_package_of_two_torch_devices_says_so() -> None:

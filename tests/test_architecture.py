@@ -1,0 +1,208 @@
+"""The rules of the house, held against every module; and each rule seen red on a module made up for it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import house
+from tests.house import ROOMS, ROOT, Module
+
+OURS = house.our_modules(*ROOMS)
+TESTS = house.our_modules("tests")
+PACKAGES = [name for name in OURS if any(other.startswith(f"{name}.") for other in OURS)]
+ENTRIES = [ROOT / "jobs" / f"{name}.py" for name in ("sweep", "train", "report")]
+# Python puts a script's folder first on its path: what lies beside a script can hide any other module.
+SCRIPT_FOLDERS = [ROOT / "jobs", ROOT / "cluster", ROOT / "tests", *(ROOT / "tests").glob("*/")]
+
+Rule = Callable[[Module], list[str]]
+
+
+def problems(rule: Rule, modules: dict[str, Module]) -> list[str]:
+    assert modules
+    return [problem for module in modules.values() for problem in rule(module)]
+
+
+def test_rooms_import_only_the_rooms_below_them() -> None:
+    assert problems(house.wrong_rooms, OURS | TESTS) == []
+
+
+def test_every_dependency_comes_in_through_its_front_doors() -> None:
+    assert problems(house.wrong_front_doors, OURS) == []
+
+
+def test_no_import_is_relative() -> None:
+    assert problems(house.relative_imports, OURS | TESTS) == []
+
+
+def test_every_module_begins_with_a_docstring() -> None:
+    written = {name: module for name, module in TESTS.items() if module.source.strip()}
+    assert problems(house.missing_docstring, OURS | written) == []
+
+
+def test_every_exception_to_a_check_has_a_reason_beside_it() -> None:
+    assert problems(house.unexplained_ignores, OURS | TESTS) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_packages_docstring_names_its_files(package: str) -> None:
+    assert house.files_not_listed(OURS[package], OURS) == []
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*house.PURE, *(name for name, module in OURS.items() if house.is_called_pure(module))})
+)
+def test_what_is_pure_runs_on_a_bare_python(name: str) -> None:
+    assert name in OURS
+    assert house.loaded_with(name, OURS) == {}
+
+
+@pytest.mark.parametrize("name", ["jobs.sweeping", "jobs.executors", "jobs.display", "jobs.results"])
+def test_a_driver_that_plans_needs_neither_torch_nor_ray(name: str) -> None:
+    assert not {"torch", "ray", "deepspeed"} & house.loaded_with(name, OURS).keys()
+
+
+@pytest.mark.parametrize("name", ["jobs.launch", "jobs.training.worker", "jobs.training.watch"])
+def test_a_driver_that_launches_needs_no_torch(name: str) -> None:
+    """A worker's device lists and thread counts must stand before torch is loaded."""
+    assert "torch" not in house.loaded_with(name, OURS)
+
+
+@pytest.mark.parametrize("name", ["jobs.inline", "jobs.training.benchmark", "jobs.training.strategies.fsdp"])
+def test_the_training_core_does_not_know_ray(name: str) -> None:
+    assert "torch" in house.loaded_with(name, OURS)
+    assert "ray" not in house.loaded_with(name, OURS)
+
+
+def test_unit_tests_need_neither_torch_nor_ray() -> None:
+    unit = [name for name in TESTS if name.startswith("tests.unit.")]
+    assert unit
+    loaded = {name: house.loaded_with(name, OURS | TESTS) for name in unit}
+    assert {name: needs for name, needs in loaded.items() if {"torch", "ray"} & needs.keys()} == {}
+
+
+def test_nothing_beside_a_script_hides_another_module() -> None:
+    beside = [path for folder in SCRIPT_FOLDERS for path in folder.iterdir()]
+    named = [path for path in beside if path.suffix == ".py" or path.is_dir()]
+    assert [problem for path in named for problem in house.taken_name(path)] == []
+
+
+@pytest.mark.parametrize("path", [path for path in ENTRIES if path.exists()], ids=lambda path: path.stem)
+def test_an_entry_file_can_be_submitted_by_its_name_alone(path: Path) -> None:
+    assert os.access(path, os.X_OK)
+    assert path.read_text().startswith("#!/usr/bin/env -S python -P\n")
+    assert house.classes(Module(path.stem, path.read_text())) == []
+
+
+# Each rule, seen red.
+
+
+def one(rule: Rule, name: str, source: str) -> str:
+    (problem,) = rule(Module(name, source))
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("cluster.config", "from jobs.spec import SweepSpec"),
+        ("cluster.config", "def read():\n    import checkpointing.store"),
+        ("checkpointing.store", "from reporting import records"),
+        ("reporting.tables", "import checkpointing.log"),
+        ("reporting.tables", "from checkpointing import log"),
+        ("jobs.training.benchmark", "from jobs.grid import Cell"),
+        (
+            "jobs.training.benchmark",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jobs.spec",
+        ),
+        ("jobs.plan", "from tests.unit import builders"),
+        ("tests.unit.test_plan", "from tests.live import ranks"),
+    ],
+)
+def test_an_import_out_of_bounds_is_seen(name: str, source: str) -> None:
+    assert one(house.wrong_rooms, name, source).endswith("is out of bounds here")
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("reporting.tables", "from checkpointing.store import Store"),
+        ("jobs.plan", "from cluster.placement import place"),
+        ("jobs.training.watch", "from jobs.sessions import Beat"),
+        ("cluster.config", "import json, os.path\nfrom cluster.inventory import Node"),
+    ],
+)
+def test_an_import_within_bounds_is_let_through(name: str, source: str) -> None:
+    assert house.wrong_rooms(Module(name, source)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("jobs.plan", "import torch"),
+        ("jobs.plan", "import torch.distributed as dist"),
+        ("jobs.plan", "def late():\n    if True:\n        from ray import train"),
+        ("jobs.plan", "try:\n    import deepspeed\nexcept ImportError:\n    pass"),
+        ("jobs.plan", "try:\n    pass\nexcept ImportError:\n    import deepspeed"),
+        ("jobs.plan", "match 1:\n    case 1:\n        import rich"),
+        ("jobs.plan", "class Lazy:\n    async def late(self):\n        import yaml"),
+        ("jobs.training.worker2", "from ray.train import report"),
+        ("cluster.placement", "import networkx"),
+    ],
+)
+def test_a_dependency_that_comes_in_elsewhere_is_seen(name: str, source: str) -> None:
+    assert "has its front doors elsewhere" in one(house.wrong_front_doors, name, source)
+
+
+def test_a_front_door_is_open() -> None:
+    assert house.wrong_front_doors(Module("jobs.training.strategies.ddp", "import torch")) == []
+    assert house.wrong_front_doors(Module("cluster.live", "import json\nimport ray")) == []
+
+
+def test_a_relative_import_is_seen() -> None:
+    assert one(house.relative_imports, "jobs.plan", "from .grid import Cell").endswith("grid is relative")
+    assert one(house.relative_imports, "jobs.plan", "from . import grid").endswith("is relative")
+
+
+def test_a_module_without_a_docstring_is_seen() -> None:
+    assert house.missing_docstring(Module("jobs.plan", "import os\n'''late'''"))
+    assert house.missing_docstring(Module("jobs.plan", ""))
+
+
+@pytest.mark.parametrize("comment", ["type: ignore", "type: ignore[misc]", "noqa", "noqa: E501, B1"])
+def test_an_exception_without_a_reason_is_seen(comment: str) -> None:
+    assert house.unexplained_ignores(Module("jobs.plan", f"x = 1  # {comment}"))
+    assert house.unexplained_ignores(Module("jobs.plan", f"x = 1  # {comment}  # it has no stub")) == []
+
+
+def test_a_class_in_an_entry_file_is_seen() -> None:
+    assert house.classes(Module("jobs.sweep", "def main():\n    class Inner: ..."))
+
+
+@pytest.mark.parametrize("name", ["queue.py", "types.py", "ray", "torch.py", "cluster", "yaml.py"])
+def test_a_name_that_hides_another_module_is_seen(name: str) -> None:
+    assert house.taken_name(Path("jobs") / name)
+
+
+def test_a_file_that_a_docstring_leaves_out_is_seen() -> None:
+    package = Module("jobs", '"""The stories: grid, planning."""')
+    assert house.files_not_listed(package, ["jobs", "jobs.grid", "jobs.plan", "jobs.training.job"]) == [
+        "jobs: its docstring does not name plan",
+        "jobs: its docstring does not name training",
+    ]
+
+
+def test_what_a_module_loads_is_followed_through_ours() -> None:
+    modules = {
+        name: Module(name, source)
+        for name, source in {
+            "jobs": "",
+            "jobs.grid": "from jobs.deep import cell",
+            "jobs.deep": "import yaml",
+            "jobs.deep.cell": "def late():\n    import ray",
+            "jobs.lazy": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jobs.grid",
+        }.items()
+    }
+    assert house.loaded_with("jobs.grid", modules) == {"yaml": "jobs.deep"}
+    assert house.loaded_with("jobs.lazy", modules) == {}
