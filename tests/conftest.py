@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 # A shared machine may hold a test up at any moment; what must be fast is measured by `make bench`.
-settings.register_profile("longhaul", deadline=None)
+settings.register_profile("longhaul", deadline=None, max_examples=40)
 settings.load_profile("longhaul")
 
 _GOLDEN = Path(__file__).parent / "golden"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.store import check_name
@@ -224,7 +224,6 @@ def _block(run: Run) -> tuple[int, str, int]:
     return (run.repeat, run.cell.group, run.cell.recipe.world_size)
 
 
-@settings(max_examples=30)
 @given(
     groups=st.lists(
         st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True), min_size=1, max_size=3, unique=True

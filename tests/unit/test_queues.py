@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.inventory import WorkerGroup
@@ -48,7 +48,6 @@ def specs(draw: st.DrawFn) -> SweepSpec:
     )
 
 
-@settings(max_examples=60)
 @given(specs(), st.randoms())
 def test_sessions_hold_all_missing_runs_once_and_never_two_repeats_of_a_cell(
     spec: SweepSpec, dice: Any

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.errors import SpecError
@@ -208,7 +208,6 @@ def test_a_spec_cannot_be_changed_afterwards(write: Path) -> None:
         spec.repeats = 3  # type: ignore[misc]  # that is the point
 
 
-@settings(max_examples=50)
 @given(st.text(max_size=30))
 def test_no_text_at_all_makes_anything_but_a_spec_or_a_spec_error(
     tmp_path_factory: pytest.TempPathFactory, text: str
