@@ -34,9 +34,8 @@ class Progress:
 
     @property
     def phase(self) -> Phase | None:
-        """Where the slowest rank is, as far as anyone told."""
-        behind = self._behind()
-        return self._latest[behind[0]].phase if behind else None
+        """The furthest that any rank has told of. Ranks go in step, so the others are there or nearly so."""
+        return max((beat.phase for beat in self._latest.values()), key=_IN_ORDER.index, default=None)
 
     def note(self, beat: Beat, now: float) -> None:
         before = self._latest.get(beat.rank)
@@ -61,9 +60,10 @@ class Progress:
 
     def _standstill(self, now: float) -> Failure | None:
         limit_s = self._step_limit_s()
-        if self.phase not in _STEPPING or now - self._moved <= limit_s:
-            return None
         behind = self._behind()
+        is_stepping = behind and self._latest[behind[0]].phase in _STEPPING
+        if not is_stepping or now - self._moved <= limit_s:
+            return None
         return self._failed(f"no step for {limit_s:.0f} s; {_ranks(behind)} furthest behind", behind)
 
     def _lateness(self, now: float) -> Failure | None:

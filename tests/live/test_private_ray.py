@@ -1,4 +1,4 @@
-"""A private Ray takes nobody in and leaves nothing, however its driver ends. Each driver is a real process."""
+"""A private Ray takes nobody in and leaves nothing, however its driver ends. Drivers are real processes."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ class Driver:
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def left_files(self) -> list[str]:
-        return os.listdir(self.folder)
+        return [entry.name for entry in self.folder.iterdir()]
 
     def remove(self) -> None:
         for process in self.left_processes():
