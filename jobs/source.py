@@ -20,11 +20,20 @@ def source_digest() -> str:
 
 @cache
 def commit() -> str | None:
+    return commit_of(_ROOT)
+
+
+def commit_of(root: Path) -> str | None:
     """The commit that HEAD names, read from ``.git`` without running git; None outside a checkout."""
+    git = root / ".git"
     try:
-        head = (_ROOT / ".git" / "HEAD").read_text().strip()
+        head = (git / "HEAD").read_text().strip()
         if not head.startswith("ref: "):
             return head
-        return (_ROOT / ".git" / head.removeprefix("ref: ")).read_text().strip()
+        branch = head.removeprefix("ref: ")
+        if (git / branch).exists():
+            return (git / branch).read_text().strip()
+        packed = (line.split() for line in (git / "packed-refs").read_text().splitlines())
+        return next((words[0] for words in packed if words[1:] == [branch]), None)
     except OSError:
         return None
