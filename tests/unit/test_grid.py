@@ -205,6 +205,13 @@ def test_the_shuffled_order_is_the_same_each_time_and_another_for_each_round_and
     assert order()[:15] != order()[15:]
 
 
+def test_a_shuffled_round_does_not_always_begin_with_the_same_world_size() -> None:
+    spec = sweep(axes={"world_size": [1, 2, 4]}, repeats=6)
+    runs = schedule(spec, cells_of(spec))
+    firsts = {run.cell.recipe.world_size for run in runs if (run.order - 1) % 3 == 0}
+    assert len(firsts) > 1
+
+
 def test_the_interleaved_order_is_the_grids_in_every_round() -> None:
     spec = sweep(axes={"strategy": ["ddp", "fsdp", "zero2"]}, repeats=2, order="interleaved")
     assert [run.cell.recipe.strategy for run in schedule(spec, cells_of(spec))] == [
