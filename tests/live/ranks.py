@@ -37,7 +37,7 @@ class _Place:
 
 
 def run_ranks(
-    function: Callable[..., T], *args: Any, num_ranks: int, tmp_path: Path, deadline_s: float = 180.0
+    function: Callable[..., T], *args: Any, num_ranks: int, tmp_path: Path, deadline_s: float = 300.0
 ) -> list[T]:
     """What ``function(*args)`` returned on each rank, in the order of the ranks.
 

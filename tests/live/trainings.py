@@ -1,0 +1,73 @@
+"""Small trainings for tests: recipes, and what a rank sees when it runs them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+import torch.distributed as dist
+
+from jobs.training.data import make_batches
+from jobs.training.job import OptimizerConfig, Precision, Recipe, Strategy
+from jobs.training.models.presets import preset
+from jobs.training.step import train_step
+from jobs.training.strategies import build
+
+CPU = torch.device("cpu")
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How a training went, step by step; losses are means over the ranks."""
+
+    losses: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+    learning_rates: tuple[float, ...]
+
+
+def recipe_for(
+    strategy: Strategy,
+    *,
+    world_size: int,
+    model: str = "llama-tiny",
+    precision: Precision = "fp32",
+    micro_batch: int = 1,
+    grad_accum: int = 2,
+) -> Recipe:
+    return Recipe(
+        model=preset(model),
+        strategy=strategy,
+        world_size=world_size,
+        seq_len=32,
+        micro_batch=micro_batch,
+        grad_accum=grad_accum,
+        precision=precision,
+        seed=1,
+        optimizer=OptimizerConfig(lr=1e-3, warmup_steps=5),
+    )
+
+
+def train_each(num_steps: Mapping[Recipe, int]) -> dict[Recipe, Course]:
+    """Runs on a rank: one engine after the other in this process."""
+    return {recipe: train(recipe, number) for recipe, number in num_steps.items()}
+
+
+def train(recipe: Recipe, num_steps: int) -> Course:
+    """Runs on a rank."""
+    engine = build(recipe, CPU)
+    batches = make_batches(recipe, dist.get_rank(), CPU)
+    losses, grad_norms, learning_rates = [], [], []
+    for step in range(num_steps):
+        learning_rates.append(engine.learning_rate)
+        losses.append(_mean_over_ranks(train_step(engine, batches.load(step))))
+        assert engine.grad_norm is not None
+        grad_norms.append(float(engine.grad_norm))
+    engine.close()
+    return Course(losses=tuple(losses), grad_norms=tuple(grad_norms), learning_rates=tuple(learning_rates))
+
+
+def _mean_over_ranks(loss: torch.Tensor) -> float:
+    total = loss.clone()
+    dist.all_reduce(total)
+    return float(total) / dist.get_world_size()
