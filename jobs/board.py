@@ -68,20 +68,20 @@ Post = Appointed | Assembled | Ready | Started | Beat | Done | Raised | Lost
 
 
 class Board:
-    """An actor on the driver's node. Each post is under the name of an attempt and is taken once."""
+    """An actor on the driver's node. Each post is under the name of a worker group and is taken once."""
 
     def __init__(self) -> None:
         self._posts: list[tuple[str, Post]] = []
         self._beats: dict[tuple[str, int], Beat] = {}
 
-    def post(self, attempt: str, post: Post) -> None:
+    def post(self, group: str, post: Post) -> None:
         if isinstance(post, Beat):
-            self._beats[attempt, post.rank] = post
+            self._beats[group, post.rank] = post
         else:
-            self._posts.append((attempt, post))
+            self._posts.append((group, post))
 
     def take(self) -> list[tuple[str, Post]]:
         """Everything since the last time, in order, the beats last."""
-        taken = [*self._posts, *((attempt, beat) for (attempt, _), beat in self._beats.items())]
+        taken = [*self._posts, *((group, beat) for (group, _), beat in self._beats.items())]
         self._posts, self._beats = [], {}
         return taken

@@ -37,8 +37,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, ClusterError, Inventory, Request, WorkerGroup
 from cluster.live import describe_free
 from cluster.placement import Refused, place
-from jobs.attempt import Attempt
 from jobs.board import Appointed, Assembled, Board, Lost, Post, Ready
+from jobs.group_life import GroupLife
 from jobs.sessions import Event, Limits, Session
 from jobs.training.measurement import Failure
 from jobs.training.remains import Remains, examine
@@ -139,13 +139,13 @@ class _Lane:
 
 
 class _Fit:
-    """One ``fit()`` in a thread of its own, and the attempt that follows it in the main thread."""
+    """One ``fit()`` in a thread of its own; the main thread follows the life of its worker group."""
 
     def __init__(self, session: Session, terms: _Terms) -> None:
         self.name = uuid.uuid4().hex
         self._session = session
         self._terms = terms
-        self._attempt = Attempt(session.jobs, terms.limits, time.monotonic(), self._examine)
+        self._life = GroupLife(session.jobs, terms.limits, time.monotonic(), self._examine)
         self._thread = threading.Thread(target=self._run, name=f"fit-{session.group.name}", daemon=True)
         self._error: Exception | None = None
         self._node_ids: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class _Fit:
 
     @property
     def left(self) -> Session | None:
-        left = self._attempt.left
+        left = self._life.left
         return replace(self._session, jobs=left) if left else None
 
     def start(self) -> None:
@@ -172,13 +172,13 @@ class _Fit:
                 self._controller = post.controller
             case Assembled():
                 self._node_ids = post.node_ids
-        for event in self._attempt.hear(post, time.monotonic()):
+        for event in self._life.hear(post, time.monotonic()):
             listen(event)
 
     def is_over(self, listen: Callable[[Event], None]) -> bool:
-        for event in self._attempt.judge(time.monotonic()):
+        for event in self._life.judge(time.monotonic()):
             listen(event)
-        if self._attempt.is_condemned:
+        if self._life.is_condemned:
             self._kill()
         if self._thread.is_alive():
             return False
@@ -208,13 +208,13 @@ class _Fit:
     def _last_events(self) -> list[Event]:
         match self._error:
             case None:
-                return self._attempt.end("the worker group ended before its jobs did", time.monotonic())
+                return self._life.end("the worker group ended before its jobs did", time.monotonic())
             case ClusterError() as error:
-                return self._attempt.refuse(Failure(status="unschedulable", reason=str(error)))
+                return self._life.refuse(Failure(status="unschedulable", reason=str(error)))
             case ControllerError(controller_failure=WorkerGroupStartupTimeoutError()):
-                return self._attempt.refuse(self._unschedulable())
+                return self._life.refuse(self._unschedulable())
             case error:
-                return self._attempt.end(_reason(error), time.monotonic())
+                return self._life.end(_reason(error), time.monotonic())
 
     def _unschedulable(self) -> Failure:
         group = self._session.group
@@ -247,7 +247,7 @@ class _Fit:
         session = self._session
         uses_device = session.group.vendor != "cpu" and not session.group.simulated
         assignment = Assignment(
-            attempt=self.name,
+            group=self.name,
             board=self._terms.board,
             jobs=session.jobs,
             backend="nccl" if uses_device else "gloo",
@@ -290,14 +290,14 @@ class _Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are sk
 class _Reporter(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # as above
     """Runs in Train's controller. It never waits for the board."""
 
-    def __init__(self, board: Any, attempt: str) -> None:
+    def __init__(self, board: Any, group: str) -> None:
         self._board = board
-        self._attempt = attempt
+        self._group = group
 
     def after_controller_start(self, train_run_context: Any) -> None:
         # Ray keeps a placement until its job ends, whatever becomes of the actor that asked for it. By a
         # name the driver can give it back, even one that is still waited for.
-        worker_group.placement_group = partial(placement_group, name=self._attempt)
+        worker_group.placement_group = partial(placement_group, name=self._group)
         self._post(Appointed(controller=ray.get_runtime_context().current_actor))
 
     def before_init_train_context(self, workers: Sequence[Any]) -> dict[str, list[Any]]:
@@ -309,7 +309,7 @@ class _Reporter(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc] 
             self._post(_lost(rank, error))
 
     def _post(self, post: Post) -> None:
-        self._board.post.remote(self._attempt, post)
+        self._board.post.remote(self._group, post)
 
 
 def _lost(rank: int, error: BaseException) -> Lost:

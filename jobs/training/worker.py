@@ -34,12 +34,12 @@ _POST_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What every rank of one worker group is told. ``board`` takes its posts under the name ``attempt``.
+    """What every rank of one worker group is told. ``board`` takes its posts under the name ``group``.
 
     ``collective_timeout_s`` only backs the driver's own deadlines up.
     """
 
-    attempt: str
+    group: str
     board: Any
     jobs: tuple[Job, ...]
     backend: Literal["gloo", "nccl"]
@@ -76,12 +76,12 @@ def _run(job: Job, context: "Context", assignment: Assignment) -> None:
 
 def _post(assignment: Assignment, post: Post) -> None:
     """Returns when the board has it: this process may end right after."""
-    ray.get(assignment.board.post.remote(assignment.attempt, post), timeout=_POST_TIMEOUT_S)
+    ray.get(assignment.board.post.remote(assignment.group, post), timeout=_POST_TIMEOUT_S)
 
 
 def _tell(assignment: Assignment, post: Post) -> None:
     """Does not wait. Posts of one process arrive in order."""
-    assignment.board.post.remote(assignment.attempt, post)
+    assignment.board.post.remote(assignment.group, post)
 
 
 @dataclass(slots=True, kw_only=True)

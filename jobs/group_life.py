@@ -21,10 +21,10 @@ END_TIMEOUT_S = 30.0
 GRACE_S = 2.0
 
 
-class Attempt:
+class GroupLife:
     """``jobs`` on one worker group that is about to be asked for.
 
-    After the first job that is not ok ``is_condemned``: the caller ends the worker group, and a new attempt
+    After the first job that is not ok ``is_condemned``: the caller ends the worker group, and another one
     takes what is in ``left``.
     """
 
