@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # as in jobs.grid
 _CPU_CORE_FLOPS = 20e9
 _REACHED_SHARE_OF_PEAK = 0.4
 _RUN_OVERHEAD_S = 3.0
+# How far the prediction of memory may be off, as its test shows; what it can't rule out is started.
+PREDICTION_ERROR = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,8 @@ def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limit
 def _refusal(answer: Placed | Refused, predicted: int, limit: int | None, limits: "Limits") -> Failure | None:
     if isinstance(answer, Refused):
         return Failure(status="unschedulable", reason=answer.reason)
-    if limit is not None and predicted > limit and not limits.try_anyway:
+    cannot_fit = limit is not None and predicted > limit * (1 + PREDICTION_ERROR)
+    if limit is not None and cannot_fit and not limits.try_anyway:
         return Failure(
             status="oom",
             reason=(

@@ -153,6 +153,23 @@ _PUBLISHED = (
         qkv_bias=True,
         tied_embeddings=True,
     ),
+    # https://huggingface.co/Qwen/Qwen2.5-0.5B/blob/main/config.json
+    ModelConfig(
+        name="qwen-2.5-0.5b",
+        family="qwen2",
+        vocab_size=151936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_layers=24,
+        num_heads=14,
+        num_kv_heads=2,
+        head_dim=64,
+        max_seq_len=32768,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        qkv_bias=True,
+        tied_embeddings=True,
+    ),
     # https://huggingface.co/mistralai/Mistral-7B-v0.3/blob/main/config.json
     ModelConfig(
         name="mistral-7b",
