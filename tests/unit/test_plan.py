@@ -46,9 +46,9 @@ def test_more_workers_than_devices_are_unschedulable_however_much_memory_there_i
     assert (found.refused.status, found.refused.phase) == ("unschedulable", None)
 
 
-def test_what_is_predicted_not_to_fit_is_refused_with_what_it_wants() -> None:
+def test_what_cannot_fit_however_wrong_the_prediction_is_refused_with_what_it_wants() -> None:
     wanted = needed()
-    found = plan(limits=limit(int(wanted / (1 + PREDICTION_ERROR)) - 1000))
+    found = plan(limits=limit(wanted / (1 + PREDICTION_ERROR) - 1000))
     assert found.refused
     assert (found.refused.status, found.refused.phase) == ("oom", "predicted")
     assert found.refused.wanted_bytes == wanted
@@ -56,8 +56,9 @@ def test_what_is_predicted_not_to_fit_is_refused_with_what_it_wants() -> None:
     assert "limits.try_anyway=true" in found.refused.reason
 
 
-def test_what_may_fit_given_the_predictions_error_is_started() -> None:
-    assert plan(limits=limit(int(needed() / (1 + PREDICTION_ERROR)) + 1000)).refused is None
+@pytest.mark.parametrize("too_much", [1.0, 1 + PREDICTION_ERROR])
+def test_what_may_fit_is_started(too_much: float) -> None:
+    assert plan(limits=limit(needed() / too_much + 1000)).refused is None
 
 
 def test_try_anyway_starts_it_and_still_bounds_it() -> None:
