@@ -1,6 +1,5 @@
 """Equal losses would also come from ddp behind five names: what a rank holds and sends tells them apart."""
 
-import gc
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.step import train_step
 from jobs.training.strategies import Engine, Footprint, build
 from tests.live.ranks import run_ranks
-from tests.live.trainings import CPU, STRATEGIES, recipe_for
+from tests.live.trainings import CPU, STRATEGIES, held_bytes, recipe_for
 
 # Three, since halves have more than one explanation, and since it divides nothing of the model evenly.
 WORLD_SIZE = 3
@@ -84,20 +83,6 @@ def step_with_stops(engine: Engine, batches: list[Batch]) -> tuple[Footprint, Fo
     before_update, held = engine.footprint(), held_bytes()
     engine.update()
     return between, before_update, held
-
-
-def held_bytes() -> int:
-    """What all tensors in this process hold, whoever refers to them."""
-    gc.collect()
-    # Of the type only: to ask some lazy objects for their class makes them warn.
-    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
-    tensors += [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
-    storages = [
-        getattr(tensor, "_local_tensor", tensor).untyped_storage()
-        for tensor in tensors
-        if tensor.device.type != "meta"
-    ]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 class Watch(TorchDispatchMode):

@@ -1,11 +1,13 @@
 """Small trainings for tests: recipes, and what a rank sees when it runs them."""
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from jobs.training.data import make_batches
 from jobs.training.job import OptimizerConfig, Precision, Recipe, Strategy
@@ -67,7 +69,21 @@ def train(recipe: Recipe, num_steps: int) -> Course:
     return Course(losses=tuple(losses), grad_norms=tuple(grad_norms), learning_rates=tuple(learning_rates))
 
 
-def _mean_over_ranks(loss: torch.Tensor) -> float:
+def held_bytes() -> int:
+    """What all tensors in this process hold, whoever refers to them."""
+    gc.collect()
+    # Of the type only: to ask some lazy objects for their class makes them warn.
+    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+    tensors += [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
+    storages = [
+        getattr(tensor, "_local_tensor", tensor).untyped_storage()
+        for tensor in tensors
+        if tensor.device.type != "meta"
+    ]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _mean_over_ranks(loss: Tensor) -> float:
     total = loss.clone()
     dist.all_reduce(total)
     return float(total) / dist.get_world_size()
