@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from cluster import guardian, machine
+from cluster.variables import variables
 
 # Ray puts some 60 characters of socket path behind it, and a Unix socket's path ends at 107.
 _LONGEST_DIRECTORY = 40
@@ -85,7 +86,7 @@ def _start_guardian(root: str) -> "subprocess.Popen[bytes]":
 def _token_of_our_own() -> Iterator[None]:
     """Ray listens on every interface, and left alone it would write a token into the home directory."""
     try:
-        with _variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
+        with variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
             _reread_authentication()
             yield
     finally:
@@ -105,7 +106,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
     import ray
 
     try:
-        with _variables(_environment_of(root)), _errors_of_nodes(verbose):
+        with variables(_environment_of(root)), _errors_of_nodes(verbose):
             ray.init(
                 # "auto" would join whatever Ray happens to run on this machine.
                 address="local",
@@ -162,20 +163,6 @@ def _let_guardian_finish(root: str, watch: "subprocess.Popen[bytes]") -> None:
     watch.stdin.close()
     if watch.wait(_GUARDIAN_PATIENCE_S) != 0:
         guardian.clear(root)
-
-
-@contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -6,8 +6,6 @@ result is there as soon as its run ends. After any job that is not ok the whole 
 the remaining jobs go on in a new one, because the peers of a rank that failed may be stuck for good.
 """
 
-import math
-import os
 import re
 import threading
 import time
@@ -34,10 +32,11 @@ from ray.train.v2.api.exceptions import ControllerError
 from ray.util.placement_group import get_placement_group, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, ClusterError, Inventory, Request, WorkerGroup
 from cluster.live import describe_free
-from cluster.placement import Refused, place
+from cluster.placement import Refused
+from cluster.variables import variables
 from jobs.board import Appointed, Assembled, Board, Lost, Post, Ready
+from jobs.claims import Claim, claim_of
 from jobs.group_life import GroupLife
 from jobs.sessions import Event, Limits, Session
 from jobs.training.measurement import Failure
@@ -49,10 +48,9 @@ _POLL_INTERVAL_S = 0.25
 _BOARD_TIMEOUT_S = 60.0
 _EXAMINE_TIMEOUT_S = 15.0
 _ABORT_TIMEOUT_S = 15.0
+_KILL_TIMEOUT_S = 60.0
 # Beyond the time that a driver gives to one phase, a collective gives up by itself.
 _COLLECTIVE_MARGIN_S = 60.0
-# Ray counts resources in ten-thousandths: a claim that is rounded up would not fit its node.
-_RESOURCE_UNIT = 10_000
 _CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
 
 
@@ -68,7 +66,7 @@ def launch(
     Call it from the main thread of a driver that is connected to Ray. Whatever ends it early (Ctrl-C, a
     raising ``listen``) is raised again after all its worker groups are ended.
     """
-    with _train_settings(limits), _storage() as storage, _board() as board:
+    with variables(_train_settings(limits)), _storage() as storage, _board() as board:
         terms = _Terms(limits=limits, board=board, storage=storage, share_nodes=share_nodes)
         lanes = [_Lane(sessions, terms) for sessions in queues.values()]
         try:
@@ -150,7 +148,8 @@ class _Fit:
         self._error: Exception | None = None
         self._node_ids: tuple[str, ...] = ()
         self._controller: Any = None
-        self._claim: dict[str, float] = {}
+        self._claim = claim_of(session, share_nodes=terms.share_nodes)
+        self._condemned_at: float | None = None
         self._was_seen_to_end = False
 
     @property
@@ -159,11 +158,7 @@ class _Fit:
         return replace(self._session, jobs=left) if left else None
 
     def start(self) -> None:
-        try:
-            self._claim = claim(self._session, self._terms.share_nodes)
-        except ClusterError as error:
-            self._error = error
-        else:
+        if isinstance(self._claim, Claim):
             self._thread.start()
 
     def deliver(self, post: Post, listen: Callable[[Event], None]) -> None:
@@ -176,11 +171,13 @@ class _Fit:
             listen(event)
 
     def is_over(self, listen: Callable[[Event], None]) -> bool:
-        for event in self._life.judge(time.monotonic()):
+        now = time.monotonic()
+        for event in self._life.judge(now):
             listen(event)
         if self._life.is_condemned:
+            self._condemned_at = self._condemned_at or now
             self._kill()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and not self._is_given_up(now):
             return False
         if not self._was_seen_to_end:
             # What it posted last is fetched before anything is concluded from its silence.
@@ -191,6 +188,10 @@ class _Fit:
         self._kill()
         _give_back(self.name)
         return True
+
+    def _is_given_up(self, now: float) -> bool:
+        """A cluster that doesn't even end an actor must not hold up the other runs."""
+        return self._condemned_at is not None and now - self._condemned_at > _KILL_TIMEOUT_S
 
     def abort(self) -> bool:
         self._kill()
@@ -206,23 +207,22 @@ class _Fit:
             self._controller = None
 
     def _last_events(self) -> list[Event]:
-        match self._error:
-            case None:
+        match self._claim, self._error:
+            case Refused() as refused, _:
+                return self._life.refuse(Failure(status="unschedulable", reason=refused.reason))
+            case Claim() as claim, ControllerError(controller_failure=WorkerGroupStartupTimeoutError()):
+                return self._life.refuse(self._unplaced(claim))
+            case _, None:
                 return self._life.end("the worker group ended before its jobs did", time.monotonic())
-            case ClusterError() as error:
-                return self._life.refuse(Failure(status="unschedulable", reason=str(error)))
-            case ControllerError(controller_failure=WorkerGroupStartupTimeoutError()):
-                return self._life.refuse(self._unschedulable())
-            case error:
+            case _, error:
                 return self._life.end(_reason(error), time.monotonic())
 
-    def _unschedulable(self) -> Failure:
+    def _unplaced(self, claim: Claim) -> Failure:
         group = self._session.group
-        asked = " and ".join(f"{amount:g} {name}" for name, amount in self._claim.items())
         return Failure(
             status="unschedulable",
             reason=f"not placed within {self._terms.limits.schedule_timeout_s:g} s: asked {group.name} for "
-            f"{self._session.world_size} x {asked}; {describe_free(group)}",
+            f"{claim.describe()}; {describe_free(group)}",
         )
 
     def _examine(self, rank: int, ready: Ready) -> Remains | None:
@@ -238,12 +238,13 @@ class _Fit:
         return remains
 
     def _run(self) -> None:
+        assert isinstance(self._claim, Claim)
         try:
-            self._trainer().fit()
+            self._trainer(self._claim).fit()
         except Exception as error:
             self._error = error
 
-    def _trainer(self) -> "_Trainer":
+    def _trainer(self, claim: Claim) -> "_Trainer":
         session = self._session
         uses_device = session.group.vendor != "cpu" and not session.group.simulated
         assignment = Assignment(
@@ -257,7 +258,13 @@ class _Fit:
             train,
             train_loop_config={"assignment": assignment},
             backend_config=Peers(),
-            scaling_config=_scaling(session, self._claim),
+            scaling_config=ScalingConfig(
+                num_workers=claim.num_workers,
+                use_gpu="GPU" in claim.resources,
+                resources_per_worker=claim.resources,
+                placement_strategy="STRICT_PACK" if claim.is_on_one_node else "PACK",
+                label_selector=claim.selector,
+            ),
             run_config=RunConfig(
                 name=self.name,
                 storage_path=self._terms.storage,
@@ -326,55 +333,16 @@ def _lost(rank: int, error: BaseException) -> Lost:
 
 def _reason(error: BaseException) -> str:
     """Type and first line, of the cause where Ray only wraps it."""
-    cause = error.cause if isinstance(error, RayTaskError) else error
-    text = next((line.strip() for line in str(cause).splitlines() if line.strip()), "")
-    return f"{type(cause).__name__}: {text}"
+    match error:
+        case RayTaskError(cause=cause) | ControllerError(controller_failure=cause):
+            return _reason(cause)
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}"
 
 
-def claim(session: Session, share_nodes: bool) -> dict[str, float]:
-    """What each worker asks for. Unless nodes are shared, the workers of a node take all its CPUs together,
-    so that no other run, of this sweep or another, fits beside them.
-    """
-    group = session.group
-    device = {} if group.vendor == "cpu" else {"GPU": 1.0}
-    if share_nodes:
-        return {"CPU": 1.0} | device
-    num_cpus = min(node.num_cpus for node in group.nodes)
-    each = math.floor(num_cpus / _most_on_a_node(session) * _RESOURCE_UNIT) / _RESOURCE_UNIT
-    return {"CPU": each} | device
-
-
-def _most_on_a_node(session: Session) -> int:
-    inventory = Inventory(groups=(session.group,), source="its group")
-    request = Request(group=session.group.name, num_workers=session.world_size)
-    (answer,) = place([request], inventory)
-    if isinstance(answer, Refused):
-        raise ClusterError(answer.reason)
-    return max(share.num_workers for share in answer.shares)
-
-
-def _scaling(session: Session, resources: dict[str, float]) -> ScalingConfig:
-    on_one_node = _most_on_a_node(session) == session.world_size
-    return ScalingConfig(
-        num_workers=session.world_size,
-        use_gpu="GPU" in resources,
-        resources_per_worker=resources,
-        placement_strategy="STRICT_PACK" if on_one_node else "PACK",
-        label_selector=_selector(session.group),
-    )
-
-
-def _selector(group: WorkerGroup) -> dict[str, str]:
-    """Ray has no selector for a label that isn't there, so the unlabelled nodes are named one by one."""
-    if group.name != LOCAL_GROUP:
-        return {GROUP_LABEL: group.name}
-    return {"ray.io/node-id": f"in({', '.join(node.node_id for node in group.nodes)})"}
-
-
-@contextmanager
-def _train_settings(limits: Limits) -> Iterator[None]:
+def _train_settings(limits: Limits) -> dict[str, str]:
     """Ray Train reads these in the driver at each ``fit()`` and hands some on to its controller."""
-    settings = {
+    return {
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(limits.schedule_timeout_s),
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
         # Each of these is a process or a thread more beside the workers that are measured.
@@ -387,16 +355,6 @@ def _train_settings(limits: Limits) -> Iterator[None]:
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
     }
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

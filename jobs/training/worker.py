@@ -96,6 +96,7 @@ class RankContext:
 
 def _meet(assignment: Assignment) -> "Context":
     """Joins the default process group. It is not left again: the process ends with the group."""
+    _see_the_whole_node(assignment)
     import torch.distributed as dist
 
     place = ray.train.get_context()
@@ -108,6 +109,14 @@ def _meet(assignment: Assignment) -> "Context":
         node=ray.get_runtime_context().get_node_id(),
         device=device,
     )
+
+
+def _see_the_whole_node(assignment: Assignment) -> None:
+    """Train shares the devices of a node among its workers by CUDA's variable alone; AMD's runtime and torch
+    prefer their own, in which Ray left only this worker's device.
+    """
+    if assignment.jobs[0].vendor == "amd" and (shared := os.environ.get("CUDA_VISIBLE_DEVICES")):
+        os.environ["HIP_VISIBLE_DEVICES"] = shared
 
 
 def _device(backend: Literal["gloo", "nccl"]) -> "torch.device":
@@ -124,8 +133,7 @@ def _device(backend: Literal["gloo", "nccl"]) -> "torch.device":
 def _visible_index() -> int:
     """Where the device that Ray gave to this worker stands among those that the process can see."""
     (own,) = ray.get_runtime_context().get_accelerator_ids()["GPU"]
-    listed = os.environ.get("HIP_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES")
-    return listed.split(",").index(own) if listed else int(own)
+    return os.environ["CUDA_VISIBLE_DEVICES"].split(",").index(own)
 
 
 def _log_files() -> tuple[str, ...]:

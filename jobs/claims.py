@@ -1,0 +1,61 @@
+"""What a session asks Ray for, so that it lands wholly on its group and alone on its nodes. Pure."""
+
+from dataclasses import dataclass
+from math import floor
+
+from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, Inventory, Request, WorkerGroup
+from cluster.placement import Placed, Refused, place
+from jobs.sessions import Session
+
+# Ray counts resources in ten-thousandths: a claim that is rounded up would not fit its node.
+_RESOURCE_UNIT = 10_000
+_NODE_ID_LABEL = "ray.io/node-id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """``resources`` are each worker's; ``selector`` names the nodes that may give them."""
+
+    num_workers: int
+    resources: dict[str, float]
+    selector: dict[str, str]
+    is_on_one_node: bool
+
+    def describe(self) -> str:
+        each = " and ".join(f"{amount:g} {name}" for name, amount in self.resources.items())
+        return f"{self.num_workers} x {each}"
+
+
+def claim_of(session: Session, *, share_nodes: bool) -> Claim | Refused:
+    """Unless nodes are shared, the workers of a node take all its CPUs together: then no other run, of this
+    sweep or another, fits beside them. The node that gets fewer workers than the others, where they can't
+    be divided evenly, has room left; so has one that has more CPUs than the smallest of its group.
+    """
+    group = session.group
+    answer = place([Request(group=group.name, num_workers=session.world_size)], _only(group))[0]
+    if isinstance(answer, Refused):
+        return answer
+    device = {} if group.vendor == "cpu" else {"GPU": 1.0}
+    return Claim(
+        num_workers=session.world_size,
+        resources={"CPU": 1.0 if share_nodes else _share_of_cpus(group, answer)} | device,
+        selector=_selector(group),
+        is_on_one_node=len(answer.shares) == 1,
+    )
+
+
+def _only(group: WorkerGroup) -> Inventory:
+    return Inventory(groups=(group,), source="its own group")
+
+
+def _share_of_cpus(group: WorkerGroup, placed: Placed) -> float:
+    num_cpus = min(node.num_cpus for node in group.nodes)
+    most_on_a_node = max(share.num_workers for share in placed.shares)
+    return floor(num_cpus / most_on_a_node * _RESOURCE_UNIT) / _RESOURCE_UNIT
+
+
+def _selector(group: WorkerGroup) -> dict[str, str]:
+    """Ray has no selector for a label that isn't there, so unlabelled nodes are named one by one."""
+    if group.name != LOCAL_GROUP:
+        return {GROUP_LABEL: group.name}
+    return {_NODE_ID_LABEL: f"in({', '.join(node.node_id for node in group.nodes)})"}

@@ -1,0 +1,63 @@
+"""What a session asks for on groups of every shape."""
+
+from dataclasses import replace
+
+from cluster.inventory import WorkerGroup
+from cluster.placement import Refused
+from jobs.claims import Claim, claim_of
+from jobs.sessions import Session
+from jobs.training.job import Job, Window
+from tests.unit.builders import group, run_of, sweep
+
+
+def claim(on: WorkerGroup, world_size: int, *, share_nodes: bool = False) -> Claim:
+    answer = claim_of(session(on, world_size), share_nodes=share_nodes)
+    assert isinstance(answer, Claim), answer
+    return answer
+
+
+def session(on: WorkerGroup, world_size: int) -> Session:
+    recipe = replace(run_of(sweep()).cell.recipe, world_size=world_size)
+    job = Job(run_id="a", recipe=recipe, window=Window(steps=1, warmup=1), vendor=on.vendor)
+    return Session(group=on, jobs=(job,))
+
+
+def test_one_worker_takes_its_whole_node() -> None:
+    assert claim(group(devices=(8,)), 1).resources == {"CPU": 8.0}
+
+
+def test_the_workers_of_a_node_take_all_of_it_together_and_never_more() -> None:
+    for world_size in range(1, 17):
+        asked = claim(group(devices=(16,)), world_size)
+        total = asked.resources["CPU"] * world_size
+        assert 16 - 0.01 < total <= 16
+        assert asked.is_on_one_node
+
+
+def test_two_runs_never_fit_one_node() -> None:
+    whole = group(devices=(16,))
+    for one in range(1, 17):
+        for other in range(1, 17):
+            left = 16 - claim(whole, one).resources["CPU"] * one
+            assert left < claim(whole, other).resources["CPU"]
+
+
+def test_a_worker_with_a_device_takes_one_and_its_share_of_the_cpus() -> None:
+    asked = claim(group("red", devices=(4, 4), vendor="amd"), 8)
+    assert asked.resources == {"CPU": 1.0, "GPU": 1.0}
+    assert not asked.is_on_one_node
+    assert asked.describe() == "8 x 1 CPU and 1 GPU"
+
+
+def test_a_shared_node_gives_each_worker_one_cpu() -> None:
+    assert claim(group(devices=(8,)), 2, share_nodes=True).resources == {"CPU": 1.0}
+
+
+def test_a_named_group_is_asked_for_by_its_label_and_the_unlabelled_one_by_its_nodes() -> None:
+    assert claim(group("red", devices=(4,)), 1).selector == {"longhaul.group": "red"}
+    assert claim(group(devices=(1, 1)), 1).selector == {"ray.io/node-id": "in(local-0, local-1)"}
+
+
+def test_more_than_the_group_has_is_refused() -> None:
+    answer = claim_of(session(group(devices=(2,)), 3), share_nodes=False)
+    assert answer == Refused(reason="local has 2 devices on 1 node, 3 were asked for")
