@@ -13,16 +13,23 @@ Dtype = Literal["fp32", "tf32", "bf16", "fp8"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """One torch device. Peaks are dense TFLOP/s, never the sparse figure."""
+    """One torch device. Peaks are dense TFLOP/s, never the sparse figure.
+
+    ``memory_gib`` is what the driver shows (data sheets call the same number GB).
+    """
 
     name: str
     vendor: Literal["nvidia", "amd"]
-    memory_gb: float
+    memory_gib: float
     bf16_tflops: float
     fp8_tflops: float | None
     tf32_tflops: float | None
     source: str
     devices_per_package: int = 1
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory_gib * 2**30)
 
     def peak_flops(self, dtype: Dtype) -> float | None:
         """FLOP/s, or None where no figure is sourced (plain fp32 is not tabulated)."""
@@ -31,12 +38,12 @@ class Accelerator:
 
 
 def _nvidia(
-    name: str, memory_gb: float, bf16: float, fp8: float | None, tf32: float | None, sheet: str
+    name: str, memory_gib: float, bf16: float, fp8: float | None, tf32: float | None, sheet: str
 ) -> Accelerator:
     return Accelerator(
         name=name,
         vendor="nvidia",
-        memory_gb=memory_gb,
+        memory_gib=memory_gib,
         bf16_tflops=bf16,
         fp8_tflops=fp8,
         tf32_tflops=tf32,
@@ -45,12 +52,12 @@ def _nvidia(
 
 
 def _amd(
-    name: str, memory_gb: float, bf16: float, fp8: float | None, tf32: float | None, per_package: int = 1
+    name: str, memory_gib: float, bf16: float, fp8: float | None, tf32: float | None, per_package: int = 1
 ) -> Accelerator:
     return Accelerator(
         name=name,
         vendor="amd",
-        memory_gb=memory_gb,
+        memory_gib=memory_gib,
         bf16_tflops=bf16,
         fp8_tflops=fp8,
         tf32_tflops=tf32,
@@ -64,7 +71,7 @@ def _amd(
 _TABLE: tuple[tuple[str, Accelerator], ...] = (
     ("A100(SXM4|PCIE)?40GB(PCIE)?", _nvidia("A100 40GB", 40, 312, None, 156, "A100")),
     ("A100(SXM4|PCIE)?80GB(PCIE)?", _nvidia("A100 80GB", 80, 312, None, 156, "A100")),
-    ("L40S", _nvidia("L40S", 48, 362, 733, 183, "L40S")),
+    ("L40S", _nvidia("L40S", 45, 362, 733, 183, "L40S")),
     ("H100NVL", _nvidia("H100 NVL", 94, 835, None, 378, "H100")),
     ("H100(80GB)?PCIE", _nvidia("H100 PCIe", 80, 756, 1513, 378, "H100")),
     ("H100(SXM5?(80GB)?|80GBHBM3)", _nvidia("H100 SXM", 80, 989, 1979, 494, "H100")),

@@ -8,6 +8,7 @@ import psutil
 
 from cluster.inventory import LOCAL_GROUP, Inventory, Node, Vendor, WorkerGroup
 
+_CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
@@ -17,7 +18,7 @@ def this_machine() -> Inventory:
         node_id=platform.node(),
         num_devices=num_devices,
         num_cpus=num_cpus(),
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=_memory_bytes(),
     )
     group = WorkerGroup(name=LOCAL_GROUP, vendor=vendor, nodes=(node,), device=device)
     return Inventory(groups=(group,), source="this machine")
@@ -26,6 +27,16 @@ def this_machine() -> Inventory:
 def num_cpus() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def _memory_bytes() -> int:
+    """The host's, or less where a container is bounded."""
+    total = int(psutil.virtual_memory().total)
+    try:
+        bound = _CGROUP_MEMORY.read_text().strip()
+    except OSError:
+        return total
+    return min(total, int(bound)) if bound.isdigit() else total
 
 
 def _accelerators() -> tuple[Vendor, int, str | None] | None:

@@ -88,7 +88,8 @@ class Bookkeeper:
         )
         record = record_of(self._spec, run, self._plans[run.cell.cell_id], outcome, attempt)
         saved = self._results.save(run, record)
-        if self._spec.logging == "full" and isinstance(outcome, Measurement):
+        is_ours = saved.finished_at == record.finished_at
+        if self._spec.logging == "full" and is_ours and isinstance(outcome, Measurement):
             self._results.write_log(run, "steps.jsonl", _step_lines(outcome))
         self._records[run.run_id] = saved
         display.finished(run, saved)

@@ -51,9 +51,14 @@ def open_display(
 
 
 def _expected_s(runs: Sequence[Run], plans: dict[str, Plan]) -> float | None:
-    expected = [plans[run.cell.cell_id].predicted_s for run in runs]
-    known = [seconds for seconds in expected if seconds is not None]
-    return sum(known) if len(known) == len(expected) else None
+    """Groups go side by side, so it is the longest queue's; None where a run's time can't be told."""
+    queues: dict[str, float] = {}
+    for run in runs:
+        expected_s = plans[run.cell.cell_id].predicted_s
+        if expected_s is None:
+            return None
+        queues[run.cell.group] = queues.get(run.cell.group, 0.0) + expected_s
+    return max(queues.values(), default=0.0)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -40,6 +40,9 @@ class Executor(Protocol):
 
     def can_run(self, cell: Cell) -> bool: ...
 
+    def describe(self) -> str:
+        """What it can run, for messages."""
+
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         """The groups as they are now that it gets serious: starts what must run."""
 
@@ -67,6 +70,9 @@ class RayExecutor:
 
     def can_run(self, cell: Cell) -> bool:
         return True
+
+    def describe(self) -> str:
+        return "any world size"
 
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         # A group that only a cluster file knows may still come up: the autoscaler starts what is asked for.
@@ -127,6 +133,9 @@ class InlineExecutor:
 
     def can_run(self, cell: Cell) -> bool:
         return cell.recipe.world_size == self._place.world_size
+
+    def describe(self) -> str:
+        return f"world size {self._place.world_size}; torchrun --nproc_per_node=N starts others"
 
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         return planned

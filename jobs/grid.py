@@ -150,7 +150,7 @@ def _cell(spec: "SweepSpec", point: _Point) -> Cell:
     environment = tuple(sorted(override.environment.items())) if override else ()
     window = spec.measure.window()
     return Cell(
-        cell_id=_digest(point.group, recipe, window, environment),
+        cell_id=_digest(point.group, recipe, window, environment, share_nodes=spec.share_nodes),
         group=point.group,
         recipe=recipe,
         window=window,
@@ -158,12 +158,20 @@ def _cell(spec: "SweepSpec", point: _Point) -> Cell:
     )
 
 
-def _digest(group: str, recipe: Recipe, window: Window, environment: tuple[tuple[str, str], ...]) -> str:
+def _digest(
+    group: str,
+    recipe: Recipe,
+    window: Window,
+    environment: tuple[tuple[str, str], ...],
+    *,
+    share_nodes: bool,
+) -> str:
     identity = {
         "group": group,
         "recipe": {**_fields(recipe), "model": _model_fields(recipe.model)},
         "window": _fields(window),
         "environment": environment,
+        "share_nodes": share_nodes,
     }
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

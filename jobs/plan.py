@@ -98,7 +98,7 @@ def _memory_limit(group: WorkerGroup | None, answer: Placed | Refused, limits: "
             return int(limits.memory_gb_per_worker * 1e9)
         return _fair_share_of_host(group, answer)
     chip = accelerator(group.device)
-    return None if chip is None else int(chip.memory_gb * 1e9)
+    return None if chip is None else chip.memory_bytes
 
 
 def _fair_share_of_host(group: WorkerGroup, placed: Placed) -> int | None:

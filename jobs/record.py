@@ -6,7 +6,7 @@ from math import isfinite
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from cluster.accelerators import accelerator
+from cluster.accelerators import Accelerator, accelerator
 from jobs.grid import Run
 from jobs.metrics import METRICS, Metric
 from jobs.plan import Plan
@@ -28,7 +28,7 @@ from reporting.records import (
     LossRecord,
     MemoryRecord,
     PerformanceRecord,
-    RankRecord,
+    RanksRecord,
     RunRecord,
 )
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # as in jobs.grid
 _MAX_LOG_LINES = 20
 _MAX_LOG_LINE_BYTES = 300
 _MAX_REASON_BYTES = 1000
+_NODE_ID_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
     num_steps = len(measured.step_times_s)
     throughput = tokens_per_second(recipe.tokens_per_step, num_steps, measured.window_s)
     per_device = throughput / recipe.world_size
-    chip = accelerator(measured.environment.device)
+    chip = _whole_chip(measured)
     peak = chip.peak_flops(recipe.precision) if chip else None
     memory = _memory(plan, measured.ranks)
     return replace(
@@ -147,19 +148,28 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         memory_metrics=memory,
         loss_metrics=_losses(measured.losses),
         metrics={name: _metric(metric, recipe, measured) for name, metric in METRICS.items()},
-        per_rank=tuple(map(_rank, measured.ranks)),
+        per_rank=_ranks(measured.ranks),
         raw_step_times=tuple(round(seconds, 6) for seconds in measured.step_times_s),
         environment=_environment(measured),
     )
 
 
 def _metric(metric: Metric, recipe: Recipe, measured: Measurement) -> float | None:
-    """None also where it comes to no number: somebody's division by zero must not cost the run its row."""
+    """None also where it fails or comes to no number: somebody's bug must not cost the run its row."""
     try:
         value = metric(recipe, measured)
-    except (ArithmeticError, ValueError):
+    except Exception:
         return None
     return value if value is not None and isfinite(value) else None
+
+
+def _whole_chip(measured: Measurement) -> Accelerator | None:
+    """The chip of that name, unless the device is a part of it: a partition keeps the name of the whole."""
+    chip = accelerator(measured.environment.device)
+    memory_bytes = measured.ranks[0].device_memory_bytes
+    if chip is None or (memory_bytes is not None and memory_bytes < chip.memory_bytes / 2):
+        return None
+    return chip
 
 
 def _h2d_gbps(measured: Measurement) -> float | None:
@@ -216,17 +226,16 @@ def _losses(losses: tuple[float, ...]) -> LossRecord:
     return LossRecord(first=losses[0], last=losses[-1], median_last_tenth=median(last_tenth))
 
 
-def _rank(rank: RankSummary) -> RankRecord:
-    return RankRecord(
-        rank=rank.rank,
-        node=rank.node,
-        total_sec=round(rank.total_s, 6),
-        p50_sec=round(rank.p50_s, 6),
-        p95_sec=round(rank.p95_s, 6),
-        max_sec=round(rank.max_s, 6),
-        mean_loss=round(rank.mean_loss, 6),
-        peak_allocated_bytes=rank.peak_allocated_bytes,
-        host_peak_growth_bytes=rank.host_peak_growth_bytes,
+def _ranks(ranks: tuple[RankSummary, ...]) -> RanksRecord:
+    return RanksRecord(
+        node=tuple(rank.node[:_NODE_ID_CHARS] for rank in ranks),
+        total_sec=tuple(round(rank.total_s, 6) for rank in ranks),
+        p50_sec=tuple(round(rank.p50_s, 6) for rank in ranks),
+        p95_sec=tuple(round(rank.p95_s, 6) for rank in ranks),
+        max_sec=tuple(round(rank.max_s, 6) for rank in ranks),
+        mean_loss=tuple(round(rank.mean_loss, 6) for rank in ranks),
+        peak_allocated_bytes=tuple(rank.peak_allocated_bytes for rank in ranks),
+        host_peak_growth_bytes=tuple(rank.host_peak_growth_bytes for rank in ranks),
     )
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from checkpointing.store import Conflict, Store
 from jobs.grid import Run
-from jobs.redaction import redacted
 from jobs.spec import SweepSpec
 from reporting.records import RecordError, RunRecord, read_record
+from reporting.redaction import redacted
 
 SWEEP_SCHEMA_VERSION = 1
 

@@ -15,9 +15,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from yaml.error import MarkedYAMLError
 
 from jobs.errors import SpecError, nearest
-from jobs.redaction import redacted
 from jobs.training.job import OptimizerConfig, Precision, Strategy, Window
 from jobs.training.models.presets import PRESETS
+from reporting.redaction import redacted
 
 AUTO = "auto"
 

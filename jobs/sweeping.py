@@ -63,13 +63,18 @@ def _sweep(args: argparse.Namespace) -> int:
         cells = expand(spec, [group.name for group in inventory.groups])
         plans = {plan.cell.cell_id: plan for plan in plan_all(cells, inventory, spec.limits)}
         if args.dry_run:
-            print(_plans_json(spec, plans) if args.json else plan_table(list(plans.values()), spec.repeats))
+            if executor.speaks:
+                print(_plans_json(spec, plans) if args.json else plan_table([*plans.values()], spec.repeats))
             return EXIT_OK
         store.probe()
-        cells = [cell for cell in cells if executor.can_run(cell)]
-        runs = schedule(spec, cells)
         results = Results(store, spec.name)
-        results.describe(spec, runs)
+        runs = schedule(spec, cells)
+        if executor.speaks:
+            results.describe(spec, runs)
+        runs = [run for run in runs if executor.can_run(run.cell)]
+        cells = [cell for cell in cells if executor.can_run(cell)]
+        if not cells:
+            raise SpecError([f"{spec.name}: no cell is for this start ({executor.describe()})"])
         book = Bookkeeper(spec, results, results.load(), runs, plans)
         was_interrupted = _finish_missing(args, spec, book, plans, executor)
     if not executor.speaks:

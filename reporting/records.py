@@ -88,16 +88,17 @@ class LossRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRecord:
-    rank: int
-    node: str
-    total_sec: float
-    p50_sec: float
-    p95_sec: float
-    max_sec: float
-    mean_loss: float
-    peak_allocated_bytes: int | None
-    host_peak_growth_bytes: int
+class RanksRecord:
+    """What each rank saw of the window: one list per column, rank 0 first. A node is its id's beginning."""
+
+    node: tuple[str, ...]
+    total_sec: tuple[float, ...]
+    p50_sec: tuple[float, ...]
+    p95_sec: tuple[float, ...]
+    max_sec: tuple[float, ...]
+    mean_loss: tuple[float, ...]
+    peak_allocated_bytes: tuple[int | None, ...]
+    host_peak_growth_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +164,7 @@ class RunRecord:
     memory_metrics: MemoryRecord | None = None
     loss_metrics: LossRecord | None = None
     metrics: dict[str, float | None]
-    per_rank: tuple[RankRecord, ...] = ()
+    per_rank: RanksRecord | None = None
     raw_step_times: tuple[float, ...] = ()
     environment: EnvironmentRecord | None = None
 
@@ -181,6 +182,7 @@ _SECTIONS = {
     "performance_metrics": PerformanceRecord,
     "memory_metrics": MemoryRecord,
     "loss_metrics": LossRecord,
+    "per_rank": RanksRecord,
     "environment": EnvironmentRecord,
 }
 
@@ -205,7 +207,6 @@ def _record(found: dict[str, Any]) -> RunRecord:
     for name, section in _SECTIONS.items():
         if values.get(name) is not None:
             values[name] = section(**_known(section, values[name]))
-    values["per_rank"] = tuple(RankRecord(**_known(RankRecord, rank)) for rank in values["per_rank"])
     return RunRecord(**values)
 
 

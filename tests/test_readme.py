@@ -47,7 +47,9 @@ def test_make_sweep_prints_the_table(tmp_path: Path) -> None:
 def test_make_alone_lists_its_verbs() -> None:
     done = _run("make")
 
-    assert all(f"make {verb} " in done.stdout for verb in ("setup", "sweep", "test", "check", "bench", "soak"))
+    assert all(
+        f"make {verb} " in done.stdout for verb in ("setup", "sweep", "test", "check", "bench", "soak")
+    )
 
 
 def test_the_files_that_it_links_exist() -> None:

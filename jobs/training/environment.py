@@ -9,12 +9,14 @@ import torch
 
 from jobs.training.devices import device_name, platform_of
 from jobs.training.measurement import Environment
+from reporting.redaction import is_secret, without_credentials
 
 _PACKAGES = ("ray", "deepspeed", "numpy")
 _RELEVANT = re.compile(
     r"(NCCL|RCCL|HSA|HIP|ROCR|ROCM|CUDA|MIOPEN|GLOO|OMP|MKL|TORCH|PYTORCH|DS|UCX|FI)_[A-Z0-9_]+"
 )
-_SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL")
+# A row has room for what people set, not for a login shell's excesses.
+_MAX_VARIABLES, _MAX_VALUE_CHARS = 40, 200
 
 
 def environment_of(device: torch.device) -> Environment:
@@ -31,11 +33,10 @@ def environment_of(device: torch.device) -> Environment:
 
 
 def relevant_variables(variables: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
-    """Those that change how training runs; never one that looks like a secret."""
+    """Those that change how training runs, at most 40 of 200 letters; never one that may be a secret."""
+    names = [name for name in sorted(variables) if _RELEVANT.fullmatch(name) and not is_secret(name)]
     return {
-        name: value
-        for name, value in sorted(variables.items())
-        if _RELEVANT.fullmatch(name) and not _SECRET.search(name)
+        name: without_credentials(variables[name])[:_MAX_VALUE_CHARS] for name in names[:_MAX_VARIABLES]
     }
 
 

@@ -1,7 +1,7 @@
 """What a cell costs besides its warm-up and its window: our two isolations beside the plain way.
 
-The plain way is one ``TorchTrainer.fit()`` per cell with Ray Train's defaults. All three run the same cells on
-the same private Ray, one after another, and the order turns with each round.
+The plain way is one ``TorchTrainer.fit()`` per cell with Ray Train's defaults. All three run the same
+cells on the same private Ray, one after another, and the order turns with each round.
 """
 
 import time
@@ -45,7 +45,9 @@ def main() -> bool:
     for name, seconds in cost.items():
         share = f"{seconds / cost['plain']:.2f} of the plain way"
         print(f"isolation {name:5}  {seconds:.2f} s per cell besides warm-up and window: {share}")
-    print(f"               (bound for group {BOUND:.2f}; {len(STRATEGIES)} cells of 2 ranks, {ROUNDS} rounds)")
+    print(
+        f"               (bound for group {BOUND:.2f}; {len(STRATEGIES)} cells of 2 ranks, {ROUNDS} rounds)"
+    )
     for strategy in STRATEGIES:
         run_id = _run_id(strategy)
         ratio = median(steps_s["group"][run_id]) / median(steps_s["run"][run_id])

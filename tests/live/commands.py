@@ -34,7 +34,9 @@ def sweep_command(spec: Path, store: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "jobs.cli", "sweep", str(spec), "--store", str(store), *flags]
 
 
-def run(command: Sequence[str], *, deadline_s: float = DEADLINE_S, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    command: Sequence[str], *, deadline_s: float = DEADLINE_S, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         cwd=ROOT,

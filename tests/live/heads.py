@@ -27,7 +27,7 @@ class Head:
 
 @contextmanager
 def ray_head(*flags: str, **environment: str) -> Iterator[Head]:
-    """``ray start --head --block`` on loopback with ``flags``, gone with all its processes after the block."""
+    """``ray start --head --block`` on loopback with ``flags``, gone with all its processes after it."""
     ray = shutil.which("ray", path=str(Path(sys.executable).parent))
     assert ray is not None, "there is no `ray` beside this Python"
     # A short one: Ray's sockets are below it, and their paths are bounded.
@@ -77,7 +77,7 @@ def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def _end_strays(folder: str) -> None:
-    """Workers have sessions of their own, so the group's end does not reach them all; they name the folder."""
+    """Workers have sessions of their own, which the group's end does not reach; they name the folder."""
     import psutil
 
     for process in psutil.process_iter(["cmdline", "environ"]):

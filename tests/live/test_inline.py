@@ -44,7 +44,7 @@ def test_torchrun_measures_the_cells_of_its_world_size_and_inline_the_rest(tmp_p
         ("zero2", 2),
     ]
     assert all(row["status"] == "ok" for row in found)
-    assert all(len(row["per_rank"]) == row["world_size"] for row in found)
+    assert all(len(row["per_rank"]["node"]) == row["world_size"] for row in found)
 
 
 def test_a_loss_that_every_rank_sees_ends_no_torchrun(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_node_of_unknown_memory_bounds_nothing() -> None:
 def test_an_accelerator_is_bounded_by_its_own_memory_and_not_by_us() -> None:
     there = group("nvidia", (8,), vendor="nvidia", device=H100)
     found = plan(there, groups=["nvidia"], models=["mistral-7b"], axes={"strategy": ["ddp"]}, limits=limit(1))
-    assert found.memory_limit_bytes == 80 * GB
+    assert found.memory_limit_bytes == 80 * 2**30
     assert found.memory_budget_bytes is None
     assert found.refused
     assert (found.refused.status, found.refused.phase) == ("oom", "predicted")

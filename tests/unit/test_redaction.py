@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.redaction import REDACTED, redacted, without_credentials
+from reporting.redaction import REDACTED, redacted, without_credentials
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,18 @@ _QUERY = re.compile(r"(://[^\s?#]*)\?[^\s#]*")
 REDACTED = "<redacted>"
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable or key of that name may hold one."""
+    return _SECRET_NAME.search(name) is not None
+
+
 def redacted(value: Any, name: str = "") -> Any:
     """``value`` without what a name calls a secret; user info and queries leave URLs."""
     if isinstance(value, dict):
         return {key: redacted(below, key) for key, below in value.items()}
     if isinstance(value, list):
         return [redacted(below, name) for below in value]
-    if value is not None and _SECRET_NAME.search(name):
+    if value is not None and is_secret(name):
         return REDACTED
     return without_credentials(value) if isinstance(value, str) else value
 
