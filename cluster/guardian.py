@@ -35,18 +35,16 @@ def clear(root: str, deadline_s: float = 10.0) -> bool:
     """Whether, within the deadline, no process of the session and no directory was left."""
     deadline = time.monotonic() + deadline_s
     segments: set[str] = set()
-    while members := _members(root):
+    while (members := _members(root)) and time.monotonic() < deadline:
         for pid in members:
             segments |= _segments_of(pid)
         for pid in members:
             _kill(pid)
-        if time.monotonic() > deadline:
-            return False
         time.sleep(0.05)
     for segment in segments:
         Path(segment).unlink(missing_ok=True)
     shutil.rmtree(root, ignore_errors=True)
-    return not Path(root).exists()
+    return not members and not Path(root).exists()
 
 
 def _members(root: str) -> list[int]:
