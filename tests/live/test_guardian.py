@@ -19,7 +19,8 @@ MEMBER = """
 import mmap, signal, sys
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
-kept = [mmap.mmap(open(path, "r+b").fileno(), 0) for path in sys.argv[1:]]
+files = [open(path, "r+b") for path in sys.argv[1:]]
+kept = [mmap.mmap(file.fileno(), 0) for file in files]
 print("up", flush=True)
 signal.pause()
 """
