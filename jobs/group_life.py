@@ -64,6 +64,8 @@ class GroupLife:
             case Beat():
                 return self._note(post, now)
             case Done():
+                # Its numbers are whole, but a rank in trouble will not follow to the next job.
+                self.is_condemned = bool(self._troubles)
                 return [self._finish(post.measurement, now)]
             case Raised() if post.run_id == self.left[0].run_id:
                 self._blame(post.rank, post.failure, now)

@@ -154,14 +154,16 @@ def test_each_job_has_its_own_time() -> None:
     assert running.outcomes() == {"a": "ok"}
 
 
-def test_a_rank_that_breaks_after_its_jobs_result_takes_only_the_group_along() -> None:
-    running = Group()
-    running.start()
-    running.hear(Done(measurement=measurement(run_id="a")), Raised(run_id="a", rank=1, failure=CLOSED))
-    running.judge(now=2)
-    assert running.outcomes() == {"a": "ok"}
-    assert running.life.is_condemned
-    assert running.left == ["b"]
+def test_a_rank_that_breaks_around_its_jobs_result_takes_only_the_group_along() -> None:
+    result, trouble = Done(measurement=measurement(run_id="a")), Raised(run_id="a", rank=1, failure=CLOSED)
+    for posts in ((result, trouble), (trouble, result)):
+        running = Group()
+        running.start()
+        running.hear(*posts)
+        running.judge(now=1 + GRACE_S + 0.1)
+        assert running.outcomes() == {"a": "ok"}
+        assert running.life.is_condemned
+        assert running.left == ["b"]
 
 
 def test_workers_that_do_not_meet_are_named() -> None:
