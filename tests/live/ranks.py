@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 T = TypeVar("T")
 
+_GRACE_S = 2.0
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -34,6 +35,12 @@ class _Place:
     world_size: int
     rendezvous: Path
     deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    error: str = ""
+    value: Any = None
 
 
 def run_ranks(
@@ -73,27 +80,37 @@ def _start(
 
 
 def _collect(pipes: list[Connection], deadline: float) -> list[Any]:
-    values: dict[int, Any] = {}
-    while len(values) < len(pipes):
-        pending = [pipe for rank, pipe in enumerate(pipes) if rank not in values]
+    answers: dict[int, _Answer] = {}
+    while len(answers) < len(pipes):
+        pending = [pipe for rank, pipe in enumerate(pipes) if rank not in answers]
         ready = wait(pending, timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
-            late = [rank for rank in range(len(pipes)) if rank not in values]
-            raise RankFailed(f"ranks {late} were not done in time")
-        for pipe in ready:
-            rank = pipes.index(pipe)  # type: ignore[arg-type] # wait() also takes sockets; these are pipes
-            values[rank] = _receive(rank, pipes[rank])
-    return [values[rank] for rank in range(len(pipes))]
+            break
+        for rank, pipe in enumerate(pipes):
+            if pipe in ready:
+                answers[rank] = _receive(pipe)
+        if any(answer.error for answer in answers.values()):
+            # A failure takes others with it: which one came first is not known, so tell of all.
+            deadline = min(deadline, time.monotonic() + _GRACE_S)
+    _raise_failures(answers, len(pipes))
+    return [answers[rank].value for rank in range(len(pipes))]
 
 
-def _receive(rank: int, pipe: Connection) -> Any:
+def _receive(pipe: Connection) -> _Answer:
     try:
-        error, value = pipe.recv()
+        answer: _Answer = pipe.recv()
     except EOFError:
-        raise RankFailed(f"rank {rank} died without a word") from None
-    if error is not None:
-        raise RankFailed(f"rank {rank} raised:\n{error}")
-    return value
+        return _Answer(error="died without a word")
+    return answer
+
+
+def _raise_failures(answers: dict[int, _Answer], num_ranks: int) -> None:
+    failures = [f"rank {rank} {answer.error}" for rank, answer in answers.items() if answer.error]
+    late = [rank for rank in range(num_ranks) if rank not in answers]
+    if late and not failures:
+        failures.append(f"ranks {late} were not done in time")
+    if failures:
+        raise RankFailed("\n".join(failures))
 
 
 def _be_a_rank(
@@ -102,9 +119,9 @@ def _be_a_rank(
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Also on a machine that has some: the group is gloo's.
     try:
         _join(place)
-        answers.send((None, function(*args)))
+        answers.send(_Answer(value=function(*args)))
     except BaseException:
-        answers.send((traceback.format_exc(), None))
+        answers.send(_Answer(error=f"raised:\n{traceback.format_exc()}"))
     finally:
         answers.close()
         sys.stdout.flush()

@@ -15,8 +15,8 @@ from jobs.training.strategies.native import NativeEngine
 def build(recipe: Recipe, device: torch.device) -> NativeEngine:
     """An engine that reduces every micro-batch: so gradients are only ever held in slices.
 
-    Deferring to the last one would save communication, but keep whole gradients in fp32 meanwhile,
-    which takes more memory than all that the slicing saves at small world sizes.
+    Deferring to the last one would save communication, but keep whole gradients in fp32 meanwhile: at
+    four ranks as much memory as the slices of everything together.
     """
     with torch.device("meta"):
         decoder = Decoder(recipe.model)

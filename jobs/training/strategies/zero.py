@@ -36,6 +36,7 @@ _USUAL_NUM_PARAMETERS = 8_000_000_000
 
 
 def build(recipe: Recipe, device: torch.device) -> "ZeroEngine":
+    """An engine of the recipe's stage. If this fails the process is as it was."""
     _prepare_process(device)
     try:
         return ZeroEngine(_initialize(recipe, device))
@@ -150,10 +151,12 @@ class ZeroEngine:
         )
 
     def close(self) -> None:
-        self._engine.destroy()
-        del self._engine
-        _restore_process()
-        release_memory()
+        try:
+            self._engine.destroy()
+        finally:
+            del self._engine
+            _restore_process()
+            release_memory()
 
 
 # Where the optimizers of stage 1 (in bf16 it has one of its own), 2 and 3 keep them.
