@@ -45,6 +45,7 @@ class _RankWindow:
 
     step_times_s: list[float]
     losses: list[float]
+    num_skipped_updates: int
     h2d_s: float | None
     summary: RankSummary
 
@@ -71,6 +72,7 @@ def measure(job: Job, context: Context) -> Measurement | None:
             engine.close()
     losses = [fmean(of_step) for of_step in zip(*(rank.losses for rank in ranks), strict=True)]
     _check_finite(losses, "of the window")
+    _check_updates(max(rank.num_skipped_updates for rank in ranks))
     if context.rank != 0:
         return None
     return Measurement(
@@ -138,6 +140,7 @@ def _measure_window(
     return _RankWindow(
         step_times_s=step_times_s,
         losses=losses,
+        num_skipped_updates=engine.num_skipped_updates,
         h2d_s=feed.copy_s(),
         summary=_summary(context, step_times_s, losses, resident_before),
     )
@@ -209,6 +212,15 @@ def _check_finite(losses: list[float], where: str) -> None:
         step = f"step {wrong + 1} " if len(losses) > 1 else ""
         raise InvalidLoss(
             f"the loss is {losses[wrong]} {step}{where}; expected a finite number "
+            "(a lower optimizer.lr, or fp32, usually helps)"
+        )
+
+
+def _check_updates(num_skipped: int) -> None:
+    """A step that updates nothing is a fast one, and its loss stays as finite as it was."""
+    if num_skipped:
+        raise InvalidLoss(
+            f"{num_skipped} updates were skipped because gradients were not finite "
             "(a lower optimizer.lr, or fp32, usually helps)"
         )
 

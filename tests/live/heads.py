@@ -36,7 +36,8 @@ def ray_head(*flags: str, **environment: str) -> Iterator[Head]:
     head = Head(address=f"127.0.0.1:{port}", dashboard=f"http://127.0.0.1:{dashboard_port}", ray=ray)
     command = [ray, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"]
     command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}", f"--temp-dir={folder}"]
-    command += ["--ray-client-server-port=0", "--disable-usage-stats", *flags]
+    command += [f"--ray-client-server-port={_free_port()}", f"--dashboard-agent-listen-port={_free_port()}"]
+    command += ["--disable-usage-stats", *flags]
     log = Path(folder) / "head.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -46,8 +47,9 @@ def ray_head(*flags: str, **environment: str) -> Iterator[Head]:
         _wait_for(dashboard_port, process, log)
         yield head
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=30)
         _end_strays(folder)
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -45,6 +45,10 @@ class Engine(Protocol):
     @property
     def grad_norm(self) -> Tensor | None: ...
 
+    @property
+    def num_skipped_updates(self) -> int:
+        """How many calls of ``update`` changed nothing, because gradients were not finite."""
+
     def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
         """Forward and backward of one micro-batch; the loss, detached, still on the device."""
 

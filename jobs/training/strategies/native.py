@@ -21,6 +21,7 @@ class NativeEngine:
         defer: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.grad_norm: Tensor | None = None
+        self.num_skipped_updates = 0  # What is not finite goes on into the weights and shows in the loss.
         self._model = model
         self._defer = defer
         self._grad_accum = recipe.grad_accum

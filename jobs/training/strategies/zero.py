@@ -140,6 +140,10 @@ class ZeroEngine:
         norm = self._engine.get_global_grad_norm()
         return None if norm is None else torch.as_tensor(norm)
 
+    @property
+    def num_skipped_updates(self) -> int:
+        return int(self._engine.skipped_steps)
+
     def footprint(self) -> Footprint:
         parameters = list(_parameters(self._engine))
         masters = list(_held(self._engine.optimizer, _MASTERS))
