@@ -59,9 +59,10 @@ def test_in_bf16_every_strategy_loses_as_ddp_does_up_to_its_rounding(
 ) -> None:
     course = on_two_ranks[recipe_for(strategy, world_size=2, precision="bf16")]
     ddp = on_two_ranks[recipe_for("ddp", world_size=2, precision="bf16")]
-    # The first loss depends on nothing that was summed up in another order.
-    assert course.losses[0] == ddp.losses[0]
-    assert course.losses == pytest.approx(ddp.losses, rel=0, abs=2e-4)
+    # Up to the first update nothing is rounded that was summed up in another order. Then the least
+    # difference flips bf16 roundings: ddp itself moves by 2e-4 if its clip norm is 1.0000001.
+    assert course.losses[:2] == pytest.approx(ddp.losses[:2], rel=0, abs=1e-5)
+    assert course.losses == pytest.approx(ddp.losses, rel=0, abs=1e-3)
     in_fp32 = on_two_ranks[recipe_for(strategy, world_size=2)]
     assert course.losses[0] != in_fp32.losses[0]
 
