@@ -146,7 +146,7 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         gpu_info=_devices(measured),
         performance_metrics=_performance(recipe.grad_accum, measured, per_device),
         memory_metrics=memory,
-        loss_metrics=_losses(measured.losses),
+        loss_metrics=_losses(measured),
         metrics={name: _metric(metric, recipe, measured) for name, metric in METRICS.items()},
         per_rank=_ranks(measured.ranks),
         raw_step_times=tuple(round(seconds, 6) for seconds in measured.step_times_s),
@@ -221,9 +221,15 @@ def _memory(plan: Plan, ranks: tuple[RankSummary, ...]) -> MemoryRecord:
     )
 
 
-def _losses(losses: tuple[float, ...]) -> LossRecord:
-    last_tenth = losses[-max(1, len(losses) // 10) :]
-    return LossRecord(first=losses[0], last=losses[-1], median_last_tenth=median(last_tenth))
+def _losses(measured: Measurement) -> LossRecord:
+    losses = measured.losses
+    return LossRecord(
+        first=losses[0],
+        last=losses[-1],
+        median_last_tenth=median(losses[-max(1, len(losses) // 10) :]),
+        reference_step=measured.reference_step,
+        reference=measured.reference_loss,
+    )
 
 
 def _ranks(ranks: tuple[RankSummary, ...]) -> RanksRecord:

@@ -82,9 +82,13 @@ class MemoryRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossRecord:
+    """Of the window, which begins where the warm-up ended; and of one step that all runs of a sweep share."""
+
     first: float
     last: float
     median_last_tenth: float
+    reference_step: int
+    reference: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

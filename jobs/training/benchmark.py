@@ -35,8 +35,12 @@ WARMUP_RULE = "rolling_median_5_within_1pct_max_50"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Warmup:
+    """``reference_loss`` is the one of ``reference_step``, over all ranks."""
+
     steps: int
     median_step_s: float
+    reference_step: int
+    reference_loss: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,7 @@ def measure(job: Job, context: Context) -> Measurement | None:
     _enter(context, "setup", 0)
     _prove_devices(job, context)
     started = time.perf_counter()
+    host_memory.return_large_pieces()
     resident_before = host_memory.reset_peak()
     with host_memory.budget(job.memory_budget_bytes):
         engine = build(job.recipe, context.device)
@@ -82,6 +87,8 @@ def measure(job: Job, context: Context) -> Measurement | None:
         window_s=max(rank.summary.total_s for rank in ranks),
         step_times_s=tuple(map(max, zip(*(rank.step_times_s for rank in ranks), strict=True))),
         losses=tuple(losses),
+        reference_step=warmup.reference_step,
+        reference_loss=warmup.reference_loss,
         ranks=tuple(rank.summary for rank in ranks),
         h2d_bytes_per_step=feed.bytes_per_step,
         h2d_s_per_step=_slowest_copies(ranks),
@@ -115,17 +122,24 @@ def _warm_up(job: Job, context: Context, engine: Engine, feed: Feed) -> _Warmup:
     _enter(context, "warmup", job.window.warmup)
     timer = HostTimer()
     timer.mark()
+    reference_step = max(1, job.window.warmup)
+    losses: list[Tensor] = []
     num_steps, done = 0, False
     while not done:
-        loss = train_step(engine, feed.of_step(num_steps))
+        losses.append(train_step(engine, feed.of_step(num_steps)))
         _synchronize(context.device)
         timer.mark()
         num_steps += 1
         times = timer.step_times_s()
         _beat(context, num_steps, times[-1])
         done = num_steps >= job.window.warmup and _from_rank_0(_warm_enough(times))
-    _check_finite([fmean(_all_gather(loss.item(), context))], "after the warm-up")
-    return _Warmup(steps=num_steps, median_step_s=_from_rank_0(median(times[-ROLLING:])))
+    _check_finite([fmean(_all_gather(losses[-1].item(), context))], "after the warm-up")
+    return _Warmup(
+        steps=num_steps,
+        median_step_s=_from_rank_0(median(times[-ROLLING:])),
+        reference_step=reference_step,
+        reference_loss=fmean(_all_gather(losses[reference_step - 1].item(), context)),
+    )
 
 
 def _warm_enough(times: list[float]) -> bool:

@@ -69,7 +69,9 @@ class Environment:
 class Measurement:
     """One run's numbers. Step times are the maxima over ranks, losses the means over ranks.
 
-    ``window_s`` is the slowest rank's total. ``h2d_*`` are None where nothing is copied.
+    ``window_s`` is the slowest rank's total. ``h2d_*`` are None where nothing is copied. The window's losses
+    begin where the warm-up happened to end; ``reference_loss`` is the one of a step that every run of a
+    sweep passes, so it can be compared between strategies.
     """
 
     run_id: str
@@ -78,6 +80,8 @@ class Measurement:
     window_s: float
     step_times_s: tuple[float, ...]
     losses: tuple[float, ...]
+    reference_step: int
+    reference_loss: float
     ranks: tuple[RankSummary, ...]
     h2d_bytes_per_step: int | None
     h2d_s_per_step: float | None

@@ -100,6 +100,8 @@ def measurement(
         "window_s": step_s * num_steps,
         "step_times_s": (step_s,) * num_steps,
         "losses": tuple(6.5 - 0.1 * step for step in range(num_steps)),
+        "reference_step": 5,
+        "reference_loss": 6.25,
         "ranks": tuple(rank_summary(rank) for rank in range(num_ranks)),
         "h2d_bytes_per_step": None,
         "h2d_s_per_step": None,
