@@ -1,10 +1,10 @@
 """How much memory one rank of a training will need at its peak, from theory. Needs no torch.
 
-A step peaks at one of two moments: as its last backward pass starts, when all activations are there, or as
-that pass ends, when all gradients are. Both are summed up, the larger one is the prediction.
+A step peaks at one of three moments: as its last backward pass starts, when all activations are there; as
+that pass ends, when all gradients are; or as the update runs. The largest of the three is predicted.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import assert_never
 
 from jobs.training.job import Recipe
@@ -18,10 +18,14 @@ _ZERO_USUAL_PARAMETERS = 8e9
 _ZERO_REDUCE_BUCKET = 5e8
 _ZERO_MAX_LIVE = 1e9
 
-# glibc's heap reuses a freed piece badly for one of the same size, since torch asks for aligned ones.
-# Measured (glibc 2.36) it holds 10 % more than is live under ddp and 40 % under fsdp, which frees and
-# takes most.
-_HEAP_SLACK = 0.25
+# glibc's heap can't reuse a freed piece for one of the same size, since torch asks for aligned ones. Measured
+# (glibc 2.36, ``host_memory.return_large_pieces``) it holds 5-20 % more than is live, and 25-40 % more where
+# each block's weights are taken and freed twice in every pass.
+_HEAP_SLACK = 0.15
+_HEAP_SLACK_GATHERING = 0.30
+# What a process that never trained before loads and touches of its libraries, DeepSpeed's among them.
+_HOST_FIXED_BYTES = 70_000_000
+_HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
 # The caching allocator's own loss to pieces that no later request fits.
 _DEVICE_SLACK = 0.05
 # What no allocator counts: the context with its kernels, and the buffers of the collectives.
@@ -53,21 +57,26 @@ class MemoryPrediction:
 def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
     """The peak of a rank's memory: on a CPU its growth above an idle worker, else the device's use."""
     state = _state(recipe)
-    starts = _prediction(
-        state,
-        state.as_backward_starts,
-        activations=_activations(recipe, on_cpu),
-        logits=_logits(recipe),
-        on_cpu=on_cpu,
+    starts = replace(
+        state.as_backward_starts, activations=_activations(recipe, on_cpu), logits=_logits(recipe)
     )
-    ends = _prediction(state, state.as_backward_ends, activations=0, logits=0, on_cpu=on_cpu)
-    return max(starts, ends, key=lambda moment: moment.total)
+    peak = max(starts, state.as_backward_ends, state.as_update_runs, key=lambda moment: moment.total)
+    live = _prediction(state, peak)
+    return replace(live, overhead=round(_overhead(recipe, live.total, on_cpu)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
+    """What comes and goes within a step, in bytes."""
+
     gradients: float
     working: float
+    activations: float = 0
+    logits: float = 0
+
+    @property
+    def total(self) -> float:
+        return self.gradients + self.working + self.activations + self.logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,27 +88,28 @@ class _State:
     moments: float
     as_backward_starts: _Moment
     as_backward_ends: _Moment
+    as_update_runs: _Moment
 
 
-def _prediction(
-    state: _State, moment: _Moment, *, activations: float, logits: float, on_cpu: bool
-) -> MemoryPrediction:
-    changing = moment.gradients + moment.working + activations + logits
-    steady = state.parameters + state.masters + state.moments
-    if on_cpu:
-        overhead = _HEAP_SLACK * (steady + changing)
-    else:
-        overhead = _DEVICE_FIXED_BYTES + _DEVICE_SLACK * (steady + changing)
+def _prediction(state: _State, moment: _Moment) -> MemoryPrediction:
     return MemoryPrediction(
         parameters=round(state.parameters),
         masters=round(state.masters),
         gradients=round(moment.gradients),
         moments=round(state.moments),
         working=round(moment.working),
-        activations=round(activations),
-        logits=round(logits),
-        overhead=round(overhead),
+        activations=round(moment.activations),
+        logits=round(moment.logits),
+        overhead=0,
     )
+
+
+def _overhead(recipe: Recipe, live_bytes: int, on_cpu: bool) -> float:
+    if not on_cpu:
+        return _DEVICE_FIXED_BYTES + _DEVICE_SLACK * live_bytes
+    slack = _HEAP_SLACK_GATHERING if recipe.strategy in ("fsdp", "zero3") else _HEAP_SLACK
+    fixed = _HOST_FIXED_DEEPSPEED_BYTES if recipe.strategy.startswith("zero") else _HOST_FIXED_BYTES
+    return fixed + slack * live_bytes
 
 
 def _state(recipe: Recipe) -> _State:
@@ -131,6 +141,7 @@ def _ddp(recipe: Recipe) -> _State:
         moments=2 * whole,
         as_backward_starts=_Moment(gradients=whole + sums, working=copies),
         as_backward_ends=_Moment(gradients=whole, working=_embedding_gradient(recipe)),
+        as_update_runs=_Moment(gradients=whole, working=0),
     )
 
 
@@ -150,39 +161,38 @@ def _fsdp(recipe: Recipe) -> _State:
         moments=2 * slices,
         as_backward_starts=_Moment(gradients=slices if recipe.grad_accum > 1 else 0, working=root + blocks),
         as_backward_ends=_Moment(gradients=slices, working=root + root_gradients),
+        as_update_runs=_Moment(gradients=slices, working=0),
     )
 
 
 def _zero1(recipe: Recipe) -> _State:
     """Whole parameters and gradients; a slice of the fp32 masters and of the moments."""
     size, slices = recipe.model.num_parameters, _zero_slices(recipe)
-    pending = _compute(recipe) * size if recipe.grad_accum > 1 else 0
-    if recipe.precision == "fp32":
-        before, after = pending, _FP32 * size + slices
-    else:
-        # It sums up all of them in fp32, and keeps those of the latest pass.
-        before, after = _FP32 * size + pending, _FP32 * size + _compute(recipe) * size
+    latest = _compute(recipe) * size
+    # In bf16 there are sums of all of them in fp32 beside the latest pass's own.
+    sums = 0 if recipe.precision == "fp32" else _FP32 * size
+    bucket = _zero_bucket(recipe)
     return _State(
         parameters=_compute(recipe) * size,
         masters=slices,
         moments=2 * slices,
-        as_backward_starts=_Moment(gradients=before, working=_zero_bucket(recipe)),
-        as_backward_ends=_Moment(gradients=after, working=_zero_bucket(recipe)),
+        as_backward_starts=_Moment(gradients=sums + (latest if recipe.grad_accum > 1 else 0), working=bucket),
+        as_backward_ends=_Moment(gradients=sums + latest + slices, working=bucket),
+        as_update_runs=_Moment(gradients=sums + 2 * slices, working=0),
     )
 
 
 def _zero2(recipe: Recipe) -> _State:
     """As stage 1, but of the gradients too only a slice stays."""
-    slices = _zero_slices(recipe)
+    slices, bucket = _zero_slices(recipe), _zero_bucket(recipe)
     return _State(
         parameters=_compute(recipe) * recipe.model.num_parameters,
         masters=slices,
         moments=2 * slices,
-        as_backward_starts=_Moment(
-            gradients=slices if recipe.grad_accum > 1 else 0, working=_zero_bucket(recipe)
-        ),
-        # The update flattens them into a copy.
-        as_backward_ends=_Moment(gradients=2 * slices, working=_zero_bucket(recipe)),
+        as_backward_starts=_Moment(gradients=slices if recipe.grad_accum > 1 else 0, working=bucket),
+        as_backward_ends=_Moment(gradients=slices, working=bucket + _embedding_gradient(recipe)),
+        # It flattens them into a copy.
+        as_update_runs=_Moment(gradients=2 * slices, working=0),
     )
 
 
@@ -190,16 +200,15 @@ def _zero3(recipe: Recipe) -> _State:
     """Everything in slices; whole are as many parameters as the limit of live ones allows."""
     model, slices = recipe.model, _zero_slices(recipe)
     max_live = max(_zero_share(model) * _ZERO_MAX_LIVE, model.num_embedding_parameters)
-    live = _compute(recipe) * min(max_live, model.num_parameters)
+    working = _compute(recipe) * min(max_live, model.num_parameters) + _zero_bucket(recipe)
     return _State(
         parameters=_compute(recipe) * model.num_parameters / recipe.world_size,
         masters=slices,
         moments=2 * slices,
-        # One buffer that is made once.
-        as_backward_starts=_Moment(gradients=slices, working=live + _zero_bucket(recipe)),
-        as_backward_ends=_Moment(
-            gradients=2 * slices, working=live + _zero_bucket(recipe) + _embedding_gradient(recipe)
-        ),
+        # Gradients have a buffer for good.
+        as_backward_starts=_Moment(gradients=slices, working=working),
+        as_backward_ends=_Moment(gradients=slices, working=working + _embedding_gradient(recipe)),
+        as_update_runs=_Moment(gradients=2 * slices, working=0),
     )
 
 

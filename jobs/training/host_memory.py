@@ -14,6 +14,10 @@ _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 
+# As malloc.h numbers it.
+_M_MMAP_THRESHOLD = -3
+_LARGE_BYTES = 4 * 2**20
+
 
 def resident_bytes() -> int:
     return _status("VmRSS")
@@ -45,6 +49,17 @@ def budget(extra_bytes: int | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def return_large_pieces() -> None:
+    """From now on a freed piece of 4 MiB or more goes back to the system at once.
+
+    glibc raises that bound to 32 MiB by itself, and a process that gathers and frees weights then holds
+    up to twice what is live. A lower one would make every small step pay for fresh pages.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def give_back_freed_memory() -> None:
