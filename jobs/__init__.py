@@ -4,7 +4,7 @@ Reading order: ``sweep`` (the entry) and ``cli``, whose ``arguments`` lead to ``
 a page. It reads a ``spec`` (``errors`` say what is wrong with one), makes its ``grid`` of cells, a
 ``plan`` of each with its predicted ``memory``, ``queues`` of ``sessions``, and hands them to one of the
 ``executors``: ``launch`` (Ray: ``claims``, a ``board``, the ``group_life`` and its ``progress``) or
-``inline`` (this process). The ``bookkeeper`` turns what they tell into rows (``record``, ``metrics``, ``source``)
-among the ``results`` in the store and shows them on the ``display``; at the end ``scoreboard`` and ``tables``
-say how it went. ``training`` is what happens in a worker.
+``inline`` (this process). The ``bookkeeper`` turns what they tell into rows (``record``, ``metrics``,
+``source``) among the ``results`` in the store and shows them on the ``display``; at the end ``scoreboard``
+and ``tables`` say how it went. ``training`` is what happens in a worker.
 """

@@ -35,9 +35,7 @@ def environment_of(device: torch.device) -> Environment:
 def relevant_variables(variables: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
     """Those that change how training runs, at most 40 of 200 letters; never one that may be a secret."""
     names = [name for name in sorted(variables) if _RELEVANT.fullmatch(name) and not is_secret(name)]
-    return {
-        name: without_credentials(variables[name])[:_MAX_VALUE_CHARS] for name in names[:_MAX_VARIABLES]
-    }
+    return {name: without_credentials(variables[name])[:_MAX_VALUE_CHARS] for name in names[:_MAX_VARIABLES]}
 
 
 def _version(package: str) -> str | None:
