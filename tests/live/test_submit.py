@@ -3,22 +3,25 @@
 import subprocess
 from pathlib import Path
 
-from tests.live.commands import DEADLINE_S, QUICK, files, rows, run, sweep_command, write_spec
+from tests.live.commands import DEADLINE_S, QUICK, ROOT, files, rows, run, sweep_command, write_spec
 from tests.live.heads import Head, ray_head
 
 
-def test_a_submitted_sweep_leaves_its_rows_and_the_second_form_finds_them(tmp_path: Path) -> None:
+def test_a_submitted_sweep_leaves_its_rows_and_the_other_forms_find_them(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with ray_head("--num-cpus=2", LONGHAUL_HOME=str(home)) as head:
         spec = write_spec(tmp_path, QUICK.replace("world_size: [1]", "world_size: [1, 2]"))
 
         first = _submit(head, "python", "jobs/sweep.py", str(spec))
         second = _submit(head, "jobs/sweep.py", str(spec))
+        # Without a working directory: from a tree that is installed where the head is.
+        third = _submit(head, str(ROOT / "jobs" / "sweep.py"), str(spec), upload=False)
 
     assert first.returncode == 0, first.stdout + first.stderr
     assert "4/4 runs" in first.stdout
-    assert second.returncode == 0, second.stdout + second.stderr
-    assert "runs," not in second.stdout, "the second form measured again"
+    for again in (second, third):
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert "runs," not in again.stdout, "it measured again"
     # A relative store of a job is below LONGHAUL_HOME: the job's own directory is temporary.
     assert [row["status"] for row in rows(home / "results")] == ["ok"] * 4
     assert len(files(home / "results")) == 5
@@ -37,6 +40,7 @@ def test_a_cluster_without_devices_is_named_as_such(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def _submit(head: Head, *entrypoint: str) -> "subprocess.CompletedProcess[str]":
-    command = [head.ray, "job", "submit", f"--address={head.dashboard}", "--working-dir=."]
+def _submit(head: Head, *entrypoint: str, upload: bool = True) -> "subprocess.CompletedProcess[str]":
+    command = [head.ray, "job", "submit", f"--address={head.dashboard}"]
+    command += ["--working-dir=."] if upload else []
     return run([*command, "--", *entrypoint], deadline_s=DEADLINE_S, RAY_AUTH_MODE="disabled")
