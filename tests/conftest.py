@@ -1,6 +1,7 @@
-"""What all tests share: golden files."""
+"""What all tests share: golden files, and Ctrl-C that works."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from hypothesis import settings
 # A shared machine may hold a test up at any moment; what must be fast is measured by `make bench`.
 settings.register_profile("longhaul", deadline=None, max_examples=40)
 settings.load_profile("longhaul")
+
+# A shell starts background jobs with Ctrl-C ignored, and their children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _GOLDEN = Path(__file__).parent / "golden"
 
