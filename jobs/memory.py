@@ -18,12 +18,11 @@ _ZERO_USUAL_PARAMETERS = 8e9
 _ZERO_REDUCE_BUCKET = 5e8
 _ZERO_MAX_LIVE = 1e9
 
-# glibc's heap can't reuse a freed piece for one of the same size, since torch asks for aligned ones, so it
-# holds more than is live. Measured (glibc 2.36, ``host_memory.return_large_pieces``): 5-10 % more under ddp,
-# whose state and buckets stay where they are, and 25-45 % where gathered weights, slices and flat copies
-# come and go.
-_HEAP_SLACK_DDP = 0.10
-_HEAP_SLACK = 0.35
+# glibc's heap can't reuse a freed piece for one of the same size, since torch asks for aligned ones. Measured
+# (glibc 2.36, ``host_memory.return_large_pieces``) it holds 5-20 % more than is live, and 25-40 % more where
+# each block's weights are taken and freed twice in every pass.
+_HEAP_SLACK = 0.15
+_HEAP_SLACK_GATHERING = 0.30
 # What a process that never trained before loads and touches of its libraries, DeepSpeed's among them.
 _HOST_FIXED_BYTES = 70_000_000
 _HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
@@ -108,7 +107,7 @@ def _prediction(state: _State, moment: _Moment) -> MemoryPrediction:
 def _overhead(recipe: Recipe, live_bytes: int, on_cpu: bool) -> float:
     if not on_cpu:
         return _DEVICE_FIXED_BYTES + _DEVICE_SLACK * live_bytes
-    slack = _HEAP_SLACK_DDP if recipe.strategy == "ddp" else _HEAP_SLACK
+    slack = _HEAP_SLACK_GATHERING if recipe.strategy in ("fsdp", "zero3") else _HEAP_SLACK
     fixed = _HOST_FIXED_DEEPSPEED_BYTES if recipe.strategy.startswith("zero") else _HOST_FIXED_BYTES
     return fixed + slack * live_bytes
 
@@ -141,7 +140,7 @@ def _ddp(recipe: Recipe) -> _State:
         masters=0,
         moments=2 * whole,
         as_backward_starts=_Moment(gradients=whole + sums, working=copies),
-        as_backward_ends=_Moment(gradients=whole + sums, working=_embedding_gradient(recipe)),
+        as_backward_ends=_Moment(gradients=whole, working=_embedding_gradient(recipe)),
         as_update_runs=_Moment(gradients=whole, working=0),
     )
 
@@ -154,14 +153,14 @@ def _fsdp(recipe: Recipe) -> _State:
     root = _compute(recipe) * root_size
     # The one at work and the next one on its way, as it arrives and as it is laid out.
     blocks = 3 * _compute(recipe) * model.num_block_parameters
-    # Its gradients are reduced last and together: whole, and in fp32 on their way, and the slice that comes.
-    reduced = root + _FP32 * root_size * (1 + 1 / recipe.world_size)
+    # Its gradients are reduced last and together: whole, and once more in fp32 on their way.
+    root_gradients = root + _FP32 * root_size
     return _State(
         parameters=slices,
         masters=0,
         moments=2 * slices,
         as_backward_starts=_Moment(gradients=slices if recipe.grad_accum > 1 else 0, working=root + blocks),
-        as_backward_ends=_Moment(gradients=slices, working=root + max(reduced, _embedding_gradient(recipe))),
+        as_backward_ends=_Moment(gradients=slices, working=root + root_gradients),
         as_update_runs=_Moment(gradients=slices, working=0),
     )
 
@@ -178,8 +177,8 @@ def _zero1(recipe: Recipe) -> _State:
         masters=slices,
         moments=2 * slices,
         as_backward_starts=_Moment(gradients=sums + (latest if recipe.grad_accum > 1 else 0), working=bucket),
-        as_backward_ends=_Moment(gradients=sums + latest, working=bucket + _embedding_gradient(recipe)),
-        as_update_runs=_Moment(gradients=sums + slices, working=_zero_update(recipe)),
+        as_backward_ends=_Moment(gradients=sums + latest + slices, working=bucket),
+        as_update_runs=_Moment(gradients=sums + 2 * slices, working=0),
     )
 
 
@@ -192,7 +191,8 @@ def _zero2(recipe: Recipe) -> _State:
         moments=2 * slices,
         as_backward_starts=_Moment(gradients=slices if recipe.grad_accum > 1 else 0, working=bucket),
         as_backward_ends=_Moment(gradients=slices, working=bucket + _embedding_gradient(recipe)),
-        as_update_runs=_Moment(gradients=slices, working=_zero_update(recipe)),
+        # It flattens them into a copy.
+        as_update_runs=_Moment(gradients=2 * slices, working=0),
     )
 
 
@@ -201,16 +201,14 @@ def _zero3(recipe: Recipe) -> _State:
     model, slices = recipe.model, _zero_slices(recipe)
     max_live = max(_zero_share(model) * _ZERO_MAX_LIVE, model.num_embedding_parameters)
     working = _compute(recipe) * min(max_live, model.num_parameters) + _zero_bucket(recipe)
-    # A matrix larger than the bucket is reduced by itself, from a flat copy.
-    last = _embedding_gradient(recipe, is_flattened=True)
     return _State(
         parameters=_compute(recipe) * model.num_parameters / recipe.world_size,
         masters=slices,
         moments=2 * slices,
         # Gradients have a buffer for good.
         as_backward_starts=_Moment(gradients=slices, working=working),
-        as_backward_ends=_Moment(gradients=slices, working=working + last),
-        as_update_runs=_Moment(gradients=slices, working=slices),
+        as_backward_ends=_Moment(gradients=slices, working=working + _embedding_gradient(recipe)),
+        as_update_runs=_Moment(gradients=2 * slices, working=0),
     )
 
 
@@ -223,26 +221,14 @@ def _zero_bucket(recipe: Recipe) -> float:
     return _FP32 * _zero_share(recipe.model) * _ZERO_REDUCE_BUCKET
 
 
-def _zero_update(recipe: Recipe) -> float:
-    """Either the flat copy of its gradients that a rank steps with, or the fp64 one for a matrix' norm."""
-    largest = min(recipe.model.num_embedding_parameters, recipe.model.num_parameters / recipe.world_size)
-    return max(_zero_slices(recipe), 2 * _FP32 * largest)
-
-
 def _zero_share(model: ModelConfig) -> float:
     return min(1.0, model.num_parameters / _ZERO_USUAL_PARAMETERS)
 
 
-def _embedding_gradient(recipe: Recipe, *, is_flattened: bool = False) -> float:
-    """The largest matrix' gradient, computed last of all.
-
-    Tied, the head's waits for the lookup's, and their sum is a third piece. bf16's is turned into fp32.
-    """
-    num_pieces = 3 if recipe.model.tied_embeddings else 1
-    computed = num_pieces * _compute(recipe)
-    turned = _compute(recipe) + (0 if recipe.precision == "fp32" else _FP32)
-    reduced = turned + (_FP32 if is_flattened else 0)
-    return recipe.model.num_embedding_parameters * max(computed, reduced)
+def _embedding_gradient(recipe: Recipe) -> float:
+    """The largest matrix' gradient, last to be computed. Tied, the head's waits for the lookup's."""
+    whole = _compute(recipe) * recipe.model.num_embedding_parameters
+    return 2 * whole if recipe.model.tied_embeddings else whole
 
 
 def _activations(recipe: Recipe, on_cpu: bool) -> float:

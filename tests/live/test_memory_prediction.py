@@ -53,30 +53,9 @@ def test_a_worker_grows_by_what_was_predicted(strategy: Strategy, model: str, tm
     assert predicted.total == pytest.approx(growth, rel=0.25)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_theory_is_exact_where_the_heap_takes_no_more_than_is_live(
-    strategy: Strategy, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each piece of more than 64 KiB is the system's own, and libraries were loaded before: no overhead."""
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(64 * 1024))
-    recipe = recipe_for("qwen-mini", strategy, grad_accum=2, precision=precision, seq_len=96)
-    growth = max(run_ranks(grow_again, recipe, num_ranks=2, tmp_path=tmp_path, deadline_s=DEADLINE_S))
-    predicted = predict_memory(recipe, on_cpu=True)
-    print(row(recipe, predicted, growth))
-    assert predicted.total - predicted.overhead == pytest.approx(growth, rel=0.1)
-
-
 def grow(recipe: Recipe) -> int:
     """Runs on a rank that never trained before, as a run's worker does."""
     host_memory.return_large_pieces()
-    return train(recipe)
-
-
-def grow_again(recipe: Recipe) -> int:
-    """Runs on a rank; what a first training loads and touches doesn't count."""
-    rehearsal = recipe_for("llama-tiny", recipe.strategy, precision=recipe.precision, seq_len=16)
-    train(rehearsal)
     return train(recipe)
 
 
