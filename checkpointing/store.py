@@ -10,12 +10,16 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EDQUOT, ENOSPC, EROFS
+from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 _SEGMENT = re.compile(r"(?!\.)[A-Za-z0-9._+=@-]{1,200}")
 # What a file system says where no object of that name is: a folder is none, nor has an object any below it.
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_FULL = (ENOSPC, EDQUOT)
+_DENIED = (EROFS,)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -27,12 +31,23 @@ class Unavailable(StoreError):
     """The store did not do it now; doing it again later may work."""
 
 
+class Full(Unavailable):
+    """No room: doing it again helps once something was deleted."""
+
+
+class Denied(Unavailable):
+    """Not allowed to, now: credentials that are wrong or ran out, or a place that can only be read."""
+
+
 class Conflict(StoreError):
     """``create`` found the name taken: another writer was first."""
 
 
 class Missing(StoreError):
     """No object of that name."""
+
+
+Buffer = bytes | memoryview
 
 
 class Store(Protocol):
@@ -43,16 +58,23 @@ class Store(Protocol):
     def probe(self) -> None:
         """Raises ``StoreError`` unless objects can be written here."""
 
-    def put(self, name: str, data: bytes) -> None: ...
+    def put(self, name: str, data: Buffer) -> None: ...
 
-    def create(self, name: str, data: bytes) -> None: ...
+    def create(self, name: str, data: Buffer) -> None: ...
 
     def get(self, name: str) -> bytes: ...
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """All names below the folder ``prefix``, in no order; nothing where there is no such folder."""
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        """Fills ``into`` with the bytes from ``start`` on; how many there were, fewer only at the end."""
 
-    def delete(self, name: str) -> None: ...
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        """All names below the folder ``prefix`` that sort behind ``after``, in no order.
+
+        Nothing where there is no such folder. One request per thousand names or so.
+        """
+
+    def delete(self, name: str) -> None:
+        """What is not there is deleted already."""
 
 
 def open_store(url: str, *, base: Path | None = None) -> Store:
@@ -103,7 +125,7 @@ class LocalStore:
                 "choose another with --store"
             ) from error
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: Buffer) -> None:
         target = self._path(name)
         with self._as_store_errors(name):
             _make_directory(target.parent)
@@ -111,7 +133,7 @@ class LocalStore:
                 temporary.replace(target)
             _sync_directory(target.parent)
 
-    def create(self, name: str, data: bytes) -> None:
+    def create(self, name: str, data: Buffer) -> None:
         target = self._path(name)
         with self._as_store_errors(name):
             _make_directory(target.parent)
@@ -130,14 +152,24 @@ class LocalStore:
             except _NO_OBJECT as error:
                 raise Missing(f"store: {name} does not exist") from error
 
-    def list(self, prefix: str) -> Iterator[str]:
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        path = self._path(name)
+        with self._as_store_errors(name):
+            try:
+                with path.open("rb", buffering=0) as file:
+                    file.seek(start)
+                    return _read_all(file, into)
+            except _NO_OBJECT as error:
+                raise Missing(f"store: {name} does not exist") from error
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         folder = self._path(prefix)
         with self._as_store_errors(prefix):
             for directory, _, files in os.walk(folder, onerror=_raise_unless_gone):
                 relative = Path(directory).relative_to(self.root)
                 names = (str(PurePosixPath(relative / file)) for file in files)
                 # What else lies there, half written or copied by hand, is no object.
-                yield from (name for name in names if is_name(name))
+                yield from (name for name in names if name > after and is_name(name))
 
     def delete(self, name: str) -> None:
         path = self._path(name)
@@ -149,13 +181,12 @@ class LocalStore:
         return self.root / check_name(name)
 
     @contextmanager
-    def _temporary(self, folder: Path, data: bytes) -> Iterator[Path]:
+    def _temporary(self, folder: Path, data: Buffer) -> Iterator[Path]:
         """``data`` on the disk under a name that is no object's; it is gone afterwards."""
         path = folder / f".tmp-{secrets.token_hex(8)}"
         try:
-            with path.open("xb") as file:
-                file.write(data)
-                file.flush()
+            with path.open("xb", buffering=0) as file:
+                _write_all(file, memoryview(data))
                 os.fsync(file.fileno())
             yield path
         finally:
@@ -167,7 +198,7 @@ class LocalStore:
         try:
             yield
         except OSError as error:
-            raise Unavailable(
+            raise _kind_of(error)(
                 f"store: {self.root}: {name}: {error.strerror or error}; "
                 "mend it, or choose another with --store"
             ) from error
@@ -184,15 +215,15 @@ class MemoryStore:
     def probe(self) -> None:
         return None
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: Buffer) -> None:
         with self._lock:
-            self._objects[check_name(name)] = data
+            self._objects[check_name(name)] = bytes(data)
 
-    def create(self, name: str, data: bytes) -> None:
+    def create(self, name: str, data: Buffer) -> None:
         with self._lock:
             if check_name(name) in self._objects:
                 raise Conflict(f"store: {name} exists already")
-            self._objects[name] = data
+            self._objects[name] = bytes(data)
 
     def get(self, name: str) -> bytes:
         try:
@@ -200,15 +231,40 @@ class MemoryStore:
         except KeyError as error:
             raise Missing(f"store: {name} does not exist") from error
 
-    def list(self, prefix: str) -> Iterator[str]:
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        found = self.get(name)[start : start + len(into)]
+        into[: len(found)] = found
+        return len(found)
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         folder = check_name(prefix) + "/"
         with self._lock:
             names = list(self._objects)
-        yield from (name for name in names if name.startswith(folder))
+        yield from (name for name in names if name.startswith(folder) and name > after)
 
     def delete(self, name: str) -> None:
         with self._lock:
             self._objects.pop(check_name(name), None)
+
+
+def _read_all(file: FileIO, into: memoryview) -> int:
+    """The system may give less at a time than was asked for."""
+    done = 0
+    while done < len(into) and (count := file.readinto(into[done:])):
+        done += count
+    return done
+
+
+def _write_all(file: FileIO, data: memoryview) -> None:
+    """As above: one call writes at most 2 GiB."""
+    while data:
+        data = data[file.write(data) :]
+
+
+def _kind_of(error: OSError) -> type[Unavailable]:
+    if error.errno in _FULL:
+        return Full
+    return Denied if isinstance(error, PermissionError) or error.errno in _DENIED else Unavailable
 
 
 def _make_directory(folder: Path) -> None:

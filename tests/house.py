@@ -41,7 +41,10 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "rich": ("jobs.display",),
     "psutil": ("cluster.machine",),
     "pynvml": ("cluster.machine", "cluster.telemetry", "jobs.training.environment"),
-    "numpy": ("reporting.statistics",),
+    "numpy": ("reporting.statistics", "jobs.training.randomness"),
+    "obstore": ("checkpointing.objects",),
+    "boto3": ("checkpointing.objects",),
+    "xxhash": ("checkpointing.digests",),
 }  # fmt: skip
 
 # These run on a bare Python, and so does every module whose docstring calls it pure.
