@@ -25,7 +25,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "jobs.training", "jobs.sessions", "jobs.board", "cluster", "checkpointing", "reporting",
     ),
     "tests": (*ROOMS, "tests"),
-    "tests.unit": (*ROOMS, "tests.unit", "tests.conftest"),
+    "tests.unit": (*ROOMS, "tests.unit", "tests.conftest", "tests.faults"),
 }  # fmt: skip
 
 # Each dependency's front doors: nobody else imports it, not even lazily.
