@@ -1,0 +1,184 @@
+"""What can happen to a run's generations, and what is known after it. Pure.
+
+An ``Entry`` is one event. A ``View`` is what all events so far amount to: ``after`` folds one more in. An
+entry may be folded in twice without harm, because a writer whose answer got lost appends it again: most
+change nothing the second time, a ``Lease``, a ``Fresh`` and a ``Load`` only count once more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One committed checkpoint. ``metrics`` are those of its step, such as val_loss.
+
+    ``number`` counts the saves of its term. ``epoch_end`` is the number of the training epoch that ended
+    with its step, counted from 1. ``life`` counts how often the run was begun afresh before it.
+    """
+
+    name: str
+    step: int
+    term: int
+    number: int
+    committed_s: float
+    num_bytes: int
+    manifest_digest: str
+    epoch_end: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    life: int = 0
+    is_verified: bool = False
+    is_pinned: bool = False
+    quarantined: str | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Read back whole once, and nothing is known against it."""
+        return self.is_verified and self.quarantined is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """``generations`` are those that are kept, in the order of their commits.
+
+    ``life_term`` is the term in which the present life began. ``loads`` counts how often a generation was
+    loaded since a step was last finished after loading it.
+    """
+
+    term: int = 0
+    life: int = 0
+    life_term: int = 0
+    owner: str = ""
+    generations: tuple[Generation, ...] = ()
+    loads: Mapping[str, int] = field(default_factory=dict)
+    stop_asked: bool = False
+    finished_step: int | None = None
+
+    def generation(self, name: str) -> Generation | None:
+        return next((found for found in self.generations if found.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A new attempt begins; every writer of an earlier term is fenced from here on."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh:
+    """The run begins at step 0 again; what there is stays, but is no longer gone on from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """All its bytes were read back and are what was saved."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpin:
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """Never to be loaded again."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    """These are given up: their objects may be deleted from now on."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """An attempt is about to load it. It is counted before, since loading itself may crash."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A step was finished after loading it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Somebody asks the run to save and end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The training reached its last step."""
+
+    step: int
+
+
+Entry = (
+    Lease | Fresh | Commit | Verified | Pin | Unpin | Quarantine | Tombstone | Load | Resumed | Stop | Finish
+)
+
+
+def after(view: View, entry: Entry) -> View:
+    match entry:
+        case Lease(owner=owner):
+            return replace(view, term=view.term + 1, owner=owner, stop_asked=False)
+        case Fresh():
+            return replace(view, life=view.life + 1, life_term=view.term, finished_step=None)
+        case Commit(generation=generation):
+            if view.generation(generation.name):
+                return view
+            return replace(view, generations=(*view.generations, replace(generation, life=view.life)))
+        case Verified(name=name):
+            return _changed(view, name, is_verified=True)
+        case Pin(name=name):
+            return _changed(view, name, is_pinned=True)
+        case Unpin(name=name):
+            return _changed(view, name, is_pinned=False)
+        case Quarantine(name=name, reason=reason):
+            return _changed(view, name, quarantined=reason)
+        case Tombstone(names=names):
+            kept = tuple(found for found in view.generations if found.name not in names)
+            return replace(view, generations=kept, loads=_without(view.loads, names))
+        case Load(name=name):
+            return replace(view, loads={**view.loads, name: view.loads.get(name, 0) + 1})
+        case Resumed(name=name):
+            return replace(view, loads=_without(view.loads, (name,)))
+        case Stop():
+            return replace(view, stop_asked=True)
+        case Finish(step=step):
+            return replace(view, finished_step=step)
+        case unknown:
+            assert_never(unknown)
+
+
+def _changed(view: View, name: str, **changes: object) -> View:
+    generations = (
+        replace(found, **changes) if found.name == name else found  # type: ignore[arg-type]  # fields of it
+        for found in view.generations
+    )
+    return replace(view, generations=tuple(generations))
+
+
+def _without(loads: Mapping[str, int], names: tuple[str, ...]) -> dict[str, int]:
+    return {name: count for name, count in loads.items() if name not in names}

@@ -1,0 +1,168 @@
+"""The commit log: numbered records, each created once, never rewritten, never deleted.
+
+Creating the next number is the commit and is the fence. A new attempt's ``Lease`` takes the number that the
+attempt before would have used next, so a writer that was thought dead finds its number taken, reads on,
+sees the higher term and gets ``Fenced``. No clock is involved: ``written_s`` is for people only.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from checkpointing.codec import Record, decode, encode
+from checkpointing.errors import Corrupt, Fenced
+from checkpointing.history import Entry, Lease, View, after
+from checkpointing.store import Conflict, Missing, Store, StoreError, check_name
+
+# Others append too, but rarely: so many lost races in a row mean that something is broken.
+_MOST_RACES = 1000
+
+
+class Log:
+    """A run's log in ``store``. Used by one thread at a time; any number of processes may append.
+
+    What it read last stays in memory: appending to an undisturbed log is one request, and one more for the
+    hint, which only makes the next reader's search short.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
+        self._store = store
+        self._folder = check_name(f"runs/{run}/log")
+        self._hint = f"runs/{run}/hint.json"
+        self._clock = clock
+        self._new_id = new_id
+        self._number = 0
+        self._view = View()
+
+    @property
+    def view(self) -> View:
+        """After the newest record that was read or written; empty before."""
+        return self._view
+
+    @property
+    def number(self) -> int:
+        """Of that record; 0 before there is any."""
+        return self._number
+
+    def read(self) -> View:
+        """The newest view: at most 4 requests however long the log is, if the hint is about right."""
+        hint = self._hinted()
+        after_hint = f"{self._slot(hint)}" if hint else ""
+        names = list(self._store.list(self._folder, after=after_hint))
+        if not names and hint:
+            # The hint is the newest, or it is wrong.
+            names = [self._slot(hint)] if self._exists(hint) else list(self._store.list(self._folder))
+        if numbers := sorted(filter(None, map(_number_of, names))):
+            self._go_to(numbers[-1])
+        return self._view
+
+    def append(self, entry: Entry, *, term: int | None = None) -> View:
+        """Folds ``entry`` in. With ``term``, only as long as no later attempt began: else ``Fenced``.
+
+        After ``Unavailable`` it may have landed or not; appending it again is right either way.
+        """
+        for _ in range(_MOST_RACES):
+            if term is not None and self._view.term != term:
+                raise Fenced(f"term {term} is over: {self._view.owner} took the run over")
+            record = self._next(entry)
+            try:
+                self._store.create(self._slot(record.number), encode(record))
+            except Conflict:
+                # Somebody else's, or ours: an answer that got lost looks like a lost race.
+                if self._step_forward().id != record.id:
+                    continue
+            self._number, self._view = record.number, record.view
+            self._leave_hint()
+            return self._view
+        raise StoreError(f"log: {self._folder}: {_MOST_RACES} numbers in a row were taken by others")
+
+    def lease(self, owner: str) -> int:
+        """Begins a new attempt; its term."""
+        self.read()
+        return self.append(Lease(owner=owner)).term
+
+    def records(self) -> list[Record]:
+        """Everything that ever happened, readable or not left out; for people and tools."""
+        numbers = sorted(filter(None, map(_number_of, self._store.list(self._folder))))
+        found = []
+        for number in numbers:
+            with suppress(Corrupt):
+                found.append(self._get(number))
+        return found
+
+    def _next(self, entry: Entry) -> Record:
+        return Record(
+            number=self._number + 1,
+            id=self._new_id(),
+            written_s=self._clock(),
+            entry=entry,
+            view=after(self._view, entry),
+        )
+
+    def _step_forward(self) -> Record:
+        """Reads the next record, which is there; a damaged one counts as the start of an attempt."""
+        number = self._number + 1
+        try:
+            record = self._get(number)
+        except Corrupt:
+            record = self._unreadable(number)
+        self._number, self._view = number, record.view
+        return record
+
+    def _go_to(self, number: int) -> None:
+        """Makes ``number`` the newest that is known, reading back to a whole record if it is damaged."""
+        if number <= self._number:
+            return
+        first = number
+        while first > self._number + 1:
+            try:
+                record = self._get(first)
+            except Corrupt:
+                first -= 1
+                continue
+            self._number, self._view = first, record.view
+            break
+        while self._number < number:
+            self._step_forward()
+
+    def _unreadable(self, number: int) -> Record:
+        """It may have been a lease, and a term must never be given twice."""
+        entry = Lease(owner="unknown: its record is damaged")
+        return Record(number=number, id="", written_s=0.0, entry=entry, view=after(self._view, entry))
+
+    def _get(self, number: int) -> Record:
+        return decode(self._store.get(self._slot(number)), number)
+
+    def _slot(self, number: int) -> str:
+        return f"{self._folder}/{number:012d}.json"
+
+    def _exists(self, number: int) -> bool:
+        try:
+            return self._store.get_range(self._slot(number), 0, memoryview(bytearray(1))) == 1
+        except Missing:
+            return False
+
+    def _hinted(self) -> int:
+        try:
+            number = json.loads(self._store.get(self._hint))["number"]
+        except (Missing, ValueError, KeyError, TypeError):
+            return 0
+        return number if isinstance(number, int) and 0 < number < 10**12 else 0
+
+    def _leave_hint(self) -> None:
+        with suppress(StoreError):
+            self._store.put(self._hint, json.dumps({"number": self._number}).encode())
+
+
+def _number_of(name: str) -> int | None:
+    digits = name.rpartition("/")[2].removesuffix(".json")
+    return int(digits) if len(digits) == 12 and digits.isdigit() else None
