@@ -16,9 +16,9 @@ from torch import Tensor
 
 from jobs.training import host_memory
 from jobs.training.context import Context, Phase
-from jobs.training.devices import check_devices, device_name, identity
+from jobs.training.devices import check_ranks, device_name, identity
 from jobs.training.environment import environment_of
-from jobs.training.failures import DeviceMismatch, InvalidLoss
+from jobs.training.failures import InvalidLoss
 from jobs.training.feed import Feed
 from jobs.training.job import Job, Window
 from jobs.training.measurement import Measurement, RankSummary
@@ -57,7 +57,7 @@ class _RankWindow:
 def measure(job: Job, context: Context) -> Measurement | None:
     _cool_down(job, context)
     _enter(context, "setup", 0)
-    _prove_devices(job, context)
+    check_ranks(context, job.recipe.world_size, "cpu" if job.simulated else job.vendor)
     started = time.perf_counter()
     host_memory.return_large_pieces()
     resident_before = host_memory.reset_peak()
@@ -107,14 +107,6 @@ def _cool_down(job: Job, context: Context) -> None:
     """Before the run, not after it: its result must not wait for the next one's comfort."""
     _enter(context, "cooldown", 0)
     time.sleep(job.window.cooldown_s)
-
-
-def _prove_devices(job: Job, context: Context) -> None:
-    """Before anything is timed: as many distinct devices of the expected vendor as ranks."""
-    if context.world_size != job.recipe.world_size:
-        raise DeviceMismatch(f"{context.world_size} ranks came, {job.recipe.world_size} were asked for")
-    devices = _all_gather(identity(context), context)
-    check_devices(devices, "cpu" if job.simulated else job.vendor)
 
 
 def _warm_up(job: Job, context: Context, engine: Engine, feed: Feed) -> _Warmup:

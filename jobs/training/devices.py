@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 
 from cluster.inventory import Vendor
 from jobs.training.context import Context
@@ -40,6 +41,15 @@ def identity(context: Context) -> DeviceIdentity:
     else:
         device_id = str(torch.cuda.get_device_properties(context.device).uuid)
     return DeviceIdentity(node=context.node, platform=platform_of(context.device), device_id=device_id)
+
+
+def check_ranks(context: Context, world_size: int, vendor: Vendor) -> None:
+    """Collective: as many ranks as asked for, each with a device of its own, or ``DeviceMismatch`` on all."""
+    if context.world_size != world_size:
+        raise DeviceMismatch(f"{context.world_size} ranks came, {world_size} were asked for")
+    devices: list[DeviceIdentity] = [identity(context)] * world_size
+    dist.all_gather_object(devices, identity(context))
+    check_devices(devices, vendor)
 
 
 def check_devices(devices: list[DeviceIdentity], vendor: Vendor) -> None:

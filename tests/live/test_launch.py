@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
+import psutil
 import pytest
 import ray
 
@@ -117,7 +118,8 @@ def test_ctrl_c_ends_all_workers_and_is_raised_again(group: WorkerGroup) -> None
     queue = [session(group, job("a", group, world_size=2, steps=ENDLESS))]
     with pytest.raises(KeyboardInterrupt):
         launch({group.name: queue}, LIMITS, listener)
-    assert workers() == []
+    # Ray has been told to end them; the processes need a moment.
+    assert psutil.wait_procs(workers(), timeout=30)[1] == []
     assert listener.story() == ["start a"]
 
 
