@@ -20,6 +20,7 @@ _SEGMENT = re.compile(r"(?!\.)[A-Za-z0-9._+=@-]{1,200}")
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (ENOSPC, EDQUOT)
 _DENIED = (EROFS,)
+_BUCKETS = ("s3", "az", "gs")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -78,12 +79,16 @@ class Store(Protocol):
 
 
 def open_store(url: str, *, base: Path | None = None) -> Store:
-    """The store at ``url``, a directory; nothing is touched yet. ``base`` is where relative ones start."""
+    """The store at ``url``; nothing is touched yet. ``base`` is where relative directories start."""
     scheme = _SCHEME.match(url)
+    if scheme and scheme[1] in _BUCKETS:
+        from checkpointing.buckets import open_bucket
+
+        return open_bucket(url)
     if scheme and scheme[1] != "file":
         raise StoreError(
-            f"store: {scheme[1]}:// is not supported yet; expected a directory such as "
-            "'results' or '/data/results'"
+            f"store: {scheme[1]}:// is no kind of store; expected a directory such as 'results', "
+            "or s3://, az:// or gs:// with a bucket and a prefix"
         )
     if scheme and not url.startswith("file:///"):
         raise StoreError(f"store: {url!r} names a host; expected file:/// and an absolute path")

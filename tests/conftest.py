@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Its assertions then say what they saw, as those in test files do.
+pytest.register_assert_rewrite("tests.contract")
+
 # A shared machine may hold a test up at any moment; what must be fast is measured by `make bench`.
 settings.register_profile("longhaul", deadline=None, max_examples=40)
 settings.load_profile("longhaul")

@@ -132,7 +132,7 @@ def test_a_bad_spec_ends_with_2_and_one_line() -> None:
             ("--store", "sweep.yaml/below"),
             r"store: .*/sweep.yaml/below can't be written \(File exists: .*--store",
         ),
-        (("--store", "s3://bucket"), "store: s3:// is not supported yet"),
+        (("--store", "ftp://bucket"), "store: ftp:// is no kind of store"),
         (("--cluster", "missing.yaml"), "missing.yaml: can't be read"),
         (("--cluster", "sweep.yaml"), "sweep.yaml: has no 'available_node_types'"),
     ],

@@ -1,171 +1,48 @@
-"""One contract for every store, and what a directory does when the disk or the user stands in the way."""
+"""The contract over a directory, the memory and what wraps them; a directory when things stand in its way."""
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpointing.patience import PatientStore
 from checkpointing.store import (
     Conflict,
     LocalStore,
     MemoryStore,
-    Missing,
     Store,
     StoreError,
     Unavailable,
     check_name,
     open_store,
 )
-
-NUM_THREADS = 16
-ESCAPES = (
-    "",
-    ".",
-    "..",
-    "../x",
-    "a/../b",
-    "/etc/passwd",
-    "a//b",
-    "a/",
-    ".hidden",
-    "a/.tmp-1",
-    "a\\b",
-    "a b",
-    "a\n",
-)
+from tests.contract import RaceContract, StoreContract
+from tests.faults import FaultyStore
 
 
-@pytest.fixture(params=["local", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return LocalStore(tmp_path / "store") if request.param == "local" else MemoryStore()
+class TestDirectory(StoreContract, RaceContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return LocalStore(tmp_path / "store")
 
 
-def at_once(action: Callable[[int], object]) -> list[object]:
-    """What each of many threads got that start together: a result, or the exception as a value."""
-    barrier = threading.Barrier(NUM_THREADS, timeout=10)
-
-    def start(index: int) -> object:
-        barrier.wait()
-        try:
-            return action(index)
-        except Exception as error:
-            return error
-
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        return list(pool.map(start, range(NUM_THREADS)))
+class TestMemory(StoreContract, RaceContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return MemoryStore()
 
 
-def test_what_was_put_is_got(store: Store) -> None:
-    store.put("sweeps/a/result.json", b"\x00\xff")
-    assert store.get("sweeps/a/result.json") == b"\x00\xff"
+class TestPatience(StoreContract, RaceContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return PatientStore(MemoryStore())
 
 
-def test_put_replaces(store: Store) -> None:
-    store.put("a", b"old and longer")
-    store.put("a", b"new")
-    assert store.get("a") == b"new"
-
-
-def test_create_refuses_a_taken_name_and_leaves_what_is_there(store: Store) -> None:
-    store.create("a", b"first")
-    with pytest.raises(Conflict):
-        store.create("a", b"second")
-    assert store.get("a") == b"first"
-
-
-def test_create_also_refuses_what_was_put(store: Store) -> None:
-    store.put("a", b"first")
-    with pytest.raises(Conflict):
-        store.create("a", b"second")
-
-
-def test_of_many_who_create_at_once_exactly_one_wins_and_its_bytes_stay(store: Store) -> None:
-    answers = at_once(lambda index: store.create("runs/r/result.json", b"%d" % index))
-    winners = [index for index, answer in enumerate(answers) if answer is None]
-    assert len(winners) == 1
-    assert sum(isinstance(answer, Conflict) for answer in answers) == NUM_THREADS - 1
-    assert store.get("runs/r/result.json") == b"%d" % winners[0]
-
-
-def test_a_reader_never_sees_half_an_object(store: Store) -> None:
-    sizes = (1, 200_000)
-    store.put("a", b"x" * sizes[0])
-
-    def read_or_write(index: int) -> object:
-        if index % 4 == 0:
-            for _ in range(3):
-                store.put("a", bytes([index]) * sizes[1])
-            return None
-        return [store.get("a") for _ in range(20)]
-
-    answers = at_once(read_or_write)
-    seen = [data for answer in answers if isinstance(answer, list) for data in answer]
-    assert not [answer for answer in answers if isinstance(answer, Exception)]
-    assert all(len(data) in sizes and data == data[:1] * len(data) for data in seen)
-
-
-def test_listing_while_others_write_names_only_whole_objects(store: Store) -> None:
-    store.put("runs/0/result.json", b"{}")
-
-    def list_or_write(index: int) -> object:
-        if index % 2:
-            for number in range(10):
-                store.put(f"runs/{index}-{number}/result.json", b"{}")
-            return None
-        return [name for _ in range(10) for name in store.list("runs")]
-
-    answers = at_once(list_or_write)
-    assert not [answer for answer in answers if isinstance(answer, Exception)]
-    listed = [name for names in answers if isinstance(names, list) for name in names]
-    assert {name.split("/")[-1] for name in listed} == {"result.json"}
-
-
-def test_what_is_not_there_is_missing(store: Store) -> None:
-    store.put("a/b", b"")
-    for name in ("x", "a", "a/c", "a/b/c"):
-        with pytest.raises(Missing):
-            store.get(name)
-
-
-def test_a_list_has_all_names_below_a_folder_and_no_others(store: Store) -> None:
-    for name in ("runs/a/result.json", "runs/a/attempts/001.json", "runs/b/result.json", "runsx/c", "other"):
-        store.put(name, b"")
-    assert sorted(store.list("runs")) == [
-        "runs/a/attempts/001.json",
-        "runs/a/result.json",
-        "runs/b/result.json",
-    ]
-
-
-def test_a_list_of_no_folder_is_empty(store: Store) -> None:
-    store.put("a", b"")
-    assert list(store.list("nowhere")) == []
-    assert list(store.list("a")) == []
-
-
-def test_delete_removes_and_does_not_mind_what_is_not_there(store: Store) -> None:
-    store.put("a/b", b"")
-    store.delete("a/b")
-    store.delete("a/b")
-    store.delete("a/b/c")
-    assert list(store.list("a")) == []
-
-
-@pytest.mark.parametrize("name", ESCAPES)
-def test_no_name_escapes(store: Store, name: str) -> None:
-    for refused in (
-        lambda: store.put(name, b""),
-        lambda: store.create(name, b""),
-        lambda: store.get(name),
-        lambda: store.delete(name),
-        lambda: list(store.list(name)),
-    ):
-        with pytest.raises(StoreError, match="is not a name"):
-            refused()
+class TestFaultyWithoutFault(StoreContract, RaceContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return FaultyStore(MemoryStore())
 
 
 @given(st.text(st.sampled_from("ab./\\~ \n-"), max_size=8))
@@ -247,10 +124,11 @@ def test_a_store_is_a_directory_and_a_relative_one_starts_at_the_base(url: str, 
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("s3://bucket/path", "s3:// is not supported yet"),
-        ("gs://user:secret@bucket", "gs:// is not supported yet"),
+        ("gs://user:secret@bucket", "expected s3://bucket/prefix"),
+        ("s3://bucket/../secret", "expected s3://bucket/prefix"),
+        ("s3://", "expected s3://bucket/prefix"),
         ("file://results", "names a host"),
-        ("http://[", "http:// is not supported yet"),
+        ("http://[", "http:// is no kind of store"),
         ("~nobody-of-that-name/results", "without a home"),
     ],
 )
