@@ -63,8 +63,8 @@ def choose(
     poison: list[str] = []
     candidates = _newest_first(view, on_disk)
     for place, (candidate, generation) in enumerate(candidates):
-        problem = refused.get(candidate.name) or (generation.quarantined if generation else None)
-        is_last = all(name.name in refused for name, _ in candidates[place + 1 :])
+        problem = _known_problem(candidate, generation, refused)
+        is_last = all(_known_problem(older, one, refused) for older, one in candidates[place + 1 :])
         if problem is None and _is_poison(view, candidate) and not is_last:
             problem = f"{view.loads[candidate.name]} loads ended before one step was finished"
             poison.append(candidate.name)
@@ -86,7 +86,7 @@ def find(view: View, what: str, policy: Retention) -> Generation:
             found = backup(generations)
         case "best":
             found = next(iter(best(generations, policy)), None)
-        case "epoch" | "step" if number.isdigit():
+        case "epoch" | "step" if number.isdecimal():
             field = "epoch_end" if kind == "epoch" else "step"
             same = [one for one in generations if getattr(one, field) == int(number)]
             found = same[-1] if same else None
@@ -122,6 +122,12 @@ def _newest_first(view: View, on_disk: Sequence[OnDisk]) -> list[tuple[Candidate
         if one.name not in known and one.term >= view.life_term
     ]
     return [(candidate, one) for _, candidate, one in sorted(found, key=lambda row: row[0], reverse=True)]
+
+
+def _known_problem(
+    candidate: Candidate, generation: Generation | None, refused: Mapping[str, str]
+) -> str | None:
+    return refused.get(candidate.name) or (generation.quarantined if generation else None)
 
 
 def _is_poison(view: View, candidate: Candidate) -> bool:

@@ -6,6 +6,7 @@ sizes, names and numbers is checked before it is believed.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 from checkpointing import history
 from checkpointing.errors import Corrupt
 from checkpointing.history import Entry, Generation, View
+from checkpointing.store import is_name
 
 SCHEMA = 1
+_HEAD = re.compile(rb'\{"schema":(?P<schema>[0-9]{1,9}),"sha256":"(?P<sha256>[0-9a-f]{64})","body":')
 
 _KINDS: Mapping[str, type[Entry]] = {
     kind.__name__.lower(): kind
@@ -75,7 +78,7 @@ def decode(data: bytes, number: int) -> Record:
             entry=kind(**entry),
             view=_view(body["view"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(f"record {number} of the log lacks or misnames something: {error}") from error
     if record.number != number:
         raise Corrupt(f"record {number} of the log is a copy of record {record.number}")
@@ -83,35 +86,51 @@ def decode(data: bytes, number: int) -> Record:
 
 
 def seal(body: Mapping[str, Any]) -> bytes:
-    """JSON that knows its own SHA-256."""
-    text = _canonical(body)
-    return _canonical({"schema": SCHEMA, "sha256": _sha256(text), "body": body})
+    """JSON that begins with the SHA-256 of its own body; ``ValueError`` for numbers that are not finite."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return b'{"schema":%d,"sha256":"%s","body":%s}' % (SCHEMA, _sha256(text), text)
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    try:
-        whole = json.loads(data)
-        schema, digest, body = whole["schema"], whole["sha256"], whole["body"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Corrupt(f"is not JSON with schema, sha256 and body: {error}") from error
-    if not isinstance(body, dict) or _sha256(_canonical(body)) != digest or data != seal(body):
+    """Nothing of it is parsed before its digest fits."""
+    head = _HEAD.match(data)
+    text = data[head.end() : -1] if head else b""
+    if not head or data[-1:] != b"}" or _sha256(text) != head["sha256"]:
         raise Corrupt("its bytes are not those that its own digest names")
-    if schema != SCHEMA:
-        raise Corrupt(f"has schema {schema}; this version reads {SCHEMA}")
+    if int(head["schema"]) != SCHEMA:
+        raise Corrupt(f"has schema {int(head['schema'])}; this version reads {SCHEMA}")
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(f"is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise Corrupt("is JSON, but not an object")
     return body
 
 
+def is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_generation_name(value: object) -> bool:
+    """One plain folder name, so that it stays where it is put."""
+    return isinstance(value, str) and "/" not in value and is_name(value)
+
+
 def _view(body: dict[str, Any]) -> View:
-    return View(**{**body, "generations": tuple(map(_generation, body["generations"]))})
+    view = View(**{**body, "generations": tuple(map(_generation, body["generations"]))})
+    if not all(map(is_count, (view.term, view.life, view.life_term, view.num_lost, *view.loads.values()))):
+        raise ValueError(f"a view of term {view.term!r}, life {view.life!r}, loads {view.loads!r}")
+    return view
 
 
 def _generation(body: dict[str, Any]) -> Generation:
-    return Generation(**body)
+    generation = Generation(**body)
+    counts = (generation.step, generation.term, generation.number, generation.num_bytes, generation.life)
+    if not is_generation_name(generation.name) or not all(map(is_count, counts)):
+        raise ValueError(f"a generation {generation.name!r} with {counts}")
+    return generation
 
 
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()

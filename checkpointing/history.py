@@ -43,7 +43,7 @@ class View:
     """``generations`` are those that are kept, in the order of their commits.
 
     ``life_term`` is the term in which the present life began. ``loads`` counts how often a generation was
-    loaded since a step was last finished after loading it.
+    loaded since a step was last finished after loading it, ``num_lost`` the records that were damaged.
     """
 
     term: int = 0
@@ -54,6 +54,7 @@ class View:
     loads: Mapping[str, int] = field(default_factory=dict)
     stop_asked: bool = False
     finished_step: int | None = None
+    num_lost: int = 0
 
     def generation(self, name: str) -> Generation | None:
         return next((found for found in self.generations if found.name == name), None)
@@ -142,9 +143,11 @@ Entry = (
 def after(view: View, entry: Entry) -> View:
     match entry:
         case Lease(owner=owner):
-            return replace(view, term=view.term + 1, owner=owner, stop_asked=False)
+            return replace(
+                view, term=view.term + 1, owner=owner, stop_asked=False, finished_step=None
+            )
         case Fresh():
-            return replace(view, life=view.life + 1, life_term=view.term, finished_step=None)
+            return replace(view, life=view.life + 1, life_term=view.term)
         case Commit(generation=generation):
             if view.generation(generation.name):
                 return view

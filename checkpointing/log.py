@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from checkpointing.codec import Record, decode, encode
 from checkpointing.errors import Corrupt, Fenced
@@ -70,9 +71,19 @@ class Log:
 
         After ``Unavailable`` it may have landed or not; appending it again is right either way.
         """
+        return self.decide(lambda view: entry, term=term)
+
+    def decide(self, decide: Callable[[View], Entry | None], *, term: int | None = None) -> View:
+        """As ``append``, of what ``decide`` makes of the newest view; None appends nothing.
+
+        Asked again after each lost race, so the entry follows from exactly the view that it is folded into.
+        """
         for _ in range(_MOST_RACES):
             if term is not None and self._view.term != term:
                 raise Fenced(f"term {term} is over: {self._view.owner} took the run over")
+            entry = decide(self._view)
+            if entry is None:
+                return self._view
             record = self._next(entry)
             try:
                 self._store.create(self._slot(record.number), encode(record))
@@ -90,8 +101,15 @@ class Log:
         self.read()
         return self.append(Lease(owner=owner)).term
 
+    def lineage(self) -> str:
+        """What tells this log from every other one of the same name: the id of its first record."""
+        try:
+            return self._get(1).id
+        except Corrupt:
+            return "damaged"
+
     def records(self) -> list[Record]:
-        """Everything that ever happened, readable or not left out; for people and tools."""
+        """Everything that ever happened, but for records that are damaged; for people and tools."""
         numbers = sorted(filter(None, map(_number_of, self._store.list(self._folder))))
         found = []
         for number in numbers:
@@ -137,10 +155,14 @@ class Log:
     def _unreadable(self, number: int) -> Record:
         """It may have been a lease, and a term must never be given twice."""
         entry = Lease(owner="unknown: its record is damaged")
-        return Record(number=number, id="", written_s=0.0, entry=entry, view=after(self._view, entry))
+        view = replace(after(self._view, entry), num_lost=self._view.num_lost + 1)
+        return Record(number=number, id="", written_s=0.0, entry=entry, view=view)
 
     def _get(self, number: int) -> Record:
-        return decode(self._store.get(self._slot(number)), number)
+        try:
+            return decode(self._store.get(self._slot(number)), number)
+        except Missing as error:
+            raise Corrupt(f"record {number} of the log is gone") from error
 
     def _slot(self, number: int) -> str:
         return f"{self._folder}/{number:012d}.json"
@@ -154,7 +176,7 @@ class Log:
     def _hinted(self) -> int:
         try:
             number = json.loads(self._store.get(self._hint))["number"]
-        except (Missing, ValueError, KeyError, TypeError):
+        except (Missing, ValueError, KeyError, TypeError, RecursionError):
             return 0
         return number if isinstance(number, int) and 0 < number < 10**12 else 0
 
