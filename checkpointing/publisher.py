@@ -36,10 +36,12 @@ class Publisher:
         self._mailbox = mailbox
         self._attempt = attempt
         self._tally = tally
-        self._dropped: list[str] = []
+        self._unsettled: list[str] = []
 
     def publish(self, save: Save, release: Callable[[], None]) -> None:
         """Calls ``release`` as soon as the save's memory is not needed any more."""
+        if self._attempt.rank == 0:
+            self._unsettled.append(save.cut.generation)
         self._upload(save)
         release()
         self._post(save.cut, "written", encode_part(save.cut, save.part))
@@ -59,13 +61,11 @@ class Publisher:
             raise
 
     def _commit(self, cut: Cut) -> None:
-        self._dropped.append(cut.generation)
         parts = [self._part_of(cut, rank) for rank in range(cut.world_size)]
         generation = self._repository.commit(manifest_of(cut, parts), term=self._attempt.term)
-        self._dropped.remove(cut.generation)
+        self._unsettled.remove(cut.generation)
         self._tally.num_committed += 1
-        self._tally.durable_step = cut.step
-        self._tally.durable_s = generation.committed_s
+        self._tally.durable(generation)
 
     def _part_of(self, cut: Cut, rank: int) -> Part:
         found = self._await(cut, "written", rank)
@@ -96,10 +96,10 @@ class Publisher:
     def _make_room(self) -> None:
         self._repository.retire(self._attempt.retention, term=self._attempt.term)
         # A late commit of theirs can't land: records that came after have taken its number.
-        dropped, self._dropped = self._dropped, []
-        for name in dropped:
-            if not self._repository.view.generation(name):
-                self._repository.discard(name)
+        while self._unsettled:
+            if not self._repository.view.generation(self._unsettled[0]):
+                self._repository.discard(self._unsettled[0])
+            del self._unsettled[0]
 
     def _post(self, cut: Cut, what: str, value: bytes) -> None:
         self._mailbox.post(f"{cut.generation}/{self._attempt.rank}/{what}", value)

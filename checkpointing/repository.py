@@ -39,6 +39,7 @@ class Repository:
         self._folder = check_name(f"runs/{run}/gen")
         self._clock = clock
         self._lock = RLock()
+        self._given_up: dict[str, None] = {}
 
     @property
     def view(self) -> View:
@@ -53,6 +54,10 @@ class Repository:
         with self._lock:
             return self._log.append(entry, term=term)
 
+    def lineage(self) -> str:
+        """See ``Log.lineage``; the log must have begun."""
+        return self._log.lineage()
+
     def records(self) -> list[Record]:
         return self._log.records()
 
@@ -64,10 +69,11 @@ class Repository:
         """
         with self._lock:
             self._log.read()
-            if self._log.number == 0 and not fresh and (found := self.foreign()):
+            if self._has_lost_its_log() and not fresh and (found := self.foreign()):
                 raise NothingToResume(
-                    f"{self.store.url}: runs/{self.run} has no log, but {len(found)} generations such as "
-                    f"{found[-1]}; restore its log, give the run another name, or begin anew with --fresh"
+                    f"{self.store.url}: runs/{self.run} has {len(found)} generations such as {found[-1]}, "
+                    "but its log is gone or damaged and names none of them; restore the log, give the run "
+                    "another name, or begin anew with --fresh"
                 )
             term = self._log.lease(owner)
             if fresh and self._log.number > 1:
@@ -109,13 +115,20 @@ class Repository:
 
     def retire(self, policy: Retention, *, term: int) -> tuple[str, ...]:
         """Gives up what ``policy`` doesn't keep and deletes it; only the holder of the lease may."""
+
+        def give_up(view: View) -> Tombstone | None:
+            names = may_go(view, policy)
+            # Before it is appended: if the answer is lost, or deleting fails, the next call deletes them.
+            self._given_up.update(dict.fromkeys(names))
+            return Tombstone(names=names) if names else None
+
         with self._lock:
-            names = may_go(self.view, policy)
-            if names:
-                self.append(Tombstone(names=names), term=term)
-        for name in names:
+            view = self._log.decide(give_up, term=term)
+        gone = tuple(name for name in self._given_up if not view.generation(name))
+        for name in gone:
             self.discard(name)
-        return names
+        self._given_up.clear()
+        return gone
 
     def discard(self, generation: str) -> None:
         """Deletes all objects of a generation that the log doesn't keep."""
@@ -141,6 +154,9 @@ class Repository:
             raise ValueError(f"{generation} is kept")
         for name in sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")):
             self.store.delete(name)
+
+    def _has_lost_its_log(self) -> bool:
+        return not self.view.generations and (self._log.number == 0 or self.view.num_lost > 0)
 
     def _objects(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}

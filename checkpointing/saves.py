@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from checkpointing.history import Generation
 from checkpointing.manifest import Cut, Part
 
 
@@ -59,12 +60,18 @@ Tell = Callable[[Note], None]
 class Tally:
     """How saving is going, as one rank sees it. Written by the background, read by the training.
 
-    ``durable_step`` and ``durable_s`` (when) are those of the newest commit, which only rank 0 knows.
+    ``durable_name``, ``durable_step`` and ``durable_s`` (when) are the newest commit's, which rank 0 knows.
     """
 
     num_committed: int = 0
     num_failed: int = 0
     num_skipped: int = 0
+    durable_name: str | None = None
     durable_step: int | None = None
     durable_s: float | None = None
     is_fenced: bool = False
+
+    def durable(self, generation: Generation) -> None:
+        self.durable_name = generation.name
+        self.durable_step = generation.step
+        self.durable_s = generation.committed_s

@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 
 EXIT_CODES = """exit codes: 0 all cells are ok; 1 a cell is not; 2 wrong usage or spec; 130 interrupted"""
+RUN_EXIT_CODES = "exit codes: 0 finished; 1 failed, run it again; 2 wrong usage or spec; 130 interrupted"
+DEFAULT_RUN = Path(__file__).resolve().parent / "specs" / "runs" / "smoke.yaml"
 DEFAULT_SWEEP = Path(__file__).resolve().parent / "specs" / "sweeps" / "smoke.yaml"
 
 
@@ -22,13 +24,7 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
         help="a sweep's YAML file (default: the smoke sweep)",
     )
     parser.add_argument("--store", metavar="URL", help="where the results go (default: the spec's)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="A.B=C",
-        help="override a value of the spec, such as measure.steps=20; may be repeated",
-    )
+    _add_set(parser, "measure.steps=20")
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="take the groups from this cluster.yaml")
     parser.add_argument(
         "--executor",
@@ -41,6 +37,63 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retry-failed", action="store_true", help="measure again what is there but not ok")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     parser.add_argument("-v", "--verbose", action="store_true", help="let Ray's own log through")
+
+
+def add_train_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Train one model to its end. Running it again goes on from the newest checkpoint."
+    parser.epilog = RUN_EXIT_CODES
+    parser.add_argument(
+        "spec",
+        nargs="?",
+        type=Path,
+        default=DEFAULT_RUN,
+        metavar="SPEC",
+        help="a run's YAML file (default: the smoke run)",
+    )
+    parser.add_argument("--store", metavar="URL", help="where checkpoints go (default: the spec's)")
+    parser.add_argument("--run", metavar="NAME", help="the run's name (default: the spec's)")
+    parser.add_argument(
+        "--resume",
+        default="latest",
+        metavar="WHAT",
+        help="latest (the default), backup, best, epoch:N, step:N, a generation, or STORE/runs/NAME of "
+        "another run to begin from",
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="begin at step 0, whatever there is; it stays for now"
+    )
+    _add_set(parser, "steps=40")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="take the groups from this cluster.yaml")
+    parser.add_argument(
+        "--executor",
+        choices=("ray", "inline"),
+        help="inline: this process and no Ray; the default under torchrun, whose ranks then share the work",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    parser.add_argument("-v", "--verbose", action="store_true", help="let Ray's own log through")
+
+
+def add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "How a run is doing, as its store tells it."
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--store", default="results", metavar="URL", help="default: results")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def train_parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog)
+    add_train_arguments(parser)
+    return parser
+
+
+def _add_set(parser: argparse.ArgumentParser, example: str) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="A.B=C",
+        help=f"override a value of the spec, such as {example}; may be repeated",
+    )
 
 
 def sweep_parser(prog: str) -> argparse.ArgumentParser:
@@ -57,4 +110,6 @@ def longhaul_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_sweep_arguments(commands.add_parser("sweep", help="measure models x strategies x sizes x groups"))
+    add_train_arguments(commands.add_parser("train", help="train one model, from its newest checkpoint"))
+    add_status_arguments(commands.add_parser("status", help="how a run is doing"))
     return parser

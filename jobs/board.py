@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.sessions import Beat, Started
+from jobs.training.events import Told
 from jobs.training.measurement import Failure, Measurement
 
 
@@ -64,7 +65,7 @@ class Lost:
     is_out_of_memory: bool
 
 
-Post = Appointed | Assembled | Ready | Started | Beat | Done | Raised | Lost
+Post = Appointed | Assembled | Ready | Started | Beat | Done | Raised | Lost | Told
 
 
 class Board:

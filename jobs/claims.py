@@ -1,11 +1,10 @@
-"""What a session asks Ray for, so that it lands wholly on its group and alone on its nodes. Pure."""
+"""What a worker group asks Ray for, so that it lands wholly on its group and alone on its nodes. Pure."""
 
 from dataclasses import dataclass
 from math import floor
 
 from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, Inventory, Request, WorkerGroup
 from cluster.placement import Placed, Refused, place
-from jobs.sessions import Session
 
 # Ray counts resources in ten-thousandths: a claim that is rounded up would not fit its node.
 _RESOURCE_UNIT = 10_000
@@ -26,18 +25,17 @@ class Claim:
         return f"{self.num_workers} x {each}"
 
 
-def claim_of(session: Session, *, share_nodes: bool) -> Claim | Refused:
+def claim_of(group: WorkerGroup, num_workers: int, *, share_nodes: bool) -> Claim | Refused:
     """Unless nodes are shared, the workers of a node take all its CPUs together: then no other run, of this
     sweep or another, fits beside them. The node that gets fewer workers than the others, where they can't
     be divided evenly, has room left; so has one that has more CPUs than the smallest of its group.
     """
-    group = session.group
-    answer = place([Request(group=group.name, num_workers=session.world_size)], _only(group))[0]
+    answer = place([Request(group=group.name, num_workers=num_workers)], _only(group))[0]
     if isinstance(answer, Refused):
         return answer
     device = {} if group.vendor == "cpu" else {"GPU": 1.0}
     return Claim(
-        num_workers=session.world_size,
+        num_workers=num_workers,
         resources={"CPU": 1.0 if share_nodes else _share_of_cpus(group, answer)} | device,
         selector=_selector(group),
         is_on_one_node=len(answer.shares) == 1,

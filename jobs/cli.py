@@ -12,6 +12,14 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.sweeping import sweep
 
             return sweep(args)
+        case "train":
+            from jobs.running import train
+
+            return train(args)
+        case "status":
+            from jobs.inquiries import status
+
+            return status(args)
         case unknown:
             raise AssertionError(f"no command {unknown!r}: argparse lets only known ones through")
 

@@ -1,5 +1,6 @@
-"""What a user can do wrong, as a type: the message is one line per mistake, and needs no traceback."""
+"""What a user has to know of what went wrong, as types: their messages need no traceback."""
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 
@@ -9,6 +10,15 @@ class SpecError(Exception):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class AttemptFailed(Exception):
+    """``reason`` is the first thing that went wrong on any rank; ``log_tail`` what that rank said last."""
+
+    def __init__(self, reason: str, log_tail: Sequence[str] = ()) -> None:
+        super().__init__("\n  ".join([reason, *log_tail]))
+        self.reason = reason
+        self.log_tail = tuple(log_tail)
 
 
 def nearest(word: str, known: list[str]) -> str:

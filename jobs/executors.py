@@ -1,21 +1,40 @@
-"""Who carries out sessions: Ray, or this process (with its peers under ``torchrun``). One small protocol.
+"""Who carries out sessions and attempts: Ray, or this process with its peers under ``torchrun``.
 
 Neither torch nor Ray is imported before there is something to run.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from cluster.inventory import Inventory, WorkerGroup
+from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from cluster.machine import this_machine
+from cluster.placement import Refused
+from jobs.claims import claim_of
+from jobs.errors import SpecError
 from jobs.grid import Cell
 from jobs.sessions import Event, Limits, Session
+from jobs.training.events import Told
+from jobs.training.task import Task
 
 Listen = Callable[[Event], None]
+Hear = Callable[[Told], None]
+MakeTask = Callable[[], Task]
 Queues = dict[str, list[Session]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOrder:
+    """Where an attempt is to run. ``pointers`` is a place of Ray's own for its checkpoint pointers."""
+
+    group: WorkerGroup
+    world_size: int
+    environment: Mapping[str, str]
+    pointers: str
+    schedule_timeout_s: float
+    collective_timeout_s: float
 
 
 class PeersFailed(Exception):
@@ -47,6 +66,12 @@ class Executor(Protocol):
         """The groups as they are now that it gets serious: starts what must run."""
 
     def run(self, queues: Queues, limits: Limits, listen: Listen) -> None: ...
+
+    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
+        """One attempt of a long run; the generation that Ray's own result points at. ``AttemptFailed``.
+
+        ``make_task`` is called once, by the process that speaks, when the others are there.
+        """
 
 
 class RayExecutor:
@@ -80,9 +105,26 @@ class RayExecutor:
         return {name: live.group(name) or group for name, group in planned.items()}
 
     def run(self, queues: Queues, limits: Limits, listen: Listen) -> None:
-        from jobs.launch import launch
+        from jobs.launch.cells import launch
 
         launch(queues, limits, listen, share_nodes=self._share_nodes)
+
+    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
+        group = self.groups({order.group.name: order.group})[order.group.name]
+        claim = claim_of(group, order.world_size, share_nodes=self._share_nodes)
+        if isinstance(claim, Refused):
+            raise ClusterError(claim.reason)
+        from jobs.launch.attempts import Seat, attempt
+
+        seat = Seat(
+            group=group,
+            claim=claim,
+            storage=order.pointers,
+            schedule_timeout_s=order.schedule_timeout_s,
+            collective_timeout_s=order.collective_timeout_s,
+            environment=order.environment,
+        )
+        return attempt(make_task(), seat, hear)
 
     def _connect(self) -> Inventory:
         if self._live is None:
@@ -113,6 +155,13 @@ class Place:
 
 def is_under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def choose_executor(name: str | None, *, verbose: bool, share_nodes: bool) -> Executor:
+    """By name; by default Ray, but under ``torchrun`` the processes that it started."""
+    if (name or ("inline" if is_under_torchrun() else "ray")) == "inline":
+        return InlineExecutor(Place.of_this_process())
+    return RayExecutor(verbose=verbose, share_nodes=share_nodes)
 
 
 class InlineExecutor:
@@ -148,3 +197,12 @@ class InlineExecutor:
         from jobs.inline import run_inline
 
         run_inline(sessions, self._place, listen)
+
+    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
+        if order.world_size != self._place.world_size:
+            raise SpecError([f"world_size: {order.world_size}, but this start is of {self.describe()}"])
+        os.environ.update(order.environment)
+        from jobs.inline import attempt_inline
+
+        attempt_inline(make_task, self._place, hear)
+        return None

@@ -16,12 +16,18 @@ from tempfile import TemporaryDirectory
 import torch
 import torch.distributed as dist
 
+from checkpointing.errors import Fenced, NothingToResume, Unfit
+from checkpointing.store import StoreError
+from jobs.errors import AttemptFailed
 from jobs.executors import PeersFailed, Place
 from jobs.sessions import Event, Finished, Session, Started
 from jobs.training.benchmark import measure
 from jobs.training.context import Pulse
+from jobs.training.events import Told
 from jobs.training.failures import AgreedFailure, failure_of
 from jobs.training.job import Job
+from jobs.training.long_run import Services, run
+from jobs.training.task import Task
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
@@ -49,6 +55,36 @@ def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Even
         )
         for job in (job for session in sessions for job in session.jobs):
             _run(job, context, listen)
+
+
+def attempt_inline(make_task: Callable[[], Task], place: Place, hear: Callable[[Told], None]) -> None:
+    """One attempt of a long run. Every rank calls it; ``make_task`` is called by rank 0 alone."""
+    with _process_group(place) as device:
+        context = InlineContext(
+            rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
+        )
+        try:
+            run(_shared_task(make_task, place), context, Services(tell=hear))
+        except (NothingToResume, Unfit, Fenced, StoreError):
+            raise
+        except Exception as error:
+            failure = failure_of(error, context.pulse.phase, context.rank)
+            raise AttemptFailed(f"rank {place.rank}: {failure.reason}") from error
+
+
+def _shared_task(make_task: Callable[[], Task], place: Place) -> Task:
+    """The same for all ranks, or rank 0's exception on all of them."""
+    box: list[Task | Exception | None] = [None]
+    if place.rank == 0:
+        try:
+            box = [make_task()]
+        except Exception as error:
+            box = [error]
+    dist.broadcast_object_list(box, src=0)
+    if isinstance(box[0], Exception):
+        raise box[0]
+    assert box[0] is not None
+    return box[0]
 
 
 def _run(job: Job, context: InlineContext, listen: Callable[[Event], None]) -> None:

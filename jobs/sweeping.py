@@ -5,11 +5,9 @@ Results are stored as they come, each created once, so a kill at any moment lose
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from checkpointing.store import StoreError, Unavailable, open_store
@@ -18,15 +16,9 @@ from cluster.inventory import ClusterError, WorkerGroup
 from jobs.bookkeeper import Bookkeeper
 from jobs.display import open_display
 from jobs.errors import SpecError
-from jobs.executors import (
-    Executor,
-    InlineExecutor,
-    PeersFailed,
-    Place,
-    RayExecutor,
-    is_under_torchrun,
-)
+from jobs.executors import Executor, PeersFailed, Place, choose_executor
 from jobs.grid import Cell, Run, expand, schedule
+from jobs.places import store_base
 from jobs.plan import Plan, plan_all
 from jobs.queues import queues
 from jobs.results import Results
@@ -57,8 +49,8 @@ def sweep(args: argparse.Namespace) -> int:
 
 def _sweep(args: argparse.Namespace) -> int:
     spec = SweepSpec.load(args.spec, args.set)
-    store = open_store(args.store or spec.store, base=_store_base())
-    with _executor(args, spec) as executor:
+    store = open_store(args.store or spec.store, base=store_base())
+    with choose_executor(args.executor, verbose=args.verbose, share_nodes=spec.share_nodes) as executor:
         inventory = read_cluster(args.cluster) if args.cluster else executor.inventory()
         cells = expand(spec, [group.name for group in inventory.groups])
         plans = {plan.cell.cell_id: plan for plan in plan_all(cells, inventory, spec.limits)}
@@ -83,12 +75,6 @@ def _sweep(args: argparse.Namespace) -> int:
     if was_interrupted:
         return EXIT_INTERRUPTED
     return EXIT_OK if book.is_all_ok else EXIT_FAILED
-
-
-def _executor(args: argparse.Namespace, spec: SweepSpec) -> Executor:
-    if (args.executor or ("inline" if is_under_torchrun() else "ray")) == "inline":
-        return InlineExecutor(Place.of_this_process())
-    return RayExecutor(verbose=args.verbose, share_nodes=spec.share_nodes)
 
 
 def _finish_missing(
@@ -124,13 +110,6 @@ def _limits(spec: SweepSpec) -> Limits:
         cell_timeout_s=spec.limits.cell_timeout_s,
         hang_timeout_s=spec.limits.hang_timeout_s,
     )
-
-
-def _store_base() -> Path:
-    """Where a relative store starts: here; in a Ray job, whose directory vanishes, ``LONGHAUL_HOME``."""
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        return Path(os.environ.get("LONGHAUL_HOME", "~/longhaul")).expanduser()
-    return Path.cwd()
 
 
 def _summary(book: Bookkeeper, cells: Sequence[Cell], store: str) -> str:

@@ -5,4 +5,8 @@ tells), ``benchmark`` (one run as a page) with ``step``, ``timing``, ``feed`` an
 ``devices``, ``environment`` and ``host_memory``; ``models`` and ``strategies``; ``randomness`` (what a
 rank would draw next); ``failures`` and ``remains`` (what is learnt when it goes wrong); ``worker`` and
 ``watch`` (a rank under Ray).
+
+A long run: ``task`` (what is asked), ``long_run`` (one attempt as a page) and the ``events`` that it tells;
+``samples`` in the order of a ``stream``; ``control`` (what all ranks agree on at each step), ``saving``,
+``restoring`` and the ``mailbox`` between ranks.
 """

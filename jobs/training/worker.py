@@ -17,11 +17,14 @@ import ray.train
 from ray.train._internal.utils import get_address_and_port
 from ray.train.backend import Backend, BackendConfig
 
+from checkpointing.hooks import point_at
+from cluster.inventory import Vendor
 from jobs.board import Done, Post, Raised, Ready
 from jobs.sessions import Started
 from jobs.training.context import Pulse
 from jobs.training.job import Job
 from jobs.training.remains import log_tail, oom_kills
+from jobs.training.task import Task
 from jobs.training.watch import watching
 
 if TYPE_CHECKING:
@@ -36,12 +39,14 @@ _POST_TIMEOUT_S = 60.0
 class Assignment:
     """What every rank of one worker group is told. ``board`` takes its posts under the name ``group``.
 
-    ``collective_timeout_s`` only backs the driver's own deadlines up.
+    ``work`` is what to measure, or the attempt of a long run. ``collective_timeout_s`` only backs the
+    driver's own deadlines up.
     """
 
     group: str
     board: Any
-    jobs: tuple[Job, ...]
+    work: tuple[Job, ...] | Task
+    vendor: Vendor
     backend: Literal["gloo", "nccl"]
     collective_timeout_s: float
 
@@ -52,8 +57,27 @@ def train(told: dict[str, Assignment]) -> None:
     context = _meet(assignment)
     _post(assignment, Ready(rank=context.rank, logs=_log_files(), oom_kills=oom_kills()))
     with watching(context.pulse, context.rank, lambda beat: _tell(assignment, beat)):
-        for job in assignment.jobs:
+        if isinstance(assignment.work, Task):
+            _attempt(assignment.work, context, assignment)
+            return
+        for job in assignment.work:
             _run(job, context, assignment)
+
+
+def _attempt(task: Task, context: "Context", assignment: Assignment) -> None:
+    from jobs.training.failures import failure_of
+    from jobs.training.long_run import Services, run
+
+    services = Services(tell=lambda told: _tell(assignment, told), point_at=point_at)
+    try:
+        run(task, context, services)
+    except BaseException as error:
+        traceback.print_exc()
+        failure = replace(failure_of(error, context.pulse.phase, context.rank), log_tail=_own_log_tail())
+        _post(assignment, Raised(run_id=task.run, rank=context.rank, failure=failure))
+        raise
+    # What was told and not waited for arrives before this.
+    _post(assignment, Started(run_id=task.run))
 
 
 def _run(job: Job, context: "Context", assignment: Assignment) -> None:
@@ -115,7 +139,7 @@ def _see_the_whole_node(assignment: Assignment) -> None:
     """Train shares the devices of a node among its workers by CUDA's variable alone; AMD's runtime and torch
     prefer their own, in which Ray left only this worker's device.
     """
-    if assignment.jobs[0].vendor == "amd" and (shared := os.environ.get("CUDA_VISIBLE_DEVICES")):
+    if assignment.vendor == "amd" and (shared := os.environ.get("CUDA_VISIBLE_DEVICES")):
         os.environ["HIP_VISIBLE_DEVICES"] = shared
 
 

@@ -14,7 +14,7 @@ from cluster.environment import worker_environment
 from cluster.inventory import WorkerGroup
 from cluster.live import live_inventory
 from cluster.local import private_ray
-from jobs.launch import launch
+from jobs.launch.cells import launch
 from jobs.sessions import Event, Finished, Limits, Session
 from jobs.training.job import Job, OptimizerConfig, Recipe, Strategy, Window
 from jobs.training.measurement import Measurement

@@ -13,7 +13,7 @@ import ray
 from cluster.inventory import WorkerGroup
 from cluster.live import live_inventory
 from cluster.local import private_ray
-from jobs.launch import launch
+from jobs.launch.cells import launch
 from jobs.sessions import Limits
 from tests.live.listening import ENDLESS, Listener, assert_all_capacity_returns, job, session, workers
 

@@ -20,7 +20,7 @@ from cluster.inventory import (
 )
 from cluster.live import describe_free, live_inventory
 from cluster.local import ray_for_driver
-from jobs.launch import launch
+from jobs.launch.cells import launch
 from jobs.sessions import Finished, Limits, Started
 from tests.live.listening import Listener, job, session
 

@@ -1,25 +1,15 @@
-"""What a session asks for on groups of every shape."""
-
-from dataclasses import replace
+"""What a worker group asks for on groups of every shape."""
 
 from cluster.inventory import WorkerGroup
 from cluster.placement import Refused
 from jobs.claims import Claim, claim_of
-from jobs.sessions import Session
-from jobs.training.job import Job, Window
-from tests.unit.builders import group, run_of, sweep
+from tests.unit.builders import group
 
 
 def claim(on: WorkerGroup, world_size: int, *, share_nodes: bool = False) -> Claim:
-    answer = claim_of(session(on, world_size), share_nodes=share_nodes)
+    answer = claim_of(on, world_size, share_nodes=share_nodes)
     assert isinstance(answer, Claim), answer
     return answer
-
-
-def session(on: WorkerGroup, world_size: int) -> Session:
-    recipe = replace(run_of(sweep()).cell.recipe, world_size=world_size)
-    job = Job(run_id="a", recipe=recipe, window=Window(steps=1, warmup=1), vendor=on.vendor)
-    return Session(group=on, jobs=(job,))
 
 
 def test_one_worker_takes_its_whole_node() -> None:
@@ -59,5 +49,5 @@ def test_a_named_group_is_asked_for_by_its_label_and_the_unlabelled_one_by_its_n
 
 
 def test_more_than_the_group_has_is_refused() -> None:
-    answer = claim_of(session(group(devices=(2,)), 3), share_nodes=False)
+    answer = claim_of(group(devices=(2,)), 3, share_nodes=False)
     assert answer == Refused(reason="local has 2 devices on 1 node, 3 were asked for")

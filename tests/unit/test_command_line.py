@@ -69,7 +69,10 @@ def loaded(importtime: str) -> set[str]:
     [
         ("longhaul", ("-m", "jobs.cli", "--help")),
         ("longhaul_sweep", ("-m", "jobs.cli", "sweep", "--help")),
+        ("longhaul_train", ("-m", "jobs.cli", "train", "--help")),
+        ("longhaul_status", ("-m", "jobs.cli", "status", "--help")),
         ("sweep_py", (str(ROOT / "jobs" / "sweep.py"), "--help")),
+        ("train_py", (str(ROOT / "jobs" / "train.py"), "--help")),
     ],
 )
 def test_help_is_instant_and_says_what_was_reviewed(

@@ -1,0 +1,86 @@
+"""When to save, and where to. Pure: rank 0 asks it once per step and tells the others the answer."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cadence:
+    """``every_steps`` replaces ``every_s``. Of the saves each ``disk_every``-th goes to the nodes' disks and
+    each ``store_every``-th to the store; 0 means none.
+    """
+
+    every_s: float | None = 60.0
+    every_steps: int | None = None
+    disk_every: int = 1
+    store_every: int = 1
+    on_busy: Literal["skip", "wait"] = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What was saved so far in this attempt. ``num_due`` also counts saves that were skipped."""
+
+    last_s: float
+    num_due: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """Whether on some rank an earlier save is still on its way to that place."""
+
+    disk: bool = False
+    store: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """``must_wait`` ones wait for what is on its way, all others would have been skipped instead."""
+
+    to_disk: bool
+    to_store: bool
+    must_wait: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A save was due, and the one before it is still on its way to the disk and the store."""
+
+
+def next_order(
+    cadence: Cadence, past: Past, *, step: int, now_s: float, busy: Busy, is_epoch_end: bool
+) -> tuple[Order | Skipped | None, Past]:
+    """Whether to save after ``step`` (counted from 1), and what to remember of it."""
+    if is_epoch_end:
+        return _everywhere(cadence), replace(past, last_s=now_s)
+    if not _is_due(cadence, past, step, now_s):
+        return None, past
+    number = past.num_due + 1
+    order = Order(
+        to_disk=_is_turn(number, cadence.disk_every),
+        to_store=_is_turn(number, cadence.store_every),
+        must_wait=cadence.on_busy == "wait",
+    )
+    past = Past(last_s=now_s, num_due=number)
+    if not order.must_wait:
+        order = replace(
+            order, to_disk=order.to_disk and not busy.disk, to_store=order.to_store and not busy.store
+        )
+    if order.to_disk or order.to_store:
+        return order, past
+    is_wanted = _is_turn(number, cadence.disk_every) or _is_turn(number, cadence.store_every)
+    return (Skipped() if is_wanted else None), past
+
+
+def _everywhere(cadence: Cadence) -> Order:
+    return Order(to_disk=cadence.disk_every > 0, to_store=True, must_wait=True)
+
+
+def _is_due(cadence: Cadence, past: Past, step: int, now_s: float) -> bool:
+    if cadence.every_steps is not None:
+        return step % cadence.every_steps == 0
+    return cadence.every_s is not None and now_s - past.last_s >= cadence.every_s
+
+
+def _is_turn(number: int, every: int) -> bool:
+    return every > 0 and number % every == 0

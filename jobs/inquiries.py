@@ -1,0 +1,37 @@
+"""The small stories that only ask a store: how is this run doing?"""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from checkpointing.errors import NothingToResume
+from checkpointing.store import StoreError, open_store
+from jobs.places import store_base
+from jobs.status import status_of
+
+EXIT_OK, EXIT_USAGE = 0, 2
+
+
+def status(args: argparse.Namespace) -> int:
+    try:
+        found = status_of(open_store(args.store, base=store_base()), args.run)
+    except (StoreError, NothingToResume) as error:
+        print(f"longhaul status: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    print(json.dumps(found, indent=1) if args.json else _text(found))
+    return EXIT_OK
+
+
+def _text(found: dict[str, Any]) -> str:
+    steps = f"{found['step']}/{found['num_steps']}" if found["num_steps"] else str(found["step"])
+    state = "finished" if found["finished"] else "not finished"
+    lines = [f"{found['run']}: {state}, step {steps}, attempt {found['attempts']}"]
+    if found["loss"] is not None:
+        lines.append(f"loss {found['loss']:.4f}")
+    if found["newest_generation"]:
+        age = found["newest_durable_age_s"]
+        lines.append(f"newest checkpoint {found['newest_generation']}, {age:,.0f} s old")
+    else:
+        lines.append("no checkpoint yet")
+    return "\n".join(lines)

@@ -1,0 +1,163 @@
+"""One attempt of a long run as one worker group, through Ray Train."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.v2.api.config import LoggingConfig
+
+from checkpointing.hooks import pointed_at
+from cluster.inventory import WorkerGroup
+from cluster.variables import variables
+from jobs.board import Appointed, Lost, Post, Raised
+from jobs.claims import Claim
+from jobs.errors import AttemptFailed
+from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, train_settings
+from jobs.training.events import Told
+from jobs.training.task import Task
+from jobs.training.worker import Assignment, Peers, train
+
+_POLL_INTERVAL_S = 0.25
+_BOARD_TIMEOUT_S = 60.0
+_ABORT_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where an attempt runs and how long things may take. ``storage`` is where Ray keeps its pointers."""
+
+    group: WorkerGroup
+    claim: Claim
+    storage: str
+    schedule_timeout_s: float
+    collective_timeout_s: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def attempt(task: Task, seat: Seat, listen: Callable[[Told], None]) -> str | None:
+    """Runs it to its end; the generation that Ray's own result points at. Raises ``AttemptFailed``.
+
+    Call it from the main thread of a driver that is connected to Ray. Ctrl-C ends the workers first.
+    """
+    with variables(train_settings(seat.schedule_timeout_s)), open_board() as board:
+        fit = _Fit(task, seat, board)
+        fit.start()
+        try:
+            while fit.is_going():
+                time.sleep(_POLL_INTERVAL_S)
+                fit.hear(listen)
+            # What was posted while the last poll was on its way.
+            fit.hear(listen)
+        except BaseException:
+            fit.abort()
+            raise
+        return fit.result()
+
+
+class _Fit:
+    def __init__(self, task: Task, seat: Seat, board: Any) -> None:
+        self._name = f"{task.attempt}-{uuid.uuid4().hex[:8]}"
+        self._task = task
+        self._seat = seat
+        self._board = board
+        self._controller: Any = None
+        self._failure: AttemptFailed | None = None
+        self._error: Exception | None = None
+        self._result: Any = None
+        self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def is_going(self) -> bool:
+        return self._thread.is_alive()
+
+    def hear(self, listen: Callable[[Told], None]) -> None:
+        for _, post in ray.get(self._board.take.remote(), timeout=_BOARD_TIMEOUT_S):
+            self._take(post, listen)
+
+    def result(self) -> str | None:
+        give_back(self._name)
+        if self._error is not None:
+            raise self._failure or AttemptFailed(reason_of(self._error))
+        checkpoint = self._result.checkpoint
+        return pointed_at(checkpoint) if checkpoint else None
+
+    def abort(self) -> None:
+        """A controller that is still starting tells its handle on the board, and is ended then."""
+        deadline = time.monotonic() + _ABORT_TIMEOUT_S
+        while self.is_going() and time.monotonic() < deadline:
+            self.hear(_hear_nothing)
+            self._kill()
+            time.sleep(_POLL_INTERVAL_S)
+        give_back(self._name)
+
+    def _take(self, post: Post, listen: Callable[[Told], None]) -> None:
+        match post:
+            case Appointed():
+                self._controller = post.controller
+            case Raised():
+                self._blame(f"rank {post.rank}: {post.failure.reason}", post.failure.log_tail)
+            case Lost():
+                self._blame(f"rank {post.rank}: {post.reason}", ())
+            case _ if isinstance(post, Told):
+                listen(post)
+
+    def _blame(self, reason: str, log_tail: tuple[str, ...]) -> None:
+        """The first counts: peers of a rank that failed only see it vanish."""
+        if self._failure is None:
+            self._failure = AttemptFailed(reason, log_tail)
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._controller is not None:
+            ray.kill(self._controller)
+            self._controller = None
+
+    def _run(self) -> None:
+        try:
+            self._result = self._trainer().fit()
+        except Exception as error:
+            self._error = error
+
+    def _trainer(self) -> Trainer:
+        task, seat = self._task, self._seat
+        uses_device = task.vendor != "cpu" and not task.simulated
+        assignment = Assignment(
+            group=self._name,
+            board=self._board,
+            work=task,
+            vendor=task.vendor,
+            backend="nccl" if uses_device else "gloo",
+            collective_timeout_s=seat.collective_timeout_s,
+        )
+        return Trainer(
+            train,
+            train_loop_config={"assignment": assignment},
+            backend_config=Peers(),
+            scaling_config=ScalingConfig(
+                num_workers=seat.claim.num_workers,
+                use_gpu="GPU" in seat.claim.resources,
+                resources_per_worker=seat.claim.resources,
+                placement_strategy="STRICT_PACK" if seat.claim.is_on_one_node else "PACK",
+                label_selector=seat.claim.selector,
+            ),
+            run_config=RunConfig(
+                name=self._name,
+                storage_path=seat.storage,
+                failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
+                checkpoint_config=CheckpointConfig(num_to_keep=2),
+                callbacks=[Reporter(self._board, self._name)],
+                worker_runtime_env={"env_vars": dict(seat.environment)},
+                logging_config=LoggingConfig(log_level="ERROR"),
+            ),
+        )
+
+
+def _hear_nothing(_told: Told) -> None:
+    return None

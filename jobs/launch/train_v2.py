@@ -1,0 +1,125 @@
+"""What we change about Ray Train: its trainer without helpers, a reporter in its controller, its settings."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ray
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
+from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.worker_group import worker_group
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.exceptions import ControllerError
+from ray.util.placement_group import get_placement_group, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from jobs.board import Appointed, Assembled, Board, Lost, Post
+
+_CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
+
+
+def give_back(placement: str) -> None:
+    # Ray raises ValueError for one that is gone, as after every fit() that ended by itself.
+    with suppress(ValueError):
+        remove_placement_group(get_placement_group(placement))
+
+
+class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are skipped
+    """Without two helper processes per ``fit()``: for datasets, of which there are none, and for giving the
+    placement back after its controller, which the driver does itself.
+    """
+
+    def _create_default_callbacks(self) -> list[Any]:
+        unwanted = (DatasetsCallback, PlacementGroupCleanerCallback)
+        return [
+            callback for callback in super()._create_default_callbacks() if not isinstance(callback, unwanted)
+        ]
+
+
+class Reporter(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # as above
+    """Runs in Train's controller. It never waits for the board."""
+
+    def __init__(self, board: Any, group: str) -> None:
+        self._board = board
+        self._group = group
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        # Ray keeps a placement until its job ends, whatever becomes of the actor that asked for it. By a
+        # name the driver can give it back, even one that is still waited for.
+        worker_group.placement_group = partial(placement_group, name=self._group)
+        self._post(Appointed(controller=ray.get_runtime_context().current_actor))
+
+    def before_init_train_context(self, workers: Sequence[Any]) -> dict[str, list[Any]]:
+        self._post(Assembled(node_ids=tuple(worker.metadata.node_id for worker in workers)))
+        return {}
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        for rank, error in worker_group_status.errors.items():
+            self._post(_lost(rank, error))
+
+    def _post(self, post: Post) -> None:
+        self._board.post.remote(self._group, post)
+
+
+def _lost(rank: int, error: BaseException) -> Lost:
+    cause = error.health_check_failure if isinstance(error, WorkerHealthCheckFailedError) else error
+    is_death = isinstance(cause, RayActorError)
+    found = _CAUSE_OF_DEATH.search(str(cause)) if is_death else None
+    return Lost(
+        rank=rank,
+        reason=found[1] if found else reason_of(cause),
+        is_death=is_death,
+        is_out_of_memory=isinstance(cause, OutOfMemoryError),
+    )
+
+
+def reason_of(error: BaseException) -> str:
+    """Type and first line, of the cause where Ray only wraps it."""
+    match error:
+        case RayTaskError(cause=cause) | ControllerError(controller_failure=cause):
+            return reason_of(cause)
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}"
+
+
+def train_settings(schedule_timeout_s: float) -> dict[str, str]:
+    """Ray Train reads these in the driver at each ``fit()`` and hands some on to its controller."""
+    return {
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(schedule_timeout_s),
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
+        # Each of these is a process or a thread more beside the workers that are measured.
+        "RAY_TRAIN_METRICS_ENABLED": "0",
+        "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        # Files of its own beside those that Ray keeps anyway; and print() must reach the worker's log.
+        "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
+        "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
+        "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    }
+
+
+@contextmanager
+def scratch() -> Iterator[str]:
+    """On the driver's node, where Train's controllers run too; beside Ray's own files, so that a driver that
+    is killed leaves nothing elsewhere.
+    """
+    session = ray._private.worker._global_node.get_session_dir_path()
+    with TemporaryDirectory(prefix="longhaul-", dir=session) as folder:
+        yield folder
+
+
+@contextmanager
+def open_board() -> Iterator[Any]:
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    board = ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
+    try:
+        yield board
+    finally:
+        ray.kill(board)

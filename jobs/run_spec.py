@@ -1,0 +1,147 @@
+"""RunSpec: one long training; a YAML file (see ``spec_file``)."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from checkpointing.cadence import Cadence
+from checkpointing.retention import Retention
+from jobs.spec_file import (
+    Count,
+    ModelName,
+    Name,
+    Optimizer,
+    PrecisionName,
+    Seconds,
+    SpecFile,
+    StrategyName,
+    Strict,
+    VariableName,
+    VariableValue,
+)
+from jobs.training.job import Recipe
+from jobs.training.models.presets import preset
+from jobs.training.task import Saving
+
+Every = Annotated[int, Field(ge=0)]
+Span = Annotated[float, Field(gt=0)]
+
+
+class Data(Strict):
+    """``samples`` make an epoch."""
+
+    kind: Literal["synthetic"] = "synthetic"
+    samples: Count = 4096
+
+
+class NearPlace(Strict):
+    """Each node's own disk. ``dir`` null: only the store is used."""
+
+    dir: Annotated[str, Field(min_length=1)] | None = None
+    every: Every = 1
+    keep: Annotated[int, Field(ge=2)] = 2
+
+
+class StorePlace(Strict):
+    every: Every = 1
+
+
+class Keeping(Strict):
+    """What the store keeps besides the latest and its backup; rules add up."""
+
+    last: Every = 10
+    epochs: bool = True
+    best: Every = 1
+    metric: Annotated[str, Field(min_length=1)] = "val_loss"
+    mode: Literal["min", "max"] = "min"
+    every_s: Span | None = None
+    every_steps: Count | None = None
+    every_epochs: Count | None = None
+
+
+class Checkpoint(Strict):
+    """``every_steps`` replaces ``every_s``."""
+
+    every_s: Span | None = 60.0
+    every_steps: Count | None = None
+    on_busy: Literal["skip", "wait"] = "skip"
+    deadline_s: Span = 600.0
+    local: NearPlace = NearPlace()
+    store: StorePlace = StorePlace()
+    retention: Keeping = Keeping()
+
+
+class Evaluation(Strict):
+    """Every so many steps the loss on held-out samples; 0 is never."""
+
+    every_steps: Every = 0
+    samples: Count = 64
+
+
+class RunLimits(Strict):
+    schedule_timeout_s: Span = 300.0
+    hang_timeout_s: Seconds = 600.0
+
+
+class RunSpec(SpecFile):
+    kind: ClassVar[str] = "run"
+    example: ClassVar[str] = "steps=40"
+
+    name: Name
+    store: Annotated[str, Field(min_length=1)] = "results"
+    model: ModelName
+    strategy: StrategyName = "ddp"
+    world_size: Count = 1
+    group: Name = "local"
+    precision: PrecisionName = "fp32"
+    seq_len: Count = 64
+    micro_batch: Count = 1
+    grad_accum: Count = 1
+    steps: Count
+    seed: Annotated[int, Field(ge=0)] = 0
+    mode: Literal["train", "benchmark"] = "train"
+    data: Data = Data()
+    optimizer: Optimizer = Optimizer()
+    checkpoint: Checkpoint = Checkpoint()
+    eval: Evaluation = Evaluation()
+    limits: RunLimits = RunLimits()
+    environment: dict[VariableName, VariableValue] = Field(default_factory=dict)
+
+    def recipe(self) -> Recipe:
+        return Recipe(
+            model=preset(self.model),
+            strategy=self.strategy,
+            world_size=self.world_size,
+            seq_len=self.seq_len,
+            micro_batch=self.micro_batch,
+            grad_accum=self.grad_accum,
+            precision=self.precision,
+            seed=self.seed,
+            optimizer=self.optimizer.config(),
+        )
+
+    def saving(self) -> Saving | None:
+        """None where nothing is to be saved."""
+        if self.mode == "benchmark":
+            return None
+        checkpoint, local = self.checkpoint, self.checkpoint.local
+        return Saving(
+            cadence=Cadence(
+                every_s=checkpoint.every_s,
+                every_steps=checkpoint.every_steps,
+                disk_every=local.every if local.dir else 0,
+                store_every=checkpoint.store.every,
+                on_busy=checkpoint.on_busy,
+            ),
+            retention=Retention(**checkpoint.retention.model_dump()),
+            disk=local.dir,
+            disk_keep=local.keep,
+            deadline_s=checkpoint.deadline_s,
+        )
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        longest = preset(self.model).max_seq_len
+        if self.seq_len > longest:
+            raise ValueError(f"seq_len: {self.seq_len} is longer than {self.model} can take ({longest})")
+        return self

@@ -1,0 +1,155 @@
+"""The story of a long run: from its newest good generation until it is done. Running it again goes on.
+
+Each start is one attempt with a lease of its own in the run's log, which fences every attempt before it.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from checkpointing.errors import Fenced, NothingToResume, Unfit
+from checkpointing.repository import Repository
+from checkpointing.store import Store, StoreError, Unavailable, open_store
+from cluster.config import read_cluster
+from cluster.inventory import ClusterError, Inventory, WorkerGroup
+from jobs.errors import AttemptFailed, SpecError, nearest
+from jobs.executors import AttemptOrder, Place, choose_executor
+from jobs.places import store_base
+from jobs.run_display import RunDisplay
+from jobs.run_spec import RunSpec
+from jobs.spec_file import check_plain_name
+from jobs.status import StatusFile, status_of
+from jobs.training.task import Origin, Task
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+_COLLECTIVE_TIMEOUT_S = 1800.0
+
+
+def train(args: argparse.Namespace) -> int:
+    try:
+        return _train(args)
+    except (SpecError, ClusterError, StoreError, NothingToResume, Unfit, Fenced, AttemptFailed) as error:
+        if Place.of_this_process().rank == 0:
+            for line in str(error).splitlines():
+                print(f"longhaul train: {line}", file=sys.stderr)
+        is_users_turn = isinstance(error, SpecError | ClusterError | StoreError | NothingToResume | Unfit)
+        return EXIT_USAGE if is_users_turn and not isinstance(error, Unavailable) else EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _train(args: argparse.Namespace) -> int:
+    spec = RunSpec.load(args.spec, args.set)
+    run = check_plain_name(args.run, "--run") if args.run else spec.name
+    store = open_store(args.store or spec.store, base=store_base())
+    with choose_executor(args.executor, verbose=args.verbose, share_nodes=True) as executor:
+        group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
+        store.probe()
+        repository = Repository(store, run)
+        if executor.speaks and _is_finished(repository, spec) and not args.fresh and args.resume == "latest":
+            return _say_finished(args, store, run)
+        display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
+        with StatusFile(store, run) as status:
+            display.on_progress(status.tell)
+            pointer = executor.attempt(
+                _order(spec, group, store, run),
+                partial(_make_task, args, spec, run, store, repository, group),
+                display.hear,
+            )
+        if not executor.speaks:
+            return EXIT_OK
+        display.summarise(pointer)
+        if args.json:
+            print(json.dumps({**status_of(store, run), **display.facts()}, indent=1))
+        return EXIT_OK if display.is_durable else EXIT_FAILED
+
+
+def _is_finished(repository: Repository, spec: RunSpec) -> bool:
+    finished = repository.refresh().finished_step
+    return finished is not None and finished >= spec.steps
+
+
+def _say_finished(args: argparse.Namespace, store: Store, run: str) -> int:
+    status = status_of(store, run)
+    if args.json:
+        print(json.dumps(status, indent=1))
+    else:
+        print(f"{run}: finished at step {status['step']}, nothing to do ({status['newest_generation']})")
+    return EXIT_OK
+
+
+def _group(spec: RunSpec, inventory: Inventory) -> WorkerGroup:
+    group = inventory.group(spec.group)
+    if group is None:
+        known = [group.name for group in inventory.groups]
+        raise ClusterError(
+            f"group: {inventory.source} has no group {spec.group!r} ({', '.join(known)})"
+            f"{nearest(spec.group, known)}"
+        )
+    return group
+
+
+def _order(spec: RunSpec, group: WorkerGroup, store: Store, run: str) -> AttemptOrder:
+    return AttemptOrder(
+        group=group,
+        world_size=spec.world_size,
+        environment=spec.environment,
+        pointers=f"{store.url}/runs/{run}/ray",
+        schedule_timeout_s=spec.limits.schedule_timeout_s,
+        collective_timeout_s=_COLLECTIVE_TIMEOUT_S,
+    )
+
+
+def _make_task(
+    args: argparse.Namespace,
+    spec: RunSpec,
+    run: str,
+    store: Store,
+    repository: Repository,
+    group: WorkerGroup,
+) -> Task:
+    """Takes the lease: whoever ran before is fenced from here on."""
+    origin, what = _origin(args.resume)
+    term = repository.take_over(f"{socket.gethostname()}:{os.getpid()}", fresh=args.fresh)
+    described = _described(spec)
+    store.put(f"runs/{run}/spec.json", json.dumps(described, indent=1).encode())
+    return Task(
+        run=run,
+        store=store.url,
+        recipe=spec.recipe(),
+        vendor=group.vendor,
+        simulated=group.simulated,
+        num_steps=spec.steps,
+        num_samples=spec.data.samples,
+        saving=spec.saving(),
+        term=term,
+        attempt=secrets.token_hex(4),
+        lineage=repository.lineage(),
+        resume=what,
+        origin=origin,
+        eval_every=spec.eval.every_steps,
+        eval_samples=spec.eval.samples,
+        spec=described,
+    )
+
+
+def _described(spec: RunSpec) -> Mapping[str, Any]:
+    """What is stored with the run. Values of variables stay out: they may be secrets."""
+    return {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
+
+
+def _origin(resume: str) -> tuple[Origin | None, str]:
+    """``--resume`` may name another run by its place in a store: then that run's latest is the beginning."""
+    url, slash, name = resume.rstrip("/").rpartition("/runs/")
+    if not slash:
+        return None, resume
+    store = open_store(url, base=store_base())
+    if Repository(store, name).refresh().term == 0:
+        raise NothingToResume(f"--resume {resume}: there is no run {name!r} in {store.url}")
+    return Origin(store=store.url, run=name), "latest"

@@ -1,0 +1,86 @@
+"""How a run is doing, for those who are not there: a small file beside the log, and the log itself."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from checkpointing.errors import NothingToResume
+from checkpointing.repository import Repository
+from checkpointing.retention import latest, of_this_life
+from checkpointing.store import Missing, Store, StoreError, check_name
+
+_INTERVAL_S = 2.0
+
+
+class StatusFile:
+    """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store = store
+        self._name = _name_of(run)
+        self._newest: Mapping[str, Any] | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="status", daemon=True)
+
+    def __enter__(self) -> "StatusFile":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Gives the last word a moment to arrive, no more."""
+        self._done.set()
+        self._thread.join(2 * _INTERVAL_S)
+
+    def tell(self, status: Mapping[str, Any]) -> None:
+        self._newest = status
+
+    def _work(self) -> None:
+        while not self._done.wait(_INTERVAL_S):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            with suppress(StoreError):
+                self._store.put(self._name, json.dumps(newest).encode())
+
+
+def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
+    """What a program may want to know; raises ``NothingToResume`` where there is no such run."""
+    repository = Repository(store, run)
+    view = repository.refresh()
+    if view.term == 0:
+        raise NothingToResume(f"{store.url}: there is no run {run!r}; expected the name of one below runs/")
+    told = _told(store, run)
+    generations = of_this_life(view)
+    newest = latest(generations)
+    step = max(told.get("step", 0), newest.step if newest else 0, view.finished_step or 0)
+    return {
+        "run": run,
+        "step": step,
+        "num_steps": told.get("num_steps"),
+        "loss": told.get("loss", newest.metrics.get("loss") if newest else None),
+        "tokens_per_s": told.get("tokens_per_s"),
+        "finished": view.finished_step is not None,
+        "newest_generation": newest.name if newest else None,
+        "newest_durable_age_s": max(0.0, clock() - newest.committed_s) if newest else None,
+        "num_generations": len(generations),
+        "attempts": view.term,
+        "stop_asked": view.stop_asked,
+    }
+
+
+def _told(store: Store, run: str) -> dict[str, Any]:
+    try:
+        told = json.loads(store.get(_name_of(run)))
+    except (Missing, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _name_of(run: str) -> str:
+    return check_name(f"runs/{run}/status.json")

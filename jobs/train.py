@@ -1,0 +1,20 @@
+#!/usr/bin/env -S python -P
+"""ENTRY: one long run, from its newest good checkpoint, until it is done. The story is ``jobs.running``.
+
+``ray job submit --working-dir . -- python jobs/train.py SPEC``, or without ``python``.
+"""
+
+import sys
+
+from jobs.arguments import train_parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = train_parser("train.py").parse_args(argv)
+    from jobs.running import train  # after --help, which must not wait for it
+
+    return train(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

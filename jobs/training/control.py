@@ -1,0 +1,74 @@
+"""What rank 0 decides at every step and all ranks learn by its end: one tiny reduction beside the step.
+
+Each rank adds what it alone knows, whether a save of its own is still on its way; rank 0 adds the orders.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from checkpointing.cadence import Busy, Order
+
+_DISK, _STORE, _WAIT = 1, 2, 4
+# Where in the word each answer stands.
+_SAVE, _TELL, _POINT, _BUSY_DISK, _BUSY_STORE, _LENGTH = range(6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """For the border after the step: save, find out the loss of all ranks, take part in Ray's report."""
+
+    save: Order | None = None
+    tell: bool = False
+    point: bool = False
+
+
+class Control:
+    """Every rank makes the same calls: once per step ``begin``, then ``end``."""
+
+    def __init__(self) -> None:
+        # Of its own and on the CPU: the step's collectives must not wait for it, nor it for a device.
+        self._group = dist.new_group(backend="gloo")
+        self._word = torch.zeros(_LENGTH, dtype=torch.int64)
+        self._work: dist.Work | None = None
+
+    def begin(self, orders: Orders, busy: Busy) -> None:
+        """``orders`` count on rank 0 only. Does not wait."""
+        values = (_flags(orders.save), orders.tell, orders.point, busy.disk, busy.store)
+        self._word.copy_(torch.tensor([int(value) for value in values]))
+        self._work = dist.all_reduce(self._word, dist.ReduceOp.MAX, group=self._group, async_op=True)
+
+    def end(self) -> tuple[Orders, Busy]:
+        """Rank 0's orders, and which places were busy on any rank as the step began."""
+        assert self._work is not None
+        self._work.wait()
+        word = self._word.tolist()
+        busy = Busy(disk=bool(word[_BUSY_DISK]), store=bool(word[_BUSY_STORE]))
+        return Orders(save=_order(word[_SAVE]), tell=bool(word[_TELL]), point=bool(word[_POINT])), busy
+
+    def mean(self, value: float) -> float:
+        """Over all ranks, the same on each to the bit. Waits for them."""
+        total = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(total, group=self._group)
+        return total.item() / dist.get_world_size()
+
+    def from_rank_0(self, answer: bool) -> bool:
+        box = torch.tensor(int(answer))
+        dist.broadcast(box, src=0, group=self._group)
+        return bool(box.item())
+
+    def close(self) -> None:
+        dist.destroy_process_group(self._group)
+
+
+def _flags(order: Order | None) -> int:
+    if order is None:
+        return 0
+    return _DISK * order.to_disk | _STORE * order.to_store | _WAIT * order.must_wait
+
+
+def _order(flags: int) -> Order | None:
+    if not flags:
+        return None
+    return Order(to_disk=bool(flags & _DISK), to_store=bool(flags & _STORE), must_wait=bool(flags & _WAIT))

@@ -1,0 +1,59 @@
+"""What an attempt of a long run tells while it works: plain data. Needs neither torch nor ray."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """Where the attempt begins and why: ``step`` steps were done before. ``trail`` is for people."""
+
+    step: int
+    generation: str | None
+    trail: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """``durable_s`` is when the newest commit was made; None before the first."""
+
+    step: int
+    num_steps: int
+    loss: float
+    tokens_per_s: float
+    durable_step: int | None
+    durable_s: float | None
+    num_failed_saves: int
+    num_skipped_saves: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A save reached a place, or not: then ``problem`` says why. Of rank 0; ``num_bytes`` are its file's."""
+
+    step: int
+    generation: str
+    place: str
+    num_bytes: int
+    blocked_s: float
+    took_s: float
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """Something to know that does not stop the training."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """All steps are done. ``problem`` says why the end could not be saved; None if it is durable."""
+
+    step: int
+    loss: float
+    generation: str | None
+    problem: str | None = None
+
+
+Told = Resumption | Progress | Saved | Warned | Ended

@@ -1,0 +1,244 @@
+"""One attempt of a long run on one rank: resume, step, save, and end. Knows nothing of Ray.
+
+Every rank calls ``run`` with the same task. Rank 0 tells what goes on; a failing save is told and never
+raised. A failure of the training itself raises, and then the peers may be stuck in a collective.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from checkpointing.cadence import Busy
+from checkpointing.history import Finish, Resumed
+from checkpointing.repository import Repository
+from checkpointing.saves import Note
+from checkpointing.store import StoreError, open_store
+from jobs.training.context import Context
+from jobs.training.control import Control, Orders
+from jobs.training.devices import check_ranks
+from jobs.training.events import Ended, Progress, Resumption, Saved, Told, Warned
+from jobs.training.mailbox import open_mailbox
+from jobs.training.restoring import Start, restore
+from jobs.training.samples import Samples
+from jobs.training.saving import Point, Saver, near_disk
+from jobs.training.step import train_step
+from jobs.training.strategies import Engine, build
+from jobs.training.task import Task
+
+Tell = Callable[[Told], None]
+# Tells Ray Train of a durable generation: its name, its step, the loss. Every rank takes part.
+PointAt = Callable[[str | None, int, float], None]
+
+_ALL_BUSY = Busy(disk=True, store=True)
+_TELL_EVERY_S = 1.0
+# Ray's report waits for its controller's next poll.
+_POINT_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the place where a rank runs does for it. ``point_at`` is None without Ray."""
+
+    tell: Tell
+    point_at: PointAt | None = None
+
+
+def run(task: Task, context: Context, services: Services) -> None:
+    context.pulse.phase = "setup"
+    check_ranks(context, task.recipe.world_size, "cpu" if task.simulated else task.vendor)
+    repository = Repository(open_store(task.store), task.run)
+    origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
+    engine = build(task.recipe, context.device)
+    try:
+        start = restore(task, context, engine, repository, origin, near_disk(task))
+        repository.refresh()
+        _tell_start(start, context, services.tell)
+        _Attempt(task, context, engine, repository, services, start).work()
+    finally:
+        engine.close()
+
+
+def _tell_start(start: Start, context: Context, tell: Tell) -> None:
+    if start.warning:
+        tell(Warned(text=start.warning))
+    if context.rank == 0:
+        tell(Resumption(step=start.step, generation=start.generation, trail=start.trail))
+
+
+class _Attempt:
+    def __init__(
+        self,
+        task: Task,
+        context: Context,
+        engine: Engine,
+        repository: Repository,
+        services: Services,
+        start: Start,
+    ) -> None:
+        self._task = task
+        self._context = context
+        self._engine = engine
+        self._repository = repository
+        self._services = services
+        self._start = start
+        self._samples = Samples(task, context)
+        self._control = Control()
+        self._saver = self._make_saver()
+        self._step = start.step
+        self._position = start.position
+        self._busy = Busy()
+        self._last_told_s = time.monotonic()
+        self._last_told_step = start.step
+        self._last_pointed_s = time.monotonic()
+        self._pointed_at: str | None = None
+
+    def work(self) -> None:
+        if self._saver:
+            self._saver.start()
+        self._context.pulse.phase, self._context.pulse.num_steps = "window", self._task.num_steps
+        loss = float("nan")
+        while self._step < self._task.num_steps:
+            loss = self._do_step()
+            if self._step == self._start.step + 1:
+                self._note_resumed()
+        self._end(loss)
+
+    def _do_step(self) -> float:
+        """Its loss over all ranks, where somebody wants to know it, else NaN."""
+        point = self._next_point()
+        own_busy = self._saver.busy() if self._saver else Busy()
+        self._control.begin(self._orders(point), own_busy)
+        started = time.perf_counter()
+        own_loss = train_step(self._engine, self._samples.of_step(self._position))
+        orders, self._busy = self._control.end()
+        self._step, self._position = point.step, point.position
+        self._context.pulse.step, self._context.pulse.step_s = self._step, time.perf_counter() - started
+        is_wanted = orders.save or orders.tell or orders.point or self._step == self._task.num_steps
+        loss = self._control.mean(own_loss.item()) if is_wanted else float("nan")
+        if orders.save and self._saver:
+            self._saver.cut(point.with_metrics(loss=loss), orders.save)
+            # What was heard of before this cut says nothing about what is busy after it.
+            self._busy = _ALL_BUSY
+        if orders.tell and self._context.rank == 0:
+            self._tell_progress(loss)
+        if orders.point:
+            self._point(loss)
+        return loss
+
+    def _next_point(self) -> Point:
+        after = self._position + self._task.recipe.sequences_per_step
+        return Point(
+            step=self._step + 1,
+            position=after,
+            epoch_end=self._samples.epoch_end(self._position, after),
+            metrics={},
+        )
+
+    def _orders(self, point: Point) -> Orders:
+        """Rank 0's, decided before the step and carried out after it."""
+        if self._context.rank != 0:
+            return Orders()
+        now = time.monotonic()
+        return Orders(
+            save=self._saver.order(point, self._busy) if self._saver else None,
+            tell=now - self._last_told_s >= _TELL_EVERY_S,
+            point=self._services.point_at is not None
+            and self._newest() != self._pointed_at
+            and now - self._last_pointed_s >= _POINT_EVERY_S,
+        )
+
+    def _newest(self) -> str | None:
+        return self._saver.tally.durable_name if self._saver else None
+
+    def _tell_progress(self, loss: float) -> None:
+        now = time.monotonic()
+        num_tokens = (self._step - self._last_told_step) * self._task.recipe.tokens_per_step
+        tally = self._saver.tally if self._saver else None
+        self._services.tell(
+            Progress(
+                step=self._step,
+                num_steps=self._task.num_steps,
+                loss=loss,
+                tokens_per_s=num_tokens / (now - self._last_told_s),
+                durable_step=tally.durable_step if tally else None,
+                durable_s=tally.durable_s if tally else None,
+                num_failed_saves=tally.num_failed if tally else 0,
+                num_skipped_saves=tally.num_skipped if tally else 0,
+            )
+        )
+        self._last_told_s, self._last_told_step = now, self._step
+
+    def _point(self, loss: float) -> None:
+        assert self._services.point_at is not None
+        self._pointed_at, self._last_pointed_s = self._newest(), time.monotonic()
+        self._services.point_at(self._pointed_at, self._step, loss)
+
+    def _note_resumed(self) -> None:
+        """A step was finished after loading: the generation is no poison."""
+        if self._context.rank == 0 and self._start.is_own and self._start.generation:
+            with suppress(StoreError):
+                self._repository.append(Resumed(name=self._start.generation), term=self._task.term)
+
+    def _end(self, loss: float) -> None:
+        problem = self._save_the_end(loss) if self._saver else None
+        if self._services.point_at is not None and self._saver:
+            self._point(loss)
+        if self._context.rank != 0:
+            return
+        if problem is None:
+            problem = self._note_finish()
+        self._services.tell(Ended(step=self._step, loss=loss, generation=self._newest(), problem=problem))
+
+    def _save_the_end(self, loss: float) -> str | None:
+        """Waits for what is on its way, and saves once more unless the last step is durable by then."""
+        assert self._saver is not None
+        self._saver.wait()
+        point = Point(step=self._step, position=self._position, epoch_end=None, metrics={"loss": loss})
+        if self._control.from_rank_0(self._saver.tally.durable_step != self._step):
+            self._saver.cut(point, self._saver.final_order)
+            self._saver.wait()
+        is_durable = self._saver.tally.durable_step == self._step
+        return None if is_durable else "the last step could not be saved to the store"
+
+    def _note_finish(self) -> str | None:
+        try:
+            self._repository.append(Finish(step=self._step), term=self._task.term)
+        except StoreError as error:
+            return str(error)
+        return None
+
+    def _make_saver(self) -> Saver | None:
+        if self._task.saving is None:
+            return None
+        mailbox = open_mailbox(self._context)
+        saver = Saver(
+            self._task,
+            self._task.saving,
+            self._context,
+            self._engine,
+            self._repository,
+            mailbox,
+            self._tell_save,
+        )
+        if before := self._repository.view.generation(self._start.generation or ""):
+            saver.tally.durable(before)
+        return saver
+
+    def _tell_save(self, note: Note) -> None:
+        """From the writer's threads. Other ranks' are only told where something went wrong."""
+        if self._context.rank == 0:
+            self._services.tell(
+                Saved(
+                    step=note.step,
+                    generation=note.generation,
+                    place=note.place,
+                    num_bytes=note.num_bytes,
+                    blocked_s=note.blocked_s,
+                    took_s=note.took_s,
+                    problem=note.problem,
+                )
+            )
+        elif note.problem:
+            where = f"save of step {note.step} to the {note.place}"
+            self._services.tell(Warned(text=f"rank {self._context.rank}: {where}: {note.problem}"))

@@ -1,0 +1,36 @@
+"""What a long run reads: each sample once per epoch, at any world size. Synthetic so far."""
+
+import torch
+from torch import Tensor
+
+from jobs.training.context import Context
+from jobs.training.data import Batch, sample
+from jobs.training.stream import epoch_ended, sample_at
+from jobs.training.task import Task
+
+
+class Samples:
+    """One rank's share of each global batch."""
+
+    def __init__(self, task: Task, context: Context) -> None:
+        self._task = task
+        self._rank = context.rank
+        self._device = context.device
+
+    def of_step(self, position: int) -> list[Batch]:
+        """The micro-batches of the step that begins after ``position`` samples."""
+        recipe = self._task.recipe
+        batches = []
+        for micro in range(recipe.grad_accum):
+            first = position + (micro * recipe.world_size + self._rank) * recipe.micro_batch
+            rows = torch.stack([self._sample(first + index) for index in range(recipe.micro_batch)])
+            rows = rows.to(self._device)
+            batches.append((rows[:, :-1], rows[:, 1:]))
+        return batches
+
+    def epoch_end(self, before: int, after: int) -> int | None:
+        return epoch_ended(before, after, num_samples=self._task.num_samples)
+
+    def _sample(self, position: int) -> Tensor:
+        recipe = self._task.recipe
+        return sample(recipe, sample_at(position, num_samples=self._task.num_samples, seed=recipe.seed))

@@ -1,0 +1,175 @@
+"""Saving as the training thread sees it: a copy at a step border, everything else in the background."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from checkpointing.cadence import Busy, Order, Past, Skipped, next_order
+from checkpointing.errors import Fenced
+from checkpointing.manifest import Cut, Part, file_name
+from checkpointing.near import NearDisk
+from checkpointing.publisher import Attempt, Publisher
+from checkpointing.repository import Repository, generation_name
+from checkpointing.saves import Mailbox, Note, Save, Tally
+from checkpointing.snapshot import Arena, layout
+from checkpointing.writer import Writer
+from jobs.training.context import Context
+from jobs.training.randomness import RandomState, canary
+from jobs.training.strategies import Engine
+from jobs.training.task import Saving, Task
+
+# One is written from while the next cut goes into the other.
+_NUM_ROOMS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Where the training stands at a step border: ``step`` steps are done, ``position`` samples consumed."""
+
+    step: int
+    position: int
+    epoch_end: int | None
+    metrics: Mapping[str, float]
+
+    def with_metrics(self, **metrics: float) -> "Point":
+        return replace(self, metrics={**self.metrics, **metrics})
+
+
+class Saver:
+    """One rank's. Its memory is allocated and touched here, before the first step: twice the rank's state."""
+
+    def __init__(
+        self,
+        task: Task,
+        saving: Saving,
+        context: Context,
+        engine: Engine,
+        repository: Repository,
+        mailbox: Mailbox,
+        tell: Callable[[Note], None],
+    ) -> None:
+        self.tally = Tally()
+        self._task = task
+        self._saving = saving
+        self._context = context
+        self._engine = engine
+        self._random = RandomState(context.rank, context.device)
+        self._pieces = engine.pieces() + self._random.pieces()
+        self._layout = layout(self._pieces)
+        self._rooms = [Arena(self._pieces, self._layout) for _ in range(_NUM_ROOMS)]
+        attempt = Attempt(
+            rank=context.rank,
+            term=task.term,
+            deadline_s=saving.deadline_s,
+            retention=saving.retention,
+        )
+        publisher = Publisher(repository, mailbox, attempt, self.tally)
+        self._writer = Writer(near_disk(task), publisher, self.tally, tell)
+        self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
+        self._past = Past(last_s=time.monotonic())
+        self._number = 0
+
+    def start(self) -> None:
+        self._writer.start()
+
+    def busy(self) -> Busy:
+        """Whether a save of this rank to either place would have to wait."""
+        return Busy(
+            disk=self._writer.room(self._rooms, to_store=False) is None,
+            store=self._writer.room(self._rooms, to_store=True) is None,
+        )
+
+    def order(self, point: Point, busy: Busy) -> Order | None:
+        """On rank 0: what all ranks are to save once the step is done that ``point`` ends with."""
+        if self.tally.is_fenced:
+            raise Fenced(f"a later attempt has taken {self._task.run} over; this one ends itself")
+        answer, self._past = next_order(
+            self._saving.cadence,
+            self._past,
+            step=point.step,
+            now_s=time.monotonic(),
+            busy=busy,
+            is_epoch_end=point.epoch_end is not None,
+        )
+        if isinstance(answer, Skipped):
+            self.tally.num_skipped += 1
+            return None
+        return answer
+
+    def cut(self, point: Point, order: Order) -> None:
+        """Copies everything of this rank, of one step border, and hands it over. Every rank calls it.
+
+        Waits for memory as long as ``deadline_s`` if the order says so, and else not at all; what finds no
+        room is skipped, and the other ranks' shares are dropped with it.
+        """
+        self._number += 1
+        timeout_s = self._saving.deadline_s if order.must_wait else 0.0
+        started = time.perf_counter()
+        room = self._writer.room(self._rooms, to_store=order.to_store, timeout_s=timeout_s)
+        if room is None:
+            self.tally.num_skipped += 1
+            return
+        assert isinstance(room, Arena)
+        self._random.capture()
+        room.take(self._pieces)
+        blocked_s = time.perf_counter() - started
+        self._writer.hand_over(
+            Save(
+                cut=self._cut(point),
+                part=self._part(),
+                room=room,
+                to_disk=order.to_disk,
+                to_store=order.to_store,
+                blocked_s=blocked_s,
+            )
+        )
+
+    def wait(self) -> None:
+        """Waits for what is on its way, each part of it at most ``deadline_s``."""
+        # Upload, receipts, reading back: each has the deadline for itself.
+        self._writer.finish(3 * self._saving.deadline_s)
+
+    def _cut(self, point: Point) -> Cut:
+        """Its name is the same on all ranks, since all of them count the orders."""
+        recipe, save_id = self._task.recipe, f"{self._task.attempt}.{self._number}"
+        return Cut(
+            generation=generation_name(point.step, self._task.term, save_id),
+            run=self._task.run,
+            step=point.step,
+            term=self._task.term,
+            number=self._number,
+            strategy=recipe.strategy,
+            world_size=recipe.world_size,
+            created_s=time.time(),
+            epoch_end=point.epoch_end,
+            metrics=dict(point.metrics),
+            state={
+                "position": point.position,
+                "seq_len": recipe.seq_len,
+                "precision": recipe.precision,
+                "model": recipe.model.name,
+                "counters": asdict(self._engine.counters()),
+                "spec": dict(self._task.spec),
+            },
+        )
+
+    def _part(self) -> Part:
+        state: dict[str, Any] = {"canary": canary(self._context.device)}
+        return Part(
+            rank=self._context.rank,
+            file=file_name(self._context.rank),
+            num_bytes=self._layout.num_bytes,
+            chunks=(),
+            tensors=self._layout.tensors,
+            shards=self._layout.shards,
+            state=state,
+        )
+
+
+def near_disk(task: Task) -> NearDisk | None:
+    saving = task.saving
+    if saving is None or saving.disk is None:
+        return None
+    return NearDisk(Path(saving.disk), f"{task.run}@{task.lineage}", saving.disk_keep)

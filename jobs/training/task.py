@@ -1,0 +1,59 @@
+"""What one attempt of a long run is asked to do: plain data that travels to every rank. Needs no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from checkpointing.cadence import Cadence
+from checkpointing.retention import Retention
+from cluster.inventory import Vendor
+from jobs.training.job import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """``disk`` is the folder on each node for its ranks' newest ``disk_keep`` saves; None: the store alone.
+
+    A save that takes longer than ``deadline_s`` is dropped.
+    """
+
+    cadence: Cadence
+    retention: Retention
+    disk: str | None
+    disk_keep: int
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The generation of another run that a new run starts from."""
+
+    store: str
+    run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """``store`` is absolute. ``num_samples`` make an epoch; ``eval_every`` counts steps, 0 is never.
+
+    ``term`` is this attempt's in the run's log, ``attempt`` a random word that no other one has. ``lineage``
+    is the log's: what lies on nodes' disks of another log's run of the same name is not touched. ``spec`` is
+    stored with every generation.
+    """
+
+    run: str
+    store: str
+    recipe: Recipe
+    vendor: Vendor
+    simulated: bool
+    num_steps: int
+    num_samples: int
+    saving: Saving | None
+    term: int
+    attempt: str
+    lineage: str
+    resume: str
+    origin: Origin | None = None
+    eval_every: int = 0
+    eval_samples: int = 0
+    spec: Mapping[str, Any] = field(default_factory=dict)
