@@ -62,7 +62,7 @@ def train(recipe: Recipe, num_steps: int) -> Course:
     losses, grad_norms, learning_rates = [], [], []
     for step in range(num_steps):
         learning_rates.append(engine.learning_rate)
-        losses.append(_mean_over_ranks(train_step(engine, batches.load(step))))
+        losses.append(mean_over_ranks(train_step(engine, batches.load(step))))
         assert engine.grad_norm is not None
         grad_norms.append(float(engine.grad_norm))
     engine.close()
@@ -83,7 +83,7 @@ def held_bytes() -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def _mean_over_ranks(loss: Tensor) -> float:
+def mean_over_ranks(loss: Tensor) -> float:
     total = loss.clone()
     dist.all_reduce(total)
     return float(total) / dist.get_world_size()

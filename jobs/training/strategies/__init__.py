@@ -1,7 +1,7 @@
 """The five strategies behind one protocol. ``build`` imports only the one that is asked for.
 
 Reading order: ``native`` (torch's own loop), ``ddp`` and ``fsdp`` on top of it, ``zero`` (DeepSpeed's
-three stages); ``optimizer`` and ``memory`` are what all share.
+three stages) with ``zero_state``; ``optimizer``, ``state`` and ``memory`` are what all share.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from typing import Protocol, assert_never
 import torch
 from torch import Tensor
 
+from checkpointing.snapshot import Piece
 from jobs.training.job import Recipe
 
 
@@ -19,13 +20,21 @@ class Footprint:
 
     ``parameters`` counts what the forward pass starts from and ``masters`` the fp32 copies that the
     optimizer updates beside them; DeepSpeed keeps some even where the parameters are fp32. Moments
-    exist from the first update on.
+    exist from the first update on, or from the first call of ``Engine.pieces`` or ``targets``.
     """
 
     parameters: int
     masters: int
     gradients: int
     moments: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What a training has counted so far. ``num_updates`` is where Adam and the schedule both stand."""
+
+    num_updates: int
+    num_skipped_updates: int
 
 
 class Engine(Protocol):
@@ -54,6 +63,26 @@ class Engine(Protocol):
 
     def update(self) -> None:
         """Reduce, clip, step the optimizer and the schedule, clear the gradients."""
+
+    def pieces(self) -> list[Piece]:
+        """What this rank saves: its part of ``param/``, ``exp_avg/`` and ``exp_avg_sq/`` of every parameter.
+
+        In fp32 under every strategy and precision, under Hugging Face's names. Each element of each
+        tensor is in exactly one rank's piece. Every call gives the same views, also before the first
+        step; nothing is computed or sent.
+        """
+
+    def targets(self) -> list[Piece]:
+        """What this rank fills to resume, named and shaped as ``pieces`` are."""
+
+    def counters(self) -> Counters: ...
+
+    def restored(self, counters: Counters) -> None:
+        """Goes on from the targets' values, which all ranks have filled, and from ``counters``.
+
+        The next step is the one that the saved training would have done next: to the bit under the
+        strategy, precision and world size that it was saved under.
+        """
 
     def footprint(self) -> Footprint: ...
 

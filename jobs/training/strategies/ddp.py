@@ -1,10 +1,12 @@
 """Everything on every rank; gradients are averaged while the backward pass still runs."""
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
+from checkpointing.snapshot import Piece
 from jobs.training.job import Precision, Recipe
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import materialize
@@ -18,7 +20,30 @@ def build(recipe: Recipe, device: torch.device) -> NativeEngine:
         replica(recipe, device),
         gradient_as_bucket_view=True,  # Else each gradient lives twice: in its bucket too.
     )
-    return NativeEngine(model, recipe, defer=model.no_sync)
+    settle_buckets(model, device)
+    return NativeEngine(model, recipe, saved=share, resumed=whole, defer=model.no_sync)
+
+
+def settle_buckets(model: nn.Module, device: torch.device) -> None:
+    """Lets DDP see one backward pass, of one token, and forgets its gradients.
+
+    DDP orders its buckets anew after the first, and from three ranks on a sum depends on that order: the
+    first step of a resumed training would differ by bits from the one that it stands for.
+    """
+    token = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    model(token, token).backward()
+    model.zero_grad()
+
+
+def whole(name: str, tensor: Tensor) -> Piece:
+    return Piece(name=name, shape=tuple(tensor.shape), start=0, values=tensor.view(-1))
+
+
+def share(name: str, tensor: Tensor) -> Piece:
+    """All ranks hold the same, so each saves one part of it: as little as under any other strategy."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    start, end = (tensor.numel() * place // world_size for place in (rank, rank + 1))
+    return Piece(name=name, shape=tuple(tensor.shape), start=start, values=tensor.view(-1)[start:end])
 
 
 def replica(recipe: Recipe, device: torch.device) -> nn.Module:

@@ -1,10 +1,14 @@
 """FSDP2: each rank holds a slice of every parameter and gathers one decoder block at a time."""
 
+from math import prod
+
 import torch
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from checkpointing.snapshot import Piece
 from jobs.training.job import Recipe
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import fill
@@ -23,7 +27,7 @@ def build(recipe: Recipe, device: torch.device) -> NativeEngine:
     shard(decoder, recipe, device)
     decoder.to_empty(device=device)
     fill_shards(decoder, recipe)
-    return NativeEngine(decoder, recipe)
+    return NativeEngine(decoder, recipe, saved=own_rows, resumed=own_rows)
 
 
 def shard(decoder: Decoder, recipe: Recipe, device: torch.device) -> None:
@@ -44,3 +48,14 @@ def fill_shards(decoder: Decoder, recipe: Recipe) -> None:
         # src_data_rank=None: every rank has the values, nothing needs to be sent.
         slices = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
         parameter.copy_(slices)
+
+
+def own_rows(name: str, tensor: Tensor) -> Piece:
+    """FSDP2 cuts the first dimension, so what a rank holds is one range of the flattened tensor."""
+    assert isinstance(tensor, DTensor)
+    mesh = tensor.device_mesh
+    num_rows, *row = tensor.shape
+    _, first = Shard.local_shard_size_and_offset(num_rows, mesh.size(), mesh.get_local_rank())
+    return Piece(
+        name=name, shape=tuple(tensor.shape), start=first * prod(row), values=tensor.to_local().view(-1)
+    )

@@ -5,24 +5,32 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor, nn
 
+from checkpointing.snapshot import Piece
 from jobs.training.job import Recipe
-from jobs.training.strategies import Footprint
+from jobs.training.strategies import Counters, Footprint, state
 from jobs.training.strategies.memory import moments, release_memory, storage_bytes
 from jobs.training.strategies.optimizer import adamw, clip, warm_up
 
 
 class NativeEngine:
-    """See ``Engine``. ``defer`` is entered for every micro-batch of a step but the last."""
+    """See ``Engine``. ``defer`` is entered for every micro-batch of a step but the last.
+
+    ``saved`` and ``resumed`` cut this rank's ``pieces`` and ``targets`` out of what it holds.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         recipe: Recipe,
+        saved: state.Cut,
+        resumed: state.Cut,
         defer: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.grad_norm: Tensor | None = None
         self.num_skipped_updates = 0  # What is not finite goes on into the weights and shows in the loss.
         self._model = model
+        self._saved = saved
+        self._resumed = resumed
         self._defer = defer
         self._grad_accum = recipe.grad_accum
         self._clip_norm = recipe.optimizer.clip_norm
@@ -44,6 +52,19 @@ class NativeEngine:
     @property
     def learning_rate(self) -> float:
         return float(self._schedule.get_last_lr()[0])
+
+    def pieces(self) -> list[Piece]:
+        return state.pieces(self._model, self._optimizer, self._saved)
+
+    def targets(self) -> list[Piece]:
+        return state.pieces(self._model, self._optimizer, self._resumed)
+
+    def counters(self) -> Counters:
+        return state.counters(self._schedule, self.num_skipped_updates)
+
+    def restored(self, counters: Counters) -> None:
+        state.restore_counters(self._optimizer, self._schedule, counters)
+        self.num_skipped_updates = counters.num_skipped_updates
 
     def footprint(self) -> Footprint:
         parameters = list(self._model.parameters())

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from checkpointing.snapshot import Piece
 from jobs.training.job import Recipe
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import fill, materialize
 from jobs.training.precision import COMPUTE_DTYPE
-from jobs.training.strategies import Footprint
+from jobs.training.strategies import Counters, Footprint, state, zero_state
 from jobs.training.strategies.memory import moments, release_memory, storage_bytes
 from jobs.training.strategies.optimizer import adamw, warm_up
 
@@ -144,9 +145,23 @@ class ZeroEngine:
     def num_skipped_updates(self) -> int:
         return int(self._engine.skipped_steps)
 
+    def pieces(self) -> list[Piece]:
+        return zero_state.pieces(self._engine)
+
+    def targets(self) -> list[Piece]:
+        return self.pieces()
+
+    def counters(self) -> Counters:
+        return state.counters(self._engine.lr_scheduler, self.num_skipped_updates)
+
+    def restored(self, counters: Counters) -> None:
+        state.restore_counters(self._engine.optimizer.optimizer, self._engine.lr_scheduler, counters)
+        self._engine.skipped_steps = counters.num_skipped_updates
+        zero_state.derive_parameters(self._engine)
+
     def footprint(self) -> Footprint:
         parameters = list(_parameters(self._engine))
-        masters = list(_held(self._engine.optimizer, _MASTERS))
+        masters = zero_state.masters(self._engine)
         return Footprint(
             parameters=storage_bytes(parameters),
             masters=storage_bytes(parameters + masters) - storage_bytes(parameters),
@@ -164,11 +179,6 @@ class ZeroEngine:
 
 
 # Where the optimizers of stage 1 (in bf16 it has one of its own), 2 and 3 keep them.
-_MASTERS = (
-    "single_partition_of_fp32_groups",
-    "fp32_groups_flat_partition",
-    "fp32_partitioned_groups_flat",
-)
 _GRADIENTS = (
     "averaged_gradients",
     "all_grad_tensors",

@@ -1,0 +1,72 @@
+"""The training state that torch's own optimizer and schedule hold, whoever shards it.
+
+Parameters and moments go by the decoder's names, which are Hugging Face's. Which elements of each are a
+rank's is its strategy's to say.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from checkpointing.snapshot import Piece
+from jobs.training.models.decoder import Decoder
+from jobs.training.strategies import Counters
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+Cut = Callable[[str, Tensor], Piece]
+"""This rank's elements of a parameter, or of a moment that is laid out as its parameter is."""
+
+
+def pieces(model: nn.Module, optimizer: AdamW, cut: Cut) -> list[Piece]:
+    """Of all parameters and moments, in an order that is the same on every rank."""
+    make_moments(optimizer, model.parameters())
+    return [
+        cut(f"{kind}/{name}", tensor.detach())
+        for name, parameter in decoder_parameters(model)
+        for kind, tensor in (("param", parameter), *moments_of(optimizer, parameter))
+    ]
+
+
+def decoder_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Without the prefixes of what is wrapped around the decoder; tied weights once."""
+    decoder = next(module for module in model.modules() if isinstance(module, Decoder))
+    return decoder.named_parameters()
+
+
+def moments_of(optimizer: AdamW, parameter: Tensor) -> list[tuple[str, Tensor]]:
+    return [(kind, optimizer.state[parameter][kind]) for kind in MOMENTS]
+
+
+def make_moments(optimizer: AdamW, parameters: Iterable[Tensor]) -> None:
+    """Where there are none yet: what the first update would begin with, so it computes the same."""
+    for parameter in parameters:
+        if not optimizer.state[parameter]:
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                **{kind: torch.zeros_like(parameter) for kind in MOMENTS},
+            }
+
+
+def counters(schedule: LambdaLR, num_skipped_updates: int) -> Counters:
+    """Asks the schedule, which counts every update that Adam does: Adam's own counts are on the device."""
+    return Counters(num_updates=schedule.last_epoch, num_skipped_updates=num_skipped_updates)
+
+
+def restore_counters(optimizer: AdamW, schedule: LambdaLR, counters: Counters) -> None:
+    """Both go on as after ``counters.num_updates`` updates, whatever they did before."""
+    for state in optimizer.state.values():
+        state["step"].fill_(counters.num_updates)
+    _move(schedule, counters.num_updates)
+
+
+def _move(schedule: LambdaLR, position: int) -> None:
+    factors = [factor(position) for factor in schedule.lr_lambdas]
+    rates = [base * factor for base, factor in zip(schedule.base_lrs, factors, strict=True)]
+    schedule.load_state_dict({**schedule.state_dict(), "last_epoch": position, "_last_lr": rates})
+    # It leaves these to the optimizer's own state.
+    for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
