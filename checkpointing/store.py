@@ -8,12 +8,16 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from errno import EDQUOT, ENOSPC, EROFS
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from checkpointing.uploads import Upload
 
 _SEGMENT = re.compile(r"(?!\.)[A-Za-z0-9._+=@-]{1,200}")
 # What a file system says where no object of that name is: a folder is none, nor has an object any below it.
@@ -21,6 +25,9 @@ _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (ENOSPC, EDQUOT)
 _DENIED = (EROFS,)
 _BUCKETS = ("s3", "az", "gs")
+_TEMPORARY = ".tmp-"
+# So many folders removed right after they were made mean that something is broken.
+_MOST_RACES = 100
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -121,7 +128,6 @@ class LocalStore:
 
     def probe(self) -> None:
         try:
-            _make_directory(self.root)
             with self._temporary(self.root, b""):
                 pass
         except OSError as error:
@@ -133,7 +139,6 @@ class LocalStore:
     def put(self, name: str, data: Buffer) -> None:
         target = self._path(name)
         with self._as_store_errors(name):
-            _make_directory(target.parent)
             with self._temporary(target.parent, data) as temporary:
                 temporary.replace(target)
             _sync_directory(target.parent)
@@ -141,7 +146,6 @@ class LocalStore:
     def create(self, name: str, data: Buffer) -> None:
         target = self._path(name)
         with self._as_store_errors(name):
-            _make_directory(target.parent)
             with self._temporary(target.parent, data) as temporary:
                 try:
                     os.link(temporary, target)
@@ -181,6 +185,31 @@ class LocalStore:
         with self._as_store_errors(name), suppress(*_NO_OBJECT):
             path.unlink()
             _sync_directory(path.parent)
+            self._remove_empty(path.parent)
+
+    def abandoned_uploads(self, prefix: str, *, before: datetime) -> "Sequence[Upload]":
+        """Files that were half written when their writers were killed, by when they were last written to."""
+        from checkpointing.uploads import Upload
+
+        found = []
+        for path in self._path(prefix).rglob(f"{_TEMPORARY}*"):
+            with suppress(FileNotFoundError):
+                started = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+                if started < before:
+                    found.append(Upload(name=str(path.relative_to(self.root)), id="", started=started))
+        return found
+
+    def abort_uploads(self, uploads: "Sequence[Upload]") -> None:
+        for path in (self.root / upload.name for upload in uploads):
+            with self._as_store_errors(path.name):
+                path.unlink(missing_ok=True)
+            self._remove_empty(path.parent)
+
+    def _remove_empty(self, folder: Path) -> None:
+        with suppress(OSError):  # Something is in it, or somebody else was faster.
+            while folder != self.root:
+                folder.rmdir()
+                folder = folder.parent
 
     def _path(self, name: str) -> Path:
         return self.root / check_name(name)
@@ -188,9 +217,9 @@ class LocalStore:
     @contextmanager
     def _temporary(self, folder: Path, data: Buffer) -> Iterator[Path]:
         """``data`` on the disk under a name that is no object's; it is gone afterwards."""
-        path = folder / f".tmp-{secrets.token_hex(8)}"
+        path = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         try:
-            with path.open("xb", buffering=0) as file:
+            with _new_file(path) as file:
                 _write_all(file, memoryview(data))
                 os.fsync(file.fileno())
             yield path
@@ -272,6 +301,16 @@ def _kind_of(error: OSError) -> type[Unavailable]:
     return Denied if isinstance(error, PermissionError) or error.errno in _DENIED else Unavailable
 
 
+def _new_file(path: Path) -> FileIO:
+    """Whoever deletes the last object of a folder removes it too, at any moment: then made again."""
+    for _ in range(_MOST_RACES):
+        with suppress(FileNotFoundError):
+            _make_directory(path.parent)
+            return path.open("xb", buffering=0)
+    _make_directory(path.parent)
+    return path.open("xb", buffering=0)
+
+
 def _make_directory(folder: Path) -> None:
     """With its parents, each made durable in the one above it."""
     if not folder.is_dir():
@@ -287,8 +326,9 @@ def _raise_unless_gone(error: OSError) -> None:
 
 
 def _sync_directory(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with suppress(FileNotFoundError):  # All that was in it was deleted meanwhile, and so was the folder.
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
