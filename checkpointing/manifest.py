@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import ceil, prod
 from typing import Any
 
-from checkpointing.codec import seal, unseal
+from checkpointing.codec import is_count, is_generation_name, seal, unseal
 from checkpointing.errors import Corrupt
 from checkpointing.store import is_name
 
@@ -23,8 +23,12 @@ DTYPE_BYTES: Mapping[str, int] = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "U8":
 # What no training of this decade has; a manifest that claims more is damaged or made up.
 _MOST_RANKS = 2**16
 _MOST_TENSORS = 2**20
+_MOST_DIMENSIONS = 16
 _MOST_FILE_BYTES = 2**44
 _MOST_MANIFEST_BYTES = 2**28
+
+# What values of the wrong type end in, wherever they are used first.
+_NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +114,10 @@ def decode_part(data: bytes) -> tuple[Cut, Part]:
     body = _unsealed(data)
     try:
         cut, part = _cut(body["cut"]), _part(body["part"])
-    except (KeyError, TypeError, ValueError) as error:
+        _check_cut(cut)
+        _check_part(part, cut.world_size)
+    except _NOT_AS_EXPECTED as error:
         raise Corrupt(f"a part lacks or misnames something: {error}") from error
-    _check_part(part, cut.world_size)
     return cut, part
 
 
@@ -125,16 +130,16 @@ def decode_manifest(data: bytes) -> Manifest:
     body = _unsealed(data)
     try:
         manifest = Manifest(cut=_cut(body["cut"]), parts=tuple(map(_part, body["parts"])))
-    except (KeyError, TypeError, ValueError) as error:
+        check(manifest)
+    except _NOT_AS_EXPECTED as error:
         raise Corrupt(f"a manifest lacks or misnames something: {error}") from error
-    check(manifest)
     return manifest
 
 
 def check(manifest: Manifest) -> None:
     """Raises ``Corrupt`` unless all ranks are there and the shards tile every tensor."""
+    _check_cut(manifest.cut)
     world_size = manifest.cut.world_size
-    _demand(0 < world_size <= _MOST_RANKS, f"world size {world_size}")
     ranks = [part.rank for part in manifest.parts]
     _demand(ranks == list(range(world_size)), f"parts of ranks {ranks[:9]} at world size {world_size}")
     for part in manifest.parts:
@@ -146,21 +151,30 @@ def check(manifest: Manifest) -> None:
     _check_tiling(tensors, [shard for part in manifest.parts for shard in part.shards])
 
 
+def _check_cut(cut: Cut) -> None:
+    _demand(is_generation_name(cut.generation), f"a generation named {cut.generation!r}")
+    counts = (cut.step, cut.term, cut.number, cut.world_size)
+    _demand(all(map(is_count, counts)), f"step, term, number and world size {counts}")
+    _demand(0 < cut.world_size <= _MOST_RANKS, f"world size {cut.world_size}")
+
+
 def _check_part(part: Part, world_size: int) -> None:
-    _demand(_is_count(part.rank) and part.rank < world_size, f"rank {part.rank} of {world_size}")
+    _demand(is_count(part.rank) and part.rank < world_size, f"rank {part.rank} of {world_size}")
     _demand(part.file == file_name(part.rank) and is_name(part.file), f"a file named {part.file!r}")
-    _demand(_is_count(part.num_bytes) and part.num_bytes <= _MOST_FILE_BYTES, f"{part.num_bytes} bytes")
+    _demand(is_count(part.num_bytes) and part.num_bytes <= _MOST_FILE_BYTES, f"{part.num_bytes} bytes")
     _demand(len(part.chunks) == ceil(part.num_bytes / CHUNK_BYTES), f"{len(part.chunks)} digests of a file")
     _demand(len(part.tensors) <= _MOST_TENSORS, f"{len(part.tensors)} tensors")
     tensors = {tensor.name: tensor for tensor in part.tensors}
     for tensor in part.tensors:
         _demand(tensor.dtype in DTYPE_BYTES, f"{tensor.name} of type {tensor.dtype!r}")
-        _demand(all(map(_is_count, tensor.shape)), f"{tensor.name} of shape {tensor.shape}")
+        is_shape = len(tensor.shape) <= _MOST_DIMENSIONS and all(map(is_count, tensor.shape))
+        _demand(is_shape, f"{tensor.name} of shape {tensor.shape[:_MOST_DIMENSIONS]}")
     for shard in part.shards:
         _demand(shard.tensor in tensors, f"a shard of {shard.tensor!r}, which is no tensor of the part")
+        counts = (shard.start, shard.length, shard.offset)
+        _demand(all(map(is_count, counts)), f"a shard of start, length and offset {counts}")
         size = shard.length * DTYPE_BYTES[tensors[shard.tensor].dtype]
-        is_within = all(map(_is_count, (shard.start, shard.length, shard.offset)))
-        _demand(is_within and shard.offset + size <= part.num_bytes, f"a shard outside of {part.file}")
+        _demand(shard.offset + size <= part.num_bytes, f"a shard outside of {part.file}")
 
 
 def _check_tiling(tensors: Mapping[str, TensorInfo], shards: Sequence[Shard]) -> None:
@@ -191,10 +205,6 @@ def _part(body: dict[str, Any]) -> Part:
 
 def _tensor(body: dict[str, Any]) -> TensorInfo:
     return TensorInfo(**{**body, "shape": tuple(body["shape"])})
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _demand(is_so: bool, found: str) -> None:

@@ -46,6 +46,8 @@ def plan(manifest: Manifest, wants: Sequence[Want]) -> dict[int, list[Copy]]:
         found = tensors.get(want.tensor)
         if found is None or (found.num_elements, found.dtype) != (want.num_elements, want.dtype):
             raise Unfit(f"{want.tensor}: wanted {want.num_elements} of {want.dtype}, found {found}")
+        if want.start + want.length > want.num_elements:
+            raise Unfit(f"{want.tensor}: wanted up to {want.start + want.length} of {want.num_elements}")
         for rank, shard in shards.get(want.tensor, ()):
             if copy := _intersection(shard, want, number):
                 copies[rank].append(copy)

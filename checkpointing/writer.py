@@ -4,6 +4,7 @@ Whatever happens to a save ends in a ``Note``, never in the training: a store th
 full costs that save and is told. A slower place takes fewer saves; it never holds up a faster one.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from checkpointing.near import NearDisk
 from checkpointing.publisher import Publisher
 from checkpointing.saves import Note, Room, Save, Tally, Tell
 
+_log = logging.getLogger(__name__)
+
 
 class Writer:
     """Has two threads of its own, one for each place. ``disk`` is None where only the store is used."""
@@ -26,7 +29,7 @@ class Writer:
         self._tally = tally
         self._tell = tell
         self._changed = threading.Condition(threading.RLock())
-        self._rooms: list[Room] = []
+        self._rooms: dict[str, Room] = {}
         self._at_disk: Save | None = None
         self._at_store: Save | None = None
         self._to_disk: SimpleQueue[Save] = SimpleQueue()
@@ -45,7 +48,7 @@ class Writer:
     def hand_over(self, save: Save) -> None:
         """Its room is the writer's until ``room`` gives it out again. Returns at once."""
         with self._changed:
-            self._rooms.append(save.room)
+            self._rooms[save.cut.generation] = save.room
             self._at_store = save if save.to_store else self._at_store
             if save.to_disk and self._disk:
                 self._at_disk = save
@@ -65,7 +68,7 @@ class Writer:
         return not is_busy and bool(self._free(rooms))
 
     def _free(self, rooms: Sequence[Room]) -> list[Room]:
-        return [room for room in rooms if not any(room is used for used in self._rooms)]
+        return [room for room in rooms if not any(room is used for used in self._rooms.values())]
 
     def _work_for_disk(self) -> None:
         while True:
@@ -95,7 +98,8 @@ class Writer:
 
     def _release(self, save: Save) -> None:
         with self._changed:
-            self._rooms = [room for room in self._rooms if room is not save.room]
+            # By name: the same room may be a later save's by now.
+            self._rooms.pop(save.cut.generation, None)
             self._changed.notify_all()
 
     def _carry(self, save: Save, place: str, carry: Callable[[Save], None]) -> Save:
@@ -109,17 +113,20 @@ class Writer:
             problem = str(error) or type(error).__name__
             self._tally.num_failed += 1
             self._tally.is_fenced = self._tally.is_fenced or isinstance(error, Fenced)
-        self._tell(
-            Note(
-                step=save.cut.step,
-                generation=save.cut.generation,
-                place=place,
-                num_bytes=save.part.num_bytes,
-                blocked_s=save.blocked_s,
-                took_s=time.perf_counter() - started,
-                problem=problem,
-            )
+        note = Note(
+            step=save.cut.step,
+            generation=save.cut.generation,
+            place=place,
+            num_bytes=save.part.num_bytes,
+            blocked_s=save.blocked_s,
+            took_s=time.perf_counter() - started,
+            problem=problem,
         )
+        try:
+            self._tell(note)
+        except Exception:
+            # Nobody else will hear of it, and without this thread no save would ever end.
+            _log.exception("could not tell of %s", note)
         return save
 
 
