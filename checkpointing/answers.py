@@ -15,12 +15,13 @@ _SYSTEM = re.compile(r'\bmessage: "([A-Za-z ]{1,80})"')
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _CERTIFICATE = re.compile(r"invalid peer certificate|certificate verify failed|UnknownIssuer", re.IGNORECASE)
 
+NO_KEYS = "no credentials were found"  # a code of our own, for the request that was never sent
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "InsufficientAccountPermissions"}
 _DENIED = {
     "AccessDenied", "AuthenticationFailed", "AuthorizationHeaderMalformed", "ExpiredToken",
     "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch",
-    "TokenRefreshRequired",
+    "TokenRefreshRequired", NO_KEYS,
 }  # fmt: skip
 _LATER = {"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "SlowDown", "NoSuchUpload"}
 
@@ -72,7 +73,7 @@ def meaning(answer: Answer, *, is_write: bool) -> type[StoreError]:
     """
     if answer.code in _FULL or answer.status == 507:
         return Full
-    if answer.code in _DENIED or (answer.status in (401, 403)):
+    if answer.code in _DENIED or answer.status in (401, 403):
         return Denied
     if answer.code in _NO_BUCKET or answer.is_untrusted:
         return StoreError
@@ -91,4 +92,6 @@ def _advice(error: type[StoreError], answer: Answer) -> str:
         return "check the credentials in the environment and what they allow"
     if error is Full:
         return "make room, or choose another with --store"
-    return "is the address right?" if not answer.status else "mend it, or choose another with --store"
+    if error is Unavailable:
+        return "it may work again later" if answer.status else "is the address right?"
+    return "mend it, or choose another with --store"

@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from checkpointing.answers import Answer, refusal
+from checkpointing.answers import NO_KEYS, Answer, refusal
 from checkpointing.objects import ObjectStore, Pace
 from checkpointing.patience import PatientStore
 from checkpointing.store import Store, StoreError, is_name
@@ -190,7 +190,7 @@ class S3Multiparts:
         except ClientError as error:
             raise refusal(_answer(error), place=place, is_write=True) from None
         except NoCredentialsError:
-            raise refusal(Answer(code="InvalidAccessKeyId"), place=place, is_write=True) from None
+            raise refusal(Answer(code=NO_KEYS), place=place, is_write=True) from None
         except BotoCoreError as error:
             raise refusal(Answer(detail=type(error).__name__), place=place, is_write=True) from None
 

@@ -16,10 +16,16 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    GenericError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from checkpointing.answers import read_answer, refusal
+from checkpointing.answers import NO_KEYS, Answer, read_answer, refusal
 from checkpointing.store import Buffer, Conflict, StoreError, Unavailable, check_name, is_name
 from checkpointing.transfers import Feed, Landing, Progress, Stalled, finish
 from checkpointing.uploads import KeepsUploads, Upload
@@ -213,6 +219,11 @@ class ObjectStore:
             raise Conflict(f"{place} exists already") from None
         except Stalled as error:
             raise Unavailable(f"{place}: {error}; the server hangs, or the link is very slow") from None
+        except UnauthenticatedError as error:
+            answer = read_answer(str(error))
+            raise refusal(
+                answer if answer.status else Answer(code=NO_KEYS), place=place, is_write=is_write
+            ) from None
         except (BaseError, FileNotFoundError) as error:
             raise refusal(read_answer(str(error)), place=place, is_write=is_write) from None
 

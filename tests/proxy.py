@@ -58,11 +58,16 @@ class Mute:
     num_answers: int
 
 
-Fault = Nothing | Killed | Hung | Slow | Busy | Mute
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Careless:
+    """The condition of a request that is to create gets lost, so that it overwrites."""
+
+
+Fault = Nothing | Killed | Hung | Slow | Busy | Mute | Careless
 
 
 class Proxy:
-    """Listens on a port of its own, in a thread of its own, until it is left. With ``tls`` it speaks HTTPS."""
+    """Listens on a port and in a thread of its own until it is left. With ``tls`` it speaks HTTPS."""
 
     def __init__(self, upstream_port: int, *, tls: ssl.SSLContext | None = None) -> None:
         self._upstream_port = upstream_port
@@ -84,8 +89,7 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.close()
-        self._do(self._drop_all())
+        self._do(self._leave())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
 
@@ -111,6 +115,10 @@ class Proxy:
         self._fault, self._num_bytes, self._num_requests = fault, 0, 0
         await self._drop_all()
 
+    async def _leave(self) -> None:
+        self._server.close()
+        await self._drop_all()
+
     async def _drop_all(self) -> None:
         connections = [*self._connections]
         for connection in connections:
@@ -129,7 +137,7 @@ class Proxy:
                     await self._answer_busy(reader, writer)
                 case Mute(num_answers=limit) if self._num_requests < limit:
                     await self._lose_answer(reader)
-                case Nothing() | Killed() | Hung() | Slow() | Busy() | Mute():
+                case Nothing() | Killed() | Hung() | Slow() | Busy() | Mute() | Careless():
                     await self._pass(reader, writer)
                 case _:
                     assert_never(self._fault)
@@ -157,6 +165,8 @@ class Proxy:
             if way == "up":
                 self._num_bytes += len(piece)
             await self._suffer(len(piece), way)
+            if isinstance(self._fault, Careless):
+                piece = piece.replace(b"if-none-match:", b"x-lost-header:")
             writer.write(piece)
             await writer.drain()
 
