@@ -19,6 +19,7 @@ from jobs.training.control import Control, Orders
 from jobs.training.devices import check_ranks
 from jobs.training.events import Ended, Progress, Resumption, Saved, Told, Warned
 from jobs.training.mailbox import open_mailbox
+from jobs.training.randomness import seed
 from jobs.training.restoring import Start, restore
 from jobs.training.samples import Samples
 from jobs.training.saving import Point, Saver, near_disk
@@ -49,6 +50,7 @@ def run(task: Task, context: Context, services: Services) -> None:
     check_ranks(context, task.recipe.world_size, "cpu" if task.simulated else task.vendor)
     repository = Repository(open_store(task.store), task.run)
     origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
+    seed(task.recipe.seed, context.rank, context.device)
     engine = build(task.recipe, context.device)
     try:
         start = restore(task, context, engine, repository, origin, near_disk(task))

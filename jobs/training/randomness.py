@@ -22,6 +22,17 @@ _TWISTER = struct.Struct("<625I?d")
 _PYTHON_VERSION = 3
 
 
+def seed(number: int, rank: int, device: torch.device) -> None:
+    """Every generator begins at a place that ``number`` and ``rank`` alone determine."""
+    digest = hashlib.blake2b(f"{number}/{rank}".encode(), digest_size=4).digest()
+    begin = int.from_bytes(digest, "big")
+    random.seed(begin)
+    numpy.random.seed(begin)
+    torch.manual_seed(begin)
+    if device.type != "cpu":
+        torch.cuda.manual_seed(begin)
+
+
 class RandomState:
     """What this process's generators were at the latest ``capture``, at first that of its making.
 

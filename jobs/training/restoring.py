@@ -141,7 +141,7 @@ def _decide(
         if source.term is not None:
             # Before it is loaded: if that crashes, the next attempt must know.
             repository.append(Load(name=chosen.name), term=source.term)
-        return _Offer(decision=decision, manifest=_stored_manifest(repository, chosen))
+        return _Offer(decision=decision, manifest=_stored_manifest(repository, chosen, on_disk))
     except Corrupt as error:
         assert chosen is not None
         refused[chosen.name] = str(error)
@@ -152,17 +152,25 @@ def _decide(
         return _Offer(decision=None, problem=error)
 
 
-def _stored_manifest(repository: Repository, chosen: Candidate) -> Manifest | None:
+def _stored_manifest(repository: Repository, chosen: Candidate, on_disk: Sequence[OnDisk]) -> Manifest | None:
+    """None if the parts on the disks have to do instead of it."""
     found = repository.view.generation(chosen.name)
-    return repository.manifest(found) if chosen.is_stored and found else None
+    if found is None:
+        return None
+    try:
+        return repository.manifest(found)
+    except (Corrupt, Unavailable):
+        if any(one.name == chosen.name for one in on_disk):
+            return None
+        raise
 
 
 def _put_together(name: str, shares: Sequence[tuple[Cut, Part]], context: Context) -> Manifest:
-    """Of a generation that only the disks know: all ranks' parts. Collective."""
+    """Of a generation whose manifest the store does not have: all ranks' parts. Collective."""
     everyone: list[Any] = [None] * context.world_size
     dist.all_gather_object(everyone, [share for share in shares if share[0].generation == name])
     found = {part.rank: (cut, part) for of_rank in everyone for cut, part in of_rank}
-    cut = next(iter(found.values()))[0]
+    cut = found[min(found)][0]
     return manifest_of(cut, [part for _, part in found.values()])
 
 

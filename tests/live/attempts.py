@@ -1,0 +1,123 @@
+"""Attempts of long runs for tests, on ranks without Ray: the same core, a real store, one group for many."""
+
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from checkpointing.cadence import Cadence
+from checkpointing.manifest import Manifest
+from checkpointing.repository import Repository
+from checkpointing.retention import Retention
+from checkpointing.store import open_store
+from jobs.inline import InlineContext
+from jobs.training.events import Ended, Progress, Resumption, Saved, Told
+from jobs.training.job import Recipe
+from jobs.training.long_run import Services, run
+from jobs.training.task import Origin, Saving, Task
+
+NUM_SAMPLES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One attempt: ``recipe`` in run ``name`` up to ``num_steps``. ``origin`` is another run of the store."""
+
+    name: str
+    recipe: Recipe
+    num_steps: int
+    store: Path
+    origin: str | None = None
+    disk: Path | None = None
+    every_steps: int = 4
+    store_every: int = 1
+    fresh: bool = False
+    resume: str = "latest"
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    """What rank 0 told."""
+
+    told: list[Told] = field(default_factory=list)
+
+    @property
+    def start(self) -> Resumption:
+        return next(one for one in self.told if isinstance(one, Resumption))
+
+    @property
+    def end(self) -> Ended:
+        return next(one for one in self.told if isinstance(one, Ended))
+
+    @property
+    def saves(self) -> list[Saved]:
+        return [one for one in self.told if isinstance(one, Saved)]
+
+    @property
+    def losses(self) -> list[float]:
+        return [one.loss for one in self.told if isinstance(one, Progress)]
+
+
+def attempt_each(wanted: list[Wanted]) -> list[Story]:
+    """Runs on a rank: one attempt after the other."""
+    return [attempt(one) for one in wanted]
+
+
+def attempt(wanted: Wanted) -> Story:
+    rank = dist.get_rank()
+    context = InlineContext(
+        rank=rank, world_size=dist.get_world_size(), local_rank=rank, device=torch.device("cpu")
+    )
+    story = Story()
+    run(_task(wanted, context), context, Services(tell=story.told.append))
+    return story
+
+
+def _task(wanted: Wanted, context: InlineContext) -> Task:
+    box: list[Any] = [None]
+    if context.rank == 0:
+        repository = Repository(open_store(str(wanted.store)), wanted.name)
+        term = repository.take_over("a test", fresh=wanted.fresh)
+        box = [(term, secrets.token_hex(4), repository.lineage())]
+    dist.broadcast_object_list(box, src=0)
+    term, word, lineage = box[0]
+    return Task(
+        run=wanted.name,
+        store=str(wanted.store),
+        recipe=wanted.recipe,
+        vendor="cpu",
+        simulated=False,
+        num_steps=wanted.num_steps,
+        num_samples=NUM_SAMPLES,
+        saving=Saving(
+            cadence=Cadence(
+                every_s=None,
+                every_steps=wanted.every_steps,
+                disk_every=1 if wanted.disk else 0,
+                store_every=wanted.store_every,
+                on_busy="wait",
+            ),
+            retention=Retention(),
+            disk=str(wanted.disk) if wanted.disk else None,
+            disk_keep=2,
+            deadline_s=60.0,
+        ),
+        term=term,
+        attempt=word,
+        lineage=lineage,
+        resume=wanted.resume,
+        origin=Origin(store=str(wanted.store), run=wanted.origin) if wanted.origin else None,
+    )
+
+
+def newest_manifest(store: Path, name: str) -> Manifest:
+    repository = Repository(open_store(str(store)), name)
+    return repository.manifest(repository.refresh().generations[-1])
+
+
+def digests_of(manifest: Manifest) -> list[tuple[str, ...]]:
+    """Of all that was saved: weights, moments and random numbers of every rank, to the bit."""
+    return [part.chunks for part in manifest.parts]
