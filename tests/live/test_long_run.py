@@ -134,9 +134,11 @@ def test_a_fresh_start_begins_at_step_0_and_keeps_what_there_is_for_now(tmp_path
     store = tmp_path / "store"
     first = Wanted(name="r", recipe=recipe_for("ddp", world_size=2), num_steps=HALF, store=store)
     go([first], tmp_path)
-    [fresh, named] = go(
-        [replace(first, fresh=True, num_steps=1), replace(first, num_steps=2, resume="step:1")], tmp_path
-    )
-    assert (fresh.start.step, named.start.step) == (0, 1)
-    view = Repository(open_store(str(store)), "r").refresh()
-    assert [found.step for found in view.generations] == [HALF, 1, 2]
+    repository = Repository(open_store(str(store)), "r")
+    [fresh] = go([replace(first, fresh=True, num_steps=1)], tmp_path)
+    assert fresh.start.step == 0
+    assert [found.step for found in repository.refresh().generations] == [HALF, 1]
+    [named] = go([replace(first, num_steps=2, resume="step:1")], tmp_path)
+    assert named.start.step == 1
+    # The new life has two good ones by now.
+    assert [found.step for found in repository.refresh().generations] == [1, 2]
