@@ -2,11 +2,11 @@
 
 import sys
 
-from tests.bench import command_line, sessions, timing_cost
+from tests.bench import command_line, sessions, timing_cost, uploading
 
 
 def main() -> int:
-    results = [bench.main() for bench in (timing_cost, command_line, sessions)]
+    results = [bench.main() for bench in (timing_cost, command_line, sessions, uploading)]
     print("all bounds are met" if all(results) else "a bound is missed")
     return 0 if all(results) else 1
 
