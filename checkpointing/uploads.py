@@ -29,7 +29,7 @@ class KeepsUploads(Protocol):
 
 
 def abandoned_uploads(store: Store, prefix: str, *, before: datetime) -> Sequence[Upload]:
-    """None where a store keeps none: a directory, the memory."""
+    """None where a store keeps none, as the memory does."""
     return store.abandoned_uploads(prefix, before=before) if isinstance(store, KeepsUploads) else ()
 
 

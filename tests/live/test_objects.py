@@ -14,7 +14,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from checkpointing.store import Denied, LocalStore, Store, StoreError, open_store
+from checkpointing.store import Denied, MemoryStore, Store, StoreError, open_store
 from checkpointing.uploads import abandoned_uploads, abort_uploads
 from tests.contract import RaceContract, StoreContract
 from tests.live import servers
@@ -191,7 +191,7 @@ def test_uploads_that_were_left_over_are_found_and_aborted(moto: int) -> None:
     assert list(store.list("gen")) == ["gen/1/whole"]
 
 
-def test_a_directory_has_no_uploads_left_over(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
+def test_the_memory_has_no_uploads_left_over() -> None:
+    store = MemoryStore()
     assert list(abandoned_uploads(store, "gen", before=FAR_FUTURE)) == []
     abort_uploads(store, [])
