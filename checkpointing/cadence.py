@@ -48,12 +48,15 @@ class Skipped:
 
 
 def next_order(
-    cadence: Cadence, past: Past, *, step: int, now_s: float, busy: Busy, is_epoch_end: bool
+    cadence: Cadence, past: Past, *, step: int, now_s: float, busy: Busy, is_epoch_end: bool, is_evaluated: bool = False
 ) -> tuple[Order | Skipped | None, Past]:
-    """Whether to save after ``step`` (counted from 1), and what to remember of it."""
+    """Whether to save after ``step`` (counted from 1), and what to remember of it.
+
+    Also what was just evaluated is saved: the best one can only be kept if it is there.
+    """
     if is_epoch_end:
         return _everywhere(cadence), replace(past, last_s=now_s)
-    if not _is_due(cadence, past, step, now_s):
+    if not is_evaluated and not _is_due(cadence, past, step, now_s):
         return None, past
     number = past.num_due + 1
     order = Order(

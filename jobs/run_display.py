@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from jobs.training.events import Ended, Progress, Resumption, Saved, Told, Warned
+from jobs.training.events import Ended, Evaluated, Progress, Resumption, Saved, Told, Warned
 
 _PROGRESS_EVERY_S = 2.0
 
@@ -47,6 +47,8 @@ class RunDisplay:
             case Saved():
                 self._saves.append(told)
                 self._say(_save(told))
+            case Evaluated():
+                self._say(f"step {told.step}: val_loss {told.val_loss:.4f}")
             case Warned():
                 self._say(f"warning: {told.text}")
             case Ended():

@@ -141,6 +141,12 @@ class RunSpec(SpecFile):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
+        per_pass = self.world_size * self.micro_batch
+        if self.eval.every_steps and self.eval.samples % per_pass:
+            raise ValueError(
+                f"eval.samples: {self.eval.samples} can't be divided among {self.world_size} ranks with "
+                f"micro-batches of {self.micro_batch}; expected a multiple of {per_pass}"
+            )
         longest = preset(self.model).max_seq_len
         if self.seq_len > longest:
             raise ValueError(f"seq_len: {self.seq_len} is longer than {self.model} can take ({longest})")

@@ -27,6 +27,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """``val_loss`` is over held-out samples, after ``step`` steps."""
+
+    step: int
+    val_loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """A save reached a place, or not: then ``problem`` says why. Of rank 0; ``num_bytes`` are its file's."""
 
@@ -56,4 +64,4 @@ class Ended:
     problem: str | None = None
 
 
-Told = Resumption | Progress | Saved | Warned | Ended
+Told = Resumption | Progress | Evaluated | Saved | Warned | Ended

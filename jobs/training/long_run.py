@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+import torch
+
 from checkpointing.cadence import Busy
 from checkpointing.history import Finish, Resumed
 from checkpointing.repository import Repository
@@ -17,7 +19,7 @@ from checkpointing.store import StoreError, open_store
 from jobs.training.context import Context
 from jobs.training.control import Control, Orders
 from jobs.training.devices import check_ranks
-from jobs.training.events import Ended, Progress, Resumption, Saved, Told, Warned
+from jobs.training.events import Ended, Evaluated, Progress, Resumption, Saved, Told, Warned
 from jobs.training.mailbox import open_mailbox
 from jobs.training.randomness import seed
 from jobs.training.restoring import Start, restore
@@ -118,6 +120,8 @@ class _Attempt:
         self._context.pulse.step, self._context.pulse.step_s = self._step, time.perf_counter() - started
         is_wanted = orders.save or orders.tell or orders.point or self._step == self._task.num_steps
         loss = self._control.mean(own_loss.item()) if is_wanted else float("nan")
+        if point.is_evaluated:
+            point = point.with_metrics(val_loss=self._evaluate())
         if orders.save and self._saver:
             self._saver.cut(point.with_metrics(loss=loss), orders.save)
             # What was heard of before this cut says nothing about what is busy after it.
@@ -128,13 +132,21 @@ class _Attempt:
             self._point(loss)
         return loss
 
+    def _evaluate(self) -> float:
+        """The loss over the held-out samples, the same on all ranks."""
+        losses = [self._engine.evaluate(ids, labels) for ids, labels in self._samples.held_out()]
+        val_loss = self._control.mean(torch.stack(losses).mean().item())
+        if self._context.rank == 0:
+            self._services.tell(Evaluated(step=self._step, val_loss=val_loss))
+        return val_loss
+
     def _next_point(self) -> Point:
         after = self._position + self._task.recipe.sequences_per_step
         return Point(
             step=self._step + 1,
             position=after,
             epoch_end=self._samples.epoch_end(self._position, after),
-            metrics={},
+            is_evaluated=bool(self._task.eval_every) and (self._step + 1) % self._task.eval_every == 0,
         )
 
     def _orders(self, point: Point) -> Orders:

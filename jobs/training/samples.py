@@ -28,6 +28,18 @@ class Samples:
             batches.append((rows[:, :-1], rows[:, 1:]))
         return batches
 
+    def held_out(self) -> list[Batch]:
+        """This rank's micro-batches of the samples behind the last one that is trained on."""
+        recipe, first = self._task.recipe, self._task.num_samples
+        per_pass = recipe.world_size * recipe.micro_batch
+        batches = []
+        for number in range(first, first + self._task.eval_samples - per_pass + 1, per_pass):
+            start = number + self._rank * recipe.micro_batch
+            rows = torch.stack([sample(recipe, start + index) for index in range(recipe.micro_batch)])
+            rows = rows.to(self._device)
+            batches.append((rows[:, :-1], rows[:, 1:]))
+        return batches
+
     def epoch_end(self, before: int, after: int) -> int | None:
         return epoch_ended(before, after, num_samples=self._task.num_samples)
 

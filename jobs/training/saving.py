@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ class Point:
     step: int
     position: int
     epoch_end: int | None
-    metrics: Mapping[str, float]
+    is_evaluated: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     def with_metrics(self, **metrics: float) -> "Point":
         return replace(self, metrics={**self.metrics, **metrics})
@@ -92,6 +93,7 @@ class Saver:
             now_s=time.monotonic(),
             busy=busy,
             is_epoch_end=point.epoch_end is not None,
+            is_evaluated=point.is_evaluated,
         )
         if isinstance(answer, Skipped):
             self.tally.num_skipped += 1

@@ -36,6 +36,7 @@ class Wanted:
     store_every: int = 1
     fresh: bool = False
     resume: str = "latest"
+    eval_every: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +110,8 @@ def _task(wanted: Wanted, context: InlineContext) -> Task:
         attempt=word,
         lineage=lineage,
         resume=wanted.resume,
+        eval_every=wanted.eval_every,
+        eval_samples=8,
         origin=Origin(store=str(wanted.store), run=wanted.origin) if wanted.origin else None,
     )
 

@@ -25,7 +25,13 @@ def go(wanted: list[Wanted], tmp_path: Path, num_ranks: int = 2) -> list[Story]:
 def test_every_strategy_goes_on_to_the_bit_and_from_every_other_one_within_1e_5(tmp_path: Path) -> None:
     store = tmp_path / "store"
     straight = [
-        Wanted(name=f"{name}-straight", recipe=recipe_for(name, world_size=2), num_steps=WHOLE, store=store)
+        Wanted(
+            name=f"{name}-straight",
+            recipe=recipe_for(name, world_size=2),
+            num_steps=WHOLE,
+            store=store,
+            eval_every=3,
+        )
         for name in STRATEGIES
     ]
     halves = [replace(one, name=one.name.replace("straight", "half"), num_steps=HALF) for one in straight]
@@ -46,11 +52,19 @@ def test_every_strategy_goes_on_to_the_bit_and_from_every_other_one_within_1e_5(
     starts = [story.start.step for story in stories[-len(resumed) :]]
     assert starts == [HALF] * len(STRATEGIES)
 
+    val_losses = [val_loss_of(store, one.name, step=3) for one in straight]
+    assert max(val_losses) - min(val_losses) <= TOLERANCE
+
     expected = ends["ddp-straight"].end.loss
     worst = max(abs(ends[one.name].end.loss - expected) for one in crossed)
     assert [ends[one.name].start.step for one in crossed] == [HALF] * len(crossed)
     assert worst <= TOLERANCE
     print(f"\n{len(resumed)} to the bit, {len(crossed)} crossings within {worst:.1e}")
+
+
+def val_loss_of(store: Path, run: str, *, step: int) -> float:
+    generations = Repository(open_store(str(store)), run).refresh().generations
+    return next(found for found in generations if found.step == step).metrics["val_loss"]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 4)])

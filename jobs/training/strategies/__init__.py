@@ -61,6 +61,9 @@ class Engine(Protocol):
     def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
         """Forward and backward of one micro-batch; the loss, detached, still on the device."""
 
+    def evaluate(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """The loss and nothing else: no gradient, no change. Every rank calls it as often."""
+
     def update(self) -> None:
         """Reduce, clip, step the optimizer and the schedule, clear the gradients."""
 

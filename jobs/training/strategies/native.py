@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
 from torch import Tensor, nn
 
 from checkpointing.snapshot import Piece
@@ -42,6 +43,11 @@ class NativeEngine:
             loss: Tensor = self._model(ids, labels)
             (loss / self._grad_accum).backward()
         return loss.detach()
+
+    @torch.no_grad()
+    def evaluate(self, ids: Tensor, labels: Tensor) -> Tensor:
+        loss: Tensor = self._model(ids, labels)
+        return loss
 
     def update(self) -> None:
         self.grad_norm = clip(self._model.parameters(), self._clip_norm)

@@ -129,6 +129,13 @@ class ZeroEngine:
             self._engine.step()  # Only counts the micro-batch.
         return loss.detach()
 
+    @torch.no_grad()
+    def evaluate(self, ids: Tensor, labels: Tensor) -> Tensor:
+        self._engine.eval()
+        loss: Tensor = self._engine(ids, labels)
+        self._engine.train()
+        return loss
+
     def update(self) -> None:
         self._engine.step()
 
