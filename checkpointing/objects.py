@@ -6,9 +6,8 @@ random digits, which no ``list`` shows, and is then copied on the server to its 
 in between leaves the side object, which ``abandoned_uploads`` finds.
 """
 
-import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,11 +26,11 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from checkpointing.answers import NO_KEYS, Answer, read_answer, refusal
 from checkpointing.store import Buffer, Conflict, StoreError, Unavailable, check_name, is_name
-from checkpointing.transfers import Feed, Landing, Progress, Stalled, finish
+from checkpointing.transfers import Feed, Landing, Progress, Stalled, finish, side_by_side
 from checkpointing.uploads import KeepsUploads, Upload
 
 if TYPE_CHECKING:
-    from obstore import ListStream, ObjectMeta
+    from obstore import ObjectMeta
 
 Bucket = S3Store | AzureStore | GCSStore
 Result = TypeVar("Result")
@@ -56,7 +55,10 @@ class Pace:
 
 
 class ObjectStore:
-    """Objects below a prefix of a bucket. ``multiparts`` are S3's uploads in parts; others have none."""
+    """Objects below a prefix of a bucket. ``multiparts`` are S3's uploads in parts; others have none.
+
+    A write that raised ``Unavailable`` may have landed, or land within minutes: whole or not at all.
+    """
 
     def __init__(
         self, bucket: Bucket, url: str, *, multiparts: KeepsUploads | None = None, pace: Pace | None = None
@@ -92,23 +94,23 @@ class ObjectStore:
             if len(data) > self._pace.chunk_bytes:
                 self._create_large(name, memoryview(data))
             else:
-                self._wait(lambda: obstore.put_async(self._bucket, name, bytes(data), mode="create"))
+                self._wait(lambda: obstore.put(self._bucket, name, bytes(data), mode="create"))
 
     def get(self, name: str) -> bytes:
         with self._as_store_errors(check_name(name)):
             progress = self._progress()
-            return finish(_read_whole(self._bucket, name, progress), progress)
+            return finish(lambda: _read_whole(self._bucket, name, progress), progress)
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
         """In several requests side by side where ``into`` is large; all see one and the same version."""
         with self._as_store_errors(check_name(name)):
             if not into:
-                self._wait(lambda: obstore.head_async(self._bucket, name))
+                self._wait(lambda: obstore.head(self._bucket, name))
                 return 0
             progress = self._progress()
             landing = Landing(into, progress)
             try:
-                return finish(self._read_pieces(name, start, len(into), landing), progress)
+                return finish(lambda: self._read_pieces(name, start, len(into), landing), progress)
             finally:
                 landing.close()
 
@@ -156,39 +158,33 @@ class ObjectStore:
         chunk_bytes = max(self._pace.chunk_bytes, -(-len(data) // _MAX_PARTS))
         feed = Feed(data, chunk_bytes, progress)
         upload = partial(
-            obstore.put_async, self._bucket, path, feed,
+            obstore.put, self._bucket, path, feed,
             use_multipart=len(data) > chunk_bytes, chunk_size=chunk_bytes, max_concurrency=self._pace.at_once,
         )  # fmt: skip
         try:
-            finish(_call(upload), progress)
+            finish(upload, progress)
         finally:
             feed.close()
 
     def _create_large(self, name: str, data: memoryview) -> None:
         """No service but S3 can make an upload in parts conditional; a copy is conditional everywhere."""
         with suppress(FileNotFoundError):
-            self._wait(lambda: obstore.head_async(self._bucket, name))
+            self._wait(lambda: obstore.head(self._bucket, name))
             raise AlreadyExistsError(name)
         folder, slash, _ = name.rpartition("/")
         side = f"{folder}{slash}{_SIDE}{secrets.token_hex(8)}"
         try:
             self._upload(side, data)
-            self._wait(lambda: obstore.copy_async(self._bucket, side, name, overwrite=False))
+            self._wait(lambda: obstore.copy(self._bucket, side, name, overwrite=False))
         finally:
             with suppress(BaseError, Stalled):
                 self._delete(side)
 
-    async def _read_pieces(self, name: str, start: int, length: int, landing: Landing) -> int:
-        slots = asyncio.Semaphore(self._pace.at_once)
+    def _read_pieces(self, name: str, start: int, length: int, landing: Landing) -> int:
         size = self._pace.chunk_bytes
         ranges = [range(at, min(at + size, length)) for at in range(0, length, size)]
-        read_one = partial(_read_piece, self._bucket, name, start, landing, slots)
-        tasks = [asyncio.ensure_future(read_one(at)) for at in ranges]
-        try:
-            read = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        read_one = partial(_read_piece, self._bucket, name, start, landing)
+        read = list(side_by_side(read_one, ranges, at_once=self._pace.at_once))
         if len({version for _, version in read if version}) > 1:
             raise Unavailable(f"store: {self.url}: {name} was replaced while it was read")
         return sum(count for count, _ in read)
@@ -196,15 +192,15 @@ class ObjectStore:
     def _entries(self, folder: str, *, after: str = "") -> Iterator["ObjectMeta"]:
         pages = obstore.list(self._bucket, folder, offset=after or None, chunk_size=_PAGE)
         with self._as_store_errors(folder):
-            while page := self._wait(lambda: _next_page(pages)):
+            while page := self._wait(lambda: next(pages, ())):
                 yield from page
 
     def _delete(self, path: str) -> None:
         with suppress(FileNotFoundError):
-            self._wait(lambda: obstore.delete_async(self._bucket, path))
+            self._wait(lambda: obstore.delete(self._bucket, path))
 
-    def _wait(self, start: Callable[[], Awaitable[Result]]) -> Result:
-        return finish(_call(start), self._progress())
+    def _wait(self, call: Callable[[], Result]) -> Result:
+        return finish(call, self._progress())
 
     def _progress(self) -> Progress:
         return Progress(self._pace.stall_s)
@@ -228,44 +224,26 @@ class ObjectStore:
             raise refusal(read_answer(str(error)), place=place, is_write=is_write) from None
 
 
-async def _call(start: Callable[[], Awaitable[Result]]) -> Result:
-    """The library's calls must begin where a loop runs."""
-    return await start()
-
-
-async def _next_page(pages: "ListStream[Sequence[ObjectMeta]]") -> "Sequence[ObjectMeta]":
-    """Empty behind the last. (``anext`` with a default breaks on awaitables that are not Python's.)"""
-    async for page in pages:
-        return page
-    return ()
-
-
-async def _read_whole(bucket: Bucket, path: str, progress: Progress) -> bytes:
-    answer = await obstore.get_async(bucket, path)
+def _read_whole(bucket: Bucket, path: str, progress: Progress) -> bytes:
     pieces = []
-    async for piece in answer.stream(_STREAM_BYTES):
+    for piece in obstore.get(bucket, path).stream(_STREAM_BYTES):
         pieces.append(bytes(piece))
         progress.moved()
     return b"".join(pieces)
 
 
-async def _read_piece(
-    bucket: Bucket, path: str, start: int, landing: Landing, slots: asyncio.Semaphore, at: range
-) -> tuple[int, str | None]:
+def _read_piece(bucket: Bucket, path: str, start: int, landing: Landing, at: range) -> tuple[int, str | None]:
     """How many bytes there were, and of which version of the object."""
-    async with slots:
-        try:
-            answer = await obstore.get_async(
-                bucket, path, options={"range": (start + at.start, start + at.stop)}
-            )
-        except GenericError as error:
-            if read_answer(str(error)).is_behind_the_end:
-                return 0, None
-            raise
-        done = at.start
-        async for piece in answer.stream(_STREAM_BYTES):
-            done += landing.write(done, bytes(piece))
-        return done - at.start, answer.meta["e_tag"]
+    try:
+        answer = obstore.get(bucket, path, options={"range": (start + at.start, start + at.stop)})
+    except GenericError as error:
+        if read_answer(str(error)).is_behind_the_end:
+            return 0, None
+        raise
+    done = at.start
+    for piece in answer.stream(_STREAM_BYTES):
+        done += landing.write(done, bytes(piece))
+    return done - at.start, answer.meta["e_tag"]
 
 
 def _is_side(path: str) -> bool:

@@ -1,18 +1,21 @@
 """Transfers that may take as long as they like, so long as something moves.
 
 No client library bounds a transfer by what it achieves: a total timeout kills slow links, and without one
-a hung server holds its caller for minutes. Here the caller waits in its own thread and looks at the
-progress, so it gets control back even when the library never does.
+a hung server holds its caller for minutes. Here the library works in a thread of its own while the caller
+looks at the progress, so it gets control back even when the library never does. Plain threads, because
+they leave nothing behind: an event loop that foreign threads call back crashes some processes at their end.
 """
 
-import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import wait
-from functools import cache
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from itertools import islice
+from typing import TypeVar
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -92,24 +95,42 @@ class Landing:
             self._into = memoryview(b"")
 
 
-def finish(work: Coroutine[Any, Any, Result], progress: Progress) -> Result:
+def finish(work: Callable[[], Result], progress: Progress) -> Result:
     """What ``work`` comes to; ``Stalled`` as soon as nothing has moved for ``progress.stall_s``.
 
-    Work that was given up is cancelled and not waited for.
+    It runs in a thread of its own. Work that was given up goes on there until the library lets go, and its
+    outcome is dropped; it holds up nobody, not even the end of the process.
     """
-    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    thread, outcome = _start(work)
+    while thread.is_alive():
+        thread.join(progress.left_s())
+        if thread.is_alive() and not progress.left_s():
+            raise Stalled(f"nothing moved for {progress.stall_s:g} s")
+    return outcome.result()
+
+
+def side_by_side(work: Callable[[Item], Result], items: Iterable[Item], *, at_once: int) -> Iterator[Result]:
+    """What ``work`` comes to for each item, in their order. After a failure no further item is begun."""
+    waiting = iter(items)
+    running: deque[tuple[threading.Thread, Future[Result]]] = deque()
+    for item in islice(waiting, at_once):
+        running.append(_start(partial(work, item)))
+    while running:
+        thread, outcome = running.popleft()
+        thread.join()
+        yield outcome.result()
+        running.extend(_start(partial(work, item)) for item in islice(waiting, 1))
+
+
+def _start(work: Callable[[], Result]) -> "tuple[threading.Thread, Future[Result]]":
+    outcome: Future[Result] = Future()
+    thread = threading.Thread(target=_work, args=(work, outcome), daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def _work(work: Callable[[], Result], outcome: "Future[Result]") -> None:
     try:
-        while not wait([future], timeout=progress.left_s()).done:
-            if not progress.left_s():
-                raise Stalled(f"nothing moved for {progress.stall_s:g} s")
-        return future.result()
-    finally:
-        future.cancel()
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """One loop in a thread of its own, for all transfers of this process."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="transfers", daemon=True).start()
-    return loop
+        outcome.set_result(work())
+    except BaseException as error:
+        outcome.set_exception(error)

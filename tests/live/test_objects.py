@@ -5,6 +5,8 @@ more than one may win. So it is left out of the races, and a run's log must not 
 """
 
 import secrets
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -189,6 +191,15 @@ def test_uploads_that_were_left_over_are_found_and_aborted(moto: int) -> None:
     assert list(abandoned_uploads(store, "gen", before=FAR_FUTURE)) == []
     assert [upload.name for upload in abandoned_uploads(store, "other", before=FAR_FUTURE)] == ["other/c"]
     assert list(store.list("gen")) == ["gen/1/whole"]
+
+
+def test_processes_that_have_just_stored_something_end_well(moto: int) -> None:
+    code = f"from checkpointing.store import open_store; open_store('{fresh('s3').url}').put('a', b'1')"
+    ended = [
+        subprocess.run([sys.executable, "-c", code], cwd=servers.ROOT, timeout=60, check=False).returncode
+        for _ in range(10)
+    ]
+    assert ended == [0] * 10
 
 
 def test_the_memory_has_no_uploads_left_over() -> None:

@@ -1,77 +1,91 @@
 """A transfer lives as long as something moves, and touches nothing once it was given up."""
 
-import asyncio
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from checkpointing.transfers import Feed, Landing, Progress, Stalled, finish
+from checkpointing.transfers import Feed, Landing, Progress, Stalled, finish, side_by_side
 
+ROOT = Path(__file__).parents[2]
 STALL_S = 0.2
 GIVEN_UP_WITHIN_S = 5
 
 
-async def hang() -> None:
-    await asyncio.Event().wait()
-
-
 def test_what_work_comes_to_is_handed_back() -> None:
-    async def work() -> int:
-        return 7
-
-    assert finish(work(), Progress(STALL_S)) == 7
+    assert finish(lambda: 7, Progress(STALL_S)) == 7
 
 
 def test_an_error_of_the_work_is_raised_as_it_is() -> None:
-    async def work() -> None:
+    def work() -> None:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        finish(work(), Progress(STALL_S))
+        finish(work, Progress(STALL_S))
 
 
-def test_work_in_which_nothing_moves_is_given_up_and_cancelled() -> None:
-    cancelled = threading.Event()
-
-    async def work() -> None:
-        try:
-            await hang()
-        finally:
-            cancelled.set()
-
+def test_work_in_which_nothing_moves_is_given_up() -> None:
+    let_go = threading.Event()
     began = time.monotonic()
-    with pytest.raises(Stalled, match=r"nothing moved for 0\.2 s"):
-        finish(work(), Progress(STALL_S))
-    assert STALL_S <= time.monotonic() - began < GIVEN_UP_WITHIN_S
-    assert cancelled.wait(timeout=GIVEN_UP_WITHIN_S)
+    try:
+        with pytest.raises(Stalled, match=r"nothing moved for 0\.2 s"):
+            finish(let_go.wait, Progress(STALL_S))
+        assert STALL_S <= time.monotonic() - began < GIVEN_UP_WITHIN_S
+    finally:
+        let_go.set()
+
+
+def test_work_that_was_given_up_does_not_keep_the_process_from_ending() -> None:
+    code = (
+        "import threading\n"
+        "from checkpointing.transfers import Progress, Stalled, finish\n"
+        "try: finish(threading.Event().wait, Progress(0.1))\n"
+        "except Stalled: print('told')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert ended.stdout == "told\n"
 
 
 def test_work_that_lasts_longer_than_the_deadline_is_not_given_up_while_it_moves() -> None:
     progress = Progress(STALL_S)
+    never = threading.Event()
 
-    async def work() -> str:
+    def work() -> str:
         for _ in range(8):
-            await asyncio.sleep(STALL_S / 4)
+            never.wait(STALL_S / 4)
             progress.moved()
         return "done"
 
     began = time.monotonic()
-    assert finish(work(), progress) == "done"
+    assert finish(work, progress) == "done"
     assert time.monotonic() - began > STALL_S
 
 
-def test_the_caller_is_let_go_even_when_the_library_blocks_everything() -> None:
-    let_go = threading.Event()
+def test_items_are_worked_on_side_by_side_up_to_a_number_and_answered_in_order() -> None:
+    meeting = threading.Barrier(3, timeout=GIVEN_UP_WITHIN_S)
 
-    async def work() -> None:
-        let_go.wait(timeout=GIVEN_UP_WITHIN_S)
+    def work(item: int) -> int:
+        meeting.wait()  # passes only when three are under way
+        return item * item
 
-    try:
-        with pytest.raises(Stalled):
-            finish(work(), Progress(STALL_S))
-    finally:
-        let_go.set()
+    assert list(side_by_side(work, range(6), at_once=3)) == [0, 1, 4, 9, 16, 25]
+
+
+def test_after_an_item_that_failed_no_further_one_is_begun() -> None:
+    begun = []
+
+    def work(item: int) -> None:
+        begun.append(item)
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="0"):
+        list(side_by_side(work, range(100), at_once=2))
+    assert set(begun) <= {0, 1}
 
 
 def test_a_feed_gives_the_whole_in_chunks_and_each_chunk_is_progress() -> None:
