@@ -94,7 +94,8 @@ class ObjectStore:
             if len(data) > self._pace.chunk_bytes:
                 self._create_large(name, memoryview(data))
             else:
-                self._wait(lambda: obstore.put(self._bucket, name, bytes(data), mode="create"))
+                own = bytes(data)  # the caller may write into its buffer as soon as it has been told
+                self._wait(lambda: obstore.put(self._bucket, name, own, mode="create"))
 
     def get(self, name: str) -> bytes:
         with self._as_store_errors(check_name(name)):
