@@ -58,6 +58,9 @@ class Keeping(Strict):
     every_steps: Count | None = None
     every_epochs: Count | None = None
 
+    def policy(self) -> Retention:
+        return Retention(**self.model_dump())
+
 
 class Checkpoint(Strict):
     """``every_steps`` replaces ``every_s``."""
@@ -133,7 +136,7 @@ class RunSpec(SpecFile):
                 store_every=checkpoint.store.every,
                 on_busy=checkpoint.on_busy,
             ),
-            retention=Retention(**checkpoint.retention.model_dump()),
+            retention=checkpoint.retention.policy(),
             disk=local.dir,
             disk_keep=local.keep,
             deadline_s=checkpoint.deadline_s,

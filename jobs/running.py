@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from checkpointing.choice import find
 from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.repository import Repository
 from checkpointing.store import Store, StoreError, Unavailable, open_store
@@ -52,21 +53,24 @@ def _train(args: argparse.Namespace) -> int:
         group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
         store.probe()
         repository = Repository(store, run)
-        if executor.speaks and _is_finished(repository, spec) and not args.fresh and args.resume == "latest":
-            return _say_finished(args, store, run)
+        origin, what = _beginning(args.resume, repository, spec)
+        if _is_finished(repository, spec) and not args.fresh and args.resume == "latest":
+            return _say_finished(args, store, run) if executor.speaks else EXIT_OK
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
         with StatusFile(store, run) as status:
             display.on_progress(status.tell)
             pointer = executor.attempt(
                 _order(spec, group, store, run),
-                partial(_make_task, args, spec, run, store, repository, group),
+                partial(_make_task, spec, store, repository, group, origin, what, args.fresh),
                 display.hear,
             )
         if not executor.speaks:
             return EXIT_OK
         display.summarise(pointer)
         if args.json:
-            print(json.dumps({**status_of(store, run), **display.facts()}, indent=1))
+            print(
+                json.dumps({**status_of(store, run), **display.facts(), "ray_checkpoint": pointer}, indent=1)
+            )
         return EXIT_OK if display.is_durable else EXIT_FAILED
 
 
@@ -107,16 +111,17 @@ def _order(spec: RunSpec, group: WorkerGroup, store: Store, run: str) -> Attempt
 
 
 def _make_task(
-    args: argparse.Namespace,
     spec: RunSpec,
-    run: str,
     store: Store,
     repository: Repository,
     group: WorkerGroup,
+    origin: Origin | None,
+    what: str,
+    fresh: bool,
 ) -> Task:
     """Takes the lease: whoever ran before is fenced from here on."""
-    origin, what = _origin(args.resume)
-    term = repository.take_over(f"{socket.gethostname()}:{os.getpid()}", fresh=args.fresh)
+    run = repository.run
+    term = repository.take_over(f"{socket.gethostname()}:{os.getpid()}", fresh=fresh)
     described = _described(spec)
     store.put(f"runs/{run}/spec.json", json.dumps(described, indent=1).encode())
     return Task(
@@ -144,10 +149,15 @@ def _described(spec: RunSpec) -> Mapping[str, Any]:
     return {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
 
 
-def _origin(resume: str) -> tuple[Origin | None, str]:
-    """``--resume`` may name another run by its place in a store: then that run's latest is the beginning."""
+def _beginning(resume: str, repository: Repository, spec: RunSpec) -> tuple[Origin | None, str]:
+    """Another run to start from, and which of its own generations to go on from; both there, or an error.
+
+    ``--resume`` may name another run by its place in a store: then that run's latest is the beginning.
+    """
     url, slash, name = resume.rstrip("/").rpartition("/runs/")
     if not slash:
+        if resume != "latest":
+            find(repository.refresh(), resume, spec.checkpoint.retention.policy())
         return None, resume
     store = open_store(url, base=store_base())
     if Repository(store, name).refresh().term == 0:

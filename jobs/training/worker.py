@@ -17,7 +17,9 @@ import ray.train
 from ray.train._internal.utils import get_address_and_port
 from ray.train.backend import Backend, BackendConfig
 
+from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.hooks import point_at
+from checkpointing.store import StoreError
 from cluster.inventory import Vendor
 from jobs.board import Done, Post, Raised, Ready
 from jobs.sessions import Started
@@ -73,7 +75,9 @@ def _attempt(task: Task, context: "Context", assignment: Assignment) -> None:
         run(task, context, services)
     except BaseException as error:
         traceback.print_exc()
-        failure = replace(failure_of(error, context.pulse.phase, context.rank), log_tail=_own_log_tail())
+        failure = failure_of(error, context.pulse.phase, context.rank)
+        if not isinstance(error, NothingToResume | Unfit | Fenced | StoreError):
+            failure = replace(failure, log_tail=_own_log_tail())
         _post(assignment, Raised(run_id=task.run, rank=context.rank, failure=failure))
         raise
     # What was told and not waited for arrives before this.

@@ -1,0 +1,146 @@
+"""``longhaul train`` as a user runs it: under Ray, killed and started again, submitted, and asked about."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from checkpointing.repository import Repository
+from checkpointing.store import LocalStore
+from tests.live.attempts import digests_of, newest_manifest
+from tests.live.commands import DEADLINE_S, run, running, write_spec
+from tests.live.heads import ray_head
+
+RUN = """
+name: r
+model: llama-tiny
+strategy: zero2
+world_size: 2
+seq_len: 32
+steps: 60
+data: {samples: 64}
+optimizer: {warmup_steps: 5}
+checkpoint: {every_steps: 5, on_busy: wait, retention: {epochs: false}}
+limits: {schedule_timeout_s: 60}
+"""
+
+
+def train_command(spec: Path, store: Path, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(store), *flags]
+
+
+def num_commits(store: Path) -> int:
+    return len(Repository(LocalStore(store), "r").refresh().generations)
+
+
+def test_a_run_whose_worker_and_driver_were_killed_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, RUN)
+    alone = run(train_command(spec, tmp_path / "alone", "--json"))
+    assert alone.returncode == 0, alone.stderr
+    facts = json.loads(alone.stdout)
+    assert facts["finished"] is True
+    assert facts["ray_checkpoint"] == facts["newest_generation"]
+
+    store = tmp_path / "killed"
+    command = train_command(spec, store)
+    with running(command) as process:
+        wait_until(lambda: num_commits(store) >= 1)
+        os.kill(a_worker_of(process).pid, signal.SIGKILL)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "rank" in output
+    before = num_commits(store)
+    with running(command) as process:
+        wait_until(lambda: num_commits(store) > before)
+        os.kill(process.pid, signal.SIGKILL)
+    last = run(train_command(spec, store, "--json"))
+
+    assert last.returncode == 0, last.stderr
+    facts = json.loads(last.stdout)
+    assert (facts["attempts"], facts["step"]) == (3, 60)
+    assert 0 < facts["resumed_step"] < 60
+    assert digests_of(newest_manifest(store, "r")) == digests_of(newest_manifest(tmp_path / "alone", "r"))
+
+    again = run(command)
+    assert again.returncode == 0
+    assert "nothing to do" in again.stdout
+
+
+def test_a_submitted_run_leaves_its_checkpoints_and_status_tells_of_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    spec = write_spec(tmp_path, RUN.replace("steps: 60", "steps: 6"))
+    with ray_head("--num-cpus=2", LONGHAUL_HOME=str(home)) as head:
+        submit = [head.ray, "job", "submit", f"--address={head.dashboard}", "--working-dir=."]
+        done = run(
+            [*submit, "--", "python", "jobs/train.py", str(spec)],
+            deadline_s=DEADLINE_S,
+            RAY_AUTH_MODE="disabled",
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    status = status_of(home / "results")
+    assert (status["step"], status["finished"]) == (6, True)
+    assert status["newest_generation"]
+    assert status["newest_durable_age_s"] >= 0
+
+
+def test_under_torchrun_it_is_the_same_run(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, RUN.replace("steps: 60", "steps: 6"))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*torchrun, "-m", "jobs.cli", "train", str(spec), "--store", str(tmp_path / "store")]
+    first = run(command, OMP_NUM_THREADS="1")
+    assert first.returncode == 0, first.stdout + first.stderr
+    more = run([*command, "--set", "steps=8"], OMP_NUM_THREADS="1")
+    assert more.returncode == 0, more.stdout + more.stderr
+    assert "goes on after step 6" in more.stdout
+    done = run([*command, "--set", "steps=8"], OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing to do" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--resume", "epoch:7"), "'epoch:7' is none of its generations"),
+        (("--resume", "results/runs/nobody"), "there is no run 'nobody'"),
+        (("--run", "../escape"), "--run: '../escape' is not a name"),
+        (("--set", "checkpoint.every_stps=3"), "every_steps"),
+        (("--set", "group=red"), "has no group 'red'"),
+        (
+            ("--set", "world_size=3", "--executor", "inline"),
+            "world_size: 3, but this start is of world size 1",
+        ),
+    ],
+)
+def test_bad_input_ends_with_2_and_says_what_to_do(flags: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1"))
+    done = run([*train_command(spec, tmp_path / "store"), *flags])
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def status_of(store: Path) -> dict[str, Any]:
+    done = run([sys.executable, "-m", "jobs.cli", "status", "r", "--store", str(store), "--json"])
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def a_worker_of(process: "subprocess.Popen[str]") -> psutil.Process:
+    children = psutil.Process(process.pid).children(recursive=True)
+    return next(child for child in children if "RayTrainWorker" in " ".join(child.cmdline()))
+
+
+def wait_until(is_so: Callable[[], bool], deadline_s: float = 120) -> None:
+    end = time.monotonic() + deadline_s
+    while not is_so():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
