@@ -131,7 +131,13 @@ class Ranks:
     """All ranks of one attempt, each publishing its share in turn, rank 0 last."""
 
     def __init__(
-        self, repository: Repository, term: int, *, world_size: int = 1, retention: Retention | None = None
+        self,
+        repository: Repository,
+        term: int,
+        *,
+        world_size: int = 1,
+        retention: Retention | None = None,
+        num_saved: int = 0,
     ) -> None:
         self.term = term
         self.world_size = world_size
@@ -146,7 +152,7 @@ class Ranks:
             )
             for rank in range(world_size)
         ]
-        self._number = 0
+        self._number = num_saved
 
     def save(self, step: int) -> str:
         """The generation's name; raises what rank 0 met."""
