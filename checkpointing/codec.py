@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from checkpointing import history
@@ -56,8 +56,8 @@ def encode(record: Record) -> bytes:
             "id": record.id,
             "written_s": record.written_s,
             "kind": type(record.entry).__name__.lower(),
-            "entry": asdict(record.entry),
-            "view": asdict(record.view),
+            "entry": record.entry,
+            "view": record.view,
         }
     )
 
@@ -87,7 +87,7 @@ def decode(data: bytes, number: int) -> Record:
 
 def seal(body: Mapping[str, Any]) -> bytes:
     """JSON that begins with the SHA-256 of its own body; ``ValueError`` for numbers that are not finite."""
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_fields).encode()
     return b'{"schema":%d,"sha256":"%s","body":%s}' % (SCHEMA, _sha256(text), text)
 
 
@@ -115,6 +115,13 @@ def is_count(value: object) -> bool:
 def is_generation_name(value: object) -> bool:
     """One plain folder name, so that it stays where it is put."""
     return isinstance(value, str) and "/" not in value and is_name(value)
+
+
+def _fields(value: object) -> dict[str, Any]:
+    """Of one of our dataclasses; ``asdict`` takes ten times as long, and a view may hold thousands."""
+    if not is_dataclass(value):
+        raise TypeError(f"{type(value).__name__} is not JSON")
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _view(body: dict[str, Any]) -> View:

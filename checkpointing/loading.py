@@ -63,6 +63,9 @@ def verify(part: Part, place: Place) -> None:
 
 
 def _for_each(chunks: Sequence[_Chunk], load: Callable[[_Chunk], None]) -> None:
+    if len(chunks) == 1:
+        load(chunks[0])
+        return
     with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="read") as pool:
         tasks = [pool.submit(load, chunk) for chunk in chunks]
         try:

@@ -6,7 +6,7 @@ every element of every tensor exactly once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, prod
 from typing import Any
@@ -107,7 +107,7 @@ def part_name(rank: int) -> str:
 
 
 def encode_part(cut: Cut, part: Part) -> bytes:
-    return seal({"cut": asdict(cut), "part": asdict(part)})
+    return seal({"cut": cut, "part": part})
 
 
 def decode_part(data: bytes) -> tuple[Cut, Part]:
@@ -122,7 +122,7 @@ def decode_part(data: bytes) -> tuple[Cut, Part]:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    return seal({"cut": asdict(manifest.cut), "parts": list(map(asdict, manifest.parts))})
+    return seal({"cut": manifest.cut, "parts": manifest.parts})
 
 
 def decode_manifest(data: bytes) -> Manifest:
