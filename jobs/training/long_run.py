@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
 from checkpointing.cadence import Busy
 from checkpointing.history import Finish, Resumed
@@ -53,14 +54,25 @@ def run(task: Task, context: Context, services: Services) -> None:
     repository = Repository(open_store(task.store), task.run)
     origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
     seed(task.recipe.seed, context.rank, context.device)
+    _prove_store(task, context, repository)
     engine = build(task.recipe, context.device)
     try:
         start = restore(task, context, engine, repository, origin, near_disk(task))
-        repository.refresh()
         _tell_start(start, context, services.tell)
         _Attempt(task, context, engine, repository, services, start).work()
     finally:
         engine.close()
+
+
+def _prove_store(task: Task, context: Context, repository: Repository) -> None:
+    """Every rank must see the lease of this attempt: a directory of one node's own is no store for several."""
+    terms = [repository.refresh().term] * context.world_size
+    dist.all_gather_object(terms, terms[context.rank])
+    if blind := [rank for rank, term in enumerate(terms) if term < task.term]:
+        raise StoreError(
+            f"store: {repository.store.url}: ranks {blind} do not see what rank 0 sees there; a run over several "
+            "nodes needs object storage, or a directory that all of them share"
+        )
 
 
 def _tell_start(start: Start, context: Context, tell: Tell) -> None:

@@ -1,7 +1,7 @@
 """Attempts of long runs for tests, on ranks without Ray: the same core, a real store, one group for many."""
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,10 @@ NUM_SAMPLES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """One attempt: ``recipe`` in run ``name`` up to ``num_steps``. ``origin`` is another run of the store."""
+    """One attempt: ``recipe`` in run ``name`` up to ``num_steps``. ``origin`` is another run of the store.
+
+    ``is_private``: each rank's store is a folder of its own, as if they were on nodes that share none.
+    """
 
     name: str
     recipe: Recipe
@@ -37,6 +40,7 @@ class Wanted:
     fresh: bool = False
     resume: str = "latest"
     eval_every: int = 0
+    is_private: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +77,10 @@ def attempt(wanted: Wanted) -> Story:
         rank=rank, world_size=dist.get_world_size(), local_rank=rank, device=torch.device("cpu")
     )
     story = Story()
-    run(_task(wanted, context), context, Services(tell=story.told.append))
+    if wanted.is_private:
+        wanted = replace(wanted, store=wanted.store / f"rank-{rank}")
+    task = replace(_task(wanted, context), store=str(wanted.store))
+    run(task, context, Services(tell=story.told.append))
     return story
 
 

@@ -10,7 +10,7 @@ from checkpointing.history import Quarantine
 from checkpointing.repository import Repository
 from checkpointing.store import open_store
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
-from tests.live.ranks import run_ranks
+from tests.live.ranks import RankFailed, run_ranks
 from tests.live.trainings import STRATEGIES, recipe_for
 
 HALF, WHOLE = 4, 8
@@ -156,3 +156,12 @@ def test_a_fresh_start_begins_at_step_0_and_keeps_what_there_is_for_now(tmp_path
     assert named.start.step == 1
     # The new life has two good ones by now.
     assert [found.step for found in repository.refresh().generations] == [1, 2]
+
+
+def test_ranks_that_see_another_folder_than_rank_0_are_named(tmp_path: Path) -> None:
+    """As on two nodes with a directory of each one's own."""
+    wanted = Wanted(
+        name="r", recipe=recipe_for("ddp", world_size=2), num_steps=1, store=tmp_path, is_private=True
+    )
+    with pytest.raises(RankFailed, match=r"ranks \[1\] do not see what rank 0 sees there"):
+        go([wanted], tmp_path)

@@ -21,7 +21,12 @@ from tests.live.ranks import run_ranks
 from tests.live.trainings import STRATEGIES
 
 CPU = torch.device("cpu")
-MODELS = ("llama-mini", "qwen-mini", "mistral-mini")
+MODELS = (
+    "llama-mini",
+    # Families differ by little, and each case takes a fresh pair of processes.
+    pytest.param("qwen-mini", marks=pytest.mark.soak),
+    pytest.param("mistral-mini", marks=pytest.mark.soak),
+)
 # The third step is the first in which all is there that will ever be: ddp renews its buckets in the second.
 NUM_STEPS = 3
 DEADLINE_S = 600.0
