@@ -65,13 +65,13 @@ def run(task: Task, context: Context, services: Services) -> None:
 
 
 def _prove_store(task: Task, context: Context, repository: Repository) -> None:
-    """Every rank must see the lease of this attempt: a directory of one node's own is no store for several."""
+    """Every rank must see this attempt's lease: a directory of one node's own is no store for several."""
     terms = [repository.refresh().term] * context.world_size
     dist.all_gather_object(terms, terms[context.rank])
     if blind := [rank for rank, term in enumerate(terms) if term < task.term]:
         raise StoreError(
-            f"store: {repository.store.url}: ranks {blind} do not see what rank 0 sees there; a run over several "
-            "nodes needs object storage, or a directory that all of them share"
+            f"store: {repository.store.url}: ranks {blind} do not see what rank 0 sees there; a run over "
+            "several nodes needs object storage, or a directory that all of them share"
         )
 
 

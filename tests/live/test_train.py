@@ -105,6 +105,24 @@ def test_under_torchrun_it_is_the_same_run(tmp_path: Path) -> None:
     assert "nothing to do" in done.stdout
 
 
+def test_a_zombie_that_wakes_up_after_a_takeover_changes_nothing_and_ends(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    spec = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1"))
+    command = train_command(spec, store, "--executor", "inline", "--set", "checkpoint.every_steps=2")
+    with running([*command, "--set", "steps=100000"]) as zombie:
+        wait_until(lambda: num_commits(store) >= 2)
+        zombie.send_signal(signal.SIGSTOP)
+        step = Repository(LocalStore(store), "r").refresh().generations[-1].step
+        heir = run([*command, "--set", f"steps={step + 6}"])
+        assert heir.returncode == 0, heir.stderr
+        before = Repository(LocalStore(store), "r").refresh()
+        zombie.send_signal(signal.SIGCONT)
+        output, _ = zombie.communicate(timeout=120)
+    assert zombie.returncode == 1
+    assert "a later attempt has taken r over; this one ends itself" in output
+    assert Repository(LocalStore(store), "r").refresh() == before
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

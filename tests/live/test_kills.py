@@ -1,0 +1,123 @@
+"""``kill -9`` of both ranks of a run at random moments, again and again: it is the one left alone."""
+
+import multiprocessing
+import os
+import random
+import time
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from checkpointing.history import Load, Quarantine
+from checkpointing.repository import Repository
+from checkpointing.store import LocalStore
+from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest
+from tests.live.trainings import recipe_for
+
+KILLS_IN_CI = 6
+KILLS_IN_SOAK = 300
+DEADLINE_S = 120.0
+# By the log, so that a slow machine gets on as well: before it grew at all, or after a few saves.
+KILL_AFTER_RECORDS = (0, 9)
+KILL_AFTER_S = (0.0, 1.0)
+
+# Its children begin with everything imported: a start takes a moment instead of seconds.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.live.attempts", "jobs.training.strategies.zero"])
+
+
+def test_a_run_that_is_killed_at_random_moments_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
+    _kill_until_done(tmp_path, KILLS_IN_CI)
+
+
+@pytest.mark.soak
+def test_a_run_that_is_killed_hundreds_of_times_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
+    _kill_until_done(tmp_path, KILLS_IN_SOAK)
+
+
+def _kill_until_done(tmp_path: Path, num_kills: int) -> None:
+    seed = int(os.environ.get("LONGHAUL_SEED", time.time_ns() % 10_000))
+    print(f"\nLONGHAUL_SEED={seed}")
+    dice = random.Random(seed)
+    wanted = Wanted(
+        name="r",
+        recipe=recipe_for("zero2", world_size=2),
+        num_steps=10 * num_kills,
+        store=tmp_path / "killed",
+        disk=tmp_path / "disk",
+        every_steps=3,
+        store_every=2,
+    )
+    for _ in range(num_kills):
+        ranks = _start(wanted, tmp_path)
+        _wait_for_records(ranks, wanted.store, dice.randint(*KILL_AFTER_RECORDS))
+        _wait(ranks, dice.uniform(*KILL_AFTER_S))
+        for rank in dice.sample(ranks, k=2):
+            rank.kill()
+            rank.join()
+    last = _start(wanted, tmp_path)
+    _wait(last, DEADLINE_S + num_kills)
+    codes = [rank.exitcode for rank in last]
+    for rank in last:
+        rank.kill()
+        rank.join()
+    assert codes == [0, 0], f"seed {seed}"
+
+    alone = Wanted(
+        name="r", recipe=wanted.recipe, num_steps=wanted.num_steps, store=tmp_path / "alone", every_steps=50
+    )
+    ranks = _start(alone, tmp_path)
+    _wait(ranks, DEADLINE_S + num_kills)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    ours, theirs = (newest_manifest(folder, "r") for folder in (wanted.store, alone.store))
+    assert ours.cut.state["position"] == theirs.cut.state["position"]
+    assert digests_of(ours) == digests_of(theirs), f"seed {seed}"
+    entries = [record.entry for record in Repository(LocalStore(wanted.store), "r").records()]
+    num_loads = sum(isinstance(entry, Load) for entry in entries)
+    num_passed = sum(isinstance(entry, Quarantine) for entry in entries)
+    assert num_loads > num_kills / 4
+    print(f"{num_kills} kills, {num_loads} loads, {num_passed} generations passed over, bit-equal at the end")
+
+
+def _start(wanted: Wanted, tmp_path: Path) -> list[BaseProcess]:
+    meeting = tmp_path / f"rendezvous-{time.monotonic_ns()}"
+    ranks: list[BaseProcess] = [
+        _FORKS.Process(target=_be_a_rank, args=(wanted, rank, meeting), daemon=True) for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.start()
+    return ranks
+
+
+def _wait(ranks: list[BaseProcess], at_most_s: float) -> None:
+    deadline = time.monotonic() + at_most_s
+    for rank in ranks:
+        rank.join(max(0.0, deadline - time.monotonic()))
+
+
+def _wait_for_records(ranks: list[BaseProcess], store: Path, num_new: int) -> None:
+    before = _num_records(store)
+    deadline = time.monotonic() + DEADLINE_S
+    while _num_records(store) < before + num_new and time.monotonic() < deadline:
+        _wait(ranks[:1], 0.02)
+
+
+def _num_records(store: Path) -> int:
+    return len(list((store / "runs/r/log").glob("*.json")))
+
+
+def _be_a_rank(wanted: Wanted, rank: int, meeting: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=DEADLINE_S),
+    )
+    attempt(wanted)
+    os._exit(0)
