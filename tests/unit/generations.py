@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Condition
 from typing import Any
@@ -15,6 +16,7 @@ from checkpointing.repository import Repository, generation_name
 from checkpointing.reshard import Want, plan
 from checkpointing.retention import Retention
 from checkpointing.saves import Room, Save, Tally
+from checkpointing.store import StoreError
 
 RUN = "r"
 TENSOR = "param/w"
@@ -154,13 +156,19 @@ class Ranks:
         ]
         self._number = num_saved
 
-    def save(self, step: int) -> str:
-        """The generation's name; raises what rank 0 met."""
+    def save(self, step: int, *, dead: int | None = None) -> str:
+        """The generation's name; raises what rank 0 met. The rank ``dead`` does nothing."""
         self._number += 1
         cut = cut_of(step, term=self.term, number=self._number, world_size=self.world_size)
-        for rank in reversed(range(self.world_size)):
-            self._publishers[rank].publish(save_of(cut, rank), lambda: None)
+        for rank in reversed(range(1, self.world_size)):
+            with suppress(StoreError):
+                if rank != dead:
+                    self._publish(cut, rank)
+        self._publish(cut, 0)
         return cut.generation
+
+    def _publish(self, cut: Cut, rank: int) -> None:
+        self._publishers[rank].publish(save_of(cut, rank), lambda: None)
 
 
 def load(repository: Repository, found: Generation, near: Sequence[Place] = ()) -> bytes:

@@ -7,6 +7,7 @@ from checkpointing.history import Pin, Stop
 from checkpointing.manifest import file_name
 from checkpointing.repository import Repository, generation_name
 from checkpointing.retention import Retention
+from checkpointing.saves import SaveFailed
 from checkpointing.store import Buffer, MemoryStore, Store, StoreError, Unavailable
 from tests.unit.generations import RUN, Ranks, content, cut_of, file_of, load, names
 
@@ -113,7 +114,7 @@ def test_a_damaged_file_is_quarantined_when_it_is_read_back() -> None:
             super().put(name, bytes(flipped))
 
     repository, ranks = begin(Flipping())
-    with pytest.raises(Exception, match="quarantined, because rank 0 read back"):
+    with pytest.raises(SaveFailed, match="quarantined, because rank 0 read back"):
         ranks.save(10)
     (found,) = repository.view.generations
     assert found.quarantined is not None
@@ -196,11 +197,31 @@ def test_a_commit_whose_answer_got_lost_is_found_and_given_up_for_a_better_one()
     assert payload(store) == set(names(found))
 
 
+def test_a_rank_that_says_nothing_in_time_costs_that_save_and_no_more() -> None:
+    repository, ranks = begin(MemoryStore(), world_size=2)
+    with pytest.raises(SaveFailed, match="rank 1: nothing written within 0 s"):
+        ranks.save(10, dead=1)
+    assert repository.view.generations == ()
+    saved = ranks.save(20)
+    assert payload(repository.store) == {saved}
+
+
+def test_a_rank_that_cannot_upload_says_why() -> None:
+    store = BrokenStore()
+    repository, ranks = begin(store, world_size=2)
+    store.refuses = ("put runs/r/gen/000000000010-t1-s1/rank-00001",)
+    with pytest.raises(SaveFailed, match=r"rank 1 failed: refused: put .*rank-00001"):
+        ranks.save(10)
+    assert repository.view.generations == ()
+    saved = ranks.save(20)
+    assert payload(store) == {saved}
+
+
 def test_one_that_could_not_be_read_back_yet_is_committed_but_not_good() -> None:
     store = BrokenStore()
     repository, ranks = begin(store)
     store.refuses = ("get_range",)
-    with pytest.raises(Exception, match="not verified"):
+    with pytest.raises(SaveFailed, match="not verified"):
         ranks.save(10)
     (found,) = repository.view.generations
     assert not found.is_good
