@@ -179,6 +179,26 @@ def test_the_newest_is_found_in_four_requests_however_long_the_log_is(num_record
     assert len(store.calls) <= 4
 
 
+def test_with_its_hint_a_long_log_is_not_listed() -> None:
+    listed: list[str] = []
+
+    class Listing(MemoryStore):
+        def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+            found = [*super().list(prefix, after=after)]
+            listed.extend(found)
+            return iter(found)
+
+    store = Listing()
+    log = Log(store, "r")
+    for _ in range(100):
+        log.append(Stop())
+    store.put("runs/r/hint.json", b'{"number": 98}')
+    reader = Log(store, "r")
+    reader.read()
+    assert reader.number == 100
+    assert sorted(listed) == [SLOT.format(99), SLOT.format(100)]
+
+
 def test_appending_to_an_undisturbed_log_is_one_request_and_one_for_the_hint() -> None:
     store = FaultyStore(MemoryStore())
     log = Log(store, "r")

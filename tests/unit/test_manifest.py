@@ -191,6 +191,13 @@ def test_more_json_than_any_manifest_has_is_not_even_looked_at() -> None:
         decode_manifest(Endless())
 
 
+def test_the_size_of_a_tensor_of_absurdly_many_dimensions_is_not_even_computed() -> None:
+    body = unseal(encode_manifest(MANIFEST))
+    body["parts"][0]["tensors"][0]["shape"] = [10**9] * 10**4
+    with pytest.raises(Corrupt, match="of shape"):
+        decode_manifest(seal(body))
+
+
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=4))
 def test_only_shards_that_tile_a_tensor_are_accepted(spans: list[tuple[int, int]]) -> None:
     cut = replace(CUT, world_size=1)

@@ -114,6 +114,15 @@ def test_tidying_leaves_nothing_of_saves_that_were_killed_halfway(tmp_path: Path
     assert not folder.exists()
 
 
+def test_a_share_does_not_count_before_its_file_is_there(tmp_path: Path) -> None:
+    (cut,) = cuts(1)
+    folder = tmp_path / "runs/r/gen" / cut.generation
+    (folder / part_of(cut, 0).file).mkdir(parents=True)  # in the way of the file
+    with pytest.raises(Unavailable):
+        keep(NearDisk(tmp_path, "r", 2), cut)
+    assert files_in(tmp_path) == set()
+
+
 def test_tidying_where_nothing_is_does_nothing(tmp_path: Path) -> None:
     NearDisk(tmp_path / "nowhere", "r", 2).tidy()
     assert list(tmp_path.iterdir()) == []

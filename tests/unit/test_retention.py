@@ -187,6 +187,12 @@ def test_the_best_are_those_with_the_least_loss_or_the_greatest_score() -> None:
     assert kept(view, reasons(view, replace(NONE, best=2, metric="accuracy"))) == [5, 6]
 
 
+def test_the_best_is_never_one_that_was_not_read_back() -> None:
+    unread = Commit(generation=generation(2, metrics={"val_loss": 0.1}))
+    view = view_of(*good(1, metrics={"val_loss": 1.0}), unread, *good(3), *good(4))
+    assert kept(view, reasons(view, replace(NONE, best=1))) == [1, 3, 4]
+
+
 def test_the_end_of_every_epoch_or_of_every_second_one_is_kept_for_ever() -> None:
     ends = [entry for number in range(1, 6) for entry in good(number, epoch_end=number)]
     view = view_of(*ends, *good(6), *good(7))
