@@ -145,6 +145,9 @@ def test_any_two_power_cuts_change_nothing() -> None:
     assert num_cut > 5_000
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="finds out what is flushed through Linux's /proc"
+)
 def test_what_was_not_flushed_to_a_disk_may_vanish_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
