@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -129,7 +130,12 @@ def _running(
 ) -> Iterator[None]:
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, cwd=ROOT, env={**os.environ, **(environment or {})}
+            command,
+            stdout=output,
+            stderr=output,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
         )
     try:
         _wait_until_it_listens(process, port, log)
@@ -139,7 +145,7 @@ def _running(
         try:
             process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # its workers too, which would outlive it
             process.wait()
 
 

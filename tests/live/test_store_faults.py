@@ -144,7 +144,7 @@ def test_a_slow_link_is_borne_for_as_long_as_it_takes(store: ObjectStore, proxy:
 
 @pytest.mark.soak
 def test_a_link_of_one_megabyte_per_second_is_borne(proxy: Proxy) -> None:
-    carry_slowly(fresh(Pace(stall_s=45)), proxy, rate=1e6, size=48 * MIB)
+    carry_slowly(fresh(Pace(stall_s=60)), proxy, rate=1e6, size=64 * MIB)
 
 
 def carry_slowly(store: ObjectStore, proxy: Proxy, *, rate: float, size: int) -> None:
