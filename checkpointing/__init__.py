@@ -5,6 +5,8 @@ storage) with ``buckets`` (from a url to a store), ``transfers``, ``answers``, `
 The log: ``history`` (what can happen and what is known after it), ``codec`` (as text), ``log``. A
 generation: ``manifest`` (what it consists of), ``retention`` (which are kept), ``choice`` (which one to go
 on from), ``repository`` (a run's generations in a store). Saving: ``snapshot`` (live state into memory of
-our own), ``cadence`` (when), ``saves``, ``near`` (the nodes' disks), ``publisher`` (into the store, with the other ranks),
-``writer`` (in the background). Loading: ``reshard`` (who needs which bytes), ``digests``, ``loading``. ``hooks``: Ray Train may know of it, too.
+our own), ``cadence`` (when), ``saves``, ``near`` (the nodes' disks), ``publisher`` (into the store, with the
+other ranks), ``writer`` (in the background). Loading: ``reshard`` (who needs which bytes), ``digests``,
+``loading``. Looking after it: ``audit`` (what is wrong), ``leftovers`` (what is of no use any more).
+``hooks``: Ray Train may know of it, too.
 """
