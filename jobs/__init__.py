@@ -10,5 +10,5 @@ the store and shows them on the ``display``; at the end ``scoreboard`` and ``tab
 ``training`` is what happens in a worker.
 
 A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``; ``status``
-and ``inquiries`` say how one is doing.
+and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from.
 """

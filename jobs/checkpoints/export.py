@@ -1,0 +1,183 @@
+"""A generation's model as plain Hugging Face files: safetensors and a ``config.json``, nothing of ours.
+
+Every byte is compared with its digest on the way. No more than one tensor is in memory at a time.
+"""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from checkpointing.errors import NothingToResume, Unfit
+from checkpointing.history import Generation
+from checkpointing.loading import fill
+from checkpointing.manifest import DTYPE_BYTES, Manifest, TensorInfo
+from checkpointing.repository import Repository
+from checkpointing.reshard import Want, plan
+from jobs.errors import SpecError
+from jobs.training.models.hugging_face import config_json
+from jobs.training.models.presets import PRESETS, ModelConfig
+
+Dtype = Literal["fp32", "bf16"]
+
+MAX_FILE_BYTES = 5 * 10**9
+_PARAMETERS = "param/"
+_TORCH_NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16"}
+_SAFETENSORS_NAMES: dict[Dtype, str] = {"fp32": "F32", "bf16": "BF16"}
+_ALIGNMENT = 8
+
+Read = Callable[[TensorInfo], memoryview]
+"""The bytes of one tensor as they are to be written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    files: tuple[str, ...]
+    num_tensors: int
+    num_bytes: int
+    dtype: Dtype
+
+
+def export(
+    repository: Repository,
+    generation: Generation,
+    folder: Path,
+    *,
+    dtype: Dtype = "fp32",
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> Exported:
+    """Writes the folder ``folder``, which appears whole or not at all and must not hold anything yet."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SpecError([f"--to {folder}: holds something already; name a folder that is new or empty"])
+    if generation.quarantined is not None:
+        raise NothingToResume(f"{generation.name} is quarantined: {generation.quarantined}")
+    manifest = repository.manifest(generation)
+    config, tensors = _config(manifest), _parameters(manifest)
+    _check(config, tensors, generation.name)
+    read = partial(_read, repository, manifest, dtype)
+    files = _split(tensors, DTYPE_BYTES[_SAFETENSORS_NAMES[dtype]], max_file_bytes)
+    with _new_folder(folder) as place:
+        names = [_write_file(place, number, files, read, dtype) for number in range(len(files))]
+        num_bytes = sum(tensor.num_elements for tensor in tensors) * DTYPE_BYTES[_SAFETENSORS_NAMES[dtype]]
+        if len(files) > 1:
+            _write_json(place / "model.safetensors.index.json", _index(names, files, num_bytes))
+        _write_json(place / "config.json", config_json(config, _TORCH_NAMES[dtype]))
+    return Exported(files=tuple(names), num_tensors=len(tensors), num_bytes=num_bytes, dtype=dtype)
+
+
+def _config(manifest: Manifest) -> ModelConfig:
+    name = manifest.cut.state.get("model")
+    if name not in PRESETS:
+        raise Unfit(f"{manifest.cut.generation} is of the model {name!r}, which is no preset of this version")
+    return PRESETS[name]
+
+
+def _parameters(manifest: Manifest) -> list[TensorInfo]:
+    return [tensor for name, tensor in manifest.tensors.items() if name.startswith(_PARAMETERS)]
+
+
+def _check(config: ModelConfig, tensors: Sequence[TensorInfo], generation: str) -> None:
+    num_elements = sum(tensor.num_elements for tensor in tensors)
+    if num_elements != config.num_parameters:
+        raise Unfit(
+            f"{generation} has {num_elements:,} parameters, {config.name} has {config.num_parameters:,}: "
+            "the preset was changed since"
+        )
+    for tensor in tensors:
+        if tensor.dtype != "F32":
+            raise Unfit(f"{generation}: {tensor.name} is of type {tensor.dtype}; expected F32")
+
+
+def _split(tensors: Sequence[TensorInfo], element_bytes: int, max_file_bytes: int) -> list[list[TensorInfo]]:
+    """In their order, each file as full as it may be; a tensor larger than that has one of its own."""
+    files: list[list[TensorInfo]] = [[]]
+    room = max_file_bytes
+    for tensor in tensors:
+        size = tensor.num_elements * element_bytes
+        if size > room and files[-1]:
+            files.append([])
+            room = max_file_bytes
+        files[-1].append(tensor)
+        room -= size
+    return files
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A place beside it to write to, which takes its name at the end. What fills it meanwhile stays."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    place = folder.absolute().parent / f".{folder.absolute().name}-{secrets.token_hex(4)}"
+    place.mkdir()
+    try:
+        yield place
+        place.rename(folder)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _write_file(
+    place: Path, number: int, files: Sequence[Sequence[TensorInfo]], read: Read, dtype: Dtype
+) -> str:
+    name = "model.safetensors"
+    if len(files) > 1:
+        name = f"model-{number + 1:05d}-of-{len(files):05d}.safetensors"
+    with (place / name).open("wb") as file:
+        file.write(_header(files[number], dtype))
+        for tensor in files[number]:
+            file.write(read(tensor))
+        _flush(file)
+    return name
+
+
+def _header(tensors: Sequence[TensorInfo], dtype: Dtype) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    kind, end = _SAFETENSORS_NAMES[dtype], 0
+    for tensor in tensors:
+        start, end = end, end + tensor.num_elements * DTYPE_BYTES[kind]
+        entries[_public(tensor)] = {"dtype": kind, "shape": tensor.shape, "data_offsets": [start, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    length = -(-len(text) // _ALIGNMENT) * _ALIGNMENT
+    return length.to_bytes(8, "little") + text.ljust(length)
+
+
+def _read(repository: Repository, manifest: Manifest, dtype: Dtype, tensor: TensorInfo) -> memoryview:
+    want = Want(
+        tensor=tensor.name,
+        start=0,
+        length=tensor.num_elements,
+        num_elements=tensor.num_elements,
+        dtype=tensor.dtype,
+    )
+    values = memoryview(bytearray(tensor.num_elements * DTYPE_BYTES[tensor.dtype]))
+    fill(manifest, plan(manifest, [want]), [values], [repository.place(manifest.cut.generation)])
+    if dtype == "fp32":
+        return values
+    from jobs.training.precision import as_bf16  # torch takes seconds to load
+
+    return as_bf16(values)
+
+
+def _index(names: Sequence[str], files: Sequence[Sequence[TensorInfo]], num_bytes: int) -> dict[str, object]:
+    places = {_public(tensor): name for name, file in zip(names, files, strict=True) for tensor in file}
+    return {"metadata": {"total_size": num_bytes}, "weight_map": places}
+
+
+def _public(tensor: TensorInfo) -> str:
+    return tensor.name.removeprefix(_PARAMETERS)
+
+
+def _write_json(path: Path, content: dict[str, object]) -> None:
+    with path.open("wb") as file:
+        file.write(json.dumps(content, indent=2).encode() + b"\n")
+        _flush(file)
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
