@@ -1,7 +1,9 @@
-"""The command line, and nothing behind it: imports no more than argparse, so ``--help`` is instant."""
+"""The command line, and nothing behind it: imports little more than argparse, so ``--help`` is instant."""
 
 import argparse
 from pathlib import Path
+
+from jobs.checkpoints.arguments import add_checkpoints_arguments
 
 EXIT_CODES = """exit codes: 0 all cells are ok; 1 a cell is not; 2 wrong usage or spec; 130 interrupted"""
 RUN_EXIT_CODES = "exit codes: 0 finished; 1 failed, run it again; 2 wrong usage or spec; 130 interrupted"
@@ -112,4 +114,5 @@ def longhaul_parser() -> argparse.ArgumentParser:
     add_sweep_arguments(commands.add_parser("sweep", help="measure models x strategies x sizes x groups"))
     add_train_arguments(commands.add_parser("train", help="train one model, from its newest checkpoint"))
     add_status_arguments(commands.add_parser("status", help="how a run is doing"))
+    add_checkpoints_arguments(commands.add_parser("checkpoints", help="see, check and take out checkpoints"))
     return parser

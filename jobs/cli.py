@@ -20,6 +20,10 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.inquiries import status
 
             return status(args)
+        case "checkpoints":
+            from jobs.checkpoints.commands import checkpoints
+
+            return checkpoints(args)
         case unknown:
             raise AssertionError(f"no command {unknown!r}: argparse lets only known ones through")
 

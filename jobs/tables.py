@@ -33,7 +33,7 @@ def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
     total = " x ".join([_counted(len(plans), "cell"), _counted(num_repeats, "repeat")])
     runs = _counted(len(plans) * num_repeats, "run")
     warning = f"; {_counted(refused, 'cell')} can't run" if refused else ""
-    return f"{_text(columns)}\n{total} = {runs}{_forecast(plans, num_repeats)}{warning}\n"
+    return f"{as_text(columns)}\n{total} = {runs}{_forecast(plans, num_repeats)}{warning}\n"
 
 
 def _forecast(plans: Sequence[Plan], num_repeats: int) -> str:
@@ -74,7 +74,7 @@ def score_table(scores: Sequence[Score]) -> str:
         _numbers("host GB" if is_all_on_host else "GB", (_memory(score, is_all_on_host) for score in scores)),
         Column(title="status", texts=tuple(score.status for score in scores)),
     ]
-    return _text(columns)
+    return as_text(columns)
 
 
 def _cell_columns(cells: Sequence[Cell]) -> list[Column]:
@@ -119,7 +119,7 @@ def _scaling(score: Score) -> str:
     return f"{score.scaling:.0%} of {score.baseline}"
 
 
-def _text(columns: Sequence[Column]) -> str:
+def as_text(columns: Sequence[Column]) -> str:
     """The folded columns as one line, then the table; trailing blanks cut."""
     folded = [column for column in columns if column.may_fold and len(set(column.texts)) == 1]
     shown = [column for column in columns if column not in folded]

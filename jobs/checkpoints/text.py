@@ -1,0 +1,153 @@
+"""Checkpoints as people read them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from checkpointing.audit import Finding
+from checkpointing.history import Generation
+from checkpointing.leftovers import Leftovers
+from jobs.checkpoints.inventory import Inventory, Row
+from jobs.checkpoints.portrait import Contents, Portrait
+from jobs.checkpoints.verdicts import Verdict
+from jobs.tables import Column, as_text
+
+_AGES = ((86400, "d"), (3600, "h"), (60, "min"))
+_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def inventory_text(inventory: Inventory, *, now_s: float) -> str:
+    """A line for each, the newest last."""
+    rows, found = inventory.rows, [row.generation for row in inventory.rows]
+    columns = [
+        _column("generation", (one.name for one in found)),
+        _number("step", (str(one.step) for one in found)),
+        _number("epoch", (str(one.epoch_end or "-") for one in found)),
+        _number("age", (_age(now_s - one.committed_s) for one in found)),
+        _number("size", (size_text(one.num_bytes) for one in found)),
+        _column("where", (", ".join(row.places) for row in rows), may_fold=True),
+        _column("life", (str(one.life) for one in found), may_fold=True),
+        _column("state", map(_state, found)),
+        _column("kept for", map(_reasons, rows)),
+    ]
+    called = {word: row.generation.name for row in rows for word in row.called}
+    named = [f"{word} {called[word]}" for word in ("latest", "backup", "best") if word in called]
+    total = f"{counted(len(rows), 'generation')}, {size_text(inventory.num_bytes)} in the store"
+    table = as_text(columns) if rows else ""
+    return table + "; ".join([total, *named])
+
+
+def portrait_text(portrait: Portrait) -> str:
+    found = portrait.generation
+    lines = [
+        found.name,
+        f"step {found.step}, attempt {found.term}, life {found.life}, committed {_time(found.committed_s)}, "
+        f"{size_text(found.num_bytes)}, {_state(found)}",
+    ]
+    if found.epoch_end is not None:
+        lines.append(f"ends epoch {found.epoch_end}")
+    if found.metrics:
+        lines.append(", ".join(f"{name} {value:g}" for name, value in sorted(found.metrics.items())))
+    if found.quarantined is not None:
+        lines.append(f"quarantined: {found.quarantined}")
+    lines += _contents_lines(portrait.contents) if portrait.contents else [f"corrupt: {portrait.problem}"]
+    lines.append(f"manifest sha256 {found.manifest_digest}")
+    lines += [f"record {one.number}  {_time(one.written_s)}  {one.what}" for one in portrait.events]
+    return "\n".join(lines)
+
+
+def verdict_text(verdict: Verdict, *, is_quarantined: bool) -> str:
+    found = verdict.generation
+    known = "" if found.quarantined is None else f"; quarantined already: {found.quarantined}"
+    if verdict.problem is None:
+        return f"{found.name}: ok, {counted(verdict.num_files, 'file')}, {size_text(found.num_bytes)}{known}"
+    if not verdict.is_corrupt:
+        return f"{found.name}: can't be read now: {verdict.problem}"
+    done = "; quarantined" if is_quarantined else "; a run that resumes quarantines it, --quarantine does now"
+    return f"{found.name}: corrupt: {verdict.problem}{known or done}"
+
+
+def leftovers_text(leftovers: Leftovers, *, is_done: bool) -> str:
+    lines = [
+        f"{one.generation}: {counted(len(one.objects), 'object')}, {size_text(one.num_bytes)}, {one.why}"
+        for one in leftovers.remainders
+    ]
+    lines += [f"{one.name}: an upload begun {_time(one.started.timestamp())}" for one in leftovers.uploads]
+    lines += [
+        f"{name}: spared, it looks whole and a damaged record may be its commit" for name in leftovers.spared
+    ]
+    uploads = f" and {counted(len(leftovers.uploads), 'upload')}" if leftovers.uploads else ""
+    what = f"{counted(leftovers.num_objects, 'object')} of {size_text(leftovers.num_bytes)}{uploads}"
+    if not leftovers.num_objects and not leftovers.uploads:
+        return "\n".join([*lines, "nothing is left over"])
+    return "\n".join([*lines, f"{what} deleted" if is_done else f"{what} would go; --yes deletes them"])
+
+
+def finding_text(finding: Finding, *, is_mended: bool) -> str:
+    kind = "mended" if is_mended else "wrong" if finding.is_wrong else "note"
+    hint = "; --yes mends it" if finding.is_mendable and not is_mended else ""
+    return f"{kind}: {finding.place} {finding.says}{hint}"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size_text(num_bytes: int) -> str:
+    for unit_bytes, unit in _SIZES:
+        if num_bytes >= unit_bytes:
+            return f"{num_bytes / unit_bytes:.1f} {unit}"
+    return f"{num_bytes} B"
+
+
+def _contents_lines(contents: Contents) -> Iterator[str]:
+    yield (
+        f"{contents.strategy} on {counted(contents.world_size, 'rank')}, "
+        f"{counted(contents.num_tensors, 'tensor')}, {counted(contents.num_parameters, 'parameter')}"
+    )
+    # The spec is too long for here; --json has it.
+    state = {name: value for name, value in contents.state.items() if name != "spec"}
+    if state:
+        yield ", ".join(f"{name} {value}" for name, value in _flat(state))
+    for file, num_bytes in contents.files.items():
+        yield f"{file}  {num_bytes:,} bytes"
+
+
+def _flat(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in sorted(state.items()):
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        else:
+            yield name, value
+
+
+def _state(found: Generation) -> str:
+    state = "verified" if found.is_verified else "unverified"
+    if found.quarantined is not None:
+        state = "quarantined"
+    return f"{state}, pinned" if found.is_pinned else state
+
+
+def _reasons(row: Row) -> str:
+    if "store" not in row.places:
+        return "the next start"
+    return ", ".join(row.kept_for) or "nothing: goes with the next save"
+
+
+def _age(seconds: float) -> str:
+    for unit_s, unit in _AGES:
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.1f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _column(title: str, texts: Iterable[str], *, may_fold: bool = False) -> Column:
+    return Column(title=title, texts=tuple(texts), may_fold=may_fold)
+
+
+def _number(title: str, texts: Sequence[str] | Iterable[str]) -> Column:
+    return Column(title=title, texts=tuple(texts), is_number=True)
