@@ -1,6 +1,6 @@
 """A generation's model as plain Hugging Face files: safetensors and a ``config.json``, nothing of ours.
 
-Every byte is compared with its digest on the way. No more than one tensor is in memory at a time.
+Every byte is compared with its digest on the way. In memory are one tensor and the chunks being read.
 """
 
 import json
