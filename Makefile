@@ -28,7 +28,7 @@ dry-run: setup  ## show what `make sweep` would do
 	$(BIN)/longhaul sweep $(SPEC) --store $(STORE) --dry-run
 
 test: setup  ## run all tests but the long proofs
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest
 
 check: setup  ## format, lint, types, architecture: seconds
 	$(BIN)/ruff format --check .

@@ -48,7 +48,14 @@ class Skipped:
 
 
 def next_order(
-    cadence: Cadence, past: Past, *, step: int, now_s: float, busy: Busy, is_epoch_end: bool, is_evaluated: bool = False
+    cadence: Cadence,
+    past: Past,
+    *,
+    step: int,
+    now_s: float,
+    busy: Busy,
+    is_epoch_end: bool,
+    is_evaluated: bool = False,
 ) -> tuple[Order | Skipped | None, Past]:
     """Whether to save after ``step`` (counted from 1), and what to remember of it.
 

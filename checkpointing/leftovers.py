@@ -57,14 +57,19 @@ def find_leftovers(repository: Repository, *, now: datetime) -> Leftovers:
     found = [(name, "attempt is over", over[name]) for name in sorted(over) if name not in spared]
     given_up = _given_up(repository, set(over))
     found += [(name, "given up", objects) for name, objects in sorted(given_up.items())]
-    uploads = abandoned_uploads(
-        repository.store, f"runs/{repository.run}", before=now - _UPLOADS_TAKE_AT_MOST
-    )
     return Leftovers(
         remainders=tuple(_remainder(repository.store, *one) for one in found),
-        uploads=tuple(uploads),
+        uploads=tuple(_old_uploads(repository, now)),
         spared=tuple(spared),
     )
+
+
+def sweep(repository: Repository, *, now: datetime) -> None:
+    """Removes what earlier attempts left, without measuring it. Spares what a damaged log may have lost."""
+    for name, objects in repository.garbage().objects.items():
+        if not (repository.view.num_lost and _looks_whole(objects)):
+            repository.delete_objects(name, objects)
+    abort_uploads(repository.store, _old_uploads(repository, now))
 
 
 def remove(repository: Repository, leftovers: Leftovers) -> None:
@@ -88,6 +93,11 @@ def size_of(store: Store, name: str) -> int:
         return low * CHUNK_BYTES + store.get_range(name, low * CHUNK_BYTES, tail)
     except Missing:
         return 0
+
+
+def _old_uploads(repository: Repository, now: datetime) -> Sequence[Upload]:
+    before = now - _UPLOADS_TAKE_AT_MOST
+    return abandoned_uploads(repository.store, f"runs/{repository.run}", before=before)
 
 
 def _looks_whole(objects: Sequence[str]) -> bool:

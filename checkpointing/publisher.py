@@ -6,9 +6,11 @@ its own file back. Ranks wait for each other at most ``deadline_s``; there is no
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from checkpointing.errors import Corrupt
 from checkpointing.history import Verified
+from checkpointing.leftovers import sweep
 from checkpointing.loading import verify
 from checkpointing.manifest import Cut, Part, decode_part, encode_part, manifest_of
 from checkpointing.repository import Repository
@@ -37,6 +39,7 @@ class Publisher:
         self._attempt = attempt
         self._tally = tally
         self._unsettled: list[str] = []
+        self._is_swept = False
 
     def publish(self, save: Save, release: Callable[[], None]) -> None:
         """Calls ``release`` as soon as the save's memory is not needed any more."""
@@ -100,6 +103,10 @@ class Publisher:
             if not self._repository.view.generation(self._unsettled[0]):
                 self._repository.discard(self._unsettled[0])
             del self._unsettled[0]
+        if not self._is_swept:
+            # Once is enough: only attempts that ended badly leave something.
+            sweep(self._repository, now=datetime.now(UTC))
+            self._is_swept = True
 
     def _post(self, cut: Cut, what: str, value: bytes) -> None:
         self._mailbox.post(f"{cut.generation}/{self._attempt.rank}/{what}", value)

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from checkpointing.publisher import Attempt, Publisher
 from checkpointing.repository import Repository, generation_name
 from checkpointing.saves import Mailbox, Note, Save, Tally
 from checkpointing.snapshot import Arena, layout
+from checkpointing.store import StoreError
 from checkpointing.writer import Writer
 from jobs.training.context import Context
 from jobs.training.randomness import RandomState, canary
@@ -67,12 +70,17 @@ class Saver:
             retention=saving.retention,
         )
         publisher = Publisher(repository, mailbox, attempt, self.tally)
-        self._writer = Writer(near_disk(task), publisher, self.tally, tell)
+        self._disk = near_disk(task)
+        self._writer = Writer(self._disk, publisher, self.tally, tell)
         self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
         self._past = Past(last_s=time.monotonic())
         self._number = 0
 
     def start(self) -> None:
+        """Before the first step, since nothing may be on its way to a disk that is tidied."""
+        if self._disk is not None and self._context.local_rank == 0:
+            with suppress(StoreError):
+                self._disk.tidy()
         self._writer.start()
 
     def busy(self) -> Busy:
@@ -146,7 +154,8 @@ class Saver:
             world_size=recipe.world_size,
             created_s=time.time(),
             epoch_end=point.epoch_end,
-            metrics=dict(point.metrics),
+            # What is not finite is no measure of anything, and JSON has no word for it.
+            metrics={name: value for name, value in point.metrics.items() if isfinite(value)},
             state={
                 "position": point.position,
                 "seq_len": recipe.seq_len,

@@ -76,7 +76,10 @@ def _kill_until_done(tmp_path: Path, num_kills: int) -> None:
     ours, theirs = (newest_manifest(folder, "r") for folder in (wanted.store, alone.store))
     assert ours.cut.state["position"] == theirs.cut.state["position"]
     assert digests_of(ours) == digests_of(theirs), f"seed {seed}"
-    entries = [record.entry for record in Repository(LocalStore(wanted.store), "r").records()]
+    repository = Repository(LocalStore(wanted.store), "r")
+    kept = [found.name for found in repository.refresh().generations]
+    assert repository.foreign() == sorted(kept), f"seed {seed}: what killed saves left is still there"
+    entries = [record.entry for record in repository.records()]
     num_loads = sum(isinstance(entry, Load) for entry in entries)
     num_passed = sum(isinstance(entry, Quarantine) for entry in entries)
     assert num_loads > num_kills / 4
