@@ -212,7 +212,7 @@ def interleave_many(num: int) -> None:
 
 
 def test_no_order_of_storage_calls_loses_anything() -> None:
-    interleave_many(2_000)
+    interleave_many(1_000)
 
 
 @pytest.mark.soak
