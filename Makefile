@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep dry-run test check format golden bench soak clean
+.PHONY: help setup sweep dry-run test check format golden bench compare-damage soak clean
 
 help:  ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## make the environment in .venv
 
@@ -45,6 +45,9 @@ golden: setup  ## rewrite what is kept under tests/golden; review the diff
 
 bench: setup  ## show performance as ratios, each beside the obvious alternative
 	$(BIN)/python -m tests.bench
+
+compare-damage: setup  ## what the same damage does to checkpoints of torch DCP, Ray Train and ours
+	$(BIN)/python -m tests.bench.damage
 
 soak: setup  ## the long proofs
 	$(BIN)/python -m pytest -m soak
