@@ -143,9 +143,7 @@ Entry = (
 def after(view: View, entry: Entry) -> View:
     match entry:
         case Lease(owner=owner):
-            return replace(
-                view, term=view.term + 1, owner=owner, stop_asked=False, finished_step=None
-            )
+            return replace(view, term=view.term + 1, owner=owner, stop_asked=False, finished_step=None)
         case Fresh():
             return replace(view, life=view.life + 1, life_term=view.term)
         case Commit(generation=generation):
