@@ -46,7 +46,9 @@ def _measured(name: str, num_layers: int) -> Any:
 
 def _show(name: str, found: dict[str, Any]) -> None:
     first, warm = _shares(found, name)
-    blocked = f"{found[name]['first_s']:6.3f} s first, {median(found[name]['warm_s']):6.3f} s warm"
+    warm_s = found[name]["warm_s"]
+    each = " ".join(f"{seconds:.2f}" for seconds in warm_s)
+    blocked = f"{found[name]['first_s']:.3f} s first, {median(warm_s):.3f} s warm ({each})"
     text = f"{_LABELS.get(name, name):14} blocks {blocked}"
     if name == "ours":
         print(text)

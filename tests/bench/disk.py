@@ -25,7 +25,7 @@ from checkpointing.snapshot import Arena, Landing, Layout, layout
 from tests.bench.apart import apart
 from tests.bench.states import LAYERS, pieces_of
 
-NUM_WRITES, NUM_READS = 5, 5
+NUM_WRITES, NUM_READS = 7, 7
 TOTAL_BOUND, DIGEST_BOUND, READ_BOUND = 1.3, 0.1, 0.7
 
 
@@ -68,16 +68,17 @@ def _measure(folder: Path, num_layers: int) -> dict[str, Any]:
 
     writes_s = _pairs(NUM_WRITES, saves.save, lambda: _write(plain, arena.data), before=make_room)
     saves.save()
-    _write(plain, arena.data)
+    plain.unlink()
     landing = Landing(pieces)
     cut, part = saves.newest
     reads: dict[str, Any] = {}
     # The cache comes last: until then every read drops it first.
-    for where, forgotten in (("disk", (plain, _file(folder, cut))), ("cache", ())):
+    file = _file(folder, cut)
+    for where, forgotten in (("disk", [file]), ("cache", [])):
         reads[f"{where}_reads_s"] = _pairs(
             NUM_READS,
             lambda: _restore(disk, cut, part, landing),
-            lambda: _read(plain, arena.data),
+            lambda: _read(file, arena.data),
             before=partial(_forget, forgotten),
         )
     return {"num_bytes": len(arena.data), "writes_s": writes_s, "digests_s": saves.digests_s, **reads}
