@@ -92,7 +92,9 @@ def _summary(error: BaseException, folder: Path) -> str:
         error = error.__cause__
     causes = [line for line in str(error).splitlines() if _CAUSE.match(line)]
     text = causes[-1].strip() if causes else f"{type(error).__name__}: {error}"
-    return shorten(_PLACE.sub("", text).replace(f"{folder}", "").replace("|", "/"), 110).rstrip(": ")
+    return shorten(
+        _PLACE.sub("", text).replace(f"{folder}: ", "").replace(f"{folder}", "").replace("|", "/"), 110
+    ).rstrip(": ")
 
 
 Damage = Callable[[System, Course, Path], Path]

@@ -4,6 +4,6 @@ from tests.bench import blocking, disk, resuming, stepping
 
 
 def main() -> bool:
-    """About four minutes on two quiet cores, 12 GB of memory and 10 GB of disk."""
+    """Takes minutes, 12 GB of memory and 10 GB of disk."""
     results = [bench.main() for bench in (blocking, disk, stepping, resuming)]
     return all(results)
