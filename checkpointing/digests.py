@@ -5,8 +5,12 @@ import xxhash
 from checkpointing.manifest import CHUNK_BYTES
 
 
-def digest(chunk: bytes | memoryview) -> str:
-    return xxhash.xxh3_128_hexdigest(chunk)
+def digest(*pieces: bytes | memoryview) -> str:
+    """Of the chunk that they are when put together."""
+    found = xxhash.xxh3_128()
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()
 
 
 def digests(data: memoryview) -> tuple[str, ...]:

@@ -9,17 +9,24 @@ from checkpointing.digests import digest
 from checkpointing.errors import Corrupt
 from checkpointing.manifest import CHUNK_BYTES, Manifest, Part
 from checkpointing.reshard import Copy
-from checkpointing.store import Missing, Store, StoreError, Unavailable
+from checkpointing.store import LocalStore, Missing, Store, StoreError, Unavailable
 
-_NUM_THREADS = 8
+# A server answers late, so many requests are under way; a disk's bytes pass through this machine's cores.
+_NUM_THREADS, _NUM_THREADS_NEAR = 8, 3
+# Of one chunk; it may hold hundreds of small tensors.
+_MOST_READS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a generation's files may be: below ``folder`` of ``store``."""
+    """Where a generation's files may be: below ``folder`` of ``store``. ``is_near`` means a disk."""
 
     store: Store
     folder: str
+
+    @property
+    def is_near(self) -> bool:
+        return isinstance(self.store, LocalStore)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +57,24 @@ def fill(
     """
     parts = {part.rank: part for part in manifest.parts}
     chunks = [chunk for rank, found in copies.items() for chunk in _chunks(parts[rank], found)]
-    _for_each(chunks, _Reader(places, wants).load)
+    _for_each(chunks, _Reader(places, wants).load, is_near=places[0].is_near)
 
 
 def verify(part: Part, place: Place) -> None:
     """Reads one rank's file back whole; raises ``Corrupt`` if it is not what was saved."""
     chunks = [_Chunk(part=part, number=number, copies=()) for number in range(len(part.chunks))]
-    _for_each(chunks, _Reader([place], []).load)
+    _for_each(chunks, _Reader([place], []).load, is_near=place.is_near)
     beyond = memoryview(bytearray(1))
     if place.store.get_range(f"{place.folder}/{part.file}", part.num_bytes, beyond):
         raise Corrupt(f"{part.file} is longer than {part.num_bytes} bytes")
 
 
-def _for_each(chunks: Sequence[_Chunk], load: Callable[[_Chunk], None]) -> None:
+def _for_each(chunks: Sequence[_Chunk], load: Callable[[_Chunk], None], *, is_near: bool) -> None:
     if len(chunks) == 1:
         load(chunks[0])
         return
-    with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="read") as pool:
+    num_threads = _NUM_THREADS_NEAR if is_near else _NUM_THREADS
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="read") as pool:
         tasks = [pool.submit(load, chunk) for chunk in chunks]
         try:
             for task in tasks:
@@ -96,12 +104,12 @@ def _split(copy: Copy) -> Iterator[Copy]:
 
 
 class _Reader:
-    """Reads whole chunks, since digests are theirs, right to where they belong if nothing else is in them."""
+    """Reads whole chunks, since digests are theirs."""
 
     def __init__(self, places: Sequence[Place], wants: Sequence[memoryview]) -> None:
         self._places = places
         self._wants = wants
-        self._scratch = local()
+        self._threads = local()
 
     def load(self, chunk: _Chunk) -> None:
         problems: list[Exception] = []
@@ -113,28 +121,41 @@ class _Reader:
         raise next((error for error in problems if isinstance(error, Unavailable)), _as_corrupt(problems[-1]))
 
     def _load_from(self, place: Place, chunk: _Chunk) -> None:
-        into = self._destination(chunk)
+        views, copies = self._views(place, chunk)
         name = f"{place.folder}/{chunk.part.file}"
-        count = place.store.get_range(name, chunk.start, into)
-        if count < len(into) or digest(into) != chunk.part.chunks[chunk.number]:
+        start, is_whole = chunk.start, True
+        for view in views:
+            is_whole = is_whole and place.store.get_range(name, start, view) == len(view)
+            start += len(view)
+        if not is_whole or digest(*views) != chunk.part.chunks[chunk.number]:
             raise Corrupt(f"{place.store.url}: {name}: bytes from {chunk.start} on are not what was saved")
-        if not self._is_direct(chunk):
-            for copy in chunk.copies:
-                begin = copy.offset - chunk.start
-                found = into[begin : begin + copy.num_bytes]
-                self._wants[copy.want][copy.to : copy.to + copy.num_bytes] = found
+        for copy in copies:
+            begin = copy.offset - chunk.start
+            found = views[0][begin : begin + copy.num_bytes]
+            self._wants[copy.want][copy.to : copy.to + copy.num_bytes] = found
 
-    def _destination(self, chunk: _Chunk) -> memoryview:
-        if self._is_direct(chunk):
-            copy = chunk.copies[0]
-            return self._wants[copy.want][copy.to : copy.to + copy.num_bytes]
-        if not hasattr(self._scratch, "memory"):
-            self._scratch.memory = memoryview(bytearray(CHUNK_BYTES))
-        scratch: memoryview = self._scratch.memory
-        return scratch[: chunk.num_bytes]
+    def _views(self, place: Place, chunk: _Chunk) -> tuple[list[memoryview], Sequence[Copy]]:
+        """Where the chunk's bytes are read to, in their order, and what is still to be copied from there.
 
-    def _is_direct(self, chunk: _Chunk) -> bool:
-        return len(chunk.copies) == 1 and chunk.copies[0].num_bytes == chunk.num_bytes
+        What is near is read right to where each piece belongs: reading once more costs less than a copy.
+        """
+        scratch, is_few = self._scratch(), len(chunk.copies) <= _MOST_READS
+        views, done = [], 0
+        for copy in chunk.copies:
+            begin = copy.offset - chunk.start
+            if begin < done or not (is_few and (place.is_near or copy.num_bytes == chunk.num_bytes)):
+                return [scratch[: chunk.num_bytes]], chunk.copies
+            views.append(scratch[done:begin])
+            views.append(self._wants[copy.want][copy.to : copy.to + copy.num_bytes])
+            done = begin + copy.num_bytes
+        return [view for view in (*views, scratch[done : chunk.num_bytes]) if view], ()
+
+    def _scratch(self) -> memoryview:
+        """This thread's."""
+        if not hasattr(self._threads, "scratch"):
+            self._threads.scratch = memoryview(bytearray(CHUNK_BYTES))
+        scratch: memoryview = self._threads.scratch
+        return scratch
 
 
 def _as_corrupt(error: Exception) -> Exception:

@@ -46,7 +46,7 @@ def _kill_until_done(tmp_path: Path, num_kills: int) -> None:
     wanted = Wanted(
         name="r",
         recipe=recipe_for("zero2", world_size=2),
-        num_steps=10 * num_kills,
+        num_steps=20 * num_kills,
         store=tmp_path / "killed",
         disk=tmp_path / "disk",
         every_steps=3,
@@ -107,6 +107,8 @@ def _wait_for_records(ranks: list[BaseProcess], store: Path, num_new: int) -> No
     deadline = time.monotonic() + DEADLINE_S
     while _num_records(store) < before + num_new and time.monotonic() < deadline:
         _wait(ranks[:1], 0.02)
+        if not any(rank.is_alive() for rank in ranks):
+            return
 
 
 def _num_records(store: Path) -> int:
