@@ -31,11 +31,17 @@ class Generation:
     is_verified: bool = False
     is_pinned: bool = False
     quarantined: str | None = None
+    is_poison: bool = False
 
     @property
     def is_good(self) -> bool:
         """Read back whole once, and nothing is known against it."""
         return self.is_verified and self.quarantined is None
+
+    @property
+    def is_whole(self) -> bool:
+        """Its bytes are what was saved, even if going on from it crashed."""
+        return self.is_verified and (self.quarantined is None or self.is_poison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +102,11 @@ class Unpin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Never to be loaded again."""
+    """Never to be gone on from again. ``is_poison``: its bytes are whole, but loading it ended in crashes."""
 
     name: str
     reason: str
+    is_poison: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +163,8 @@ def after(view: View, entry: Entry) -> View:
             return _changed(view, name, is_pinned=True)
         case Unpin(name=name):
             return _changed(view, name, is_pinned=False)
-        case Quarantine(name=name, reason=reason):
-            return _changed(view, name, quarantined=reason)
+        case Quarantine(name=name, reason=reason, is_poison=is_poison):
+            return _changed(view, name, quarantined=reason, is_poison=is_poison)
         case Tombstone(names=names):
             kept = tuple(found for found in view.generations if found.name not in names)
             return replace(view, generations=kept, loads=_without(view.loads, names))

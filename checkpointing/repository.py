@@ -110,8 +110,10 @@ class Repository:
             raise Corrupt(f"{name} is not the one that was committed")
         return decode_manifest(data)
 
-    def quarantine(self, generation: str, reason: str, *, term: int | None = None) -> None:
-        self.append(Quarantine(name=generation, reason=reason), term=term)
+    def quarantine(
+        self, generation: str, reason: str, *, term: int | None = None, is_poison: bool = False
+    ) -> None:
+        self.append(Quarantine(name=generation, reason=reason, is_poison=is_poison), term=term)
 
     def retire(self, policy: Retention, *, term: int) -> tuple[str, ...]:
         """Gives up what ``policy`` doesn't keep and deletes it; only the holder of the lease may."""

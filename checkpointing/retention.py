@@ -90,11 +90,13 @@ def _rules(
     yield "pending", _unverified_after(generations, good)
     yield "best", best(generations, policy)[: policy.best]
     yield "pin", [found for found in generations if found.is_pinned]
-    ends = [found for found in good if found.epoch_end is not None]
+    # What is kept for ever stays if crashes seemed to be its fault: a bad node makes any state look so.
+    whole = [found for found in generations if found.is_whole]
+    ends = [found for found in whole if found.epoch_end is not None]
     every_epochs = policy.every_epochs or (1 if policy.epochs else None)
     yield "epoch", [found for found in ends if every_epochs and (found.epoch_end or 0) % every_epochs == 0]
-    yield "every_s", _spaced(good, policy.every_s, lambda found: found.committed_s)
-    yield "every_steps", _spaced(good, policy.every_steps, lambda found: found.step)
+    yield "every_s", _spaced(whole, policy.every_s, lambda found: found.committed_s)
+    yield "every_steps", _spaced(whole, policy.every_steps, lambda found: found.step)
 
 
 def _unverified_after(generations: Sequence[Generation], good: Sequence[Generation]) -> list[Generation]:
@@ -104,13 +106,13 @@ def _unverified_after(generations: Sequence[Generation], good: Sequence[Generati
 
 
 def _spaced(
-    good: Sequence[Generation], span: float | None, position: Callable[[Generation], float]
+    whole: Sequence[Generation], span: float | None, position: Callable[[Generation], float]
 ) -> list[Generation]:
     """The oldest, and each that is at least ``span`` behind the one kept before it. What was kept stays kept:
     taking others away changes nothing.
     """
     kept: list[Generation] = []
-    for found in good if span else ():
+    for found in whole if span else ():
         if not kept or position(found) - position(kept[-1]) >= (span or 0):
             kept.append(found)
     return kept

@@ -134,7 +134,7 @@ def _decide(
         decision = choose(view, on_disk, what=what, policy=policy, refused=refused)
         if source.term is not None:
             for name in decision.poison:
-                repository.quarantine(name, "loading it ended in crashes", term=source.term)
+                repository.quarantine(name, "loading it ended in crashes", term=source.term, is_poison=True)
         chosen = decision.chosen
         if chosen is None:
             return _Offer(decision=decision)

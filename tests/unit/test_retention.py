@@ -227,3 +227,15 @@ def test_a_former_life_stays_until_the_new_one_has_enough_to_stand_on() -> None:
 def test_nothing_goes_where_nothing_was_ever_verified() -> None:
     view = view_of(*(Commit(generation=generation(number)) for number in range(1, 30)))
     assert may_go(view, NONE) == ()
+
+
+def test_an_epoch_end_that_only_looked_poisonous_stays() -> None:
+    """A bad node crashes whatever it loads: then nothing is wrong with the generation."""
+    ends = [Commit(generation=generation(number, epoch_end=number)) for number in (1, 2)]
+    checked = [Verified(name=generation(number).name) for number in (1, 2)]
+    spoilt = [
+        Quarantine(name=generation(1).name, reason="crashes", is_poison=True),
+        Quarantine(name=generation(2).name, reason="a flipped bit"),
+    ]
+    view = view_of(*ends, *checked, *good(3), *good(4), *good(5), *spoilt)
+    assert kept(view, reasons(view, replace(NONE, epochs=True))) == [1, 4, 5]
