@@ -1,20 +1,23 @@
 """Ray Train's checkpoint hook on top of the log: tiny pointers to what is durable already.
 
-Ray's dashboard and ``Result.checkpoint`` then know the newest generation. Ray's manager keeps a few
-pointers, and neither owns the payload nor decides what a run goes on from.
+Ray's dashboard and ``Result.checkpoint`` then know the newest generation, as the name of the pointer. Ray
+keeps a few pointers on the driver's node. They hold no payload, no store is asked for them, and nothing
+that a run goes on from hangs on them.
 """
 
 import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 import ray.train
+from ray.train.v2._internal.execution.callback import ReportCallback
+from ray.train.v2.api.report_config import CheckpointUploadMode
 
 POINTER = "generation.json"
 
 
 def point_at(generation: str | None, step: int, loss: float) -> None:
-    """Every rank of a worker group calls it at the same step; rank 0 alone names a generation.
+    """Every rank of a worker group calls it at the same step. Rank 0 alone names generations, each once.
 
     Waits for the next poll of Ray Train's controller.
     """
@@ -22,14 +25,28 @@ def point_at(generation: str | None, step: int, loss: float) -> None:
     if generation is None:
         ray.train.report(metrics)
         return
-    with TemporaryDirectory() as folder:
-        (Path(folder) / POINTER).write_text(json.dumps({"generation": generation}))
-        ray.train.report(
-            {**metrics, "generation": generation}, checkpoint=ray.train.Checkpoint.from_directory(folder)
-        )
+    storage = ray.train.get_context().get_storage()
+    pointer = ray.train.Checkpoint(
+        storage.build_checkpoint_path_from_name(generation), storage.storage_filesystem
+    )
+    ray.train.report(
+        {**metrics, "generation": generation},
+        checkpoint=pointer,
+        checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+    )
 
 
 def pointed_at(checkpoint: ray.train.Checkpoint) -> str:
-    """The generation's name in a pointer that Ray kept."""
-    with checkpoint.as_directory() as folder:
-        return str(json.loads((Path(folder) / POINTER).read_text())["generation"])
+    """The generation that a pointer names."""
+    return Path(checkpoint.path).name
+
+
+class Pointers(ReportCallback):  # type: ignore[misc]  # ray's types are skipped
+    """Runs in Ray Train's controller, which later deletes the folders that it was told of, and insists."""
+
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+        pointer = training_report.checkpoint
+        if pointer is not None:
+            folder = Path(pointer.path)
+            folder.mkdir(exist_ok=True)
+            (folder / POINTER).write_text(json.dumps({"generation": pointed_at(pointer)}))

@@ -27,12 +27,11 @@ Queues = dict[str, list[Session]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOrder:
-    """Where an attempt is to run. ``pointers`` is a place of Ray's own for its checkpoint pointers."""
+    """Where an attempt is to run."""
 
     group: WorkerGroup
     world_size: int
     environment: Mapping[str, str]
-    pointers: str
     schedule_timeout_s: float
     collective_timeout_s: float
 
@@ -119,7 +118,6 @@ class RayExecutor:
         seat = Seat(
             group=group,
             claim=claim,
-            storage=order.pointers,
             schedule_timeout_s=order.schedule_timeout_s,
             collective_timeout_s=order.collective_timeout_s,
             environment=order.environment,

@@ -12,7 +12,6 @@ from jobs.spec_file import (
     Name,
     Optimizer,
     PrecisionName,
-    Seconds,
     SpecFile,
     StrategyName,
     Strict,
@@ -83,7 +82,6 @@ class Evaluation(Strict):
 
 class RunLimits(Strict):
     schedule_timeout_s: Span = 300.0
-    hang_timeout_s: Seconds = 600.0
 
 
 class RunSpec(SpecFile):

@@ -53,7 +53,7 @@ def _train(args: argparse.Namespace) -> int:
         group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
         store.probe()
         repository = Repository(store, run)
-        origin, what = _beginning(args.resume, repository, spec)
+        origin, what = _beginning(args.resume, repository, spec, fresh=args.fresh)
         if _is_finished(repository, spec) and not args.fresh and args.resume == "latest":
             return _say_finished(args, store, run) if executor.speaks else EXIT_OK
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
@@ -104,7 +104,6 @@ def _order(spec: RunSpec, group: WorkerGroup, store: Store, run: str) -> Attempt
         group=group,
         world_size=spec.world_size,
         environment=spec.environment,
-        pointers=f"{store.url}/runs/{run}/ray",
         schedule_timeout_s=spec.limits.schedule_timeout_s,
         collective_timeout_s=_COLLECTIVE_TIMEOUT_S,
     )
@@ -149,13 +148,17 @@ def _described(spec: RunSpec) -> Mapping[str, Any]:
     return {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
 
 
-def _beginning(resume: str, repository: Repository, spec: RunSpec) -> tuple[Origin | None, str]:
+def _beginning(
+    resume: str, repository: Repository, spec: RunSpec, *, fresh: bool
+) -> tuple[Origin | None, str]:
     """Another run to start from, and which of its own generations to go on from; both there, or an error.
 
     ``--resume`` may name another run by its place in a store: then that run's latest is the beginning.
     """
     url, slash, name = resume.rstrip("/").rpartition("/runs/")
     if not slash:
+        if resume != "latest" and fresh:
+            raise SpecError([f"--resume {resume} and --fresh exclude each other; give one of them"])
         if resume != "latest":
             find(repository.refresh(), resume, spec.checkpoint.retention.policy())
         return None, resume

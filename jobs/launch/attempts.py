@@ -11,13 +11,13 @@ import ray
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.config import LoggingConfig
 
-from checkpointing.hooks import pointed_at
+from checkpointing.hooks import Pointers, pointed_at
 from cluster.inventory import WorkerGroup
 from cluster.variables import variables
 from jobs.board import Appointed, Lost, Post, Raised
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
-from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, train_settings
+from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, scratch, train_settings
 from jobs.training.events import Told
 from jobs.training.task import Task
 from jobs.training.worker import Assignment, Peers, train
@@ -29,11 +29,10 @@ _ABORT_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Where an attempt runs and how long things may take. ``storage`` is where Ray keeps its pointers."""
+    """Where an attempt runs and how long things may take."""
 
     group: WorkerGroup
     claim: Claim
-    storage: str
     schedule_timeout_s: float
     collective_timeout_s: float
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -44,8 +43,8 @@ def attempt(task: Task, seat: Seat, listen: Callable[[Told], None]) -> str | Non
 
     Call it from the main thread of a driver that is connected to Ray. Ctrl-C ends the workers first.
     """
-    with variables(train_settings(seat.schedule_timeout_s)), open_board() as board:
-        fit = _Fit(task, seat, board)
+    with variables(train_settings(seat.schedule_timeout_s)), scratch() as storage, open_board() as board:
+        fit = _Fit(task, seat, board, storage)
         fit.start()
         try:
             while fit.is_going():
@@ -60,11 +59,12 @@ def attempt(task: Task, seat: Seat, listen: Callable[[Told], None]) -> str | Non
 
 
 class _Fit:
-    def __init__(self, task: Task, seat: Seat, board: Any) -> None:
+    def __init__(self, task: Task, seat: Seat, board: Any, storage: str) -> None:
         self._name = f"{task.attempt}-{uuid.uuid4().hex[:8]}"
         self._task = task
         self._seat = seat
         self._board = board
+        self._storage = storage
         self._controller: Any = None
         self._failure: AttemptFailed | None = None
         self._error: Exception | None = None
@@ -149,10 +149,10 @@ class _Fit:
             ),
             run_config=RunConfig(
                 name=self._name,
-                storage_path=seat.storage,
+                storage_path=self._storage,
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
                 checkpoint_config=CheckpointConfig(num_to_keep=2),
-                callbacks=[Reporter(self._board, self._name)],
+                callbacks=[Reporter(self._board, self._name), Pointers()],
                 worker_runtime_env={"env_vars": dict(seat.environment)},
                 logging_config=LoggingConfig(log_level="ERROR"),
             ),

@@ -119,6 +119,7 @@ class _Attempt:
             if self._step == self._start.step + 1:
                 self._note_resumed()
         self._end(loss)
+        self._control.close()
 
     def _do_step(self) -> float:
         """Its loss over all ranks, where somebody wants to know it, else NaN."""
@@ -197,8 +198,9 @@ class _Attempt:
 
     def _point(self, loss: float) -> None:
         assert self._services.point_at is not None
-        self._pointed_at, self._last_pointed_s = self._newest(), time.monotonic()
-        self._services.point_at(self._pointed_at, self._step, loss)
+        newest, self._last_pointed_s = self._newest(), time.monotonic()
+        self._services.point_at(newest if newest != self._pointed_at else None, self._step, loss)
+        self._pointed_at = newest
 
     def _note_resumed(self) -> None:
         """A step was finished after loading: the generation is no poison."""
@@ -247,7 +249,8 @@ class _Attempt:
             mailbox,
             self._tell_save,
         )
-        if before := self._repository.view.generation(self._start.generation or ""):
+        before = self._repository.view.generation(self._start.generation or "")
+        if before and self._context.rank == 0:
             saver.tally.durable(before)
         return saver
 

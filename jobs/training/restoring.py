@@ -198,7 +198,7 @@ def _load(
     everyone: list[Any] = [None] * context.world_size
     dist.all_gather_object(everyone, outcome)
     for error in everyone:
-        if isinstance(error, Unavailable | Unfit):
+        if error is not None and not isinstance(error, Corrupt):
             raise error
     problems = [f"rank {rank}: {error}" for rank, error in enumerate(everyone) if error is not None]
     if problems:

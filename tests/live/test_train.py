@@ -18,6 +18,7 @@ from checkpointing.store import LocalStore
 from tests.live.attempts import digests_of, newest_manifest
 from tests.live.commands import DEADLINE_S, run, running, write_spec
 from tests.live.heads import ray_head
+from tests.live.servers import BUCKET, HOST, S3_KEYS, make_bucket, moto
 
 RUN = """
 name: r
@@ -91,6 +92,22 @@ def test_a_submitted_run_leaves_its_checkpoints_and_status_tells_of_it(tmp_path:
     assert status["newest_durable_age_s"] >= 0
 
 
+def test_on_object_storage_it_is_saved_gone_on_from_and_pointed_at(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, RUN.replace("steps: 60", "steps: 6"))
+    with moto(tmp_path) as port:
+        endpoint = f"http://{HOST}:{port}"
+        make_bucket(endpoint, S3_KEYS)
+        keys = {**S3_KEYS, "AWS_ENDPOINT_URL": endpoint}
+        command = [*train_command(spec, tmp_path), "--json", "--store", f"s3://{BUCKET}/store"]
+        first = run(command, **keys)
+        more = run([*command, "--set", "steps=8"], **keys)
+    assert (first.returncode, more.returncode) == (0, 0), first.stderr + more.stderr
+    for done in (first, more):
+        facts = json.loads(done.stdout)
+        assert facts["ray_checkpoint"] == facts["newest_generation"]
+    assert facts["resumed_step"] == 6
+
+
 def test_under_torchrun_it_is_the_same_run(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, RUN.replace("steps: 60", "steps: 6"))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -128,6 +145,7 @@ def test_a_zombie_that_wakes_up_after_a_takeover_changes_nothing_and_ends(tmp_pa
     [
         (("--resume", "epoch:7"), "'epoch:7' is none of its generations"),
         (("--resume", "results/runs/nobody"), "there is no run 'nobody'"),
+        (("--resume", "backup", "--fresh"), "--resume backup and --fresh exclude each other"),
         (("--run", "../escape"), "--run: '../escape' is not a name"),
         (("--set", "checkpoint.every_stps=3"), "every_steps"),
         (("--set", "group=red"), "has no group 'red'"),
