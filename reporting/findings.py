@@ -172,6 +172,21 @@ class LongRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A picture of findings, once for documents (``png``) and once for the page (``svg``).
+
+    ``name`` is a file's name without its suffix; ``alt`` says in words what the picture shows.
+    """
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    png: bytes
+    svg: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """Everything that a report shows. Cells are ordered by group, model, strategy, world size and the rest.
 
