@@ -1,5 +1,6 @@
 """SEEN: numbers that can be trusted.
 
 Reading order: ``formulas`` (what each number means), ``records`` (what a run leaves behind),
-``redaction`` (what must not be left behind), ``rows`` (the table), ``findings`` (what a report says).
+``redaction`` (what must not be left behind), ``rows`` (the table), ``gathering`` (all of a store),
+``findings`` (what a report says).
 """

@@ -7,9 +7,10 @@ means. The first columns are those of the older documents' CSV, in their order.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 
-from reporting.records import RunRecord
+from reporting.records import RecordError, RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +113,50 @@ NAMES = tuple(field.name for field in fields(Row))
 
 
 def row_of(record: RunRecord, source: str) -> Row:
-    """``source`` is the place of the result file in its store."""
-    found: dict[str, Any] = {name: getattr(record, name) for name in NAMES if hasattr(record, name)}
+    """``source`` is the place of the result file in its store. Raises ``RecordError``."""
+    try:
+        return row_from({**_flat(record), "source": source})
+    except (TypeError, AttributeError, ValueError) as error:
+        raise RecordError(f"not a run's result ({error})") from None
+
+
+def row_from(found: Mapping[str, Any]) -> Row:
+    """Raises ``RecordError`` for a value that its column can't hold. NaN, as others write it, is None."""
+    values: dict[str, Any] = {}
+    for name, value in found.items():
+        if value is None or (isinstance(value, float) and not isfinite(value)):
+            continue
+        kind = _KINDS[name]
+        if not _fits(value, kind):
+            raise RecordError(f"{name} is {value!r}, expected {kind.__name__}")
+        values[name] = float(value) if kind is float else value
+    return Row(**values)
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if kind is tuple:
+        return isinstance(value, tuple)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+
+
+def _kind(annotation: Any) -> type:
+    """The one class that a column's values are of, besides None."""
+    if isinstance(annotation, UnionType):
+        (annotation,) = (part for part in get_args(annotation) if part is not NoneType)
+    kind = get_origin(annotation) or annotation
+    assert isinstance(kind, type)
+    return kind
+
+
+_KINDS = {field.name: _kind(field.type) for field in fields(Row)}
+# Columns of the same name in a result; all others come from its sections.
+_PLAIN = tuple(name for name in NAMES if name in {field.name for field in fields(RunRecord)})
+
+
+def _flat(record: RunRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {name: getattr(record, name) for name in _PLAIN}
     if record.error:
         found["error_reason"] = record.error.reason
         found["error_phase"] = record.error.phase
@@ -121,7 +164,7 @@ def row_of(record: RunRecord, source: str) -> Row:
     found |= _of_config(record) | _of_performance(record) | _of_memory(record) | _of_losses(record)
     found |= _of_ranks(record) | _of_environment(record)
     found["metrics"] = _pairs(record.metrics)
-    return Row(**{**_finite(found), "source": source})
+    return found
 
 
 def _of_config(record: RunRecord) -> dict[str, Any]:
@@ -204,8 +247,3 @@ def _of_environment(record: RunRecord) -> dict[str, Any]:
 
 def _pairs(found: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(found.items()))
-
-
-def _finite(found: dict[str, Any]) -> dict[str, Any]:
-    """JSON that others wrote may hold NaN, which no column of ours does."""
-    return {name: value for name, value in found.items() if not isinstance(value, float) or isfinite(value)}
