@@ -7,7 +7,8 @@ from typing import Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
     """``every_steps`` replaces ``every_s``. Of the saves each ``disk_every``-th goes to the nodes' disks and
-    each ``store_every``-th to the store; 0 means none.
+    each ``store_every``-th to the store; 0 means none. Ends of epochs and what was evaluated go to the store
+    whatever it says.
     """
 
     every_s: float | None = 60.0
@@ -59,31 +60,32 @@ def next_order(
 ) -> tuple[Order | Skipped | None, Past]:
     """Whether to save after ``step`` (counted from 1), and what to remember of it.
 
-    Also what was just evaluated is saved: the best one can only be kept if it is there.
+    Also what was just evaluated is saved, and to the store, since the best one can only be kept if it is
+    durable; but only the end of an epoch waits for a busy place where ``on_busy`` is ``skip``.
     """
     if is_epoch_end:
         return _everywhere(cadence), replace(past, last_s=now_s)
     if not is_evaluated and not _is_due(cadence, past, step, now_s):
         return None, past
     number = past.num_due + 1
-    order = Order(
+    past = Past(last_s=now_s, num_due=number)
+    wanted = Order(
         to_disk=_is_turn(number, cadence.disk_every),
-        to_store=_is_turn(number, cadence.store_every),
+        to_store=is_evaluated or _is_turn(number, cadence.store_every),
         must_wait=cadence.on_busy == "wait",
     )
-    past = Past(last_s=now_s, num_due=number)
-    if not order.must_wait:
-        order = replace(
-            order, to_disk=order.to_disk and not busy.disk, to_store=order.to_store and not busy.store
-        )
-    if order.to_disk or order.to_store:
-        return order, past
-    is_wanted = _is_turn(number, cadence.disk_every) or _is_turn(number, cadence.store_every)
-    return (Skipped() if is_wanted else None), past
+    if not wanted.to_disk and not wanted.to_store:
+        return None, past
+    return (wanted if wanted.must_wait else _without_busy(wanted, busy)), past
 
 
 def _everywhere(cadence: Cadence) -> Order:
     return Order(to_disk=cadence.disk_every > 0, to_store=True, must_wait=True)
+
+
+def _without_busy(wanted: Order, busy: Busy) -> Order | Skipped:
+    to_disk, to_store = wanted.to_disk and not busy.disk, wanted.to_store and not busy.store
+    return replace(wanted, to_disk=to_disk, to_store=to_store) if to_disk or to_store else Skipped()
 
 
 def _is_due(cadence: Cadence, past: Past, step: int, now_s: float) -> bool:
