@@ -114,6 +114,8 @@ NAMES = tuple(field.name for field in fields(Row))
 
 def row_of(record: RunRecord, source: str) -> Row:
     """``source`` is the place of the result file in its store. Raises ``RecordError``."""
+    if record.status is None:
+        raise RecordError("not a run's result (without a status)")
     try:
         return row_from({**_flat(record), "source": source})
     except (TypeError, AttributeError, ValueError) as error:
@@ -126,11 +128,16 @@ def row_from(found: Mapping[str, Any]) -> Row:
     for name, value in found.items():
         if value is None or (isinstance(value, float) and not isfinite(value)):
             continue
-        kind = _KINDS[name]
+        kind = kind_of(name)
         if not _fits(value, kind):
             raise RecordError(f"{name} is {value!r}, expected {kind.__name__}")
         values[name] = float(value) if kind is float else value
     return Row(**values)
+
+
+def kind_of(name: str) -> type:
+    """The class of a column's values, besides None."""
+    return _KINDS[name]
 
 
 def _fits(value: Any, kind: type) -> bool:
@@ -142,7 +149,6 @@ def _fits(value: Any, kind: type) -> bool:
 
 
 def _kind(annotation: Any) -> type:
-    """The one class that a column's values are of, besides None."""
     if isinstance(annotation, UnionType):
         (annotation,) = (part for part in get_args(annotation) if part is not NoneType)
     kind = get_origin(annotation) or annotation
