@@ -11,4 +11,6 @@ the store and shows them on the ``display``; at the end ``scoreboard`` and ``tab
 
 A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``; ``status``
 and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from.
+
+What came of it: ``report`` (the entry), ``reports`` (the story, and copies), with its ``report_arguments``.
 """

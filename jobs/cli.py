@@ -20,6 +20,14 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.inquiries import status
 
             return status(args)
+        case "report":
+            from jobs.reports import report
+
+            return report(args)
+        case "pull":
+            from jobs.reports import pull_reports
+
+            return pull_reports(args)
         case "checkpoints":
             from jobs.checkpoints.commands import checkpoints
 

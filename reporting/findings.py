@@ -5,8 +5,9 @@ groups' cells of one subject can be compared.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields, is_dataclass
+from math import isfinite
+from typing import Any, Literal
 
 from reporting.rows import Row
 
@@ -206,3 +207,26 @@ class Findings:
     checks: tuple[Check, ...]
     skipped: tuple[Skipped, ...]
     runs: tuple[LongRun, ...] = ()
+
+
+def as_plain(findings: Findings) -> dict[str, Any]:
+    """For JSON: everything but the rows, which have a table of their own."""
+    found = _plain(findings)
+    assert isinstance(found, dict)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        names = (field.name for field in fields(value) if field.name != "rows")
+        return {name: _plain(getattr(value, name)) for name in names}
+    match value:
+        case Mapping():
+            return {key: _plain(found) for key, found in sorted(value.items())}
+        case frozenset():
+            return sorted(value)
+        case tuple():
+            return [_plain(found) for found in value]
+        case float():
+            return value if isfinite(value) else None
+    return value

@@ -1,0 +1,20 @@
+#!/usr/bin/env -S python -P
+"""ENTRY: everything that ran becomes one table, a few charts, a page, and an answer. See ``jobs.reports``.
+
+``ray job submit --working-dir . -- python jobs/report.py --store URL``, or without ``python``.
+"""
+
+import sys
+
+from jobs.arguments import report_parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = report_parser("report.py").parse_args(argv)
+    from jobs.reports import report  # after --help, which must not wait for it
+
+    return report(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""The command lines about results: report, pull, compare, import. Imports nothing behind them."""
+
+import argparse
+from pathlib import Path
+
+_STORE_HELP = "where the results are (default: results)"
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Gather everything in a store into one table, charts, a page, and an answer."
+    parser.epilog = "exit codes: 0 done; 1 nothing to report, or the store failed; 2 wrong usage"
+    parser.add_argument("--store", default="results", metavar="URL", help=_STORE_HELP)
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="report this sweep alone, without the long runs; may be repeated",
+    )
+    parser.add_argument("--name", help="the report's name (default: the only sweep's or run's, else 'all')")
+    parser.add_argument("--pull", type=Path, metavar="DIR", help="also fetch the report into this folder")
+    parser.add_argument("--open", action="store_true", help="show the page in a browser")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def add_pull_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Fetch reports from a store: verified, gone on with where it broke off, only what changed."
+    )
+    parser.epilog = "exit codes: 0 the folder is what the store has; 1 it is not, run it again; 2 wrong usage"
+    parser.add_argument("url", metavar="URL", help="a store, for all its reports, or STORE/reports/NAME")
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON per report")
