@@ -48,12 +48,13 @@ class RunDisplay:
                 self._saves.append(told)
                 self._say(_save(told))
             case Evaluated():
-                self._say(f"step {told.step}: val_loss {told.val_loss:.4f}")
+                self._say(f"step {told.step}: {_value('val_loss', told.val_loss)}")
             case Warned():
                 self._say(f"warning: {told.text}")
             case Ended():
                 self._end = told
-                self._tell({**self._told, "step": told.step, "loss": told.loss})
+                if self._did_a_step(told):
+                    self._tell({**self._told, "step": told.step, "loss": told.loss})
 
     def summarise(self, pointer: str | None) -> None:
         if self._end is None:
@@ -63,7 +64,8 @@ class RunDisplay:
                 f"all {self._end.step} steps are done, but {self._end.problem}; running it again goes on"
             )
         else:
-            self._say(f"finished at step {self._end.step}, loss {self._end.loss:.4f}: {self._end.generation}")
+            loss = f", {_value('loss', self._end.loss)}" if self._did_a_step(self._end) else ""
+            self._say(f"finished at step {self._end.step}{loss}: {self._end.generation}")
         if pointer:
             self._say(f"Ray's checkpoint points at {pointer}")
 
@@ -77,6 +79,10 @@ class RunDisplay:
             "saves": [asdict(saved) for saved in self._saves],
         }
 
+    def _did_a_step(self, end: Ended) -> bool:
+        """Else what earlier attempts told of it is the newest there is."""
+        return self._start is None or end.step > self._start.step
+
     def _say_start(self, start: Resumption) -> None:
         for line in start.trail:
             self._say(line)
@@ -88,7 +94,8 @@ class RunDisplay:
 
 
 def _progress(told: Progress) -> str:
-    line = f"step {told.step}/{told.num_steps}  loss {told.loss:.4f}  {told.tokens_per_s:,.0f} tokens/s"
+    loss = _value("loss", told.loss)
+    line = f"step {told.step}/{told.num_steps}  {loss}  {told.tokens_per_s:,.0f} tokens/s"
     if told.durable_s is None:
         line += "  nothing durable yet"
     else:
@@ -96,6 +103,10 @@ def _progress(told: Progress) -> str:
     if told.num_failed_saves:
         line += f"  {told.num_failed_saves} saves failed"
     return line
+
+
+def _value(name: str, value: float | None) -> str:
+    return f"{name} not finite" if value is None else f"{name} {value:.4f}"
 
 
 def _save(saved: Saved) -> str:

@@ -1,9 +1,11 @@
-"""What all tests share: golden files, and Ctrl-C that works."""
+"""What all tests share: golden files, JSON as other programs read it, and Ctrl-C that works."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -37,3 +39,12 @@ def golden() -> Golden:
         )
 
     return check
+
+
+def strict_json(text: str | bytes) -> Any:
+    """Python alone reads NaN and Infinity; every other program calls them a mistake."""
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")

@@ -1,6 +1,10 @@
-"""What an attempt of a long run tells while it works: plain data. Needs neither torch nor ray."""
+"""What an attempt of a long run tells while it works: plain data. Needs neither torch nor ray.
+
+A loss is None where it is not finite, since JSON has no word for that.
+"""
 
 from dataclasses import dataclass
+from math import isfinite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +22,7 @@ class Progress:
 
     step: int
     num_steps: int
-    loss: float
+    loss: float | None
     tokens_per_s: float
     durable_step: int | None
     durable_s: float | None
@@ -31,7 +35,7 @@ class Evaluated:
     """``val_loss`` is over held-out samples, after ``step`` steps."""
 
     step: int
-    val_loss: float
+    val_loss: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +60,19 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """All steps are done. ``problem`` says why the end could not be saved; None if it is durable."""
+    """All steps are done. ``problem`` says why the end could not be saved; None if it is durable.
+
+    ``loss`` is that of the last step, if this attempt did one.
+    """
 
     step: int
-    loss: float
+    loss: float | None
     generation: str | None
     problem: str | None = None
 
 
 Told = Resumption | Progress | Evaluated | Saved | Warned | Ended
+
+
+def finite(value: float) -> float | None:
+    return value if isfinite(value) else None

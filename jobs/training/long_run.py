@@ -20,7 +20,7 @@ from checkpointing.store import StoreError, open_store
 from jobs.training.context import Context
 from jobs.training.control import Control, Orders
 from jobs.training.devices import check_ranks
-from jobs.training.events import Ended, Evaluated, Progress, Resumption, Saved, Told, Warned
+from jobs.training.events import Ended, Evaluated, Progress, Resumption, Saved, Told, Warned, finite
 from jobs.training.mailbox import open_mailbox
 from jobs.training.randomness import seed
 from jobs.training.restoring import Start, restore
@@ -150,7 +150,7 @@ class _Attempt:
         losses = [self._engine.evaluate(ids, labels) for ids, labels in self._samples.held_out()]
         val_loss = self._control.mean(torch.stack(losses).mean().item())
         if self._context.rank == 0:
-            self._services.tell(Evaluated(step=self._step, val_loss=val_loss))
+            self._services.tell(Evaluated(step=self._step, val_loss=finite(val_loss)))
         return val_loss
 
     def _next_point(self) -> Point:
@@ -186,7 +186,7 @@ class _Attempt:
             Progress(
                 step=self._step,
                 num_steps=self._task.num_steps,
-                loss=loss,
+                loss=finite(loss),
                 tokens_per_s=num_tokens / (now - self._last_told_s),
                 durable_step=tally.durable_step if tally else None,
                 durable_s=tally.durable_s if tally else None,
@@ -216,7 +216,9 @@ class _Attempt:
             return
         if problem is None:
             problem = self._note_finish()
-        self._services.tell(Ended(step=self._step, loss=loss, generation=self._newest(), problem=problem))
+        self._services.tell(
+            Ended(step=self._step, loss=finite(loss), generation=self._newest(), problem=problem)
+        )
 
     def _save_the_end(self, loss: float) -> str | None:
         """Waits for what is on its way, and saves once more unless the last step is durable by then."""

@@ -14,7 +14,7 @@ from checkpointing.repository import Repository
 from checkpointing.retention import Retention
 from checkpointing.store import open_store
 from jobs.inline import InlineContext
-from jobs.training.events import Ended, Progress, Resumption, Saved, Told
+from jobs.training.events import Ended, Resumption, Saved, Told
 from jobs.training.job import Recipe
 from jobs.training.long_run import Services, run
 from jobs.training.task import Origin, Saving, Task
@@ -60,10 +60,6 @@ class Story:
     @property
     def saves(self) -> list[Saved]:
         return [one for one in self.told if isinstance(one, Saved)]
-
-    @property
-    def losses(self) -> list[float]:
-        return [one.loss for one in self.told if isinstance(one, Progress)]
 
 
 def attempt_each(wanted: list[Wanted]) -> list[Story]:

@@ -15,6 +15,7 @@ import pytest
 
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
+from tests.conftest import strict_json
 from tests.live.attempts import digests_of, newest_manifest
 from tests.live.commands import DEADLINE_S, run, running, write_spec
 from tests.live.heads import ray_head
@@ -140,6 +141,29 @@ def test_a_zombie_that_wakes_up_after_a_takeover_changes_nothing_and_ends(tmp_pa
     assert Repository(LocalStore(store), "r").refresh() == before
 
 
+def test_a_loss_that_is_not_finite_is_null_in_all_that_programs_read(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    spec = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1").replace("zero2", "ddp"))
+    command = [
+        *train_command(spec, store, "--executor", "inline", "--json"),
+        *("--set", "steps=6"),
+        *("--set", "eval={every_steps: 3, samples: 2}"),
+        *("--set", "optimizer={lr: 1e30, warmup_steps: 1}"),
+    ]
+    diverged = run(command)
+    assert diverged.returncode == 0, diverged.stderr
+    assert "step 6: val_loss not finite" in diverged.stderr
+    assert "finished at step 6, loss not finite" in diverged.stderr
+    assert strict_json(diverged.stdout)["loss"] is None
+    assert strict_json((store / "runs/r/status.json").read_bytes())["loss"] is None
+    assert status_of(store)["loss"] is None
+
+    nothing_left = run([*command, "--resume", "step:6"])
+    assert nothing_left.returncode == 0, nothing_left.stderr
+    assert "finished at step 6: " in nothing_left.stderr
+    assert strict_json(nothing_left.stdout)["step"] == 6
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
@@ -166,7 +190,7 @@ def test_bad_input_ends_with_2_and_says_what_to_do(flags: tuple[str, ...], says:
 def status_of(store: Path) -> dict[str, Any]:
     done = run([sys.executable, "-m", "jobs.cli", "status", "r", "--store", str(store), "--json"])
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = strict_json(done.stdout)
     return found
 
 

@@ -1,0 +1,186 @@
+"""What a long run says while it goes on, to people and to programs."""
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from jobs.run_display import RunDisplay
+from jobs.training.events import Ended, Evaluated, Progress, Resumption, Saved, Told, Warned, finite
+from tests.conftest import strict_json
+
+BEGINNING = Resumption(step=0, generation=None, trail=("no generation yet: begins at step 0",))
+RESUMED = Resumption(step=4, generation="g4", trail=("g6: passed over, torn", "g4: chosen, from the store"))
+GOING_ON = Progress(
+    step=5,
+    num_steps=8,
+    loss=2.34567,
+    tokens_per_s=12_345.6,
+    durable_step=None,
+    durable_s=None,
+    num_failed_saves=0,
+    num_skipped_saves=0,
+)
+DIVERGED = Progress(
+    step=5,
+    num_steps=8,
+    loss=finite(nan),
+    tokens_per_s=10.0,
+    durable_step=4,
+    durable_s=0.0,
+    num_failed_saves=3,
+    num_skipped_saves=0,
+)
+SAVED = Saved(step=4, generation="g4", place="store", num_bytes=1_234_567, blocked_s=0.0123, took_s=1.5)
+TORN = Saved(
+    step=6, generation="g6", place="disk", num_bytes=0, blocked_s=0.0, took_s=0.0, problem="no space left"
+)
+END = Ended(step=8, loss=1.98766, generation="g8")
+
+
+def display(*told: Told, quiet: bool = False, silent: bool = False) -> RunDisplay:
+    shown = RunDisplay("r", quiet=quiet, silent=silent)
+    for one in told:
+        shown.hear(one)
+    return shown
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out.splitlines()
+
+
+def summary(capsys: pytest.CaptureFixture[str], *told: Told, pointer: str | None = None) -> list[str]:
+    shown = display(*told)
+    capsys.readouterr()
+    shown.summarise(pointer)
+    return lines(capsys)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (BEGINNING, ["r: no generation yet: begins at step 0", "r: begins at step 0"]),
+        (RESUMED, ["r: g6: passed over, torn", "r: g4: chosen, from the store", "r: goes on after step 4"]),
+        (GOING_ON, ["r: step 5/8  loss 2.3457  12,346 tokens/s  nothing durable yet"]),
+        (Evaluated(step=6, val_loss=2.5), ["r: step 6: val_loss 2.5000"]),
+        (Evaluated(step=6, val_loss=finite(inf)), ["r: step 6: val_loss not finite"]),
+        (
+            SAVED,
+            ["r: save of step 4 to the store: 1.2 MB of rank 0, blocked for 0.012 s, done in 1.50 s"],
+        ),
+        (TORN, ["r: save of step 6 to the disk failed, training goes on: no space left"]),
+        (Warned(text="careful"), ["r: warning: careful"]),
+        (END, []),
+    ],
+)
+def test_each_event_has_its_lines(
+    told: Told, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    display(told)
+    assert lines(capsys) == expected
+
+
+def test_progress_says_how_old_the_newest_durable_step_is_and_how_many_saves_failed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    display(DIVERGED)
+    [line] = lines(capsys)
+    found = re.fullmatch(
+        r"r: step 5/8  loss not finite  10 tokens/s  durable: step 4, (\d+) s ago  3 saves failed", line
+    )
+    assert found is not None, line
+    assert 1e9 < int(found[1]) <= time.time() + 1
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([BEGINNING, END], "r: finished at step 8, loss 1.9877: g8"),
+        (
+            [BEGINNING, Ended(step=8, loss=None, generation="g8")],
+            "r: finished at step 8, loss not finite: g8",
+        ),
+        # Nothing was left to do, so there is no loss to speak of.
+        ([RESUMED, Ended(step=4, loss=None, generation="g4")], "r: finished at step 4: g4"),
+        (
+            [BEGINNING, Ended(step=8, loss=2.0, generation=None, problem="the store is away")],
+            "r: all 8 steps are done, but the store is away; running it again goes on",
+        ),
+        ([BEGINNING], "r: the workers ended without a word of it; running it again goes on"),
+    ],
+)
+def test_the_last_line_says_how_it_ended(
+    told: list[Told], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert summary(capsys, *told) == [expected]
+
+
+def test_rays_pointer_is_named_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert summary(capsys, BEGINNING, END, pointer="g8")[1:] == ["r: Ray's checkpoint points at g8"]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [([BEGINNING], False), ([END], True), ([Ended(step=8, loss=2.0, generation=None, problem="x")], False)],
+)
+def test_only_an_end_without_a_problem_is_durable(told: list[Told], expected: bool) -> None:
+    assert display(*told, silent=True).is_durable is expected
+
+
+def test_the_facts_tell_a_program_where_it_began_what_was_saved_and_what_was_wrong() -> None:
+    facts = strict_json(json.dumps(display(RESUMED, SAVED, TORN, END, silent=True).facts()))
+    assert (facts["resumed_from"], facts["resumed_step"]) == ("g4", 4)
+    assert facts["why"] == list(RESUMED.trail)
+    assert [(save["step"], save["problem"]) for save in facts["saves"]] == [(4, None), (6, "no space left")]
+    assert facts["problem"] is None
+    assert display(RESUMED, silent=True).facts()["problem"] == "the workers ended early"
+
+
+def test_where_standard_output_is_a_programs_people_read_the_other_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    display(BEGINNING, GOING_ON, quiet=True).summarise(None)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 4
+
+
+def test_who_is_silent_tells_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    heard: list[Mapping[str, Any]] = []
+    shown = RunDisplay("r", quiet=False, silent=True)
+    shown.on_progress(heard.append)
+    for told in (BEGINNING, GOING_ON, SAVED, END):
+        shown.hear(told)
+    shown.summarise("g8")
+    assert (lines(capsys), heard) == ([], [])
+
+
+def progress_of(*told: Told) -> list[Any]:
+    """As the file for those who are not there has it."""
+    heard: list[Mapping[str, Any]] = []
+    shown = RunDisplay("r", quiet=False, silent=False)
+    shown.on_progress(heard.append)
+    for one in told:
+        shown.hear(one)
+    return [strict_json(json.dumps(status)) for status in heard]
+
+
+def test_the_end_is_told_on_top_of_the_newest_progress() -> None:
+    first, last = progress_of(BEGINNING, GOING_ON, END)
+    assert (first["step"], first["loss"]) == (5, 2.34567)
+    assert last == first | {"step": 8, "loss": 1.98766}
+
+
+def test_a_loss_that_is_not_finite_is_told_as_null() -> None:
+    told = progress_of(BEGINNING, DIVERGED, Ended(step=8, loss=finite(inf), generation="g8"))
+    assert [status["loss"] for status in told] == [None, None]
+
+
+def test_a_start_with_nothing_left_to_do_leaves_standing_what_was_told_before() -> None:
+    assert progress_of(RESUMED, Ended(step=4, loss=None, generation="g4")) == []

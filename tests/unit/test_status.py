@@ -1,0 +1,149 @@
+"""How a run is doing, for those who ask later: from the log, and from the small file beside it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointing.errors import NothingToResume
+from checkpointing.history import Commit, Finish, Stop
+from checkpointing.repository import Repository
+from checkpointing.store import LocalStore, MemoryStore
+from jobs.cli import main
+from jobs.run_display import RunDisplay
+from jobs.status import StatusFile, status_of
+from jobs.training.events import Ended, Progress, Resumption
+from tests.conftest import strict_json
+from tests.unit.generations import RUN, generation
+
+TOLD = {"step": 35, "num_steps": 40, "loss": 1.5, "tokens_per_s": 1000.0}
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """A run in the default store with two generations, at steps 10 and 20."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+    repository = Repository(LocalStore(tmp_path / "results"), RUN)
+    term = repository.take_over("me")
+    for number in (1, 2):
+        repository.append(Commit(generation=generation(number, metrics={"loss": 3.0 - number})), term=term)
+    return repository
+
+
+def tell(repository: Repository, text: str) -> None:
+    repository.store.put(f"runs/{RUN}/status.json", text.encode())
+
+
+def asked(repository: Repository) -> dict[str, Any]:
+    return status_of(repository.store, RUN, clock=lambda: 102.0)
+
+
+def test_without_a_word_of_the_run_its_log_says_how_far_it_is(repository: Repository) -> None:
+    assert asked(repository) == {
+        "run": RUN,
+        "step": 20,
+        "num_steps": None,
+        "loss": 1.0,
+        "tokens_per_s": None,
+        "finished": False,
+        "newest_generation": generation(2).name,
+        "newest_durable_age_s": 100.0,
+        "num_generations": 2,
+        "attempts": 1,
+        "stop_asked": False,
+    }
+
+
+def test_what_the_run_told_is_newer_than_its_newest_checkpoint(repository: Repository) -> None:
+    tell(repository, json.dumps(TOLD))
+    found = asked(repository)
+    assert {key: found[key] for key in TOLD} == TOLD
+    assert found["newest_durable_age_s"] == 100.0
+
+
+def test_a_checkpoint_is_newer_than_what_an_earlier_attempt_told(repository: Repository) -> None:
+    tell(repository, json.dumps(TOLD | {"step": 15}))
+    assert asked(repository)["step"] == 20
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '"step"'])
+def test_a_damaged_word_of_the_run_is_none(text: str, repository: Repository) -> None:
+    before = asked(repository)
+    tell(repository, text)
+    assert asked(repository) == before
+
+
+def test_a_clock_that_is_behind_makes_no_negative_age(repository: Repository) -> None:
+    assert status_of(repository.store, RUN, clock=lambda: 0.0)["newest_durable_age_s"] == 0.0
+
+
+def test_a_run_that_is_finished_or_was_asked_to_stop_says_so(repository: Repository) -> None:
+    repository.append(Stop())
+    assert asked(repository)["stop_asked"] is True
+    repository.append(Finish(step=40), term=1)
+    assert (asked(repository)["finished"], asked(repository)["step"]) == (True, 40)
+
+
+def test_a_run_that_is_not_there_is_an_error_that_says_where_it_was_sought() -> None:
+    with pytest.raises(NothingToResume, match=r"memory.*: there is no run 'r'; expected the name of one"):
+        status_of(MemoryStore(), RUN)
+
+
+def test_people_read_three_lines(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    tell(repository, json.dumps(TOLD))
+    assert main(["status", RUN]) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("r: not finished, step 35/40, attempt 1", "loss 1.5000")
+    assert third.startswith(f"newest checkpoint {generation(2).name}, ")
+
+
+def test_where_there_is_no_checkpoint_yet_the_text_says_so(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Repository(repository.store, "young").take_over("me")
+    assert main(["status", "young"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "young: not finished, step 0, attempt 1",
+        "no checkpoint yet",
+    ]
+
+
+def test_an_unknown_run_ends_with_2_and_one_line(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "other"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("longhaul status: ") and "there is no run 'other'" in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_a_diverged_run_is_told_to_programs_in_json_that_all_of_them_read(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    display = RunDisplay(RUN, quiet=True, silent=False)
+    with StatusFile(repository.store, RUN) as status:
+        display.on_progress(status.tell)
+        display.hear(Resumption(step=0, generation=None, trail=()))
+        display.hear(
+            Progress(
+                step=30,
+                num_steps=40,
+                loss=None,
+                tokens_per_s=10.0,
+                durable_step=20,
+                durable_s=2.0,
+                num_failed_saves=0,
+                num_skipped_saves=0,
+            )
+        )
+        display.hear(Ended(step=40, loss=None, generation=generation(2).name))
+    written = strict_json(repository.store.get(f"runs/{RUN}/status.json"))
+    assert (written["step"], written["num_steps"], written["loss"]) == (40, 40, None)
+
+    assert main(["status", RUN, "--json"]) == 0
+    assert strict_json(capsys.readouterr().out)["loss"] is None
+    assert main(["status", RUN]) == 0
+    assert "loss" not in capsys.readouterr().out
