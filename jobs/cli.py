@@ -28,6 +28,10 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.reports import pull_reports
 
             return pull_reports(args)
+        case "import":
+            from jobs.importing import import_results
+
+            return import_results(args)
         case "checkpoints":
             from jobs.checkpoints.commands import checkpoints
 

@@ -31,3 +31,21 @@ def add_pull_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="a store, for all its reports, or STORE/reports/NAME")
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--json", action="store_true", help="print a line of JSON per report")
+
+
+def add_import_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Read older results into the same table: result.json, metrics.csv, benchmark_*.json, xlsx, "
+        "TensorBoard event files. Importing something again changes nothing."
+    )
+    parser.epilog = "exit codes: 0 all was read; 1 something could not be; 2 wrong usage"
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder of them")
+    parser.add_argument("--store", default="results", metavar="URL", help="where they go (default: results)")
+    parser.add_argument("--group", metavar="NAME", help="the group they count for (default: imported-VENDOR)")
+    parser.add_argument(
+        "--vendor", choices=("nvidia", "amd", "cpu"), help="whose devices (default: what the files say)"
+    )
+    parser.add_argument(
+        "--mapping", type=Path, metavar="FILE", help="more headers, keys and tags, as TOML or JSON"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")

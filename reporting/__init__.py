@@ -3,4 +3,8 @@
 Reading order: ``formulas`` (what each number means), ``records`` (what a run leaves behind),
 ``redaction`` (what must not be left behind), ``rows`` (the table), ``gathering`` (all of a store),
 ``findings`` (what a report says), ``conclusions`` (how the table becomes them), ``tables`` (rows as files), ``publishing`` (a report's files, and copies).
+
+What a long run records: ``columns`` (every column of every table), ``attempts`` (what is recorded, as data),
+``recorder`` and its ``outbox`` (in a worker), ``parts`` (the files), ``ledger`` (where the time went).
+Older results of other tools come in through ``importers``.
 """

@@ -1,0 +1,38 @@
+"""What one source gave, before it is judged. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Values = Mapping[str, Any]
+
+# A run that says none of these says nothing that a table could compare.
+MEASURED = (
+    "tokens_per_sec", "tokens_per_sec_per_device", "mean_step_time_sec", "peak_vram_gb", "mean_loss",
+    "raw_step_times",
+)  # fmt: skip
+
+
+class ImportProblem(Exception):
+    """A file that gives nothing; the message says what was found and what was expected, not which file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One mapping from columns to values per run; headers or tags that no column was known for."""
+
+    kind: str
+    runs: tuple[Values, ...]
+    not_mapped: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def is_measured(values: Values) -> bool:
+    return any(values.get(name) is not None for name in MEASURED)
+
+
+def some(names: Iterable[str], most: int = 8) -> str:
+    """``a, b, c and 4 more``."""
+    known = list(dict.fromkeys(names))
+    rest = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + rest

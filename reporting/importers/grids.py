@@ -1,0 +1,174 @@
+"""A sheet of cells as runs, wherever in its first rows the headers are. Pure.
+
+Headers stand in a row, or in a column where that one says more. A table ends at its first empty row; what
+stands above it in pairs ("Model", "Llama") is true of all its runs. A table with step numbers is one run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from reporting.importers.found import Found, Values, is_measured, some
+from reporting.importers.mapping import STEP, NameMapping, Target
+from reporting.importers.quantities import Unreadable, value_for
+from reporting.importers.series import run_of_points
+
+Row_ = Sequence[Any]
+Grid = Sequence[Row_]
+
+_FIRST_ROWS = 30
+_FEWEST_KNOWN = 2
+_MOST_LABELS = 500
+_SUMMARIES = {"average", "avg", "mean", "total", "sum", "min", "max", "std", "stdev", "median"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """``row`` is the last one that belongs to it. ``targets`` by column of the sheet, each known once."""
+
+    row: int
+    targets: Mapping[int, Target]
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sheet:
+    runs: tuple[Values, ...]
+    not_mapped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def read_grids(grids: Sequence[tuple[str, Grid]], mapping: NameMapping) -> Found:
+    """A sheet that measured nothing and speaks of one thing is about the others' runs."""
+    sheets = [_read(name, grid, mapping) for name, grid in grids]
+    measured = [run for sheet in sheets for run in sheet.runs if is_measured(run)]
+    shared: dict[str, Any] = {}
+    for sheet in sheets:
+        if len(sheet.runs) == 1 and not is_measured(sheet.runs[0]):
+            shared |= sheet.runs[0]
+    return Found(
+        kind="table",
+        runs=tuple({**shared, **run} for run in measured),
+        not_mapped=tuple(dict.fromkeys(name for sheet in sheets for name in sheet.not_mapped)),
+        notes=tuple(note for sheet in sheets for note in sheet.notes),
+    )
+
+
+def _read(name: str, grid: Grid, mapping: NameMapping) -> _Sheet:
+    header, grid = _best_header(grid, mapping)
+    if len(header.targets) < _FEWEST_KNOWN:
+        return _Sheet(runs=(), not_mapped=_in_sheet(name, header.unknown), notes=())
+    notes: list[str] = []
+    above = _pairs(grid[: header.row], mapping, notes)
+    runs = [{**above, **run} for run in _runs(grid[header.row + 1 :], header, mapping, notes)]
+    return _Sheet(
+        runs=tuple(runs),
+        not_mapped=_in_sheet(name, header.unknown),
+        notes=tuple(f"{name}: {note}" if name else note for note in notes),
+    )
+
+
+def _best_header(grid: Grid, mapping: NameMapping) -> tuple[_Header, Grid]:
+    """The row, or the column, with most names that the mapping knows; of equal ones the first."""
+    upright, turned = _header(grid, mapping), _header(_turned(grid[:_MOST_LABELS]), mapping)
+    if len(turned.targets) > len(upright.targets):
+        return turned, _turned(grid)
+    return upright, grid
+
+
+def _header(grid: Grid, mapping: NameMapping) -> _Header:
+    found = [_header_at(grid, row, mapping) for row in range(min(len(grid), _FIRST_ROWS))]
+    return max(found, key=lambda header: len(header.targets), default=_Header(row=0, targets={}, unknown=()))
+
+
+def _header_at(grid: Grid, row: int, mapping: NameMapping) -> _Header:
+    targets: dict[int, Target] = {}
+    unknown: list[str] = []
+    for index, label in enumerate(grid[row][:_MOST_LABELS]):
+        if not isinstance(label, str) or not label.strip():
+            continue
+        target = mapping.target(*_labels(grid, row, index))
+        if target and target.column not in {known.column for known in targets.values()}:
+            targets[index] = target
+        else:
+            unknown.append(label.strip())
+    return _Header(row=row, targets=targets, unknown=tuple(unknown))
+
+
+def _labels(grid: Grid, row: int, index: int) -> tuple[str, ...]:
+    """The cell's, below the one that stands over it, as merged headers do."""
+    above = grid[row - 1][index] if row and index < len(grid[row - 1]) else None
+    return (above, grid[row][index]) if isinstance(above, str) else (grid[row][index],)
+
+
+def _runs(rows: Grid, header: _Header, mapping: NameMapping, notes: list[str]) -> list[dict[str, Any]]:
+    runs = [_run(row, header, mapping, notes) for row in _until_empty(rows)]
+    runs = [run for run in runs if run]
+    if STEP not in {target.column for target in header.targets.values()}:
+        return runs
+    points = [(run.pop(STEP), run) for run in runs if run.get(STEP) is not None]
+    series: dict[str, list[tuple[int, Any]]] = {}
+    for step, run in points:
+        for column, value in run.items():
+            series.setdefault(column, []).append((step, value))
+    run, found = run_of_points(series)
+    notes.extend(found)
+    return [run] if run else []
+
+
+def _until_empty(rows: Grid) -> Iterator[Row_]:
+    for row in rows:
+        filled = [cell for cell in row if cell not in (None, "")]
+        if not filled:
+            return
+        if str(filled[0]).strip().rstrip(":").lower() not in _SUMMARIES:
+            yield row
+
+
+def _run(row: Row_, header: _Header, mapping: NameMapping, notes: list[str]) -> dict[str, Any]:
+    found = {}
+    for index, target in header.targets.items():
+        if index < len(row):
+            value = _value(row[index], target, mapping, notes)
+            if value is not None:
+                found[target.column] = value
+    return found
+
+
+def _value(cell: Any, target: Target, mapping: NameMapping, notes: list[str]) -> Any:
+    try:
+        if target.column == STEP:
+            return value_for("steps", cell)
+        return mapping.value(target.column, value_for(target.column, cell, target.factor))
+    except Unreadable as error:
+        notes.append(str(error))
+        return None
+
+
+def _pairs(rows: Grid, mapping: NameMapping, notes: list[str]) -> dict[str, Any]:
+    """Names with their values beside them. Merged cells repeat their text: what follows it is meant."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        cells = [cell for index, cell in enumerate(row) if cell not in (None, "") and cell not in row[:index]]
+        for label, beside in pairwise(cells):
+            target = mapping.target(label.rstrip(": ")) if isinstance(label, str) else None
+            if target and target.column != STEP:
+                value = _value(beside, target, mapping, notes)
+                found |= {target.column: value} if value is not None else {}
+    return found
+
+
+def _turned(grid: Grid) -> Grid:
+    width = max((len(row) for row in grid), default=0)
+    return [[row[index] if index < len(row) else None for row in grid] for index in range(width)]
+
+
+def _in_sheet(name: str, labels: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{name}: {label}" if name else label for label in dict.fromkeys(labels))
+
+
+def expected_of(found: Found) -> str:
+    """What to tell whoever gave a table without a run."""
+    seen = f"found {some(found.not_mapped)}" if found.not_mapped else "found no header"
+    return f"no run in it: expected headers that the mapping knows, {seen}; add names with --mapping"

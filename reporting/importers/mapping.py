@@ -1,0 +1,190 @@
+"""Which header, key or tag means which column, in which unit: data that users extend. Pure."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from reporting.importers.quantities import units_of
+from reporting.rows import NAMES
+
+STEP = "step"
+# Ours to say, never the file's.
+_OURS = {
+    "source", "imported", "warnings", "run_id", "cell_id", "group", "sweep", "simulated", "timing_unit",
+    "repeat", "order", "attempt", "status", "metrics", "packages", "variables", "optimizer", "nodes",
+    "error_log_tail",
+}  # fmt: skip
+COLUMNS = (STEP, *(name for name in NAMES if name not in _OURS))
+_SECTIONS = ("columns", "values", "vendors", "paths")
+_SAME = {
+    "avg": "mean", "average": "mean", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens",
+    "toks": "tokens", "token": "tokens", "millisecond": "ms", "milliseconds": "ms", "microseconds": "us",
+}  # fmt: skip
+_WORD = re.compile(r"[^\W_]+")
+
+
+class MappingError(Exception):
+    """The user's turn: the message says where in which file, what was found and what was expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The column that a name means, and what its numbers are multiplied by."""
+
+    column: str
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameMapping:
+    """``targets``, ``values`` and ``vendors`` have plain words for keys (``plain``)."""
+
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    vendors: Mapping[str, str] = field(default_factory=dict)
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+    def target(self, *labels: str) -> Target | None:
+        """Labels are those from the outermost to the innermost: of merged headers, of nested keys."""
+        parts = [part for part in map(plain, labels) if part]
+        for tried in _ways_to_say(parts):
+            if found := self._target_of(tried):
+                return found
+        return None
+
+    def value(self, column: str, value: Any) -> Any:
+        """What the column's value is called with us."""
+        return self.values.get(column, {}).get(plain(value), value) if isinstance(value, str) else value
+
+    def vendor(self, text: str | None) -> str | None:
+        words = plain(text or "").split()
+        return next((self.vendors[word] for word in words if word in self.vendors), None)
+
+    def said_by(self, path: str) -> dict[str, str]:
+        """What the names of a file and its folders say; of two patterns the first one counts."""
+        found: dict[str, str] = {}
+        for pattern in self.patterns:
+            if match := pattern.search(path.lower()):
+                found = {name: text for name, text in match.groupdict().items() if text} | found
+        return found
+
+    def extended(self, other: "NameMapping") -> "NameMapping":
+        """Where both know a name, ``other`` is right."""
+        columns = {*self.values, *other.values}
+        return NameMapping(
+            targets={**self.targets, **other.targets},
+            values={name: {**self.values.get(name, {}), **other.values.get(name, {})} for name in columns},
+            vendors={**self.vendors, **other.vendors},
+            patterns=(*other.patterns, *self.patterns),
+        )
+
+    def _target_of(self, parts: Sequence[str]) -> Target | None:
+        if found := self.targets.get(" ".join(parts)):
+            return found
+        for index, part in enumerate(parts):
+            name, _, unit = part.rpartition(" ")
+            rest = [*parts[:index], name.removesuffix(" in"), *parts[index + 1 :]]
+            found = self.targets.get(" ".join(filter(None, rest)))
+            if found and unit in units_of(found.column):
+                return Target(column=found.column, factor=units_of(found.column)[unit])
+        return None
+
+
+def plain(text: str) -> str:
+    """Its words in small letters: ``Avg. Step-Time (sec)`` is ``mean step time s``."""
+    words = _WORD.findall(text.lower().replace("%", " percent ").replace("/", " per "))
+    return " ".join(_SAME.get(word, word) for word in words)
+
+
+@cache
+def shipped() -> NameMapping:
+    """What Longhaul knows by itself."""
+    path = resources.files("reporting.importers") / "mapping.toml"
+    return read_mapping(path.read_bytes(), "mapping.toml")
+
+
+def read_mapping(data: bytes, name: str) -> NameMapping:
+    """TOML, or JSON where the name ends so."""
+    try:
+        found = json.loads(data) if name.endswith(".json") else tomllib.loads(data.decode())
+    except ValueError as error:
+        raise MappingError(f"{name}: neither TOML nor JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise MappingError(f"{name}: expected a table with {', '.join(_SECTIONS)}")
+    for section in found:
+        _check_known(name, "section", section, _SECTIONS)
+    return NameMapping(
+        targets=dict(_targets(name, _table(name, found, "columns"))),
+        values={column: _words(name, found["values"], column) for column in _table(name, found, "values")},
+        vendors=_words(name, found, "vendors"),
+        patterns=tuple(_patterns(name, _table(name, found, "paths").get("patterns", []))),
+    )
+
+
+def _targets(file: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, Target]]:
+    for column, entries in columns.items():
+        _check_known(f"{file}: columns", "column", column, COLUMNS)
+        if not isinstance(entries, list):
+            raise MappingError(f"{file}: columns.{column}: expected a list of names")
+        for entry in entries:
+            yield _entry(f"{file}: columns.{column}", column, entry)
+
+
+def _entry(where: str, column: str, entry: Any) -> tuple[str, Target]:
+    name, unit = (entry.get("name"), entry.get("unit")) if isinstance(entry, dict) else (entry, None)
+    if not isinstance(name, str) or not plain(name):
+        raise MappingError(f'{where}: {entry!r} is neither a name nor {{name = "...", unit = "ms"}}')
+    if unit is None:
+        return plain(name), Target(column=column)
+    units = units_of(column) if column != STEP else {}
+    if str(unit).lower() not in units:
+        raise MappingError(f"{where}: {unit!r} is no unit of it ({', '.join(units) or 'it has none'})")
+    return plain(name), Target(column=column, factor=units[str(unit).lower()])
+
+
+def _table(file: str, found: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+    table = found.get(section, {})
+    if not isinstance(table, dict):
+        raise MappingError(f"{file}: {section}: expected a table")
+    return table
+
+
+def _words(file: str, found: Mapping[str, Any], section: str) -> dict[str, str]:
+    table = _table(file, found, section)
+    for word, meaning in table.items():
+        if not isinstance(meaning, str):
+            raise MappingError(f"{file}: {section}.{word}: {meaning!r} is not a text")
+    return {plain(word): meaning for word, meaning in table.items()}
+
+
+def _patterns(file: str, patterns: Any) -> Iterator[re.Pattern[str]]:
+    for text in patterns if isinstance(patterns, list) else [patterns]:
+        try:
+            pattern = re.compile(text)
+        except (re.error, TypeError) as error:
+            raise MappingError(f"{file}: paths.patterns: {text!r} is no pattern ({error})") from None
+        for column in pattern.groupindex:
+            _check_known(f"{file}: paths.patterns", "column", column, COLUMNS)
+        yield pattern
+
+
+def _ways_to_say(parts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """All labels, the last ones, the last two turned round, the last alone."""
+    different = list(dict.fromkeys(parts))
+    for start in range(len(different)):
+        yield different[start:]
+        if len(different) - start == 2:
+            yield different[:-3:-1]
+
+
+def _check_known(where: str, what: str, found: str, known: Sequence[str]) -> None:
+    if found not in known:
+        close = get_close_matches(found, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise MappingError(f"{where}: {found!r} is not a {what}{hint}")

@@ -1,0 +1,73 @@
+"""Numbers as people write them, with units behind them, in the units of our columns. Pure."""
+
+import re
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from reporting.rows import kind_of
+
+_TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0}
+_BYTES = {
+    "b": 1.0, "byte": 1.0, "bytes": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+    "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40,
+}  # fmt: skip
+_GB = {unit: factor / 1e9 for unit, factor in _BYTES.items()}
+_NUMBER = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([^\W\d_]+|%)?")
+_NOTHING = {"", "-", "\u2013", "n/a", "na", "nan", "none", "null", "inf", "-inf", "oom", "#n/a", "#div/0!"}
+
+
+class Unreadable(ValueError):
+    """Not a value that the column can hold; the message says which value."""
+
+
+def units_of(column: str) -> Mapping[str, float]:
+    """What a number of each unit is multiplied by to be one of the column."""
+    if column.endswith("_sec") and "per_sec" not in column:
+        return _TIME
+    if column.endswith("_gb"):
+        return _GB
+    if column.endswith("_bytes"):
+        return _BYTES
+    if column.endswith("_pct"):
+        return {"%": 1.0, "percent": 1.0}
+    return {"%": 0.01, "percent": 0.01} if column in ("mfu", "step_time_cv") else {}
+
+
+def value_for(column: str, value: Any, factor: float = 1.0) -> Any:
+    """What the column holds for ``value``; None where that says nothing. A unit in it beats ``factor``."""
+    if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+        return None
+    kind = kind_of(column)
+    if kind is str:
+        return str(value).strip()
+    number = _number(column, value, factor)
+    if number is None or kind is float:
+        return number
+    if not number.is_integer():
+        raise Unreadable(f"{column} is {value!r}, expected a whole number")
+    return int(number)
+
+
+def _number(column: str, value: Any, factor: float) -> float | None:
+    if isinstance(value, str):
+        value, factor = _from_text(column, value, factor)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unreadable(f"{column} is {value!r}, expected a number")
+    try:
+        number = float(value) * factor
+    except OverflowError:
+        raise Unreadable(f"{column} is beyond any number that could have been measured") from None
+    return number if isfinite(number) else None
+
+
+def _from_text(column: str, text: str, factor: float) -> tuple[float, float]:
+    match = _NUMBER.fullmatch(text.strip())
+    unit = match[2].lower() if match and match[2] else None
+    if not match or (unit is not None and unit not in units_of(column)):
+        raise Unreadable(f"{column} is {text[:40]!r}, expected a number")
+    try:
+        number = float(match[1].replace(",", ""))
+    except ValueError:
+        raise Unreadable(f"{column} is {text[:40]!r}, expected a number") from None
+    return number, units_of(column)[unit] if unit else factor

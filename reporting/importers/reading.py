@@ -1,0 +1,151 @@
+"""All that a user names, read into rows: one import.
+
+A file that can't be read is named with its reason; the others are imported all the same.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from reporting.importers.documents import read_document
+from reporting.importers.events import read_events
+from reporting.importers.found import Found, ImportProblem, Values
+from reporting.importers.mapping import STEP, NameMapping
+from reporting.importers.quantities import Unreadable, value_for
+from reporting.importers.separated import read_separated
+from reporting.importers.sources import Source, Unread, find_sources
+from reporting.importers.spreadsheets import read_spreadsheet
+from reporting.importers.trust import judged, scaled
+from reporting.records import RecordError
+from reporting.rows import Row, row_from
+
+_MOST_BYTES = 64 << 20
+_MOST_LOG_BYTES = 4 << 30
+_VENDORS = ("nvidia", "amd", "cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """One source that gave runs. ``num_repeated`` of them another source gave before."""
+
+    label: str
+    num_runs: int
+    num_repeated: int
+    not_mapped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """``rows`` are in the order of their sources; each run is there once."""
+
+    rows: tuple[Row, ...]
+    read: tuple[Read, ...]
+    unread: tuple[Unread, ...]
+
+
+def read_all(
+    paths: Sequence[Path], mapping: NameMapping, *, name: str, group: str | None, vendor: str | None
+) -> Import:
+    """``name`` is the sweep's. Without ``group`` that is ``imported``, with the vendor where one is known."""
+    sources, unread = find_sources(paths)
+    problems = list(unread)
+    rows: dict[str, Row] = {}
+    read: list[Read] = []
+    for source in sources:
+        try:
+            found = _read(source, mapping)
+            new = [_row(values, found.kind, source.label, mapping, group, vendor) for values in found.runs]
+        except (ImportProblem, RecordError, OSError) as error:
+            problems.append(Unread(label=source.label, reason=_reason(error)))
+            continue
+        fresh = {_identity(row): row for row in new}
+        num_repeated = len(new) - len(fresh.keys() - rows.keys())
+        rows |= {key: row for key, row in fresh.items() if key not in rows}
+        read.append(
+            Read(
+                label=source.label,
+                num_runs=len(new),
+                num_repeated=num_repeated,
+                not_mapped=found.not_mapped,
+                notes=found.notes,
+            )
+        )
+    return Import(rows=_numbered(rows, name), read=tuple(read), unread=tuple(problems))
+
+
+def _read(source: Source, mapping: NameMapping) -> Found:
+    path = source.paths[0]
+    if ".tfevents." in path.name:
+        _check_size(source.paths, _MOST_LOG_BYTES)
+        with ExitStack() as opened:
+            return read_events([opened.enter_context(path.open("rb")) for path in source.paths], mapping)
+    reader = {".json": read_document, ".csv": read_separated, ".xlsx": read_spreadsheet}.get(
+        path.suffix.lower()
+    )
+    if reader is None:
+        raise ImportProblem("not a kind that is read: expected .json, .csv, .xlsx or TensorBoard events")
+    _check_size(source.paths, _MOST_BYTES)
+    return reader(path.read_bytes(), mapping)
+
+
+def _check_size(paths: Sequence[Path], most_bytes: int) -> None:
+    size = sum(path.stat().st_size for path in paths)
+    if size > most_bytes:
+        raise ImportProblem(f"{size / 1e6:,.0f} MB, expected at most {most_bytes / 1e6:,.0f} MB")
+
+
+def _row(
+    values: Values, kind: str, label: str, mapping: NameMapping, group: str | None, vendor: str | None
+) -> Row:
+    said = _said_by_path(label, mapping)
+    found = judged({**said, **values}, kind)
+    vendor = vendor or _vendor(found, mapping)
+    found |= {"vendor": vendor, "group": group or (f"imported-{vendor}" if vendor else "imported")}
+    return row_from({**found, "imported": True, "source": label})
+
+
+def _said_by_path(label: str, mapping: NameMapping) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for column, text in mapping.said_by(label).items():
+        try:
+            found[column] = mapping.value(column, value_for(column, text))
+        except Unreadable as error:
+            raise ImportProblem(f"its path: {error}") from None
+    found.pop(STEP, None)
+    return found
+
+
+def _vendor(found: dict[str, Any], mapping: NameMapping) -> str | None:
+    said = found.pop("vendor", None)
+    texts = (said, found.get("platform"), found.get("device_name"))
+    return said if said in _VENDORS else next(filter(None, map(mapping.vendor, texts)), None)
+
+
+def _identity(row: Row) -> str:
+    """A run is what it measured where: a table that repeats a result adds none."""
+    return _digest(row.group, row.strategy, row.world_size, row.seq_len, row.tokens_per_sec,
+                   row.mean_step_time_sec, row.mean_loss, row.peak_vram_gb)  # fmt: skip
+
+
+def _numbered(rows: Mapping[str, Row], sweep: str) -> tuple[Row, ...]:
+    repeats: dict[str, int] = {}
+    found = []
+    for run_id, row in rows.items():
+        cell_id = _digest(sweep, row.group, row.model, row.strategy, row.world_size, row.seq_len,
+                          row.per_device_batch, row.grad_accum, row.precision)  # fmt: skip
+        repeats[cell_id] = repeats.get(cell_id, -1) + 1
+        found.append(replace(row, sweep=sweep, run_id=run_id, cell_id=cell_id, repeat=repeats[cell_id]))
+    return scaled(found)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,76 @@
+"""One run that was logged step by step: its points become one row. Pure."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from reporting.formulas import coefficient_of_variation, percentile
+
+Points = Sequence[tuple[int, Any]]
+
+_MOST_WARM_UP = 10
+_MOST_RAW_TIMES = 100_000
+_PERCENTILES = (50, 90, 95, 99)
+
+
+def run_of_points(series: Mapping[str, Points]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The columns of the run, and what has to be known of them.
+
+    Steps that were logged twice, as after a restart, count once: the later one. The first tenth of them, ten
+    at most, counts as warm-up: who logged it did not say where that ended.
+    """
+    ordered = {column: _once_each(points) for column, points in series.items()}
+    steps = sorted({step for points in ordered.values() for step, _ in points})
+    if not steps:
+        return {}, ()
+    num_warm_up = min(_MOST_WARM_UP, len(steps) // 10 if len(steps) >= 10 else len(steps) - 1 and 1)
+    first = steps[num_warm_up]
+    kept = {column: [value for step, value in points if step >= first] for column, points in ordered.items()}
+    run: dict[str, Any] = {"steps": len(steps) - num_warm_up, "warmup_steps": num_warm_up}
+    for column, values in kept.items():
+        if values:
+            run |= _summary(column, values)
+    note = f"over {run['steps']} logged steps; the first {num_warm_up} are taken for warm-up"
+    return run, (note,)
+
+
+def _once_each(points: Points) -> list[tuple[int, Any]]:
+    return sorted(dict(points).items())
+
+
+def _summary(column: str, values: Sequence[Any]) -> dict[str, Any]:
+    match column:
+        case "mean_step_time_sec":
+            return _of_times(values)
+        case "mean_loss":
+            return _of_losses(values)
+        case "tokens_per_sec" | "tokens_per_sec_per_device":
+            # Steps have equal tokens: their rate is one over the mean of one over each.
+            slow = [value for value in values if value > 0]
+            return {column: len(slow) / sum(1 / value for value in slow)} if slow else {}
+        case "peak_vram_gb":
+            return {column: max(values)}
+        case "mfu":
+            return {column: sum(values) / len(values)}
+    return {column: values[-1]}
+
+
+def _of_times(values: Sequence[float]) -> dict[str, Any]:
+    return {
+        "mean_step_time_sec": sum(values) / len(values),
+        "window_sec": sum(values),
+        "step_time_min_sec": min(values),
+        "step_time_max_sec": max(values),
+        "step_time_cv": coefficient_of_variation(values) if any(values) else None,
+        "raw_step_times": tuple(round(value, 6) for value in values[:_MOST_RAW_TIMES]),
+        **{f"step_time_p{percent}_sec": percentile(values, percent) for percent in _PERCENTILES},
+    }
+
+
+def _of_losses(values: Sequence[float]) -> dict[str, Any]:
+    return {
+        "mean_loss": sum(values) / len(values),
+        "loss_first": values[0],
+        "loss_last": values[-1],
+        "loss_median_last_tenth": median(values[-max(1, len(values) // 10) :]),
+    }

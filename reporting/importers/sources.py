@@ -1,0 +1,92 @@
+"""Which files there are to import below what a user named, and in what order they count."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_FILES = 20_000
+_DEEPEST = 12
+_MEASURED_FIRST = (".json", ".xlsx", ".csv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """``label`` names it without saying where on this machine it lies; several files are one log."""
+
+    label: str
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A file or folder that gives nothing, and why."""
+
+    label: str
+    reason: str
+
+
+def find_sources(paths: Sequence[Path]) -> tuple[tuple[Source, ...], tuple[Unread, ...]]:
+    """Single results before tables of them, as a table often repeats what lies beside it."""
+    files: dict[Path, str] = {}
+    unread: list[Unread] = []
+    for path in paths:
+        found = dict(_files_at(path, unread))
+        files |= {file: label for file, label in found.items() if file not in files}
+    if len(files) > MOST_FILES:
+        unread.append(Unread(label=str(paths[0]), reason=f"more than {MOST_FILES:,} files: only the first"))
+    logs: dict[str, list[Path]] = {}
+    sources = []
+    for file, label in list(files.items())[:MOST_FILES]:
+        if _is_log(file):
+            logs.setdefault(label.rpartition("/")[0], []).append(file)
+        else:
+            sources.append(Source(label=label, paths=(file,)))
+    sources += [
+        Source(label=f"{folder}/events", paths=tuple(sorted(found))) for folder, found in logs.items()
+    ]
+    return tuple(sorted(sources, key=_order)), tuple(unread)
+
+
+def _files_at(path: Path, unread: list[Unread]) -> Iterator[tuple[Path, str]]:
+    place = path.resolve()
+    if place.is_file():
+        yield place, f"{place.parent.name}/{place.name}" if place.parent.name else place.name
+    elif not place.is_dir():
+        unread.append(Unread(label=str(path), reason="there is no such file or folder"))
+    else:
+        found = list(_below(place, unread))
+        if not found:
+            expected = "JSON, CSV, xlsx or TensorBoard event files"
+            unread.append(Unread(label=str(path), reason=f"nothing to import in it: expected {expected}"))
+        yield from found
+
+
+def _below(folder: Path, unread: list[Unread]) -> Iterator[tuple[Path, str]]:
+    def tell(error: OSError) -> None:
+        unread.append(Unread(label=str(error.filename), reason=str(error.strerror)))
+
+    num_found = 0
+    for directory, folders, names in os.walk(folder, onerror=tell):
+        here = Path(directory).relative_to(folder)
+        folders[:] = sorted(folders) if len(here.parts) < _DEEPEST else []
+        for name in sorted(names):
+            if num_found <= MOST_FILES and _is_wanted(Path(name)):
+                num_found += 1
+                yield folder / here / name, (Path(folder.name) / here / name).as_posix()
+
+
+def _is_wanted(path: Path) -> bool:
+    """Excel's own lock files begin with ``~$``."""
+    is_ours = path.suffix.lower() in _MEASURED_FIRST or _is_log(path)
+    return is_ours and not path.name.startswith(("~$", "."))
+
+
+def _is_log(path: Path) -> bool:
+    return ".tfevents." in path.name
+
+
+def _order(source: Source) -> tuple[int, str]:
+    suffix = source.paths[0].suffix.lower()
+    known = suffix in _MEASURED_FIRST and not _is_log(source.paths[0])
+    return (_MEASURED_FIRST.index(suffix) if known else len(_MEASURED_FIRST), source.label)
