@@ -1,0 +1,78 @@
+"""What the attempts of a long run record of themselves, as data. Pure."""
+
+from dataclasses import dataclass
+from typing import Literal, SupportsFloat
+
+KINDS = (
+    "start", "restore", "save", "skipped save", "failed save", "failure", "interruption", "warning",
+    "dropped records", "end",
+)  # fmt: skip
+Kind = Literal[
+    "start", "restore", "save", "skipped save", "failed save", "failure", "interruption", "warning",
+    "dropped records", "end",
+]  # fmt: skip
+DRIVER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Every part carries this about the attempt that it is of; ``start_step`` is None until it is known.
+
+    ``leased_s`` is when the driver took the run over, by its own clock.
+    """
+
+    run: str
+    term: int
+    leased_s: float
+    group: str
+    vendor: str
+    model: str
+    strategy: str
+    world_size: int
+    num_steps: int
+    tokens_per_step: int
+    start_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One finished step, as the training knows it. ``loss`` and ``grad_norm`` may still be on a device.
+
+    ``tokens`` are this rank's own.
+    """
+
+    step: int
+    position: int
+    epoch: int
+    tokens: int
+    loss: SupportsFloat | None
+    grad_norm: SupportsFloat | None = None
+    learning_rate: float | None = None
+    memory_bytes: int | None = None
+    val_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Something that is worth a line of its own; what doesn't apply is None."""
+
+    kind: Kind
+    step: int | None = None
+    seconds: float | None = None
+    blocked_s: float | None = None
+    num_bytes: int | None = None
+    place: str | None = None
+    generation: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """What a device said of itself just now; None is what it doesn't tell."""
+
+    device: str
+    utilization_pct: float | None = None
+    power_watts: float | None = None
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
+    memory_bytes: int | None = None

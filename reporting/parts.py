@@ -1,0 +1,179 @@
+"""Small Parquet files in which workers leave their rows: how they are named, written and read.
+
+A part is created once and never replaced. Its name says which flushes of which rank it holds; one that holds
+several supersedes those that hold them one by one, which are deleted some time later. The schema's version
+and the ``Attempt`` are in the file's metadata. What can't be read is a ``PartError`` that says why.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from io import BytesIO
+from math import isfinite
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkpointing.store import Store, check_name
+from reporting.attempts import DRIVER, Attempt
+from reporting.columns import PARTS, Column
+
+SCHEMA_VERSION = 1
+_VERSION, _TABLE, _ATTEMPT = b"longhaul.part", b"longhaul.table", b"longhaul.attempt"
+_NAME = re.compile(
+    r"runs/(?P<run>[^/]+)/parts/(?P<table>[a-z]+)/"
+    r"(?P<term>\d{5,})-(?P<rank>\d{5,}|driver)-(?P<first>\d{8,})-(?P<last>\d{8,})\.parquet"
+)
+_TYPES = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+# Who recorded a row, which is the same for all rows of a part.
+WHOSE = ("run", "term", "rank")
+
+
+class PartError(Exception):
+    """These bytes are not a part that this version can read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class PartName:
+    """Sorts in the order in which rows were recorded, for each rank."""
+
+    run: str
+    table: str
+    term: int
+    rank: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        who = "driver" if self.rank == DRIVER else f"{self.rank:05d}"
+        folder = check_name(f"runs/{self.run}/parts/{self.table}")
+        return f"{folder}/{self.term:05d}-{who}-{self.first:08d}-{self.last:08d}.parquet"
+
+    def holds(self, other: "PartName") -> bool:
+        mine, others = ((name.run, name.table, name.term, name.rank) for name in (self, other))
+        return mine == others and self.first <= other.first and other.last <= self.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    attempt: Attempt
+    rows: pa.Table
+
+
+def part_name(name: str) -> PartName | None:
+    """None for what is no part of ours."""
+    found = _NAME.fullmatch(name)
+    if found is None or found["table"] not in PARTS:
+        return None
+    return PartName(
+        run=found["run"],
+        table=found["table"],
+        term=int(found["term"]),
+        rank=DRIVER if found["rank"] == "driver" else int(found["rank"]),
+        first=int(found["first"]),
+        last=int(found["last"]),
+    )
+
+
+def parts_of(store: Store, run: str | None = None) -> list[PartName]:
+    """Of all runs or one, each row in exactly one of them, in the order of recording."""
+    folder = f"runs/{run}/parts" if run else "runs"
+    return without_superseded(filter(None, map(part_name, store.list(folder))))
+
+
+def without_superseded(names: Iterable[PartName]) -> list[PartName]:
+    kept: list[PartName] = []
+    for name in sorted(
+        names, key=lambda name: (name.run, name.table, name.term, name.rank, name.first, -name.last)
+    ):
+        if not (kept and kept[-1].holds(name)):
+            kept.append(name)
+    return kept
+
+
+def table_of(table: str, attempt: Attempt, rank: int, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """``rows`` have the table's columns but those in ``WHOSE``. Null stands for what is not finite."""
+    columns = [column for column in PARTS[table] if column.name not in WHOSE]
+    values = [_plain(column, found) for column, found in zip(columns, zip(*rows, strict=True), strict=True)]
+    whose = (pa.repeat(value, len(rows)) for value in (attempt.run, attempt.term, rank))
+    return pa.table([*whose, *values], schema=schema_of(table))
+
+
+def schema_of(table: str, *more: Column) -> pa.Schema:
+    return pa.schema([(column.name, _TYPES[column.kind]) for column in (*PARTS[table], *more)])
+
+
+def encode_part(table: str, attempt: Attempt, rows: pa.Table) -> bytes:
+    sink = BytesIO()
+    about = {
+        _VERSION: str(SCHEMA_VERSION).encode(),
+        _TABLE: table.encode(),
+        _ATTEMPT: json.dumps(asdict(attempt)).encode(),
+    }
+    pq.write_table(rows.replace_schema_metadata(about), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def decode_part(name: PartName, data: bytes) -> Part:
+    """Columns that this version doesn't know are left out."""
+    try:
+        with pq.ParquetFile(BytesIO(data)) as file:
+            attempt = _attempt(name, file.schema_arrow.metadata or {})
+            rows = file.read(columns=[column.name for column in PARTS[name.table]])
+            return Part(attempt=attempt, rows=rows.select(_names(name)).cast(schema_of(name.table)))
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        raise PartError(f"not a part that can be read ({_first_line(error)})") from None
+
+
+def part_attempt(name: PartName, data: bytes) -> Attempt:
+    """What the part says of its attempt, without reading its rows."""
+    try:
+        with pq.ParquetFile(BytesIO(data)) as file:
+            return _attempt(name, file.schema_arrow.metadata or {})
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        raise PartError(f"not a part that can be read ({_first_line(error)})") from None
+
+
+def rows_in(rows: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in rows.to_batches():
+        yield from batch.to_pylist()
+
+
+def _attempt(name: PartName, about: Mapping[bytes, bytes]) -> Attempt:
+    version = about.get(_VERSION)
+    if version != str(SCHEMA_VERSION).encode():
+        found = version.decode(errors="replace") if version else None
+        raise PartError(f"its schema's version is {found}, expected {SCHEMA_VERSION}")
+    if about.get(_TABLE) != name.table.encode():
+        raise PartError(f"its rows are not {name.table}")
+    found = json.loads(about[_ATTEMPT])
+    attempt = Attempt(**{field.name: found[field.name] for field in fields(Attempt)})
+    if (attempt.run, attempt.term) != (name.run, name.term):
+        raise PartError(f"it was recorded by attempt {attempt.term} of {attempt.run}")
+    return attempt
+
+
+def _names(name: PartName) -> list[str]:
+    return [column.name for column in PARTS[name.table]]
+
+
+def _plain(column: Column, values: Sequence[Any]) -> pa.Array:
+    found = [_number(value) for value in values] if column.kind == "float" else values
+    return pa.array(found, type=_TYPES[column.kind])
+
+
+def _number(value: Any) -> float | None:
+    """What is still on a device is read here; one that has failed tells nothing any more."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except RuntimeError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
