@@ -6,5 +6,6 @@ Reading order: ``formulas`` (what each number means), ``records`` (what a run le
 
 What a long run records: ``columns`` (every column of every table), ``attempts`` (what is recorded, as data),
 ``recorder`` and its ``outbox`` (in a worker), ``parts`` (the files), ``ledger`` (where the time went).
-Older results of other tools come in through ``importers``.
+Older results of other tools come in through ``importers``,
+``charts`` (findings as pictures).
 """

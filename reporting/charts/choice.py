@@ -1,0 +1,132 @@
+"""What is drawn of many cells: a chart that shows everything shows nothing. Pure.
+
+The richest is taken first (most cells, then by name), and what is left out can be said in a caption.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from reporting.charts.looks import GroupLook, group_looks, strategy_order
+from reporting.charts.wording import is_number, name_of
+from reporting.findings import CellSummary, Estimate, Findings, Subject
+
+MOST_GROUPS = 3
+MOST_RECIPES = 3
+MOST_STRATEGIES = 6
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Recipe:
+    """What stays the same along a curve over the number of devices."""
+
+    model: str
+    seq_len: int
+    micro_batch: int
+    grad_accum: int
+    precision: str
+
+    def __str__(self) -> str:
+        return (
+            f"{name_of(self.model)}, {self.seq_len:,} tokens, micro-batch {self.micro_batch}, "
+            f"{self.grad_accum} accumulated, {name_of(self.precision, 8)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The cells that charts choose from, and how groups look and are called in all of them."""
+
+    cells: tuple[CellSummary, ...]
+    pareto: frozenset[str]
+    looks: dict[str, GroupLook]
+    titles: dict[str, str]
+
+
+def view_of(findings: Findings) -> View:
+    """Cells on no device at all are nothing that has a place on an axis."""
+    cells = tuple(cell for cell in findings.cells if cell.subject.world_size > 0)
+    pairs = [(cell.group, cell.vendor) for cell in cells] + [(run.group, run.vendor) for run in findings.runs]
+    simulated = {cell.group for cell in findings.cells if "simulated" in cell.flags}
+    groups = dict.fromkeys(group for group, _ in pairs)
+    titles = {group: name_of(group) + " (simulated)" * (group in simulated) for group in groups}
+    return View(cells=cells, pareto=findings.pareto, looks=group_looks(pairs), titles=titles)
+
+
+def recipe_of(subject: Subject) -> Recipe:
+    return Recipe(
+        model=subject.model,
+        seq_len=subject.seq_len,
+        micro_batch=subject.micro_batch,
+        grad_accum=subject.grad_accum,
+        precision=subject.precision,
+    )
+
+
+def is_measured(cell: CellSummary) -> bool:
+    return throughput(cell) is not None
+
+
+def throughput(cell: CellSummary) -> Estimate | None:
+    return known(cell.tokens_per_sec)
+
+
+def known(estimate: Estimate | None) -> Estimate | None:
+    """The estimate, if there is a number in it that can be drawn."""
+    return estimate if estimate and is_number(estimate.median) and estimate.median > 0 else None
+
+
+def richest(keys: Iterable[Key], most: int) -> list[Key]:
+    """The ``most`` commonest, in the order of their first appearance."""
+    counts = Counter(keys)
+    chosen = {key for key, _ in counts.most_common(most)}
+    return [key for key in counts if key in chosen]
+
+
+def groups_of(cells: Iterable[CellSummary]) -> list[str]:
+    return richest((cell.group for cell in cells), MOST_GROUPS)
+
+
+def strategies_of(cells: Iterable[CellSummary]) -> list[str]:
+    chosen = richest((cell.subject.strategy for cell in cells), MOST_STRATEGIES)
+    return sorted(chosen, key=strategy_order)
+
+
+def best_key(
+    cells: Iterable[CellSummary],
+    key: Callable[[CellSummary], Key],
+    *,
+    kind: Callable[[CellSummary], Hashable],
+) -> Key | None:
+    """The key whose cells are of the most kinds; the first of several."""
+    found: defaultdict[Key, set[Hashable]] = defaultdict(set)
+    for cell in cells:
+        found[key(cell)].add(kind(cell))
+    return max(found, key=lambda name: len(found[name]), default=None)
+
+
+def curve_recipes(cells: Sequence[CellSummary]) -> list[Recipe]:
+    """One recipe for each model and length, of those with the most points over numbers of devices."""
+    measured = [cell for cell in cells if is_measured(cell)]
+    by_family: defaultdict[tuple[str, int], list[CellSummary]] = defaultdict(list)
+    for cell in measured:
+        by_family[cell.subject.model, cell.subject.seq_len].append(cell)
+    families = richest(((cell.subject.model, cell.subject.seq_len) for cell in measured), MOST_RECIPES)
+    chosen = (best_key(by_family[family], _recipe, kind=_point) for family in families)
+    return [recipe for recipe in chosen if recipe]
+
+
+def left_out(shown: int, of: int, what: str) -> str:
+    """A sentence for the caption, or nothing."""
+    return f" {shown:,} of {of:,} cells are drawn: {what}." if shown < of else ""
+
+
+def _recipe(cell: CellSummary) -> Recipe:
+    return recipe_of(cell.subject)
+
+
+def _point(cell: CellSummary) -> tuple[str, str, int]:
+    return cell.group, cell.subject.strategy, cell.subject.world_size

@@ -1,0 +1,244 @@
+"""Over the number of devices: a row for each recipe, a panel for each group, a line for each strategy."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+
+from reporting.charts import wording
+from reporting.charts.choice import (
+    Recipe,
+    View,
+    curve_recipes,
+    groups_of,
+    known,
+    left_out,
+    recipe_of,
+    strategies_of,
+)
+from reporting.charts.looks import strategy_look
+from reporting.charts.marks import (
+    Label,
+    Point,
+    draw_failures,
+    draw_line,
+    label_ends,
+    rule,
+    scale_sizes,
+    scale_values,
+    write,
+)
+from reporting.charts.sheet import MUTED, Drawing, Grid, panels
+from reporting.charts.svg import INK
+from reporting.findings import CellSummary, Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """What a chart over devices shows; ``note`` is what a reader needs to know of it."""
+
+    name: str
+    title: str
+    axis: str
+    value: Callable[[CellSummary], Estimate | None]
+    note: str = ""
+    is_total: bool = False
+    is_time: bool = False
+    is_percentage: bool = False
+
+
+MEASURES = (
+    Measure(
+        name="tokens_per_sec_vs_gpu",
+        title="Throughput over devices",
+        axis="tokens/s, all devices",
+        value=lambda cell: cell.tokens_per_sec,
+        note="The dotted line is the fastest smallest run times the number of devices.",
+        is_total=True,
+    ),
+    Measure(
+        name="step_time_vs_gpu",
+        title="Step time over devices",
+        axis="optimizer step",
+        value=lambda cell: cell.step_time_sec,
+        note="At the same work per device, a flat line is perfect.",
+        is_time=True,
+    ),
+    Measure(
+        name="scaling_efficiency",
+        title="Weak scaling efficiency",
+        axis="efficiency (%)",
+        value=lambda cell: _exact(cell, cell.scaling_efficiency_pct),
+        note="Throughput per device relative to the smallest number of devices; the dotted line is ideal.",
+        is_percentage=True,
+    ),
+    Measure(
+        name="gbps_vs_gpu",
+        title="Copies from host to device",
+        axis="GB/s per device",
+        value=lambda cell: _exact(cell, cell.h2d_gbps_per_gpu),
+        note="Bytes really copied over the time of the copies.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """The cells of one recipe, and the factor that brings its values into the axis' unit."""
+
+    measure: Measure
+    recipe: Recipe
+    cells: list[CellSummary]
+    unit: wording.Unit
+
+    def points(self, group: str, strategy: str) -> list[Point]:
+        """By size. Of several cells with one subject, the one with most runs speaks."""
+        best: dict[int, tuple[int, Estimate]] = {}
+        for cell in self.cells:
+            found = known(self.measure.value(cell))
+            if found and (cell.group, cell.subject.strategy) == (group, strategy):
+                size = cell.subject.world_size
+                if size not in best or best[size][0] < found.num_runs:
+                    best[size] = found.num_runs, found
+        return [_point(size, found, self.unit.size) for size, (_, found) in sorted(best.items())]
+
+
+def curves(view: View) -> list[Drawing]:
+    """Of those measures of which there is anything."""
+    recipes = curve_recipes(view.cells)
+    chosen = [cell for cell in view.cells if recipe_of(cell.subject) in recipes]
+    groups, strategies = groups_of(chosen), strategies_of(chosen)
+    shown = [cell for cell in chosen if cell.group in groups and cell.subject.strategy in strategies]
+    drawings = (_drawing(measure, view, recipes, shown) for measure in MEASURES)
+    return [drawing for drawing in drawings if drawing]
+
+
+def _drawing(
+    measure: Measure, view: View, recipes: Sequence[Recipe], shown: Sequence[CellSummary]
+) -> Drawing | None:
+    rows = [row for recipe in recipes if (row := _row(measure, recipe, shown))]
+    if not rows:
+        return None
+    groups = groups_of(shown)
+    longest = max(len(wording.name_of(name, 12)) for name in strategies_of(shown))
+    room = 0.3 + 0.07 * longest
+    grid = Grid(rows=len(rows), widths=(1.0,) * len(groups), right=room, gap=room + 0.05, row_gap=1.0)
+    figure, panel_rows = panels(grid)
+    for row, axes in zip(rows, panel_rows, strict=True):
+        _draw_row(view, row, dict(zip(groups, axes, strict=True)))
+    numbers = [found.num_runs for row in rows for cell in row.cells if (found := known(cell.tokens_per_sec))]
+    return Drawing(
+        name=measure.name,
+        title=measure.title,
+        caption=f"{measure.note} {wording.runs_per_cell(numbers)}"
+        + left_out(len(shown), len(view.cells), "of each model and length the recipe with most points"),
+        alt=f"{measure.title}. {_ends(view, rows[0], groups)}",
+        figure=figure,
+    )
+
+
+def _row(measure: Measure, recipe: Recipe, shown: Sequence[CellSummary]) -> _Row | None:
+    cells = [cell for cell in shown if recipe_of(cell.subject) == recipe]
+    values = [found.median for cell in cells if (found := known(measure.value(cell)))]
+    if not values:
+        return None
+    unit = wording.step_unit(max(values)) if measure.is_time else wording.Unit("", 1.0)
+    return _Row(measure=measure, recipe=recipe, cells=cells, unit=unit)
+
+
+def _draw_row(view: View, row: _Row, panel_of: dict[str, Axes]) -> None:
+    sizes = sorted({cell.subject.world_size for cell in row.cells})
+    strategies = strategies_of(row.cells)
+    points = {(group, strategy): row.points(group, strategy) for group in panel_of for strategy in strategies}
+    low, high = _range(row.measure, [point for line in points.values() for point in line], sizes)
+    for group, axes in panel_of.items():
+        is_log = scale_sizes(axes, sizes) and row.measure.is_total
+        scale_values(axes, low if is_log or row.measure.is_percentage else 0.0, high, is_log=is_log)
+        lines = {strategy: points[group, strategy] for strategy in strategies if points[group, strategy]}
+        _draw_panel(view, row, group, axes, lines)
+    _name_axes(row, list(panel_of.values()))
+
+
+def _draw_panel(view: View, row: _Row, group: str, axes: Axes, lines: dict[str, list[Point]]) -> None:
+    for strategy, line in lines.items():
+        draw_line(axes, line, strategy, view.looks[group])
+    _draw_ideal(axes, row.measure, [point for line in lines.values() for point in line])
+    label_ends(axes, [_label(strategy, line[-1]) for strategy, line in lines.items()])
+    failed = (cell for cell in row.cells if cell.group == group and cell.status != "ok")
+    draw_failures(axes, [(cell.subject.world_size, cell.subject.strategy, cell.status) for cell in failed])
+    axes.set_title(view.titles[group])
+    if not lines:
+        write(axes, 0.5, 0.5, "nothing measured", ha="center")
+
+
+def _draw_ideal(axes: Axes, measure: Measure, points: list[Point]) -> None:
+    if measure.is_percentage:
+        rule(axes, 100.0)
+    if measure.is_total and points:
+        per_device, first, last = _ideal(points)
+        ends = ([first, last], [first * per_device, last * per_device])
+        axes.plot(*ends, color=(INK, 0.45), linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
+
+
+def _ideal(points: list[Point]) -> tuple[float, float, float]:
+    """Throughput per device of the best at the smallest size, and between which sizes."""
+    first, last = min(point.x for point in points), max(point.x for point in points)
+    return max(point.middle for point in points if point.x == first) / first, first, last
+
+
+def _range(measure: Measure, points: list[Point], sizes: list[int]) -> tuple[float, float]:
+    highs = [max(point.high, point.middle) for point in points]
+    lows = [point.middle for point in points]
+    if measure.is_percentage:
+        return max(0.0, 10 * (min(lows) // 10) - 10), max(105.0, 1.03 * max(highs))
+    if measure.is_total:
+        per_device, _, last = _ideal(points)
+        highs.append(per_device * last)
+    return 0.7 * min(lows), 1.06 * max(highs)
+
+
+def _name_axes(row: _Row, panels_of_row: list[Axes]) -> None:
+    first = panels_of_row[0]
+    first.set_ylabel(f"{row.measure.axis} ({row.unit.name})" if row.unit.name else row.measure.axis)
+    above = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    first.annotate(str(row.recipe), (0, 1), xytext=(0, 20), color=MUTED, fontsize=8, **above)  # type: ignore[arg-type]  # its settings are many
+    for axes in panels_of_row[1:]:
+        axes.tick_params(labelleft=False)
+
+
+def _label(strategy: str, end: Point) -> Label:
+    return Label(
+        x=end.x, y=end.middle, text=wording.name_of(strategy, 12), colour=strategy_look(strategy).colour
+    )
+
+
+def _ends(view: View, row: _Row, groups: Sequence[str]) -> str:
+    """Every line's end in words, for those who don't see the picture."""
+    found = []
+    for group in groups:
+        lines = {name: row.points(group, name) for name in strategies_of(row.cells)}
+        ends = [
+            f"{wording.name_of(name, 12)} {_value(row, line[-1])}" for name, line in lines.items() if line
+        ]
+        found.append(f"{view.titles[group]}: {'; '.join(ends) or 'nothing measured'}.")
+    return " ".join(found)
+
+
+def _value(row: _Row, point: Point) -> str:
+    value = f"{wording.short(point.middle)} {row.unit.name}".strip()
+    return f"{value} at {wording.counted(int(point.x), 'device')}"
+
+
+def _exact(cell: CellSummary, value: float | None) -> Estimate | None:
+    """A value without an interval, of as many runs as the cell's throughput."""
+    if value is None:
+        return None
+    num_runs = cell.tokens_per_sec.num_runs if cell.tokens_per_sec else 1
+    return Estimate(median=value, low=None, high=None, cv=None, num_runs=num_runs)
+
+
+def _point(size: int, found: Estimate, unit: float) -> Point:
+    low = found.low if found.low is not None and wording.is_number(found.low) else found.median
+    high = found.high if found.high is not None and wording.is_number(found.high) else found.median
+    middle = found.median / unit
+    return Point(x=size, middle=middle, low=min(low / unit, middle), high=max(high / unit, middle))

@@ -1,0 +1,85 @@
+"""How things always look: a strategy has one colour and marker, a group one line and hatch. Pure.
+
+The colours are Okabe and Ito's, the two palest made darker: every one keeps a contrast of 3 on white and on
+near black. What colour says, the marker says too; what the line says, the hatch and the marker's filling do.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from zlib import crc32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyLook:
+    colour: str
+    marker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLook:
+    """``dashes`` are lengths of ink and gap in line widths; none is a solid line."""
+
+    dashes: tuple[float, ...]
+    hatch: str
+    is_filled: bool
+
+
+_STRATEGIES = {
+    "ddp": StrategyLook(colour="#0072b2", marker="o"),
+    "fsdp": StrategyLook(colour="#d55e00", marker="s"),
+    "zero1": StrategyLook(colour="#3a94cc", marker="^"),
+    "zero2": StrategyLook(colour="#009e73", marker="D"),
+    "zero3": StrategyLook(colour="#c46a9d", marker="v"),
+}
+_OTHER_COLOURS = ("#b98000", "#7f7f7f", "#8c6bb1", "#a0693c", "#5b8a00")
+_OTHER_MARKERS = ("P", "X", "h", "p", "<", ">", "8")
+
+# A vendor's first group has its first line, and so on; each vendor keeps its hatch family.
+_LINES: dict[str | None, tuple[tuple[float, ...], ...]] = {
+    "nvidia": ((), (14.0, 2.0), (14.0, 2.0, 3.0, 2.0)),
+    "amd": ((4.0, 2.0), (4.0, 1.5, 1.0, 1.5), (4.0, 1.5, 1.0, 1.5, 1.0, 1.5)),
+    "cpu": ((1.0, 1.5), (1.0, 3.0), (1.0, 1.5, 1.0, 4.0)),
+}
+_OTHER_LINES = ((7.0, 2.0, 1.5, 2.0), (7.0, 2.0, 1.5, 2.0, 1.5, 2.0), (2.5, 2.5))
+_HATCHES: dict[str | None, tuple[str, ...]] = {
+    "nvidia": ("", "\\\\\\", "|||"),
+    "amd": ("////", "////..", "//"),
+    "cpu": ("....", "..", "oo"),
+}
+_OTHER_HATCHES = ("---", "++", "--..")
+
+
+def strategy_look(strategy: str) -> StrategyLook:
+    """An unknown strategy's look depends on its name alone."""
+    known = _STRATEGIES.get(strategy)
+    if known:
+        return known
+    number = crc32(strategy.encode("utf-8", "replace"))
+    colour = _OTHER_COLOURS[number % len(_OTHER_COLOURS)]
+    return StrategyLook(colour=colour, marker=_OTHER_MARKERS[number // 7 % len(_OTHER_MARKERS)])
+
+
+def strategy_order(strategy: str) -> tuple[int, str]:
+    """The known ones first, in the order in which they shard more and more."""
+    names = list(_STRATEGIES)
+    return (names.index(strategy) if strategy in _STRATEGIES else len(names), strategy)
+
+
+def group_looks(groups: Iterable[tuple[str, str | None]]) -> dict[str, GroupLook]:
+    """By group, of (group, vendor). A vendor's groups differ in detail; its first by name looks plain."""
+    looks: dict[str, GroupLook] = {}
+    num_of_vendor: dict[str | None, int] = {}
+    for group, vendor in sorted(set(groups), key=lambda pair: (pair[0], pair[1] or "")):
+        number = num_of_vendor.get(vendor, 0)
+        num_of_vendor[vendor] = number + 1
+        looks[group] = _group_look(vendor, number)
+    return looks
+
+
+def _group_look(vendor: str | None, number: int) -> GroupLook:
+    lines, hatches = _LINES.get(vendor, _OTHER_LINES), _HATCHES.get(vendor, _OTHER_HATCHES)
+    return GroupLook(
+        dashes=lines[number % len(lines)],
+        hatch=hatches[number % len(hatches)],
+        is_filled=vendor != "amd",
+    )

@@ -1,0 +1,183 @@
+"""What is put into a panel: lines with intervals, labels that don't touch, failures, scales."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from reporting.charts import wording
+from reporting.charts.looks import GroupLook, strategy_look
+from reporting.charts.sheet import MUTED, SMALL
+from reporting.charts.svg import INK, SURFACE
+
+# Beyond this range of sizes the small ones would lie on each other.
+_LINEAR_UP_TO = 16
+_MOST_FAILURES = 6
+_LEADER = {"arrowstyle": "-", "linewidth": 0.6, "alpha": 0.45, "shrinkA": 1, "shrinkB": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A number with its interval; ``low`` and ``high`` equal ``middle`` where there is none."""
+
+    x: float
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    x: float
+    y: float
+    text: str
+    colour: str
+
+
+def draw_line(axes: Axes, points: Sequence[Point], strategy: str, group: GroupLook) -> None:
+    """A strategy's line on a group; a single point has only its marker."""
+    look = strategy_look(strategy)
+    axes.plot(
+        [point.x for point in points],
+        [point.middle for point in points],
+        color=look.colour,
+        marker=look.marker,
+        linestyle=(0, group.dashes) if group.dashes else "-",
+        markerfacecolor=look.colour if group.is_filled else SURFACE,
+        markeredgewidth=1.2,
+        clip_on=False,
+        zorder=3,
+    )
+    draw_intervals(axes, points, look.colour)
+
+
+def draw_intervals(axes: Axes, points: Iterable[Point], colour: str) -> None:
+    for point in points:
+        if point.high > point.low:
+            axes.plot([point.x, point.x], [point.low, point.high], color=colour, linewidth=1.1, zorder=2.5)
+            axes.plot(
+                [point.x] * 2, [point.low, point.high], color=colour, marker="_", linestyle="", markersize=6
+            )
+
+
+def label_ends(axes: Axes, labels: Iterable[Label]) -> None:
+    """Right of the panel, in the order of the lines' ends, a line of text apart from each other."""
+    ordered = sorted(labels, key=lambda label: (label.y, label.text))
+    heights = apart([_fraction(axes, label) for label in ordered], _text_height(axes))
+    for label, height in zip(ordered, heights, strict=True):
+        axes.annotate(
+            label.text,
+            (label.x, label.y),
+            xytext=(1.035, height),
+            textcoords="axes fraction",
+            va="center",
+            color=label.colour,
+            fontsize=8,
+            annotation_clip=False,
+            arrowprops=_LEADER | {"color": label.colour},
+        )
+
+
+def apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """Rising numbers moved as far as needed to be ``gap`` apart, within 0 and 1 where they fit."""
+    found: list[float] = []
+    for height in wanted:
+        found.append(max(height, found[-1] + gap) if found else max(height, 0.0))
+    ceiling = 1.0
+    for index in reversed(range(len(found))):
+        found[index] = min(found[index], ceiling)
+        ceiling = found[index] - gap
+    return found
+
+
+def draw_failures(axes: Axes, failed: Iterable[tuple[float, str, str]]) -> None:
+    """An x at the bottom for each (x, strategy, status), those of one place above each other."""
+    height_of: dict[float, int] = {}
+    for x, strategy, status in list(failed)[:_MOST_FAILURES]:
+        level = height_of.get(x, 0)
+        height_of[x] = level + 1
+        colour = strategy_look(strategy).colour
+        y = 0.04 + level * _text_height(axes)
+        place = axes.get_xaxis_transform()
+        axes.plot([x], [y], marker="x", color=colour, markersize=6, markeredgewidth=1.8, transform=place)
+        text = f"{wording.name_of(strategy, 12)}: {wording.name_of(status, 14)}"
+        axes.annotate(
+            text,
+            (x, y),
+            xycoords=place,
+            xytext=(6, 0) if _is_left(axes, x) else (-6, 0),
+            textcoords="offset points",
+            va="center",
+            ha="left" if _is_left(axes, x) else "right",
+            fontsize=SMALL,
+            color=colour,
+        )
+
+
+def scale_sizes(axes: Axes, sizes: Sequence[int]) -> bool:
+    """Numbers of devices along x; whether the axis is logarithmic, because they range far."""
+    is_log = sizes[-1] > _LINEAR_UP_TO * sizes[0]
+    if is_log:
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
+    else:
+        room = 0.06 * max(sizes[-1] - sizes[0], 1)
+        axes.set_xlim(sizes[0] - room, sizes[-1] + room)
+    axes.xaxis.set_major_locator(FixedLocator([float(size) for size in _readable(sizes, is_log)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.tick(value)))
+    axes.set_xlabel("devices")
+    return is_log
+
+
+def scale_values(axes: Axes, low: float, high: float, *, is_log: bool = False) -> None:
+    if is_log:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.tick(value)))
+
+
+def write(axes: Axes, x: float, y: float, text: str, **changes: object) -> None:
+    """Small muted text at a place in fractions of the panel."""
+    settings: dict[str, object] = {"transform": axes.transAxes, "fontsize": SMALL, "color": MUTED}
+    axes.text(x, y, text, **{**settings, **changes})  # type: ignore[arg-type]  # text's settings are many
+
+
+def rule(axes: Axes, y: float) -> None:
+    """A level to compare with."""
+    axes.axhline(y, color=(INK, 0.45), linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
+
+
+def _readable(sizes: Sequence[int], is_log: bool) -> list[int]:
+    """All sizes, or where they would touch, from the largest down those that are far enough apart."""
+    chosen: list[int] = []
+    for size in reversed(sizes):
+        if not chosen or _are_apart(size, chosen[-1], sizes[-1], is_log):
+            chosen.append(size)
+    return chosen
+
+
+def _are_apart(size: int, larger: int, largest: int, is_log: bool) -> bool:
+    return larger >= 1.5 * size if is_log else larger - size >= 0.06 * largest
+
+
+def _fraction(axes: Axes, label: Label) -> float:
+    place = axes.transAxes.inverted().transform(axes.transData.transform((label.x, label.y)))
+    return float(place[1])
+
+
+def _text_height(axes: Axes) -> float:
+    """Of a small line, as a fraction of the panel's height."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None, "a panel is in a figure"
+    inches = axes.get_position().height * figure.get_size_inches()[1]
+    return float(1.45 * SMALL / 72 / inches)
+
+
+def _is_left(axes: Axes, x: float) -> bool:
+    place = axes.transAxes.inverted().transform(axes.transData.transform((x, 1.0)))
+    return float(place[0]) < 0.6

@@ -1,0 +1,65 @@
+"""A chart's SVG made fit to stand inside a page, light or dark, beside other charts. Pure."""
+
+import re
+from html import escape
+
+# Drawn in these, and nothing else is: the page decides what they become.
+INK = "#0a0b0c"
+SURFACE = "#fdfefe"
+
+_PAGE_COLOURS = {INK: "currentColor", SURFACE: "var(--surface, Canvas)"}
+_ID = re.compile(r'\sid="([^"]*)"')
+_REFERENCE = re.compile(r'(url\(#|href="#)([^")]*)')
+_FONT = re.compile(r"font: (?:(\d+|bold) )?([\d.]+)px '[^']*'(?:, [^;\"]*)?")
+_FONTS = "'DejaVu Sans', Verdana, sans-serif"
+
+
+def fit_for_page(drawn: str, *, name: str, label: str, cut_top: float) -> str:
+    """``drawn`` without its first ``cut_top`` points, which hold the title that a page prints itself.
+
+    It scales with its container up to half more than its natural size, inherits the page's ink, and its ids
+    begin with ``name``. ``label`` is what a screen reader says.
+    """
+    body = drawn[drawn.index(">", drawn.index("<svg")) + 1 :]
+    body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r"<defs>\s*</defs>", "", body)
+    body = _FONT.sub(_font, _own_ids(body, name))
+    for drawn_colour, page_colour in _PAGE_COLOURS.items():
+        body = body.replace(drawn_colour, page_colour)
+    return _root(drawn, label, cut_top) + _thin(body)
+
+
+def _root(drawn: str, label: str, cut_top: float) -> str:
+    width, height = _size(drawn)
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'viewBox="0 {cut_top:g} {width:g} {height - cut_top:g}" role="img" aria-label="{escape(label)}" '
+        f'font-family="{_FONTS}" stroke-linejoin="round" '
+        f'style="display: block; width: 100%; height: auto; max-width: {1.5 * width:.0f}px">'
+    )
+
+
+def _size(drawn: str) -> tuple[float, float]:
+    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)
+    assert found, "an SVG that we drew has a viewBox"
+    return float(found[1]), float(found[2])
+
+
+def _own_ids(body: str, name: str) -> str:
+    """Only ids that something points at stay, and no two charts share one."""
+    pointed_at = {found[2] for found in _REFERENCE.finditer(body)}
+    prefix = re.sub(r"[^a-z0-9]+", "-", name)
+    body = _ID.sub(lambda found: f' id="{prefix}-{found[1]}"' if found[1] in pointed_at else "", body)
+    return _REFERENCE.sub(lambda found: f"{found[1]}{prefix}-{found[2]}", body)
+
+
+def _font(found: re.Match[str]) -> str:
+    weight = f"font-weight: {found[1]}; " if found[1] else ""
+    return f"{weight}font-size: {found[2]}px"
+
+
+def _thin(body: str) -> str:
+    """A tenth of a point is finer than anybody sees."""
+    body = re.sub(r"\n\s*", "\n", body)
+    body = re.sub(r' transform="rotate\(-?0 [^"]*"|<g/>\n?| font-family: [^;]*;', "", body)
+    return re.sub(r"(\d+\.\d\d)\d+", r"\1", body)

@@ -1,0 +1,90 @@
+"""Names and numbers as a chart's text: harmless, short, with the unit that fits. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """``size`` is how many base units one of these is."""
+
+    name: str
+    size: float
+
+
+def name_of(text: str, longest: int = 24) -> str:
+    """One printable line of at most ``longest`` characters, and never nothing."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    # Legends leave out what begins with an underscore.
+    line = f"\u2009{line}" if line.startswith("_") else line
+    return (line if len(line) <= longest else f"{line[: longest - 1]}…") or "(no name)"
+
+
+def short(value: float) -> str:
+    """Three digits: ``251k``, ``34.9k``, ``0.842``."""
+    for size, prefix in _PREFIXES:
+        if abs(value) >= 0.9995 * size:
+            return f"{_digits(value / size)}{prefix}"
+    return _digits(value)
+
+
+def tick(value: float) -> str:
+    """As exact as an axis needs: ``252.5k``."""
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size:
+            return f"{value / size:.6g}{prefix}"
+    return f"{value:.6g}"
+
+
+def step_unit(largest_s: float) -> Unit:
+    if largest_s < 1e-3:
+        return Unit("µs", 1e-6)
+    return Unit("ms", 1e-3) if largest_s < 1.0 else Unit("s", 1.0)
+
+
+def elapsed_unit(longest_s: float) -> Unit:
+    if longest_s < 180.0:
+        return Unit("s", 1.0)
+    if longest_s < 3 * 3600.0:
+        return Unit("min", 60.0)
+    return Unit("h", 3600.0) if longest_s < 4 * 86_400.0 else Unit("days", 86_400.0)
+
+
+def duration(seconds: float) -> str:
+    unit = elapsed_unit(seconds)
+    return f"{_digits(seconds / unit.size)} {unit.name}"
+
+
+def runs_per_cell(numbers: Iterable[int]) -> str:
+    """How often each point was measured, and what its bar means."""
+    found = sorted(set(numbers))
+    if not found or found == [1]:
+        return "n = 1 run per cell, so there are no intervals."
+    n = f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    return f"n = {n} runs per cell; medians with 95 % intervals."
+
+
+def listed(names: Iterable[str], most: int = 4) -> str:
+    """``a, b and 3 more``."""
+    found = list(names)
+    shown = ", ".join(name_of(name) for name in found[:most])
+    return shown if len(found) <= most else f"{shown} and {len(found) - most} more"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def is_number(value: float | None) -> bool:
+    return value is not None and isfinite(value)
+
+
+def _digits(value: float) -> str:
+    if value == 0 or not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.3g}"
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    text = f"{value:.{max(0, 3 - whole)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text and abs(value) < 1 else text
