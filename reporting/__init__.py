@@ -1,8 +1,9 @@
 """SEEN: numbers that can be trusted.
 
 Reading order: ``formulas`` (what each number means), ``records`` (what a run leaves behind),
-``redaction`` (what must not be left behind), ``rows`` (the table), ``gathering`` (all of a store),
-``findings`` (what a report says), ``conclusions`` (how the table becomes them), ``tables`` (rows as files), ``publishing`` (a report's files, and copies).
+``redaction`` (what must not be left behind), ``rows`` (the table), ``results`` (a result as a row),
+``gathering`` (all of a store), ``findings`` (what a report says), ``conclusions`` (how the table becomes
+them), ``tables`` (rows as files), ``publishing`` (a report's files, and copies of them).
 
 What a long run records: ``columns`` (every column of every table), ``attempts`` (what is recorded, as data),
 ``recorder`` and its ``outbox`` (in a worker), ``parts`` (the files), ``ledger`` (where the time went).

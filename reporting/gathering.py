@@ -4,17 +4,22 @@ A file that can't be read is named and skipped, never the reason that there is n
 be read is one: ``StoreError``, as half a table would be a wrong one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from checkpointing.store import Missing, Store, is_name
 from reporting.findings import Skipped
-from reporting.records import RecordError, read_record
-from reporting.rows import Row, row_of
+from reporting.importers.stored import FOLDER, read_imported
+from reporting.records import RecordError
+from reporting.results import row_of
+from reporting.rows import Row
 
-_NUM_READERS = 8
+_NUM_READERS = 16
+_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +33,11 @@ class Gathered:
 def gather(store: Store, *, sweeps: Sequence[str] = ()) -> Gathered:
     """Everything, or these sweeps' results alone. Earlier attempts at a run are not read."""
     folders = [f"sweeps/{sweep}" for sweep in sweeps if is_name(sweep)] if sweeps else ["sweeps"]
-    rows, skipped = _read_all(
-        store, (name for folder in folders for name in store.list(folder) if _is_result(name)), _read_result
-    )
+    results = (name for folder in folders for name in store.list(folder) if _is_result(name))
+    rows, skipped = _read_all(store, results, lambda data, name: (row_of(data, name),))
+    if not sweeps:
+        imported, unread = _read_all(store, store.list(FOLDER), read_imported)
+        rows, skipped = rows + imported, skipped + unread
     return Gathered(rows=rows, skipped=skipped)
 
 
@@ -38,31 +45,32 @@ def _is_result(name: str) -> bool:
     return name.endswith("/result.json")
 
 
-def _read_result(data: bytes, name: str) -> tuple[Row, ...]:
-    return (row_of(read_record(data), name),)
-
-
 def _read_all(
     store: Store, names: Iterable[str], read: Callable[[bytes, str], tuple[Row, ...]]
 ) -> tuple[tuple[Row, ...], tuple[Skipped, ...]]:
+    """Threads wait for the store, by turns with what takes a processor's time: together they get in each
+    other's way.
+    """
     rows: list[Row] = []
     skipped: list[Skipped] = []
     with ThreadPoolExecutor(max_workers=_NUM_READERS) as pool:
-        for found in pool.map(partial(_read, store, read), sorted(names)):
-            match found:
-                case Skipped():
-                    skipped.append(found)
-                case _:
-                    rows.extend(found)
+        for turn in _split(sorted(names), _NUM_READERS * _BATCH):
+            for name, data in chain(*list(pool.map(partial(_get, store), _split(turn, _BATCH)))):
+                try:
+                    rows.extend(read(data, name))
+                except RecordError as error:
+                    skipped.append(Skipped(name=name, reason=str(error)))
     return tuple(rows), tuple(skipped)
 
 
-def _read(
-    store: Store, read: Callable[[bytes, str], tuple[Row, ...]], name: str
-) -> tuple[Row, ...] | Skipped:
-    try:
-        return read(store.get(name), name)
-    except RecordError as error:
-        return Skipped(name=name, reason=str(error))
-    except Missing:
-        return Skipped(name=name, reason="deleted while the report was made")
+def _get(store: Store, names: Sequence[str]) -> list[tuple[str, bytes]]:
+    """What was deleted since it was listed is not there, as if it had never been."""
+    found = []
+    for name in names:
+        with suppress(Missing):
+            found.append((name, store.get(name)))
+    return found
+
+
+def _split(names: Sequence[str], count: int) -> Iterator[Sequence[str]]:
+    yield from (names[start : start + count] for start in range(0, len(names), count))

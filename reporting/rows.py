@@ -10,7 +10,7 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
-from reporting.records import RecordError, RunRecord
+from reporting.records import RecordError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,40 +112,22 @@ class Row:
 NAMES = tuple(field.name for field in fields(Row))
 
 
-def row_of(record: RunRecord, source: str) -> Row:
-    """``source`` is the place of the result file in its store. Raises ``RecordError``."""
-    if record.status is None:
-        raise RecordError("not a run's result (without a status)")
-    try:
-        return row_from({**_flat(record), "source": source})
-    except (TypeError, AttributeError, ValueError) as error:
-        raise RecordError(f"not a run's result ({error})") from None
-
-
 def row_from(found: Mapping[str, Any]) -> Row:
     """Raises ``RecordError`` for a value that its column can't hold. NaN, as others write it, is None."""
     values: dict[str, Any] = {}
     for name, value in found.items():
-        if value is None or (isinstance(value, float) and not isfinite(value)):
+        kind = type(value)
+        if value is None or (kind is float and not isfinite(value)):
             continue
-        kind = kind_of(name)
-        if not _fits(value, kind):
-            raise RecordError(f"{name} is {value!r}, expected {kind.__name__}")
-        values[name] = float(value) if kind is float else value
+        if kind not in _ALLOWED[name] or (kind is tuple and not {*map(type, value)} <= _ELEMENTS[name]):
+            raise RecordError(f"{name} is {value!r:.60}, expected {_KINDS[name].__name__}")
+        values[name] = value
     return Row(**values)
 
 
 def kind_of(name: str) -> type:
     """The class of a column's values, besides None."""
     return _KINDS[name]
-
-
-def _fits(value: Any, kind: type) -> bool:
-    if kind is tuple:
-        return isinstance(value, tuple)
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
 
 
 def _kind(annotation: Any) -> type:
@@ -156,100 +138,12 @@ def _kind(annotation: Any) -> type:
     return kind
 
 
+def _elements(annotation: Any) -> frozenset[type]:
+    """What may be in a tuple; whole numbers may stand for others."""
+    kind = get_origin(get_args(annotation)[0]) or get_args(annotation)[0]
+    return frozenset({kind, int}) if kind is float else frozenset({kind})
+
+
 _KINDS = {field.name: _kind(field.type) for field in fields(Row)}
-# Columns of the same name in a result; all others come from its sections.
-_PLAIN = tuple(name for name in NAMES if name in {field.name for field in fields(RunRecord)})
-
-
-def _flat(record: RunRecord) -> dict[str, Any]:
-    found: dict[str, Any] = {name: getattr(record, name) for name in _PLAIN}
-    if record.error:
-        found["error_reason"] = record.error.reason
-        found["error_phase"] = record.error.phase
-        found["error_log_tail"] = record.error.log_tail
-    found |= _of_config(record) | _of_performance(record) | _of_memory(record) | _of_losses(record)
-    found |= _of_ranks(record) | _of_environment(record)
-    found["metrics"] = _pairs(record.metrics)
-    return found
-
-
-def _of_config(record: RunRecord) -> dict[str, Any]:
-    config = record.training_config
-    return {
-        "parameters": config.parameters,
-        "tokens_per_step": config.tokens_per_step,
-        "seed": config.seed,
-        "sync": config.sync,
-        "isolation": config.isolation,
-        "optimizer": _pairs(config.optimizer),
-    }
-
-
-def _of_performance(record: RunRecord) -> dict[str, Any]:
-    found = record.performance_metrics
-    if found is None:
-        return {}
-    return {
-        "window_sec": found.window_sec,
-        "step_time_p50_sec": found.p50_sec,
-        "step_time_p90_sec": found.p90_sec,
-        "step_time_p95_sec": found.p95_sec,
-        "step_time_p99_sec": found.p99_sec,
-        "step_time_min_sec": found.min_sec,
-        "step_time_max_sec": found.max_sec,
-        "step_time_cv": found.cv,
-        "micro_step_time_sec": found.micro_step_time_sec,
-        "tokens_per_sec_per_device": found.tokens_per_sec_per_device,
-        "setup_sec": found.setup_sec,
-        "warmup_sec": found.warmup_sec,
-    }
-
-
-def _of_memory(record: RunRecord) -> dict[str, Any]:
-    found = record.memory_metrics
-    if found is None:
-        return {}
-    return {field.name: getattr(found, field.name) for field in fields(found)}
-
-
-def _of_losses(record: RunRecord) -> dict[str, Any]:
-    found = record.loss_metrics
-    if found is None:
-        return {}
-    return {f"loss_{field.name}": getattr(found, field.name) for field in fields(found)}
-
-
-def _of_ranks(record: RunRecord) -> dict[str, Any]:
-    found = record.per_rank
-    if found is None:
-        return {}
-    return {
-        "nodes": tuple(dict.fromkeys(found.node)),
-        "rank_total_sec_max": max(found.total_sec, default=None),
-        "rank_total_sec_min": min(found.total_sec, default=None),
-    }
-
-
-def _of_environment(record: RunRecord) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if record.gpu_info:
-        found |= {
-            "device_name": record.gpu_info.name,
-            "device_count": record.gpu_info.count,
-            "driver": record.gpu_info.driver,
-        }
-    if environment := record.environment:
-        found |= {
-            "python": environment.python,
-            "torch": environment.torch,
-            "collectives": environment.collectives,
-            "packages": _pairs(environment.packages),
-            "variables": _pairs(environment.variables),
-            "commit": environment.commit,
-            "source_digest": environment.source_digest,
-        }
-    return found
-
-
-def _pairs(found: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(found.items()))
+_ALLOWED = {name: frozenset({float, int} if kind is float else {kind}) for name, kind in _KINDS.items()}
+_ELEMENTS = {field.name: _elements(field.type) for field in fields(Row) if _KINDS[field.name] is tuple}

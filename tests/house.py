@@ -42,6 +42,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "psutil": ("cluster.machine",),
     "pynvml": ("cluster.machine", "cluster.telemetry", "jobs.training.environment"),
     "numpy": ("reporting.statistics", "reporting.charts", "jobs.training.randomness"),
+    "orjson": ("reporting.results",),
     "pyarrow": ("reporting.tables", "reporting.parts"),
     "matplotlib": ("reporting.charts",),
     "openpyxl": ("reporting.importers",),

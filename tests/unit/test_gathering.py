@@ -8,6 +8,8 @@ import pytest
 
 from checkpointing.store import MemoryStore, Unavailable
 from reporting.gathering import gather
+from reporting.importers.stored import file_of
+from reporting.rows import Row
 from tests.unit.builders import measurement, record, run_of, sweep
 
 PLACE = "sweeps/trial/runs/a/result.json"
@@ -74,6 +76,8 @@ def test_a_row_says_what_the_sections_of_the_result_say() -> None:
         (result(world_size=[2]), "world_size is (2,), expected int"),
         (result(status=None), "without a status"),
         (result(simulated=1), "simulated is 1, expected bool"),
+        (result(raw_step_times=[0.1, "x"]), "raw_step_times is (0.1, 'x'), expected tuple"),
+        (result(environment={"packages": ["torch"]}), "packages is ('torch',), expected tuple"),
         (result(per_rank="none"), "not a run's result"),
     ],
 )
@@ -100,6 +104,19 @@ def test_a_number_that_is_none_is_null() -> None:
     assert row.mean_loss is None
 
 
+def test_what_was_imported_stands_behind_what_was_measured() -> None:
+    store = store_of(a=result())
+    name, data = file_of([Row(source="old.csv", strategy="ddp", imported=True)], "old")
+    store.put(name, data)
+    store.put("imports/broken.json", b"{")
+
+    found = gather(store)
+
+    assert [row.source for row in found.rows] == [PLACE, f"{name}#old.csv"]
+    assert [skipped.name for skipped in found.skipped] == ["imports/broken.json"]
+    assert gather(store, sweeps=["trial"]).rows == found.rows[:1]
+
+
 class Vanishing(MemoryStore):
     """Its objects are listed; reading the second one asks ``then``."""
 
@@ -113,7 +130,7 @@ class Vanishing(MemoryStore):
         return super().get(name)
 
 
-def test_a_result_that_is_deleted_meanwhile_is_named() -> None:
+def test_a_result_that_is_deleted_meanwhile_is_not_there() -> None:
     def delete(name: str) -> None:
         store.delete(name)
 
@@ -123,8 +140,8 @@ def test_a_result_that_is_deleted_meanwhile_is_named() -> None:
 
     found = gather(store)
 
-    assert len(found.rows) == 1
-    assert found.skipped[0].reason == "deleted while the report was made"
+    assert [row.source for row in found.rows] == [PLACE]
+    assert found.skipped == ()
 
 
 def test_a_store_that_vanishes_mid_way_is_no_small_report() -> None:
