@@ -9,4 +9,8 @@ What a long run records: ``columns`` (every column of every table), ``attempts``
 ``recorder`` and its ``outbox`` (in a worker), ``parts`` (the files), ``ledger`` (where the time went).
 Older results of other tools come in through ``importers``,
 ``charts`` (findings as pictures).
+
+What people read: ``words`` (numbers and names), ``selection`` (what is shown where not everything fits),
+``setups`` (machines side by side), ``patterns`` (what each strategy is good for), ``method`` (what numbers
+mean), ``markdown`` and ``page`` (both reports).
 """

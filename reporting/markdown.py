@@ -1,0 +1,307 @@
+"""``report.md``: the short answer for a pull request, everything else folded away. Pure.
+
+GitHub's Markdown; pictures are named by their place beside the file.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from reporting.findings import Advice, CellSummary, Chart, Check, Comparison, Findings, LongRun
+from reporting.method import DEFINITIONS, how_to_repeat
+from reporting.patterns import Pattern, patterns
+from reporting.selection import (
+    Failure,
+    Origins,
+    cells_shown,
+    checks_shown,
+    comparisons_shown,
+    failures,
+    origins,
+)
+from reporting.setups import Fact, facts, groups_of
+from reporting.words import (
+    THIN,
+    clean,
+    count,
+    counted,
+    duration,
+    estimate,
+    fraction,
+    gigabytes,
+    interval,
+    middle,
+    moment,
+    number,
+    percent,
+    probability,
+    short,
+    times,
+)
+
+_MOST_COMPARISONS = 20
+_MOST_CELLS = 100
+_MOST = 40
+_MOST_CHECKS = 10
+_MOST_LINES = 20
+_NUM_OPEN_CHARTS = 1
+# Also what would begin a list; an at sign would call somebody.
+_SPECIAL = re.compile(r"[\\`*_\[\]#|~$@]|^[-+]|(?<=^\d)[.)]|(?<=^\d\d)[.)]")
+
+
+def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
+    """Shows ``plots/<name>.png`` of each chart. The same findings give the same text."""
+    pictures = [_picture(chart) for chart in charts]
+    parts = (
+        *_summary(findings),
+        *_answer(findings),
+        *_comparisons(findings),
+        *_advice(findings.advice),
+        *_attention(findings),
+        *pictures[:_NUM_OPEN_CHARTS],
+        *_folded("More charts", pictures[_NUM_OPEN_CHARTS:]),
+        *_folded(counted(len(findings.cells), "cell"), _cells(findings)),
+        *_folded("What each strategy is good for", _patterns(patterns(findings.cells))),
+        *_folded("Hardware and software", _machines(findings)),
+        *_folded(counted(len(findings.runs), "long run"), _runs(findings.runs)),
+        *_folded("Failures", _failures(failures(findings.cells))),
+        *_folded(f"{counted(len(findings.skipped), 'file')} skipped", _skipped(findings)),
+        *_folded(
+            "What the numbers mean",
+            [_items(f"**{term}**: {plain(text, 2000)}" for term, text in DEFINITIONS)],
+        ),
+        *_folded("How to repeat it", _commands(findings)),
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def plain(text: str | None, length: int = 100) -> str:
+    """Text that Markdown leaves alone: no markup, no HTML, no end of a table's cell, and nobody is called."""
+    safe = escape(short(text, length).replace(THIN, " "), quote=False)
+    return _SPECIAL.sub(lambda found: "&#64;" if found[0] == "@" else f"\\{found[0]}", safe)
+
+
+def _summary(findings: Findings) -> Iterator[str]:
+    num_ok = sum(row.status == "ok" for row in findings.rows)
+    said = [
+        f"{counted(len(findings.rows), 'run')}, {num_ok:,} of them ok",
+        counted(len(findings.cells), "cell"),
+        counted(len(groups_of(findings.rows)), "group"),
+        f"newest result {plain(moment(findings.newest_at))}",
+        f"store {plain(findings.store, 200)}",
+    ]
+    yield f"# {plain(findings.name, 200)}"
+    yield f"{' · '.join(said)} · [index.html](index.html) · [metrics.csv](metrics.csv)"
+
+
+def _answer(findings: Findings) -> Iterator[str]:
+    sentences = [plain(sentence, 600) for sentence in findings.answer if sentence.strip()]
+    yield f"**{sentences[0]}**" if sentences else "**There are no results to answer from yet.**"
+    if sentences[1:]:
+        yield _items(sentences[1:])
+
+
+def _comparisons(findings: Findings) -> Iterator[str]:
+    if not findings.comparisons:
+        return
+    shown, known = comparisons_shown(findings, _MOST_COMPARISONS), origins(findings)
+    verdicts = Counter(found.verdict for found in findings.comparisons)
+    yield "## Group against group"
+    yield ", ".join(f"{num:,} {verdict}" for verdict, num in verdicts.items()) + "."
+    heads = ("measured on both sides", "baseline → other", "verdict", "ratio [95 %]", "n", "p")
+    yield _table(heads, "lllrrr", [_comparison(found, known) for found in shown])
+    yield from _rest(len(shown), len(findings.comparisons), "comparison")
+    if names := sorted({one.what for found in findings.comparisons for one in found.differences}):
+        listed = ", ".join(plain(name, 40) for name in names[:_MOST_CHECKS])
+        more = f" and {len(names) - _MOST_CHECKS:,} more" if len(names) > _MOST_CHECKS else ""
+        yield f"Between the sides these differ as well, and may be the reason: {listed}{more}."
+
+
+def _comparison(found: Comparison, known: Origins) -> list[str]:
+    sides = (
+        f"{plain(group, 40)}{_origin(known.get((group, found.subject), ()))}"
+        for group in (found.baseline, found.other)
+    )
+    return [
+        plain(str(found.subject)),
+        " → ".join(sides),
+        f"**{found.verdict}**" if found.verdict in ("faster", "slower") else found.verdict,
+        f"{times(found.ratio)} {_raw(interval(found.low, found.high, 4))}".strip(),
+        f"{found.num_baseline} + {found.num_other}",
+        plain(probability(found.p_adjusted)),
+    ]
+
+
+def _advice(advice: Sequence[Advice]) -> Iterator[str]:
+    if advice:
+        yield "## Best strategy per goal"
+        yield _items(f"**{one.goal}**: {plain(one.sentence, 400)}" for one in advice[:_MOST])
+        yield from _rest(min(_MOST, len(advice)), len(advice), "recommendation")
+
+
+def _attention(findings: Findings) -> Iterator[str]:
+    """Only what isn't well; how much is well is a number."""
+    found = [check for check in findings.checks if check.level in ("failed", "warning")]
+    if not findings.checks:
+        return
+    levels = Counter(check.level for check in findings.checks)
+    yield "## Checks"
+    yield ", ".join(f"{levels[level]:,} {level}" for level in ("failed", "warning", "unknown", "ok")) + "."
+    shown = [check for check in checks_shown(findings, _MOST_CHECKS) if check in found]
+    if shown:
+        yield _items(map(_check, shown))
+    yield from _rest(len(shown), len(found), "check")
+
+
+def _check(check: Check) -> str:
+    said = f"**{check.level}**: {plain(check.name)}, {plain(check.subject)}: {plain(check.found, 300)}."
+    return f"{said} {plain(check.advice, 300)}" if check.advice else said
+
+
+def _picture(chart: Chart) -> str:
+    image = f"![{plain(chart.alt, 600)}](plots/{chart.name}.png)"
+    return f"{image}\n\n**{plain(chart.title)}**: {plain(chart.caption, 600)}"
+
+
+def _cells(findings: Findings) -> Iterator[str]:
+    heads = ("group", "cell", "status", "tokens/s [95 %]", "n", "CV", "step, s", "memory", "scaling", "MFU")
+    shown = cells_shown(findings, _MOST_CELLS)
+    if shown:
+        yield _table(heads, "lllrrrrrrr", map(_cell, shown))
+        yield from _rest(len(shown), len(findings.cells), "cell")
+
+
+def _cell(cell: CellSummary) -> list[str]:
+    speed = cell.tokens_per_sec
+    flags = [flag for flag in cell.flags if flag not in ("simulated", "imported")]
+    if cell.num_failed and cell.status == "ok":
+        flags.append(f"{cell.num_failed} failed")
+    return [
+        f"{plain(cell.group, 40)}{_origin(cell.flags)}",
+        plain(str(cell.subject)),
+        plain(", ".join((cell.status, *flags))),
+        _raw(estimate(speed)),
+        str(speed.num_runs if speed else 0),
+        _raw(fraction(speed.cv if speed else None)),
+        _raw(number(middle(cell.step_time_sec))),
+        _raw(gigabytes(cell.peak_vram_gb)),
+        _raw(percent(cell.scaling_efficiency_pct)),
+        _raw(fraction(cell.mfu)),
+    ]
+
+
+def _patterns(found: Sequence[Pattern]) -> Iterator[str]:
+    if found:
+        heads = ("group", "cell", "pattern", "tokens/s", "memory", "what it means")
+        yield _table(heads, "lllrrl", map(_pattern, found[:_MOST]))
+        yield from _rest(min(_MOST, len(found)), len(found), "pattern")
+
+
+def _pattern(found: Pattern) -> list[str]:
+    cell = found.cell
+    return [
+        f"{plain(cell.group, 40)}{_origin(cell.flags)}",
+        plain(str(cell.subject)),
+        found.name,
+        _raw(number(middle(cell.tokens_per_sec))),
+        _raw(gigabytes(cell.peak_vram_gb)),
+        plain(found.advice, 400),
+    ]
+
+
+def _machines(findings: Findings) -> Iterator[str]:
+    groups, found = groups_of(findings.rows)[:_MOST_CHECKS], facts(findings.rows)
+    if found:
+        shown = [fact for fact in found if fact.differs or fact.kind in ("hardware", "software")][:_MOST]
+        heads = ("", *(plain(group, 40) for group in groups), "differs")
+        yield _table(heads, "l" * len(heads), [_fact(fact, len(groups)) for fact in shown])
+        yield from _rest(len(shown), len(found), "fact")
+
+
+def _fact(fact: Fact, num_groups: int) -> list[str]:
+    return [plain(fact.name), *map(plain, fact.values[:num_groups]), "**differs**" if fact.differs else ""]
+
+
+def _runs(runs: Sequence[LongRun]) -> Iterator[str]:
+    if runs:
+        heads = ("run", "what", "steps", "done again", "tokens/s", "wall time", "goodput", "incidents")
+        yield _table(heads, "llrrrrrr", map(_run, runs[:_MOST]))
+        yield from _rest(min(_MOST, len(runs)), len(runs), "run")
+
+
+def _run(run: LongRun) -> list[str]:
+    return [
+        plain(run.name),
+        plain(f"{run.model} {run.strategy} x{run.world_size} on {run.group}"),
+        count(run.num_steps),
+        count(run.num_superseded),
+        number(run.tokens_per_sec),
+        _raw(duration(run.wall_sec)),
+        _raw(fraction(run.goodput)),
+        f"{len(run.incidents):,}",
+    ]
+
+
+def _failures(found: Sequence[Failure]) -> Iterator[str]:
+    for failure in found[:_MOST]:
+        yield _failure(failure)
+    yield from _rest(min(_MOST, len(found)), len(found), "failure")
+
+
+def _failure(failure: Failure) -> str:
+    cell, where = failure.cell, f" in {plain(failure.phase, 40)}" if failure.phase else ""
+    said = (
+        f"**{plain(failure.status, 40)}**{where}, {failure.num_runs} of {counted(len(cell.rows), 'run')}: "
+        f"{plain(cell.group, 40)}{_origin(cell.flags)} {plain(str(cell.subject))}. "
+        f"{plain(failure.reason, 400)}"
+    )
+    log = "\n".join(escape(clean(line[:300]).replace("\n", " ")) for line in failure.log_tail[-_MOST_LINES:])
+    return f"{said}\n\n<pre>\n{log}\n</pre>" if log.strip() else said
+
+
+def _skipped(findings: Findings) -> Iterator[str]:
+    shown = findings.skipped[:_MOST]
+    if shown:
+        yield _items(f"{plain(one.name, 200)}: {plain(one.reason, 300)}" for one in shown)
+        yield from _rest(len(shown), len(findings.skipped), "file")
+
+
+def _commands(findings: Findings) -> Iterator[str]:
+    for command in how_to_repeat(findings):
+        yield f"{plain(command.purpose, 300)}:\n\n<pre>\n{escape(clean(command.line))}\n</pre>"
+
+
+def _folded(summary: str, parts: Iterable[str]) -> Iterator[str]:
+    """Nothing if there are no parts. Without the blank lines GitHub would show their markup as it is."""
+    found = list(parts)
+    if found:
+        yield f"<details>\n<summary>{summary}</summary>"
+        yield from found
+        yield "</details>"
+
+
+def _table(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> str:
+    """``sides`` has a letter for each column: l or r."""
+    rule = ["--:" if side == "r" else ":--" for side in sides]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *rows))
+
+
+def _items(items: Iterable[str]) -> str:
+    return "\n".join(f"- {item}" for item in items)
+
+
+def _rest(shown: int, there: int, noun: str) -> Iterator[str]:
+    if shown < there:
+        yield f"{shown:,} of {counted(there, noun)} are shown; metrics.csv and index.html have more."
+
+
+def _origin(flags: Iterable[str]) -> str:
+    """Numbers that nobody measured here always say so."""
+    found = [flag for flag in ("simulated", "imported") if flag in set(flags)]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _raw(number_text: str) -> str:
+    """Our own number: brackets mean nothing there, and a thin space is wider than it looks in plain text."""
+    return number_text.replace(THIN, " ")

@@ -1,0 +1,11 @@
+"""One self-contained HTML file that says what findings say: no network, no third party.
+
+Reading order: ``markup`` (the only place where text becomes HTML), ``pieces`` (section, table, chip: what
+sections are made of), ``document`` (the page from top to bottom), then its sections in their order:
+``answers``, ``goals``, ``machines``, ``measured``, ``pictures``, ``troubles``, ``trainings``, ``explained``.
+``style.css`` and ``tables.js`` go into the page as they are.
+"""
+
+from reporting.page.document import index_html
+
+__all__ = ["index_html"]

@@ -1,0 +1,139 @@
+"""The first thing to read: the answer, and each comparison that it rests on. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from reporting.findings import Comparison, Findings, Verdict
+from reporting.page.markup import NOTHING, Markup, element, together
+from reporting.page.pieces import (
+    Cell,
+    Column,
+    Table,
+    bullets,
+    chip,
+    details,
+    left_out,
+    note,
+    numeric,
+    origin_chips,
+    section,
+    table,
+)
+from reporting.selection import Origins, comparisons_shown, origins
+from reporting.words import counted, interval, is_known, number, probability, short, times, winner
+
+MOST_COMPARISONS = 150
+_MOST_DIFFERENCES = 40
+_TONES: Mapping[Verdict, str] = {
+    "faster": "good",
+    "slower": "bad",
+    "equivalent": "calm",
+    "inconclusive": "open",
+    "too few repeats": "open",
+}
+_COLUMNS = (
+    Column(title="Measured on both sides"),
+    Column(title="Baseline → other"),
+    Column(title="Verdict"),
+    Column(title="Winner"),
+    Column(title="Ratio [95 %]", is_number=True, hint="tokens/s of the other over the baseline's"),
+    Column(title="n", is_number=True, hint="runs of the baseline + runs of the other"),
+    Column(title="p", is_number=True, hint="exact Mann-Whitney, adjusted for the number of comparisons"),
+    Column(title="Cliff's δ", is_number=True, hint="1: the other is always faster, -1: always slower"),
+    Column(title="What else differed"),
+)
+
+
+def answer(findings: Findings) -> Markup:
+    sentences = [sentence for sentence in findings.answer if sentence.strip()]
+    if not sentences:
+        return section("answer", "Answer", element("p", "There are no results to answer from yet."))
+    first, *others = sentences
+    return section("answer", "Answer", element("p", first, class_="lead"), bullets(others, "plain"))
+
+
+def comparisons(findings: Findings) -> Markup:
+    if not findings.comparisons:
+        return NOTHING
+    shown = comparisons_shown(findings, MOST_COMPARISONS)
+    known, reach = origins(findings), _reach(shown)
+    caption = "Throughput of one group against another, each on the same model, strategy and sizes"
+    found = Table(
+        label="comparison-table",
+        caption=caption,
+        columns=_COLUMNS,
+        rows=[_row(comparison, known, reach) for comparison in shown],
+    )
+    where = "those that say who is faster come first, the others follow from metrics.csv"
+    return section(
+        "comparisons",
+        "Group against group",
+        _tally(findings),
+        left_out(len(shown), len(findings.comparisons), "comparison", where),
+        table(found),
+        note("The verdict is the interval's. What else differed is not accounted for: it may be the reason."),
+    )
+
+
+def _tally(findings: Findings) -> Markup:
+    found = Counter(comparison.verdict for comparison in findings.comparisons)
+    counts = (
+        together((chip(f"{found[verdict]:,} {verdict}", tone), " "))
+        for verdict, tone in _TONES.items()
+        if found[verdict]
+    )
+    return element("p", f"Of {counted(len(findings.comparisons), 'comparison')}: ", *counts)
+
+
+def _row(found: Comparison, known: Origins, reach: float) -> list[Cell]:
+    return [
+        Cell(element("span", short(str(found.subject)), class_="setting")),
+        Cell(_sides(found, known)),
+        Cell(chip(found.verdict, _TONES[found.verdict])),
+        Cell(winner(found) if found.verdict in ("faster", "slower") else "nobody"),
+        Cell(together((_ratio(found), _bar(found, reach))), found.ratio),
+        numeric(f"{found.num_baseline} + {found.num_other}", min(found.num_baseline, found.num_other)),
+        numeric(probability(found.p_adjusted), found.p_adjusted),
+        numeric(number(found.cliffs_delta, 2), found.cliffs_delta),
+        Cell(_differences(found)),
+    ]
+
+
+def _sides(found: Comparison, known: Origins) -> Markup:
+    """What both sides are is said once."""
+    baseline, other = (
+        known.get((group, found.subject), frozenset()) for group in (found.baseline, found.other)
+    )
+    names = short(found.baseline, 60), short(found.other, 60)
+    if baseline == other:
+        return together((f"{names[0]} → {names[1]}", origin_chips(other)))
+    return together((names[0], origin_chips(baseline), " → ", names[1], origin_chips(other)))
+
+
+def _ratio(found: Comparison) -> Markup:
+    return together((times(found.ratio), " ", element("small", interval(found.low, found.high, 4))))
+
+
+def _reach(shown: Sequence[Comparison]) -> float:
+    """How far from 1 the ratios' lines reach, so that all of them can be compared by eye."""
+    bounds = [bound for found in shown for bound in (found.low, found.high) if is_known(bound)]
+    return min(1.0, max((abs(bound - 1) for bound in bounds), default=0.05))
+
+
+def _bar(found: Comparison, reach: float) -> Markup:
+    """The interval on a line with 1 in its middle."""
+    if not is_known(found.low) or not is_known(found.high):
+        return NOTHING
+    low, high = (50 + 50 * min(1.0, max(-1.0, (bound - 1) / reach)) for bound in (found.low, found.high))
+    mark = f"left:{low:.1f}%;width:{max(high - low, 2):.1f}%"
+    return element("span", element("i", style=mark), class_="interval", aria_hidden="true")
+
+
+def _differences(found: Comparison) -> Markup | str:
+    if not found.differences:
+        return "nothing that was recorded"
+    shown = found.differences[:_MOST_DIFFERENCES]
+    items = [f"{short(one.what)}: {short(one.baseline)} → {short(one.other)}" for one in shown]
+    if len(found.differences) > len(shown):
+        items.append(f"and {len(found.differences) - len(shown):,} more")
+    return details(counted(len(found.differences), "difference"), bullets(items))

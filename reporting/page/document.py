@@ -1,0 +1,114 @@
+"""The page from top to bottom. Pure."""
+
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from reporting.findings import Chart, Findings
+from reporting.page.answers import answer, comparisons
+from reporting.page.explained import method, repeat
+from reporting.page.goals import goals
+from reporting.page.machines import machines
+from reporting.page.markup import Markup, element, together, void
+from reporting.page.measured import cells
+from reporting.page.pictures import pictures
+from reporting.page.pieces import origin_chips
+from reporting.page.trainings import trainings
+from reporting.page.troubles import checks, failed, skipped
+from reporting.words import counted, moment, short
+
+_HERE = Path(__file__).parent
+
+
+def index_html(findings: Findings, charts: Sequence[Chart]) -> str:
+    """One file that needs no other, below 5 MB. The same findings give the same bytes."""
+    sections = _sections(findings, charts)
+    page = element("html", _head(findings), _body(findings, sections), lang="en")
+    return f"<!doctype html>\n{page.text}\n"
+
+
+def _sections(findings: Findings, charts: Sequence[Chart]) -> list[tuple[str, str, Markup]]:
+    """Anchor, name in the list of contents, content; those that have nothing to say are left out."""
+    found = [
+        ("answer", "Answer", answer(findings)),
+        ("comparisons", "Comparisons", comparisons(findings)),
+        ("goals", "Strategies", goals(findings)),
+        ("machines", "Machines", machines(findings)),
+        ("cells", "Cells", cells(findings)),
+        ("charts", "Charts", pictures(charts)),
+        ("checks", "Checks", checks(findings)),
+        ("failures", "Failures", failed(findings)),
+        ("runs", "Long runs", trainings(findings)),
+        ("skipped", "Skipped files", skipped(findings)),
+        ("method", "Method", method()),
+        ("repeat", "Repeat it", repeat(findings)),
+    ]
+    return [section for section in found if section[2].text]
+
+
+def _head(findings: Findings) -> Markup:
+    script = _script()
+    return element(
+        "head",
+        void("meta", charset="utf-8"),
+        void("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
+        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        void("meta", name="color-scheme", content="light dark"),
+        element("title", f"{short(findings.name)} – Longhaul report"),
+        element("style", Markup((_HERE / "style.css").read_text())),
+    )
+
+
+def _body(findings: Findings, sections: Iterable[tuple[str, str, Markup]]) -> Markup:
+    found = list(sections)
+    contents = [element("li", element("a", title, href=f"#{name}")) for name, title, _ in found]
+    return element(
+        "body",
+        element("a", "Skip to the answer", href="#answer", class_="skip"),
+        _header(findings),
+        element("nav", element("ul", *contents), aria_label="Contents"),
+        element("main", *(content for _, _, content in found)),
+        _footer(),
+        element("script", Markup(_script())),
+    )
+
+
+def _header(findings: Findings) -> Markup:
+    flags = [
+        *(["simulated"] if any(row.simulated for row in findings.rows) else []),
+        *(["imported"] if any(row.imported for row in findings.rows) else []),
+    ]
+    num_ok = sum(row.status == "ok" for row in findings.rows)
+    facts = (
+        f"{counted(len(findings.rows), 'run')}, {num_ok:,} of them ok",
+        counted(len(findings.cells), "cell"),
+        counted(len({row.group for row in findings.rows}), "group"),
+        f"newest result {moment(findings.newest_at)}",
+        f"store {short(findings.store, 200)}",
+    )
+    items = [element("li", fact) for fact in facts]
+    contains = together(("Contains", origin_chips(flags), " results")) if flags else ""
+    return element(
+        "header",
+        element("p", "Longhaul report", class_="eyebrow"),
+        element("h1", short(findings.name, 200)),
+        element("ul", *items, element("li", contains) if flags else "", class_="facts"),
+    )
+
+
+def _footer() -> Markup:
+    csv, parquet = (element("a", name, href=name) for name in ("metrics.csv", "metrics.parquet"))
+    text = ("Every run with every column lies beside this page: ", csv, " and ", parquet, ".")
+    return element("footer", element("p", *text))
+
+
+def _policy(script: str) -> str:
+    """Nothing is fetched, and no other script runs than the one below, whatever a name contains."""
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+
+
+def _script() -> str:
+    return (_HERE / "tables.js").read_text()

@@ -1,0 +1,36 @@
+"""What the numbers mean, what the columns are called, and how to get it all again. Pure."""
+
+from reporting.columns import TABLES
+from reporting.findings import Findings
+from reporting.method import DEFINITIONS, Command, how_to_repeat
+from reporting.page.markup import Markup, element
+from reporting.page.pieces import Cell, Column, Table, definitions, details, section, table
+
+
+def method() -> Markup:
+    return section("method", "Method", definitions(DEFINITIONS), _glossary())
+
+
+def repeat(findings: Findings) -> Markup:
+    found = [_command(command) for command in how_to_repeat(findings)]
+    return section("repeat", "How to repeat it", element("ol", *found, class_="commands"))
+
+
+def _glossary() -> Markup:
+    rows = [
+        [Cell(element("code", column.name)), Cell(column.unit), Cell(column.meaning)]
+        for column in TABLES["metrics"]
+    ]
+    found = Table(
+        label="glossary-table",
+        caption="One row per run; what isn't known is empty",
+        columns=(Column(title="Column"), Column(title="Unit"), Column(title="Meaning")),
+        rows=rows,
+        is_sortable=False,
+    )
+    return details("The columns of metrics.csv and metrics.parquet", table(found))
+
+
+def _command(command: Command) -> Markup:
+    line = element("pre", element("code", command.line), tabindex=0)
+    return element("li", element("p", command.purpose), line)

@@ -1,0 +1,151 @@
+"""Which strategy to take for which goal, and how to read throughput and memory together. Pure."""
+
+from reporting.findings import Advice, CellSummary, Findings
+from reporting.page.markup import NOTHING, Markup, element, together
+from reporting.page.pieces import (
+    Cell,
+    Column,
+    Table,
+    bullets,
+    chip,
+    left_out,
+    note,
+    numeric,
+    origin_chips,
+    section,
+    table,
+)
+from reporting.patterns import Pattern, patterns
+from reporting.words import estimate, gigabytes, middle, number, short
+
+_MOST_PER_GOAL = 12
+_MOST_PATTERNS = 60
+_MOST_ON_FRONT = 60
+_GOALS = {
+    "throughput": "Most throughput",
+    "memory": "Least memory",
+    "efficiency": "Best efficiency",
+}
+_TONES = {"Beaten on both": "bad", "Fastest and lightest": "good"}
+
+
+def goals(findings: Findings) -> Markup:
+    parts = [_cards(findings), _reading_help(findings), _front(findings)]
+    if not any(part.text for part in parts):
+        return NOTHING
+    return section("goals", "Best strategy per goal", *parts)
+
+
+def _cards(findings: Findings) -> Markup:
+    found = [_card(goal, [one for one in findings.advice if one.goal == goal], findings) for goal in _GOALS]
+    return element("div", *found, class_="cards") if findings.advice else NOTHING
+
+
+def _card(goal: str, found: list[Advice], findings: Findings) -> Markup:
+    flags = {cell.cell_id: cell.flags for cell in findings.cells}
+    items = [
+        together(
+            (
+                element("span", f"{short(one.group, 60)} · {short(one.model, 60)}", class_="label"),
+                origin_chips(flags.get(one.cell_id or "", ())),
+                element("span", one.sentence, class_="says"),
+            )
+        )
+        for one in found[:_MOST_PER_GOAL]
+    ]
+    if not items:
+        return NOTHING
+    rest = left_out(len(items), len(found), "recommendation", "metrics.csv has all cells")
+    return element("div", element("h3", _GOALS[goal]), bullets(items, "plain"), rest, class_="card")
+
+
+def _reading_help(findings: Findings) -> Markup:
+    found = patterns(findings.cells)
+    if not found:
+        return NOTHING
+    shown = found[:_MOST_PATTERNS]
+    columns = (
+        Column(title="Group"),
+        Column(title="Setting"),
+        Column(title="Strategy"),
+        Column(title="Pattern"),
+        Column(title="Tokens/s", is_number=True),
+        Column(title="Memory", is_number=True),
+        Column(title="What it means"),
+    )
+    caption = "Throughput and memory read together, per group and model, where everything else is the same"
+    pattern_table = Table(
+        label="pattern-table", caption=caption, columns=columns, rows=[_pattern(one) for one in shown]
+    )
+    return together(
+        (
+            element("h3", "What each strategy is good for"),
+            table(pattern_table),
+            note(
+                "Medians within 2 % of each other count as equal here; the intervals below are narrower news."
+            ),
+            left_out(len(shown), len(found), "pattern", "metrics.csv has all cells"),
+        )
+    )
+
+
+def _pattern(found: Pattern) -> list[Cell]:
+    cell, subject = found.cell, found.cell.subject
+    speed = middle(cell.tokens_per_sec)
+    setting = f"{short(subject.model, 60)} ×{subject.world_size} S{subject.seq_len} {_batch(cell)}"
+    return [
+        Cell(_group(cell)),
+        Cell(element("span", setting, class_="setting")),
+        Cell(short(subject.strategy, 60)),
+        Cell(chip(found.name, _TONES.get(found.name, "calm"))),
+        numeric(number(speed), speed),
+        numeric(gigabytes(cell.peak_vram_gb), cell.peak_vram_gb),
+        Cell(element("span", found.advice, class_="says")),
+    ]
+
+
+def _front(findings: Findings) -> Markup:
+    cells = [cell for cell in findings.cells if cell.cell_id in findings.pareto]
+    if not cells:
+        return NOTHING
+    columns = (
+        Column(title="Group"),
+        Column(title="Model"),
+        Column(title="Strategy"),
+        Column(title="N", is_number=True, hint="devices"),
+        Column(title="Batch"),
+        Column(title="Tokens/s [95 %]", is_number=True),
+        Column(title="n", is_number=True, hint="runs"),
+        Column(title="Memory", is_number=True),
+    )
+    shown = cells[:_MOST_ON_FRONT]
+    caption = "The Pareto front: no other cell of the group and model is both faster and smaller in memory"
+    front = Table(
+        label="front-table", caption=caption, columns=columns, rows=[_on_front(cell) for cell in shown]
+    )
+    rest = left_out(len(shown), len(cells), "cell", "the others are marked in the chart")
+    return together((element("h3", "Throughput against memory"), table(front), rest))
+
+
+def _on_front(cell: CellSummary) -> list[Cell]:
+    found = cell.tokens_per_sec
+    num_runs = found.num_runs if found else 0
+    return [
+        Cell(_group(cell)),
+        Cell(short(cell.subject.model, 60)),
+        Cell(short(cell.subject.strategy, 60)),
+        numeric(str(cell.subject.world_size), cell.subject.world_size),
+        Cell(_batch(cell)),
+        numeric(estimate(found), middle(found)),
+        numeric(str(num_runs), num_runs),
+        numeric(gigabytes(cell.peak_vram_gb), cell.peak_vram_gb),
+    ]
+
+
+def _group(cell: CellSummary) -> Markup:
+    return together((short(cell.group, 60), origin_chips(cell.flags)))
+
+
+def _batch(cell: CellSummary) -> str:
+    subject = cell.subject
+    return f"b{subject.micro_batch} g{subject.grad_accum} {short(subject.precision, 20)}"

@@ -1,0 +1,120 @@
+"""Every cell as a row of one table that sorts. Pure."""
+
+from reporting.findings import CellSummary, Estimate, Findings
+from reporting.page.markup import NOTHING, Markup, element, together
+from reporting.page.pieces import (
+    Cell,
+    Column,
+    Table,
+    chip,
+    left_out,
+    note,
+    numeric,
+    origin_chips,
+    section,
+    table,
+)
+from reporting.selection import cells_shown
+from reporting.words import fraction, gigabytes, interval, is_known, middle, number, percent, short
+
+MOST_CELLS = 500
+_ORIGINS = ("simulated", "imported")
+_COLUMNS = (
+    Column(title="Group"),
+    Column(title="Model"),
+    Column(title="Strategy"),
+    Column(title="N", is_number=True, hint="torch devices"),
+    Column(title="S", is_number=True, hint="tokens per sequence"),
+    Column(title="b", is_number=True, hint="sequences per device and micro-batch"),
+    Column(title="g", is_number=True, hint="micro-batches per step"),
+    Column(title="Precision"),
+    Column(title="Status"),
+    Column(title="Tokens/s [95 %]", is_number=True, hint="median over runs"),
+    Column(title="CV", is_number=True, hint="coefficient of variation over runs"),
+    Column(title="n", is_number=True, hint="runs that count"),
+    Column(title="Step, s", is_number=True, hint="mean step time, median over runs"),
+    Column(title="Memory", is_number=True, hint="peak allocated, of what the device has"),
+    Column(title="Scaling", is_number=True, hint="per device, against the smallest number of devices"),
+    Column(title="MFU", is_number=True, hint="model FLOP utilisation"),
+    Column(title="H2D, GB/s", is_number=True, hint="host to device, per device"),
+    Column(title="Flags"),
+)
+
+
+def cells(findings: Findings) -> Markup:
+    if not findings.cells:
+        return NOTHING
+    shown = cells_shown(findings, MOST_CELLS)
+    found = Table(
+        label="cell-table",
+        caption="Medians over runs; a cell without a run that went well has no numbers",
+        columns=_COLUMNS,
+        rows=[_row(cell) for cell in shown],
+    )
+    where = "best ones, failed and flagged ones first; all are in metrics.csv"
+    return section(
+        "cells",
+        "All cells",
+        left_out(len(shown), len(findings.cells), "cell", where),
+        table(found),
+        note(
+            "N devices, S tokens per sequence, b sequences per device and micro-batch, g micro-batches per "
+            "step, n runs. What is in brackets is a 95 % interval; “–” is not known."
+        ),
+    )
+
+
+def _row(cell: CellSummary) -> list[Cell]:
+    subject, speed, step = cell.subject, cell.tokens_per_sec, cell.step_time_sec
+    return [
+        Cell(together((short(cell.group, 60), origin_chips(cell.flags)))),
+        Cell(short(subject.model, 60)),
+        Cell(short(subject.strategy, 60)),
+        *(numeric(f"{size}", size) for size in (subject.world_size, subject.seq_len)),
+        *(numeric(f"{size}", size) for size in (subject.micro_batch, subject.grad_accum)),
+        Cell(short(subject.precision, 20)),
+        Cell(_status(cell)),
+        _estimate(speed),
+        _percent(speed.cv if speed else None),
+        numeric(str(speed.num_runs if speed else 0), speed.num_runs if speed else 0),
+        numeric(number(middle(step)), middle(step)),
+        Cell(_memory(cell), cell.peak_vram_gb),
+        numeric(percent(cell.scaling_efficiency_pct), cell.scaling_efficiency_pct),
+        _percent(cell.mfu),
+        numeric(number(cell.h2d_gbps_per_gpu), cell.h2d_gbps_per_gpu),
+        Cell(_flags(cell)),
+    ]
+
+
+def _status(cell: CellSummary) -> Markup:
+    if cell.status != "ok":
+        return chip(short(cell.status, 40), "bad")
+    return chip(f"{cell.num_failed} failed", "open") if cell.num_failed else chip("ok", "quiet")
+
+
+def _estimate(found: Estimate | None) -> Cell:
+    if found is None:
+        return numeric(number(None), None)
+    return numeric(number(found.median), found.median, interval(found.low, found.high))
+
+
+def _percent(value: float | None) -> Cell:
+    return numeric(fraction(value), value)
+
+
+def _memory(cell: CellSummary) -> Markup | str:
+    used, there = cell.peak_vram_gb, cell.device_memory_gb
+    if not is_known(used) or not is_known(there) or there <= 0:
+        return gigabytes(used)
+    filled = f"width:{min(100.0, max(0.0, 100 * used / there)):.0f}%"
+    meter = element("span", element("i", style=filled), class_="meter", aria_hidden="true")
+    return together((gigabytes(used), " ", element("small", f"of {number(there)}"), meter))
+
+
+def _flags(cell: CellSummary) -> Markup:
+    words = [_with_count(flag, cell) for flag in cell.flags if flag not in _ORIGINS]
+    return together(together((chip(short(word, 40), "open"), " ")) for word in words)
+
+
+def _with_count(flag: str, cell: CellSummary) -> str:
+    return f"{flag}: {cell.num_severe_outliers} of {cell.num_steps}" if flag == "outliers" else flag

@@ -1,0 +1,117 @@
+"""What sections are made of: headings with anchors, tables that scroll and sort, chips. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from reporting.page.markup import NOTHING, Content, Markup, element, together
+from reporting.words import counted, is_known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """``hint`` is read out where the title is not enough; ``name`` is the column of metrics.csv."""
+
+    title: str
+    is_number: bool = False
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``order`` is what sorting goes by; without one the text is, and unknown numbers come last."""
+
+    content: Content
+    order: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The first column of each row is its header. ``label`` is unique on the page."""
+
+    label: str
+    caption: Content
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    is_sortable: bool = True
+
+
+def section(name: str, title: str, *content: Content) -> Markup:
+    heading = element("h2", title, id=f"{name}-title")
+    return element("section", heading, *content, id=name, aria_labelledby=f"{name}-title")
+
+
+def table(found: Table) -> Markup:
+    """In a box of its own that scrolls sideways, also from the keyboard."""
+    head = element("tr", *(_head(column) for column in found.columns))
+    body = together(_row(found.columns, row) for row in found.rows)
+    caption = element("caption", found.caption, id=f"{found.label}-caption")
+    whole = element(
+        "table",
+        caption,
+        element("thead", head),
+        element("tbody", body),
+        class_="sortable" if found.is_sortable else None,
+        id=found.label,
+    )
+    return element(
+        "div", whole, class_="scroll", role="region", tabindex=0, aria_labelledby=f"{found.label}-caption"
+    )
+
+
+def _head(column: Column) -> Markup:
+    return element(
+        "th", column.title, scope="col", class_="n" if column.is_number else None, title=column.hint
+    )
+
+
+def _row(columns: Sequence[Column], cells: Sequence[Cell]) -> Markup:
+    found = []
+    for index, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+        order = repr(cell.order) if is_known(cell.order) else None
+        kind = "n" if column.is_number else None
+        name, scope = ("th", "row") if index == 0 else ("td", None)
+        found.append(element(name, cell.content, scope=scope, class_=kind, data_order=order))
+    return element("tr", *found)
+
+
+def numeric(text: str, order: float | None, note: str = "") -> Cell:
+    """``note``, such as an interval, stands smaller behind the number."""
+    if not note:
+        return Cell(text, order)
+    return Cell(together((text, " ", element("small", note))), order)
+
+
+def chip(text: str, tone: str = "plain") -> Markup:
+    return element("span", text, class_=f"chip {tone}")
+
+
+def origin_chips(flags: Iterable[str]) -> Markup:
+    """Numbers that nobody measured here always say so."""
+    return together(
+        together((" ", chip(flag, "origin"))) for flag in ("simulated", "imported") if flag in flags
+    )
+
+
+def details(summary: Content, *content: Content) -> Markup:
+    return element("details", element("summary", summary), *content)
+
+
+def bullets(items: Iterable[Content], kind: str | None = None) -> Markup:
+    found = [element("li", item) for item in items]
+    return element("ul", *found, class_=kind) if found else NOTHING
+
+
+def definitions(pairs: Iterable[tuple[Content, Content]]) -> Markup:
+    found = [element("div", element("dt", term), element("dd", text)) for term, text in pairs]
+    return element("dl", *found)
+
+
+def note(*content: Content) -> Markup:
+    return element("p", *content, class_="note")
+
+
+def left_out(shown: int, there: int, noun: str, where: str) -> Markup:
+    """Nothing where everything is shown."""
+    if shown >= there:
+        return NOTHING
+    return note(f"{shown:,} of {counted(there, noun)} are shown; {where}.")

@@ -1,0 +1,84 @@
+"""Long runs: how much of their time was training, where the rest went, and what happened when. Pure."""
+
+from collections.abc import Mapping
+
+from reporting.findings import Findings, LongRun
+from reporting.ledger import PHASES
+from reporting.page.markup import NOTHING, Markup, element, together
+from reporting.page.pieces import Cell, Column, Table, definitions, left_out, numeric, section, table
+from reporting.words import count, duration, fraction, is_known, number, short
+
+MOST_RUNS = 20
+_MOST_INCIDENTS = 50
+
+
+def trainings(findings: Findings) -> Markup:
+    if not findings.runs:
+        return NOTHING
+    shown = findings.runs[:MOST_RUNS]
+    items = [_run(run, index) for index, run in enumerate(shown)]
+    rest = left_out(len(shown), len(findings.runs), "run", "`longhaul status` shows each")
+    return section("runs", "Long runs", *items, rest)
+
+
+def _run(run: LongRun, index: int) -> Markup:
+    where = f"{short(run.model, 60)} {short(run.strategy, 60)} ×{run.world_size} on {short(run.group, 60)}"
+    facts = (
+        ("What", where),
+        ("Steps that count", count(run.num_steps)),
+        ("Done again", count(run.num_superseded)),
+        ("Tokens/s", number(run.tokens_per_sec)),
+        ("Wall time", duration(run.wall_sec)),
+        ("Goodput", fraction(run.goodput)),
+        ("Last loss", number(_last_known(run), 4)),
+    )
+    parts = (definitions(facts), _ledger(run.phases), _incidents(run, index))
+    return element("article", element("h3", short(run.name)), *parts)
+
+
+def _last_known(run: LongRun) -> float | None:
+    return next((loss for loss in reversed(run.losses) if is_known(loss)), None)
+
+
+def _ledger(phases: Mapping[str, float]) -> Markup:
+    """Where the wall time went, as parts of one bar with the seconds beside it."""
+    known = {name: seconds for name, seconds in phases.items() if is_known(seconds) and seconds > 0}
+    total = sum(known.values())
+    if not total:
+        return NOTHING
+    order = [name for name in PHASES if name in known]
+    order += sorted(set(known).difference(order))
+    bar = [
+        element("i", class_=f"phase-{_tone(name)}", style=f"width:{100 * known[name] / total:.2f}%")
+        for name in order
+    ]
+    legend = [_legend(name, known[name], total) for name in order]
+    whole = element("div", *bar, class_="ledger", aria_hidden="true")
+    return together((whole, element("ul", *legend, class_="legend")))
+
+
+def _legend(name: str, seconds: float, total: float) -> Markup:
+    swatch = element("i", class_=f"phase-{_tone(name)}", aria_hidden="true")
+    share = element("small", f"{duration(seconds)}, {fraction(seconds / total)}")
+    return element("li", swatch, f" {short(name, 40)} ", share, title=PHASES.get(name))
+
+
+def _tone(name: str) -> str:
+    return name.replace(" ", "-") if name in PHASES else "other"
+
+
+def _incidents(run: LongRun, index: int) -> Markup:
+    shown = run.incidents[:_MOST_INCIDENTS]
+    if not shown:
+        return NOTHING
+    found = Table(
+        label=f"incidents-{index}",
+        caption="Incidents, by the time since the run's first start",
+        columns=(Column(title="After", is_number=True), Column(title="Kind"), Column(title="What happened")),
+        rows=[
+            [numeric(duration(at), at), Cell(short(kind, 40)), Cell(short(text, 300))]
+            for at, kind, text in shown
+        ],
+    )
+    rest = left_out(len(shown), len(run.incidents), "incident", "the run's log has all")
+    return together((table(found), rest))

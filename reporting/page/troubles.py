@@ -1,0 +1,107 @@
+"""What wants attention: checks with their advice, failures with their errors, files not read. Pure."""
+
+from reporting.findings import Check, Findings, Skipped
+from reporting.page.markup import NOTHING, Markup, element, together
+from reporting.page.pieces import (
+    Cell,
+    Column,
+    Table,
+    chip,
+    definitions,
+    details,
+    left_out,
+    origin_chips,
+    section,
+    table,
+)
+from reporting.selection import Failure, checks_shown, failures
+from reporting.words import clean, counted, short
+
+MOST_CHECKS = 200
+MOST_FAILURES = 100
+MOST_SKIPPED = 200
+_MOST_LINES = 20
+_TONES = {"ok": "good", "warning": "open", "failed": "bad", "unknown": "plain"}
+
+
+def checks(findings: Findings) -> Markup:
+    if not findings.checks:
+        return NOTHING
+    shown = checks_shown(findings, MOST_CHECKS)
+    columns = (
+        Column(title="Check"),
+        Column(title="Result"),
+        Column(title="Of"),
+        Column(title="Found"),
+        Column(title="What to do"),
+    )
+    found = Table(
+        label="check-table",
+        caption="What was checked, the worst first",
+        columns=columns,
+        rows=[_check(check) for check in shown],
+    )
+    rest = left_out(len(shown), len(findings.checks), "check", "the worst come first")
+    return section("checks", "Checks", table(found), rest)
+
+
+def _check(check: Check) -> list[Cell]:
+    return [
+        Cell(short(check.name)),
+        Cell(chip(check.level, _TONES[check.level])),
+        Cell(short(check.subject)),
+        Cell(element("span", short(check.found, 600), class_="says")),
+        Cell(element("span", short(check.advice, 600) if check.advice else "", class_="says")),
+    ]
+
+
+def failed(findings: Findings) -> Markup:
+    found = failures(findings.cells)
+    if not found:
+        return NOTHING
+    shown = found[:MOST_FAILURES]
+    items = [_failure(failure) for failure in shown]
+    rest = left_out(len(shown), len(found), "failure", "metrics.csv has the others' reasons")
+    return section("failures", "Failures", element("div", *items, class_="failures"), rest)
+
+
+def _failure(failure: Failure) -> Markup:
+    cell = failure.cell
+    title = (
+        chip(short(failure.status, 40), "bad"),
+        " ",
+        f"{short(cell.group, 60)} · {short(str(cell.subject))}",
+        origin_chips(cell.flags),
+    )
+    facts = (
+        ("Reason", short(failure.reason, 600)),
+        ("Phase", short(failure.phase, 60)),
+        ("Runs", f"{failure.num_runs} of {len(cell.rows)}"),
+    )
+    return element("article", element("h3", *title), definitions(facts), _log(failure))
+
+
+def _log(failure: Failure) -> Markup:
+    lines = [line[:300] for line in failure.log_tail[-_MOST_LINES:]]
+    if not lines:
+        return NOTHING
+    text = together(f"{clean(line)}\n" for line in lines)
+    return details(f"Last {counted(len(lines), 'line')} of the log", element("pre", text, tabindex=0))
+
+
+def skipped(findings: Findings) -> Markup:
+    if not findings.skipped:
+        return NOTHING
+    shown = findings.skipped[:MOST_SKIPPED]
+    found = Table(
+        label="skipped-table",
+        caption=f"{counted(len(findings.skipped), 'file')} could not be read and count nowhere",
+        columns=(Column(title="File"), Column(title="Why")),
+        rows=[_skipped(one) for one in shown],
+    )
+    rest = left_out(len(shown), len(findings.skipped), "file", "the report's command names them all")
+    return section("skipped", "Skipped files", table(found), rest)
+
+
+def _skipped(found: Skipped) -> list[Cell]:
+    return [Cell(element("code", short(found.name, 200))), Cell(short(found.reason, 300))]

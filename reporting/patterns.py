@@ -1,0 +1,114 @@
+"""How to read throughput and memory together: what each strategy is good for, by this report's numbers. Pure.
+
+Strategies are compared where everything else is the same. Medians that lie within 2 % count as equal.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from reporting.findings import CellSummary
+from reporting.words import fraction, gigabytes, is_known, middle, percent
+
+_ALIKE = 1.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """``name`` is the pattern, ``advice`` what it means for the one who chooses."""
+
+    cell: CellSummary
+    name: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    cell: CellSummary
+    speed: float
+    memory: float
+
+    @property
+    def strategy(self) -> str:
+        return self.cell.subject.strategy
+
+    def is_faster(self, other: "_Measured") -> bool:
+        return self.speed > _ALIKE * other.speed
+
+    def is_lighter(self, other: "_Measured") -> bool:
+        return _ALIKE * self.memory < other.memory
+
+    def beats(self, other: "_Measured") -> bool:
+        """Better in one and not worse in the other."""
+        if other.is_faster(self) or other.is_lighter(self):
+            return False
+        return self.is_faster(other) or self.is_lighter(other)
+
+
+def patterns(cells: Iterable[CellSummary]) -> tuple[Pattern, ...]:
+    """Of each group and model, those of the setting that most strategies were measured in."""
+    settings: dict[tuple[str, str], dict[object, list[_Measured]]] = {}
+    for found in filter(None, map(_measured, cells)):
+        of_model = settings.setdefault((found.cell.group, found.cell.subject.model), {})
+        setting = (found.cell.sweep, replace(found.cell.subject, strategy=""))
+        of_model.setdefault(setting, []).append(found)
+    return tuple(pattern for of_model in settings.values() for pattern in _of_setting(_fullest(of_model)))
+
+
+def _measured(cell: CellSummary) -> _Measured | None:
+    speed, memory = middle(cell.tokens_per_sec), cell.peak_vram_gb
+    if not is_known(speed) or not is_known(memory) or min(speed, memory) <= 0:
+        return None
+    return _Measured(cell, speed, memory)
+
+
+def _fullest(settings: dict[object, list[_Measured]]) -> list[_Measured]:
+    """With as many strategies, the one on more devices tells more."""
+    return max(settings.values(), key=lambda found: (len(found), found[0].cell.subject.world_size))
+
+
+def _of_setting(found: Sequence[_Measured]) -> list[Pattern]:
+    if len(found) < 2:
+        return []
+    fastest = max(found, key=lambda one: one.speed)
+    lightest = min(found, key=lambda one: one.memory)
+    by_speed = sorted(found, key=lambda one: -one.speed)
+    return [_pattern(one, fastest, lightest, found) for one in by_speed]
+
+
+def _pattern(one: _Measured, fastest: _Measured, lightest: _Measured, found: Sequence[_Measured]) -> Pattern:
+    is_fast, is_light = not fastest.is_faster(one), not lightest.is_lighter(one)
+    cost = fraction(1 - one.speed / fastest.speed)
+    more = fraction(one.memory / lightest.memory - 1)
+    better = next((other for other in found if other.beats(one)), None)
+    if better is not None:
+        name, advice = (
+            "Beaten on both",
+            f"{better.strategy} is as good or better in both: no reason to take it",
+        )
+    elif is_fast and is_light:
+        name, advice = "Fastest and lightest", "nothing to weigh up: take it"
+    elif is_fast:
+        name = "High throughput, high memory"
+        advice = f"needs {more} more memory than {lightest.strategy}: take it while the model fits"
+    elif is_light:
+        name = "Low memory at a price"
+        advice = f"gives up {cost} of {fastest.strategy}'s throughput: take it where the others don't fit"
+    else:
+        name = "In between"
+        advice = f"gives up {cost} of the throughput and needs {more} more than the least memory"
+    return Pattern(cell=one.cell, name=name, advice=f"{advice}{_room(one.cell)}{_scaling(one.cell)}.")
+
+
+def _room(cell: CellSummary) -> str:
+    if cell.peak_vram_gb is None or cell.device_memory_gb is None:
+        return ""
+    return f"; {gigabytes(cell.device_memory_gb - cell.peak_vram_gb)} of the device stay free"
+
+
+def _scaling(cell: CellSummary) -> str:
+    """Only where it was measured against fewer devices than these."""
+    base = cell.scaling_baseline_world_size
+    if cell.scaling_efficiency_pct is None or base is None or base == cell.subject.world_size:
+        return ""
+    kept = percent(cell.scaling_efficiency_pct)
+    return f"; from {base} to {cell.subject.world_size} devices it keeps {kept} of its throughput per device"
