@@ -1,7 +1,9 @@
 """Attempts of long runs for tests, on ranks without Ray: the same core, a real store, one group for many."""
 
+import os
 import random
 import secrets
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,6 +36,7 @@ class Wanted:
     """One attempt: ``recipe`` in run ``name`` up to ``num_steps``. ``origin`` is another run of the store.
 
     ``is_private``: each rank's store is a folder of its own, as if they were on nodes that share none.
+    ``dies_after_loading``: rank 0 kills itself before it does a step.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Wanted:
     resume: str = "latest"
     eval_every: int = 0
     is_private: bool = False
+    dies_after_loading: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,8 +88,15 @@ def attempt(wanted: Wanted) -> Story:
         wanted = replace(wanted, store=wanted.store / f"rank-{rank}")
     task = replace(_task(wanted, context), store=str(wanted.store))
     with _drawing():
-        run(task, context, Services(tell=story.told.append))
+        run(
+            task, context, Services(tell=_die_on_resuming if wanted.dies_after_loading else story.told.append)
+        )
     return story
+
+
+def _die_on_resuming(told: Told) -> None:
+    if isinstance(told, Resumption):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextmanager

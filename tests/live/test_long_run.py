@@ -144,6 +144,29 @@ def test_a_damaged_newest_checkpoint_is_quarantined_and_the_one_before_it_taken(
     assert "rank 1" in why[0] and "not what was saved" in why[0]
 
 
+def test_what_two_starts_died_of_is_quarantined_and_the_one_before_it_taken(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    first = Wanted(
+        name="r", recipe=recipe_for("ddp", world_size=1), num_steps=HALF, store=store, every_steps=2
+    )
+    go([first], tmp_path, 1)
+    repository = Repository(open_store(str(store)), "r")
+    newest = repository.refresh().generations[-1]
+    for _ in range(2):
+        with pytest.raises(RankFailed, match="rank 0 died without a word"):
+            go([replace(first, num_steps=WHOLE, dies_after_loading=True)], tmp_path, 1)
+        assert repository.refresh().generation(newest.name) == newest
+    assert repository.view.loads[newest.name] == 2
+
+    [story] = go([replace(first, num_steps=WHOLE)], tmp_path, 1)
+    assert (story.start.step, story.end.step) == (2, WHOLE)
+    assert story.start.trail[0] == f"{newest.name}: passed over, 2 loads ended before one step was finished"
+    assert story.start.trail[1] == f"{story.start.generation}: chosen, from the store"
+    judged = [record.entry for record in repository.records() if isinstance(record.entry, Quarantine)]
+    assert [(one.name, one.is_poison) for one in judged] == [(newest.name, True)]
+    assert story.start.generation not in repository.refresh().loads
+
+
 def test_a_fresh_start_begins_at_step_0_and_keeps_what_there_is_for_now(tmp_path: Path) -> None:
     store = tmp_path / "store"
     first = Wanted(name="r", recipe=recipe_for("ddp", world_size=2), num_steps=HALF, store=store)
