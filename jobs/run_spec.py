@@ -20,7 +20,7 @@ from jobs.spec_file import (
 )
 from jobs.training.job import Recipe
 from jobs.training.models.presets import preset
-from jobs.training.task import Saving
+from jobs.training.task import Recording, Saving, WandbProject
 
 Every = Annotated[int, Field(ge=0)]
 Span = Annotated[float, Field(gt=0)]
@@ -80,6 +80,25 @@ class Evaluation(Strict):
     samples: Count = 64
 
 
+class Wandb(Strict):
+    """Weights & Biases; its own variables say who is logged in, and ``WANDB_MODE`` whether it is online."""
+
+    project: Name
+    entity: Name | None = None
+
+
+class Record(Strict):
+    """Parquet parts in the store every ``flush_s``, which is what a crash can lose of them."""
+
+    flush_s: Span = 10.0
+    tensorboard: bool = True
+    wandb: Wandb | None = None
+
+    def policy(self) -> Recording:
+        wandb = WandbProject(**self.wandb.model_dump()) if self.wandb else None
+        return Recording(flush_s=self.flush_s, tensorboard=self.tensorboard, wandb=wandb)
+
+
 class RunLimits(Strict):
     schedule_timeout_s: Span = 300.0
 
@@ -105,6 +124,7 @@ class RunSpec(SpecFile):
     optimizer: Optimizer = Optimizer()
     checkpoint: Checkpoint = Checkpoint()
     eval: Evaluation = Evaluation()
+    record: Record = Record()
     limits: RunLimits = RunLimits()
     environment: dict[VariableName, VariableValue] = Field(default_factory=dict)
 

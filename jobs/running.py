@@ -140,6 +140,8 @@ def _make_task(
         eval_every=spec.eval.every_steps,
         eval_samples=spec.eval.samples,
         spec=described,
+        group=group.name,
+        recording=spec.record.policy(),
     )
 
 

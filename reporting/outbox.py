@@ -8,11 +8,9 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from checkpointing.store import Conflict, Store, StoreError
 from reporting.attempts import Attempt
-from reporting.parts import PartName, encode_part
+from reporting.parts import PartName, Rows, encode_part, joined
 
 # So many flushes become one part: else a day of ten-second flushes would be tens of thousands of objects.
 _MERGED_AT = 60
@@ -23,7 +21,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sent:
     name: PartName
-    rows: pa.Table
+    rows: Rows
 
 
 class Outbox:
@@ -35,12 +33,12 @@ class Outbox:
         self._rank = rank
         self._merged_at = merged_at
         self._most_bytes = most_bytes
-        self._waiting: deque[tuple[PartName, bytes, pa.Table]] = deque()
+        self._waiting: deque[tuple[PartName, bytes, Rows]] = deque()
         self._number = 0
         self._landed: dict[str, list[_Sent]] = {}
         self._replaced: dict[str, list[PartName]] = {}
 
-    def add(self, table: str, attempt: Attempt, rows: pa.Table) -> None:
+    def add(self, table: str, attempt: Attempt, rows: Rows) -> None:
         """The oldest go where there is no room; ``num_dropped_rows`` counts their rows."""
         self._number += 1
         name = self._name(table, attempt, self._number, self._number)
@@ -67,7 +65,7 @@ class Outbox:
     def _merge(self, table: str, attempt: Attempt) -> None:
         """What the merge before this one replaced goes now: nobody reads it any more."""
         sent = self._landed[table]
-        rows = pa.concat_tables([one.rows for one in sent])
+        rows = joined([one.rows for one in sent])
         name = self._name(table, attempt, sent[0].name.first, sent[-1].name.last)
         self._create(name, encode_part(table, attempt, rows))
         self._landed[table] = []

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from math import isfinite
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +27,7 @@ _NAME = re.compile(
     r"(?P<term>\d{5,})-(?P<rank>\d{5,}|driver)-(?P<first>\d{8,})-(?P<last>\d{8,})\.parquet"
 )
 _TYPES = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+Rows: TypeAlias = pa.Table
 # Who recorded a row, which is the same for all rows of a part.
 WHOSE = ("run", "term", "rank")
 
@@ -59,7 +60,7 @@ class PartName:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     attempt: Attempt
-    rows: pa.Table
+    rows: Rows
 
 
 def part_name(name: str) -> PartName | None:
@@ -93,7 +94,7 @@ def without_superseded(names: Iterable[PartName]) -> list[PartName]:
     return kept
 
 
-def table_of(table: str, attempt: Attempt, rank: int, rows: Sequence[Sequence[Any]]) -> pa.Table:
+def table_of(table: str, attempt: Attempt, rank: int, rows: Sequence[Sequence[Any]]) -> Rows:
     """``rows`` have the table's columns but those in ``WHOSE``. Null stands for what is not finite."""
     columns = [column for column in PARTS[table] if column.name not in WHOSE]
     values = [_plain(column, found) for column, found in zip(columns, zip(*rows, strict=True), strict=True)]
@@ -105,7 +106,7 @@ def schema_of(table: str, *more: Column) -> pa.Schema:
     return pa.schema([(column.name, _TYPES[column.kind]) for column in (*PARTS[table], *more)])
 
 
-def encode_part(table: str, attempt: Attempt, rows: pa.Table) -> bytes:
+def encode_part(table: str, attempt: Attempt, rows: Rows) -> bytes:
     sink = BytesIO()
     about = {
         _VERSION: str(SCHEMA_VERSION).encode(),
@@ -136,7 +137,11 @@ def part_attempt(name: PartName, data: bytes) -> Attempt:
         raise PartError(f"not a part that can be read ({_first_line(error)})") from None
 
 
-def rows_in(rows: pa.Table) -> Iterator[dict[str, Any]]:
+def joined(tables: Sequence[Rows]) -> Rows:
+    return pa.concat_tables(tables)
+
+
+def rows_in(rows: Rows) -> Iterator[dict[str, Any]]:
     for batch in rows.to_batches():
         yield from batch.to_pylist()
 

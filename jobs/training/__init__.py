@@ -6,7 +6,7 @@ tells), ``benchmark`` (one run as a page) with ``step``, ``timing``, ``feed`` an
 rank would draw next); ``failures`` and ``remains`` (what is learnt when it goes wrong); ``worker`` and
 ``watch`` (a rank under Ray).
 
-A long run: ``task`` (what is asked), ``long_run`` (one attempt as a page) and the ``events`` that it tells;
-``samples`` in the order of a ``stream``; ``control`` (what all ranks agree on at each step), ``saving``,
-``restoring`` and the ``mailbox`` between ranks.
+A long run: ``task`` (what is asked), ``long_run`` (one attempt as a page), the ``events`` that it
+tells and its ``recording``; ``samples`` in the order of a ``stream``; ``control`` (what all ranks agree on at
+each step), ``saving``, ``restoring`` and the ``mailbox`` between ranks.
 """

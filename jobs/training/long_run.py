@@ -23,6 +23,7 @@ from jobs.training.devices import check_ranks
 from jobs.training.events import Ended, Evaluated, Progress, Resumption, Saved, Told, Warned, finite
 from jobs.training.mailbox import open_mailbox
 from jobs.training.randomness import seed
+from jobs.training.recording import Record, recording
 from jobs.training.restoring import Start, restore
 from jobs.training.samples import Samples
 from jobs.training.saving import Point, Saver, near_disk
@@ -49,6 +50,11 @@ class Services:
 
 
 def run(task: Task, context: Context, services: Services) -> None:
+    with recording(task, context) as record:
+        _run(task, context, services, record)
+
+
+def _run(task: Task, context: Context, services: Services, record: Record) -> None:
     context.pulse.phase = "setup"
     check_ranks(context, task.recipe.world_size, "cpu" if task.simulated else task.vendor)
     repository = Repository(open_store(task.store), task.run)
@@ -57,9 +63,11 @@ def run(task: Task, context: Context, services: Services) -> None:
     _prove_store(task, context, repository)
     engine = build(task.recipe, context.device)
     try:
+        record.restoring()
         start = restore(task, context, engine, repository, origin, near_disk(task))
+        record.restored(start)
         _tell_start(start, context, services.tell)
-        _Attempt(task, context, engine, repository, services, start).work()
+        _Attempt(task, context, engine, repository, services, record, start).work()
     finally:
         engine.close()
 
@@ -90,6 +98,7 @@ class _Attempt:
         engine: Engine,
         repository: Repository,
         services: Services,
+        record: Record,
         start: Start,
     ) -> None:
         self._task = task
@@ -97,6 +106,7 @@ class _Attempt:
         self._engine = engine
         self._repository = repository
         self._services = services
+        self._record = record
         self._start = start
         self._samples = Samples(task, context)
         self._control = Control()
@@ -114,6 +124,7 @@ class _Attempt:
             self._saver.start()
         self._context.pulse.phase, self._context.pulse.num_steps = "window", self._task.num_steps
         loss = float("nan")
+        self._record.phase("data wait")
         while self._step < self._task.num_steps:
             loss = self._do_step()
             if self._step == self._start.step + 1:
@@ -127,22 +138,29 @@ class _Attempt:
         own_busy = self._saver.busy() if self._saver else Busy()
         self._control.begin(self._orders(point), own_busy)
         started = time.perf_counter()
-        own_loss = train_step(self._engine, self._samples.of_step(self._position))
+        rows = self._samples.rows(self._position)
+        self._record.begin_step(self._engine)
+        own_loss = train_step(self._engine, self._samples.on_device(rows))
         orders, self._busy = self._control.end()
         self._step, self._position = point.step, point.position
         self._context.pulse.step, self._context.pulse.step_s = self._step, time.perf_counter() - started
         is_wanted = orders.save or orders.tell or orders.point or self._step == self._task.num_steps
         loss = self._control.mean(own_loss.item()) if is_wanted else float("nan")
         if point.is_evaluated:
+            self._record.phase("eval")
             point = point.with_metrics(val_loss=self._evaluate())
         if orders.save and self._saver:
+            self._record.phase("save")
             self._saver.cut(point.with_metrics(loss=loss), orders.save)
             # What was heard of before this cut says nothing about what is busy after it.
             self._busy = _ALL_BUSY
         if orders.tell and self._context.rank == 0:
             self._tell_progress(loss)
         if orders.point:
+            self._record.phase("stall")
             self._point(loss)
+        num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
+        self._record.end_step(point, self._engine, own_loss, num_skipped_saves)
         return loss
 
     def _evaluate(self) -> float:
@@ -209,6 +227,7 @@ class _Attempt:
                 self._repository.append(Resumed(name=self._start.generation), term=self._task.term)
 
     def _end(self, loss: float) -> None:
+        self._record.phase("save")
         problem = self._save_the_end(loss) if self._saver else None
         if self._services.point_at is not None and self._saver:
             self._point(loss)
@@ -258,6 +277,7 @@ class _Attempt:
 
     def _tell_save(self, note: Note) -> None:
         """From the writer's threads. Other ranks' are only told where something went wrong."""
+        self._record.save(note)
         if self._context.rank == 0:
             self._services.tell(
                 Saved(

@@ -17,16 +17,19 @@ class Samples:
         self._rank = context.rank
         self._device = context.device
 
-    def of_step(self, position: int) -> list[Batch]:
-        """The micro-batches of the step that begins after ``position`` samples."""
+    def rows(self, position: int) -> list[Tensor]:
+        """On the host, the micro-batches of the step that begins after ``position`` samples."""
         recipe = self._task.recipe
-        batches = []
+        found = []
         for micro in range(recipe.grad_accum):
             first = position + (micro * recipe.world_size + self._rank) * recipe.micro_batch
-            rows = torch.stack([self._sample(first + index) for index in range(recipe.micro_batch)])
-            rows = rows.to(self._device)
-            batches.append((rows[:, :-1], rows[:, 1:]))
-        return batches
+            found.append(torch.stack([self._sample(first + index) for index in range(recipe.micro_batch)]))
+        return found
+
+    def on_device(self, rows: list[Tensor]) -> list[Batch]:
+        """Waits until the device has done what it was given before: copying does."""
+        there = [one.to(self._device) for one in rows]
+        return [(one[:, :-1], one[:, 1:]) for one in there]
 
     def held_out(self) -> list[Batch]:
         """This rank's micro-batches of the samples behind the last one that is trained on."""

@@ -1,5 +1,6 @@
 """What one attempt of a long run is asked to do: plain data that travels to every rank. Needs no torch."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ from checkpointing.cadence import Cadence
 from checkpointing.retention import Retention
 from cluster.inventory import Vendor
 from jobs.training.job import Recipe
+from reporting.attempts import Attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,23 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WandbProject:
+    """Where Weights & Biases is told of the run; ``entity`` None is the account's default."""
+
+    project: str
+    entity: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A crash loses the records of its last ``flush_s``."""
+
+    flush_s: float = 10.0
+    tensorboard: bool = True
+    wandb: WandbProject | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """The generation of another run that a new run starts from."""
 
@@ -38,7 +57,7 @@ class Task:
 
     ``term`` is this attempt's in the run's log, ``attempt`` a random word that no other one has. ``lineage``
     is the log's: what lies on nodes' disks of another log's run of the same name is not touched. ``spec`` is
-    stored with every generation.
+    stored with every generation. ``leased_s`` is when the term began, by the driver's clock.
     """
 
     run: str
@@ -57,3 +76,21 @@ class Task:
     eval_every: int = 0
     eval_samples: int = 0
     spec: Mapping[str, Any] = field(default_factory=dict)
+    group: str = "local"
+    leased_s: float = field(default_factory=time.time)
+    recording: Recording = field(default_factory=Recording)
+
+    def described(self) -> Attempt:
+        """This attempt as its records name it."""
+        return Attempt(
+            run=self.run,
+            term=self.term,
+            leased_s=self.leased_s,
+            group=self.group,
+            vendor=self.vendor,
+            model=self.recipe.model.name,
+            strategy=self.recipe.strategy,
+            world_size=self.recipe.world_size,
+            num_steps=self.num_steps,
+            tokens_per_step=self.recipe.tokens_per_step,
+        )

@@ -1,0 +1,173 @@
+"""What a rank records of a long run while the page goes on: steps, incidents and where the time went.
+
+Rank 0 records everything, the others their steps' time and loss, and what went wrong. Nothing here waits for
+the store or for the device, and nothing raises into the training.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from checkpointing.saves import Note
+from checkpointing.store import open_store
+from jobs.training.context import Context
+from jobs.training.restoring import Start
+from jobs.training.saving import Point
+from jobs.training.strategies import Engine
+from jobs.training.task import Task
+from reporting.attempts import DeviceSample, Incident, Step
+from reporting.outbox import Outbox
+from reporting.recorder import Look, Recorder, Sink
+from reporting.redaction import without_credentials
+
+# A store that is away at the end must not keep a device from its next run.
+_CLOSE_TIMEOUT_S = 10.0
+
+
+class Record:
+    """The page's words for it. The time between two calls is the phase's that was named last."""
+
+    def __init__(self, task: Task, context: Context, recorder: Recorder) -> None:
+        self.phase = recorder.phase
+        self._task = task
+        self._is_rank_0 = context.rank == 0
+        self._recorder = recorder
+        self._tokens = task.recipe.tokens_per_step // task.recipe.world_size
+        self._learning_rate: float | None = None
+        self._num_skipped = 0
+        self._restored_s = time.perf_counter()
+
+    def begin(self) -> None:
+        if self._is_rank_0:
+            size = self._task.recipe.world_size
+            self._recorder.incident(Incident(kind="start", text=f"attempt {self._task.term}, {size} ranks"))
+
+    def restoring(self) -> None:
+        self.phase("restore")
+        self._restored_s = time.perf_counter()
+
+    def restored(self, start: Start) -> None:
+        if start.warning:
+            self._recorder.incident(Incident(kind="warning", step=start.step, text=start.warning))
+        if self._is_rank_0 and start.generation:
+            self._recorder.incident(
+                Incident(
+                    kind="restore",
+                    step=start.step,
+                    seconds=time.perf_counter() - self._restored_s,
+                    generation=start.generation,
+                    text=start.trail[-1] if start.trail else None,
+                )
+            )
+        self.phase("start")
+        self._recorder.begin_at(start.step)
+
+    def begin_step(self, engine: Engine) -> None:
+        """Its samples are there."""
+        self.phase("productive")
+        self._learning_rate = engine.learning_rate if self._is_rank_0 else None
+
+    def end_step(self, point: Point, engine: Engine, loss: Tensor, num_skipped_saves: int) -> None:
+        """``loss`` is read by the recorder's thread: reading it here would wait for the device."""
+        if num_skipped_saves > self._num_skipped:
+            self._num_skipped = num_skipped_saves
+            if self._is_rank_0:
+                self._recorder.incident(Incident(kind="skipped save", step=point.step))
+        self._recorder.step(
+            Step(
+                step=point.step,
+                position=point.position,
+                epoch=(point.position - 1) // self._task.num_samples + 1,
+                tokens=self._tokens,
+                loss=loss,
+                grad_norm=engine.grad_norm if self._is_rank_0 else None,
+                learning_rate=self._learning_rate,
+                val_loss=point.metrics.get("val_loss") if self._is_rank_0 else None,
+            )
+        )
+
+    def save(self, note: Note) -> None:
+        """From the writer's threads."""
+        if self._is_rank_0 or note.problem:
+            self._recorder.incident(
+                Incident(
+                    kind="failed save" if note.problem else "save",
+                    step=note.step,
+                    seconds=note.took_s,
+                    blocked_s=note.blocked_s,
+                    num_bytes=note.num_bytes,
+                    place=note.place,
+                    generation=note.generation,
+                    text=note.problem,
+                )
+            )
+
+    def end(self, error: BaseException | None, step: int) -> None:
+        if isinstance(error, Exception):
+            text = without_credentials(f"{type(error).__name__}: {error}")
+            self._recorder.incident(Incident(kind="failure", step=step, text=text))
+        elif error is not None:
+            self._recorder.incident(Incident(kind="interruption", step=step, text=type(error).__name__))
+        elif self._is_rank_0:
+            self._recorder.incident(Incident(kind="end", step=step))
+
+
+@contextmanager
+def recording(task: Task, context: Context) -> Iterator[Record]:
+    """However the block ends, that is recorded, and what was recorded is written."""
+    recorder = Recorder(
+        task.described(),
+        context.rank,
+        Outbox(open_store(task.store), context.rank),
+        flush_s=task.recording.flush_s,
+        sinks=_sinks(task) if context.rank == 0 else (),
+        look=_look(context),
+    )
+    record = Record(task, context, recorder)
+    recorder.start()
+    try:
+        record.begin()
+        yield record
+    except BaseException as error:
+        record.end(error, context.pulse.step)
+        raise
+    else:
+        record.end(None, context.pulse.step)
+    finally:
+        recorder.close(_CLOSE_TIMEOUT_S)
+
+
+def _sinks(task: Task) -> list[Sink]:
+    return []
+
+
+def _look(context: Context) -> Look | None:
+    """None on a CPU, whose load is everybody's."""
+    device = context.device
+    if device.type == "cpu":
+        return None
+    name = f"{torch.cuda.get_device_name(device)} {context.node[:8]}/{context.local_rank}"
+
+    def look() -> DeviceSample:
+        milliwatts = _told(torch.cuda.power_draw, device)
+        return DeviceSample(
+            device=name,
+            utilization_pct=_told(torch.cuda.utilization, device),
+            power_watts=None if milliwatts is None else milliwatts / 1e3,
+            clock_mhz=_told(torch.cuda.clock_rate, device),
+            temperature_c=_told(torch.cuda.temperature, device),
+            memory_bytes=torch.cuda.memory_allocated(device),
+        )
+
+    return look
+
+
+def _told(ask: Callable[[torch.device], int], device: torch.device) -> float | None:
+    """None where the driver's library is missing or has no answer."""
+    try:
+        return float(ask(device))
+    except (RuntimeError, ImportError, ModuleNotFoundError):
+        return None
