@@ -7,8 +7,9 @@ them), ``tables`` (rows as files), ``publishing`` (a report's files, and copies 
 
 What a long run records: ``columns`` (every column of every table), ``attempts`` (what is recorded, as data),
 ``recorder`` and its ``outbox`` (in a worker), ``parts`` (the files), ``ledger`` (where the time went).
-Older results of other tools come in through ``importers``,
-``charts`` (findings as pictures).
+``importers`` read older results of other tools.
+
+``checks`` with their ``inspections`` and ``advice`` judge the cells; ``charts`` (findings as pictures).
 
 What people read: ``words`` (numbers and names), ``selection`` (what is shown where not everything fits),
 ``setups`` (machines side by side), ``patterns`` (what each strategy is good for), ``method`` (what numbers

@@ -1,0 +1,148 @@
+"""Whether speeds can be true, are steady, and scale. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
+from statistics import median
+
+from reporting.findings import CellSummary, LongRun
+from reporting.inspections.seen import Seen, name_of, ok_rows
+from reporting.rows import Row
+
+MOST_SPREAD = 0.10
+MOST_STRAGGLING = 0.05
+_SUPERLINEAR_PCT = 110.0
+_POOR_SCALING_PCT = 30.0
+_CAPPED = 0.90
+# Two traces of few samples say nothing of what a device keeps up.
+_FEWEST_SAMPLES = 10
+
+
+def throughput(cells: Sequence[CellSummary]) -> Iterator[Seen]:
+    """Against the peak of this very device, as the datasheet has it and as it was measured, if it was."""
+    for cell in cells:
+        if cell.tokens_per_sec is None:
+            continue
+        shares = dict(_shares_of_peaks(cell))
+        if not shares:
+            yield _without_peak(cell)
+        for peak, share in shares.items():
+            yield _of_peak(cell, peak, share)
+
+
+def _shares_of_peaks(cell: CellSummary) -> Iterator[tuple[str, float]]:
+    if cell.mfu is not None:
+        yield "datasheet", cell.mfu
+    measured = [share for row in ok_rows(cell) if (share := _share_of_measured(row)) is not None]
+    if measured:
+        yield "measured", median(measured)
+
+
+def _share_of_measured(row: Row) -> float | None:
+    rate, flops, peak = row.tokens_per_sec_per_device, row.flops_per_token, row.measured_peak_flops
+    return rate * flops / peak if rate and flops and peak else None
+
+
+def _of_peak(cell: CellSummary, peak: str, share: float) -> Seen:
+    if share <= 1:
+        return Seen(level="ok", subject=name_of(cell), value=100 * share)
+    return Seen(
+        level="failed",
+        subject=name_of(cell),
+        found=f"{100 * share:.0f} % of the {peak} peak, which no device can do",
+        advice="The device's name, the step's tokens or its time are wrong: don't use this number.",
+        badness=share,
+    )
+
+
+def _without_peak(cell: CellSummary) -> Seen:
+    devices = ", ".join(sorted({row.device_name for row in cell.rows if row.device_name})) or "unknown"
+    return Seen(
+        level="unknown",
+        subject=cell.group,
+        found=f"no peak FLOP/s is known for the device ({devices}) and what ran on it",
+        advice="Name the device in cluster.yaml, or measure its peak with doctor.",
+    )
+
+
+def step_times(cells: Sequence[CellSummary]) -> Iterator[Seen]:
+    for cell in cells:
+        times = [time for row in ok_rows(cell) if (time := row.step_time_p50_sec or row.mean_step_time_sec)]
+        if len(times) < 2:
+            continue
+        spread = (max(times) - min(times)) / median(times)
+        if spread <= MOST_SPREAD:
+            yield Seen(level="ok", subject=name_of(cell), value=100 * spread)
+            continue
+        yield Seen(
+            level="warning",
+            subject=name_of(cell),
+            found=f"medians of {len(times)} runs differ by {100 * spread:.1f} % "
+            f"({min(times):.4g} s to {max(times):.4g} s)",
+            advice="Look at clocks, heat and what else ran there; repeat the cell.",
+            badness=spread,
+        )
+
+
+def scaling(cells: Sequence[CellSummary]) -> Iterator[Seen]:
+    for cell in cells:
+        share, baseline = cell.scaling_efficiency_pct, cell.scaling_baseline_world_size
+        if share is None or baseline is None or baseline == cell.subject.world_size:
+            continue
+        found = f"{share:.1f} % of {baseline} devices' throughput per device"
+        if share > _SUPERLINEAR_PCT:
+            advice = f"More than linear is suspicious: repeat the baseline of {baseline} devices first."
+        elif share < _POOR_SCALING_PCT:
+            advice = "Look at the link between the devices and nodes, and at the collective library's log."
+        else:
+            yield Seen(level="ok", subject=name_of(cell), value=share)
+            continue
+        yield Seen(
+            level="warning", subject=name_of(cell), found=found, advice=advice, badness=abs(share - 100)
+        )
+
+
+def stragglers(cells: Sequence[CellSummary]) -> Iterator[Seen]:
+    for cell in cells:
+        lags = [lag for row in ok_rows(cell) if (lag := _lag(row)) is not None]
+        if not lags:
+            continue
+        if max(lags) <= MOST_STRAGGLING:
+            yield Seen(level="ok", subject=name_of(cell), value=100 * max(lags))
+            continue
+        yield Seen(
+            level="warning",
+            subject=name_of(cell),
+            found=f"the slowest rank took {100 * max(lags):.1f} % longer than the fastest",
+            advice="per_rank in the run's result.json says which; look at that node's clocks and neighbours.",
+            badness=max(lags),
+        )
+
+
+def _lag(row: Row) -> float | None:
+    slowest, fastest = row.rank_total_sec_max, row.rank_total_sec_min
+    return slowest / fastest - 1 if slowest and fastest and (row.world_size or 1) > 1 else None
+
+
+def clocks(runs: Sequence[LongRun]) -> Iterator[Seen]:
+    """A device whose clock is mostly below what it reached itself is held back by heat or a power cap."""
+    for run in runs:
+        for device, trace in sorted(_mhz(run).items()):
+            usual, best = median(trace), max(trace)
+            if usual >= _CAPPED * best:
+                yield Seen(level="ok", subject=f"{run.name}: {device}", value=100 * usual / best)
+                continue
+            yield Seen(
+                level="warning",
+                subject=f"{run.name}: {device}",
+                found=f"its clock was {usual:,.0f} MHz in the median, {best:,.0f} MHz at best",
+                advice="Look at its power cap and temperature.",
+                badness=1 - usual / best,
+            )
+
+
+def _mhz(run: LongRun) -> Mapping[str, list[float]]:
+    traces = {
+        device: [mhz for _, mhz in trace if isfinite(mhz) and mhz > 0]
+        for device, trace in run.clock_mhz.items()
+    }
+    return {device: trace for device, trace in traces.items() if len(trace) >= _FEWEST_SAMPLES}
