@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from reporting.charts.looks import GroupLook, group_looks, strategy_order
-from reporting.charts.wording import is_number, name_of
+from reporting.charts.wording import counted, is_number, name_of
 from reporting.findings import CellSummary, Estimate, Findings, Subject
 
 MOST_GROUPS = 3
@@ -119,9 +119,37 @@ def curve_recipes(cells: Sequence[CellSummary]) -> list[Recipe]:
     return [recipe for recipe in chosen if recipe]
 
 
+def differing_names(subjects: Iterable[Subject]) -> dict[Subject, str]:
+    """Each subject by its strategy and by what else is not the same for all of them."""
+    parts = {subject: _parts(subject) for subject in subjects}
+    places = range(len(_parts(next(iter(parts))))) if parts else range(0)
+    differ = [place for place in places if len({found[place] for found in parts.values()}) > 1]
+    return {
+        subject: " ".join([name_of(subject.strategy, 12), *(found[place] for place in differ)])
+        for subject, found in parts.items()
+    }
+
+
+def same_for_all(subjects: Iterable[Subject]) -> str:
+    """What ``differing_names`` leaves out."""
+    found = list(zip(*(_parts(subject) for subject in subjects), strict=True))
+    return ", ".join(values[0] for values in found if len(set(values)) == 1)
+
+
 def left_out(shown: int, of: int, what: str) -> str:
     """A sentence for the caption, or nothing."""
     return f" {shown:,} of {of:,} cells are drawn: {what}." if shown < of else ""
+
+
+def _parts(subject: Subject) -> tuple[str, ...]:
+    return (
+        name_of(subject.model, 18),
+        counted(subject.world_size, "device"),
+        f"{subject.seq_len:,} tokens",
+        f"b{subject.micro_batch}",
+        f"g{subject.grad_accum}",
+        name_of(subject.precision, 8),
+    )
 
 
 def _recipe(cell: CellSummary) -> Recipe:

@@ -23,12 +23,14 @@ from reporting.charts.marks import (
     draw_failures,
     draw_line,
     label_ends,
+    point_of,
     rule,
     scale_sizes,
     scale_values,
     write,
+    write_above,
 )
-from reporting.charts.sheet import MUTED, Drawing, Grid, panels
+from reporting.charts.sheet import Drawing, Grid, panels
 from reporting.charts.svg import INK
 from reporting.findings import CellSummary, Estimate
 
@@ -100,7 +102,7 @@ class _Row:
                 size = cell.subject.world_size
                 if size not in best or best[size][0] < found.num_runs:
                     best[size] = found.num_runs, found
-        return [_point(size, found, self.unit.size) for size, (_, found) in sorted(best.items())]
+        return [point_of(size, found, self.unit.size) for size, (_, found) in sorted(best.items())]
 
 
 def curves(view: View) -> list[Drawing]:
@@ -200,8 +202,7 @@ def _range(measure: Measure, points: list[Point], sizes: list[int]) -> tuple[flo
 def _name_axes(row: _Row, panels_of_row: list[Axes]) -> None:
     first = panels_of_row[0]
     first.set_ylabel(f"{row.measure.axis} ({row.unit.name})" if row.unit.name else row.measure.axis)
-    above = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    first.annotate(str(row.recipe), (0, 1), xytext=(0, 20), color=MUTED, fontsize=8, **above)  # type: ignore[arg-type]  # its settings are many
+    write_above(first, str(row.recipe))
     for axes in panels_of_row[1:]:
         axes.tick_params(labelleft=False)
 
@@ -235,10 +236,3 @@ def _exact(cell: CellSummary, value: float | None) -> Estimate | None:
         return None
     num_runs = cell.tokens_per_sec.num_runs if cell.tokens_per_sec else 1
     return Estimate(median=value, low=None, high=None, cv=None, num_runs=num_runs)
-
-
-def _point(size: int, found: Estimate, unit: float) -> Point:
-    low = found.low if found.low is not None and wording.is_number(found.low) else found.median
-    high = found.high if found.high is not None and wording.is_number(found.high) else found.median
-    middle = found.median / unit
-    return Point(x=size, middle=middle, low=min(low / unit, middle), high=max(high / unit, middle))

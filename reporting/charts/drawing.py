@@ -2,7 +2,12 @@
 
 from reporting.charts.choice import view_of
 from reporting.charts.curves import curves
+from reporting.charts.front import front
+from reporting.charts.heat_map import heat_map
+from reporting.charts.limit import memory_limit
+from reporting.charts.panels import comparison
 from reporting.charts.sheet import own_style, render
+from reporting.charts.traces import traces
 from reporting.findings import Chart, Findings
 
 
@@ -10,4 +15,5 @@ def draw(findings: Findings) -> tuple[Chart, ...]:
     """The same findings give the same bytes. Nothing to show gives no charts."""
     view = view_of(findings)
     with own_style():
-        return tuple(render(drawing) for drawing in curves(view))
+        of_cells = [*comparison(view), *curves(view), *memory_limit(view), *front(view), *heat_map(view)]
+        return tuple(render(drawing) for drawing in (*of_cells, *traces(view, findings.runs)))

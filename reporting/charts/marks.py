@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from reporting.charts import wording
-from reporting.charts.looks import GroupLook, strategy_look
+from reporting.charts.looks import GroupLook, StrategyLook, strategy_look
 from reporting.charts.sheet import MUTED, SMALL
 from reporting.charts.svg import INK, SURFACE
+from reporting.findings import Estimate
 
 # Beyond this range of sizes the small ones would lie on each other.
 _LINEAR_UP_TO = 16
@@ -35,6 +38,14 @@ class Label:
     colour: str
 
 
+def point_of(x: float, found: Estimate, unit: float) -> Point:
+    """In units of ``unit``; a bound that is not known is the median."""
+    low = found.low if found.low is not None and wording.is_number(found.low) else found.median
+    high = found.high if found.high is not None and wording.is_number(found.high) else found.median
+    middle = found.median / unit
+    return Point(x=x, middle=middle, low=min(low / unit, middle), high=max(high / unit, middle))
+
+
 def draw_line(axes: Axes, points: Sequence[Point], strategy: str, group: GroupLook) -> None:
     """A strategy's line on a group; a single point has only its marker."""
     look = strategy_look(strategy)
@@ -43,7 +54,7 @@ def draw_line(axes: Axes, points: Sequence[Point], strategy: str, group: GroupLo
         [point.middle for point in points],
         color=look.colour,
         marker=look.marker,
-        linestyle=(0, group.dashes) if group.dashes else "-",
+        linestyle=line_style(group),
         markerfacecolor=look.colour if group.is_filled else SURFACE,
         markeredgewidth=1.2,
         clip_on=False,
@@ -115,6 +126,67 @@ def draw_failures(axes: Axes, failed: Iterable[tuple[float, str, str]]) -> None:
         )
 
 
+def label_points(axes: Axes, labels: Iterable[Label], obstacles: Iterable[tuple[float, float]]) -> None:
+    """Beside its point where it touches no other label and no obstacle; one without such a place is left out."""
+    taken = [_Box.around(*_points(axes, x, y)) for x, y in obstacles]
+    for label in labels:
+        x, y = _points(axes, label.x, label.y)
+        for right, up in ((7, 7), (-7, 7), (7, -7), (-7, -7)):
+            box = _Box.of_text(label.text, x + right, y + up, is_left=right < 0)
+            if not any(box.touches(other) for other in taken):
+                taken.append(box)
+                settings: dict[str, Any] = {"ha": "right" if right < 0 else "left", "color": label.colour}
+                settings |= {"xytext": (right, up), "textcoords": "offset points", "fontsize": SMALL}
+                axes.annotate(label.text, (label.x, label.y), va="center", **settings)
+                break
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """In points of the figure."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    @classmethod
+    def around(cls, x: float, y: float) -> "_Box":
+        return cls(x - 4, y - 4, x + 4, y + 4)
+
+    @classmethod
+    def of_text(cls, text: str, x: float, y: float, *, is_left: bool) -> "_Box":
+        width = 0.62 * SMALL * len(text)
+        return cls(x - width * is_left, y - 0.6 * SMALL, x + width * (not is_left), y + 0.6 * SMALL)
+
+    def touches(self, other: "_Box") -> bool:
+        is_beside = self.right < other.left or other.right < self.left
+        return not (is_beside or self.top < other.bottom or other.top < self.bottom)
+
+
+def draw_key(axes: Axes, strategies: Sequence[str], groups: Sequence[tuple[str, GroupLook]]) -> None:
+    """Right of the panel: what colours and markers mean, and what lines and fillings do."""
+    plain = GroupLook(dashes=(), hatch="", is_filled=True)
+    entries = [(wording.name_of(name, 16), strategy_look(name), plain) for name in strategies]
+    grey = StrategyLook(colour=INK, marker="o")
+    entries += [(title, grey, look) for title, look in groups]
+    handles = [_handle(look, group) for _, look, group in entries]
+    axes.legend(
+        handles, [text for text, _, _ in entries], loc="upper left", bbox_to_anchor=(1.02, 1.03), fontsize=8
+    )
+
+
+def _handle(look: StrategyLook, group: GroupLook) -> Line2D:
+    return Line2D(
+        [],
+        [],
+        color=look.colour,
+        marker=look.marker,
+        linestyle=line_style(group),
+        markerfacecolor=look.colour if group.is_filled else SURFACE,
+    )
+
+
 def scale_sizes(axes: Axes, sizes: Sequence[int]) -> bool:
     """Numbers of devices along x; whether the axis is logarithmic, because they range far."""
     is_log = sizes[-1] > _LINEAR_UP_TO * sizes[0]
@@ -139,6 +211,16 @@ def scale_values(axes: Axes, low: float, high: float, *, is_log: bool = False) -
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axes.set_ylim(low, high)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.tick(value)))
+
+
+def line_style(group: GroupLook) -> Any:
+    return (0, group.dashes) if group.dashes else "-"
+
+
+def write_above(axes: Axes, text: str) -> None:
+    """A muted line above the panel's title: what holds for all of it."""
+    place = {"xytext": (0, 21), "textcoords": "offset points", "xycoords": "axes fraction"}
+    axes.annotate(text, (0, 1), color=MUTED, fontsize=8, **place)  # type: ignore[arg-type]  # its settings are many
 
 
 def write(axes: Axes, x: float, y: float, text: str, **changes: object) -> None:
@@ -168,6 +250,14 @@ def _are_apart(size: int, larger: int, largest: int, is_log: bool) -> bool:
 def _fraction(axes: Axes, label: Label) -> float:
     place = axes.transAxes.inverted().transform(axes.transData.transform((label.x, label.y)))
     return float(place[1])
+
+
+def _points(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """The place of a value in points of the figure."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None, "a panel is in a figure"
+    found = axes.transData.transform((x, y)) * 72 / figure.dpi
+    return float(found[0]), float(found[1])
 
 
 def _text_height(axes: Axes) -> float:

@@ -1,0 +1,123 @@
+"""What memory buys: throughput against memory, and which cells nothing beats in both."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+from reporting.charts import wording
+from reporting.charts.choice import (
+    View,
+    differing_names,
+    groups_of,
+    known,
+    left_out,
+    richest,
+    strategies_of,
+)
+from reporting.charts.looks import strategy_look
+from reporting.charts.marks import Label, draw_key, label_points, line_style, scale_values
+from reporting.charts.sheet import Drawing, Grid, panels
+from reporting.charts.svg import INK, SURFACE
+from reporting.findings import CellSummary
+
+_MOST_POINTS = 150
+_MOST_MODELS = 3
+
+
+def front(view: View) -> list[Drawing]:
+    """Memory against throughput, a panel for each model."""
+    measured = [cell for cell in view.cells if _place(cell)]
+    models = richest((cell.subject.model for cell in measured), _MOST_MODELS)
+    groups, strategies = groups_of(measured), strategies_of(measured)
+    chosen = [
+        cell
+        for cell in measured
+        if cell.subject.model in models and cell.group in groups and cell.subject.strategy in strategies
+    ]
+    if len(chosen) < 2:
+        return []
+    longest = max(map(len, [*(view.titles[group] for group in groups), *strategies]))
+    right = 0.55 + 0.068 * min(longest, 26)
+    figure, (row,) = panels(Grid(widths=(1.0,) * len(models), right=right, row_height=2.9))
+    shown = 0
+    for axes, model in zip(row, models, strict=True):
+        cells = _fastest([cell for cell in chosen if cell.subject.model == model], view.pareto)
+        _draw_front(view, axes, cells)
+        axes.set_title(wording.name_of(model))
+        shown += len(cells)
+    row[0].set_ylabel("tokens/s per device")
+    draw_key(row[-1], strategies, [(view.titles[group], view.looks[group]) for group in groups])
+    return [
+        Drawing(
+            name="throughput_memory_pareto",
+            title="Throughput against memory",
+            caption="Every point is a cell. Full colour and a line: nothing of that group is faster with less memory. "
+            "Up and to the left is better."
+            + left_out(shown, len(view.cells), "those measured, the best first"),
+            alt=f"Throughput per device against peak memory of {wording.counted(shown, 'cell')}; "
+            f"{sum(cell.cell_id in view.pareto for cell in chosen)} of them are on the front.",
+            figure=figure,
+        )
+    ]
+
+
+def _place(cell: CellSummary) -> tuple[float, float] | None:
+    rate, used = known(cell.tokens_per_sec_per_device), cell.peak_vram_gb
+    if rate is None or used is None or not wording.is_number(used) or used <= 0:
+        return None
+    return used, rate.median
+
+
+def _fastest(cells: Sequence[CellSummary], pareto: frozenset[str]) -> list[CellSummary]:
+    """The front, and of the others the fastest."""
+    places = {cell.cell_id: _place(cell) or (0.0, 0.0) for cell in cells}
+    best = sorted(
+        cells, key=lambda cell: (cell.cell_id not in pareto, -places[cell.cell_id][1], cell.cell_id)
+    )
+    return best[:_MOST_POINTS]
+
+
+def _draw_front(view: View, axes: Axes, cells: Sequence[CellSummary]) -> None:
+    by_group: defaultdict[str, list[CellSummary]] = defaultdict(list)
+    places = [_place(cell) or (0.0, 0.0) for cell in cells]
+    for cell, (x, y) in zip(cells, places, strict=True):
+        look, is_front = strategy_look(cell.subject.strategy), cell.cell_id in view.pareto
+        is_filled = view.looks[cell.group].is_filled
+        axes.plot(
+            [x],
+            [y],
+            marker=look.marker,
+            color=look.colour,
+            alpha=1.0 if is_front else 0.3,
+            markerfacecolor=look.colour if is_filled else SURFACE,
+            markersize=6 if is_front else 5,
+            zorder=3,
+        )
+        if is_front:
+            by_group[cell.group].append(cell)
+    highest = max(y for _, y in places)
+    lowest = min(y for _, y in places)
+    scale_values(
+        axes,
+        max(0.0, lowest - 0.25 * (highest - lowest)) if highest > lowest else 0.0,
+        highest + 0.12 * (highest - lowest or highest),
+    )
+    axes.set_xlim(0, 1.08 * max(x for x, _ in places))
+    axes.set_xlabel("peak memory (GB per device)")
+    names = differing_names(cell.subject for cell in cells)
+    labels = []
+    for group, front in by_group.items():
+        ordered = sorted(front, key=lambda cell: (_place(cell), cell.cell_id))
+        ends = [_place(cell) or (0.0, 0.0) for cell in ordered]
+        axes.plot(
+            *zip(*ends, strict=True),
+            color=(INK, 0.5),
+            linewidth=1,
+            linestyle=line_style(view.looks[group]),
+            zorder=2,
+        )
+        for cell, (x, y) in list(zip(ordered, ends, strict=True))[:: max(len(ends) - 1, 1)]:
+            colour = strategy_look(cell.subject.strategy).colour
+            labels.append(Label(x=x, y=y, text=names[cell.subject], colour=colour))
+    label_points(axes, labels, places)

@@ -1,0 +1,131 @@
+"""Strategy by micro-batch: how fast each square is, and where memory ran out."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
+
+from reporting.charts import wording
+from reporting.charts.choice import View, best_key, groups_of, known, left_out, richest, strategies_of
+from reporting.charts.marks import write_above
+from reporting.charts.sheet import Drawing, Grid, panels
+from reporting.charts.svg import INK, SURFACE
+from reporting.findings import CellSummary
+
+_MOST_MICRO_BATCHES = 8
+# From little to much. The squares keep their colours in every theme, for there are numbers on them.
+_RAMP = ("#dce9f5", "#08508c")
+
+
+def heat_map(view: View) -> list[Drawing]:
+    """At the model, length and size with the most points; nothing where the micro-batch never changes."""
+    ordered = sorted(view.cells, key=lambda cell: -cell.subject.world_size)
+    place = best_key(
+        ordered, _table, kind=lambda cell: (cell.group, cell.subject.strategy, cell.subject.micro_batch)
+    )
+    cells = [cell for cell in ordered if _table(cell) == place]
+    groups, strategies = groups_of(cells), strategies_of(cells)
+    batches = sorted(richest((cell.subject.micro_batch for cell in cells), _MOST_MICRO_BATCHES))
+    measured = [found.median for cell in cells if (found := known(cell.tokens_per_sec_per_device))]
+    if len(batches) < 2 or not measured:
+        return []
+    left = 0.3 + 0.07 * max(len(wording.name_of(name, 12)) for name in strategies)
+    grid = Grid(
+        widths=(1.0,) * len(groups), left=left, gap=0.25, row_height=0.34 * len(strategies), right=0.2
+    )
+    figure, (row,) = panels(grid)
+    for axes, group in zip(row, groups, strict=True):
+        own = _squares([cell for cell in cells if cell.group == group])
+        for (strategy, batch), cell in own.items():
+            if strategy in strategies and batch in batches:
+                _draw_square(
+                    axes,
+                    batches.index(batch),
+                    strategies.index(strategy),
+                    cell,
+                    (min(measured), max(measured)),
+                )
+        _frame(axes, batches, strategies)
+        axes.tick_params(labelleft=axes is row[0])
+        axes.set_title(view.titles[group])
+    first = cells[0].subject
+    where = f"{wording.name_of(first.model)}, {first.seq_len:,} tokens, {wording.counted(first.world_size, 'device')}, {wording.name_of(first.precision, 8)}"
+    write_above(row[0], f"tokens/s per device; {where}")
+    return [
+        Drawing(
+            name="heatmap_strategy_micro_batch",
+            title="Throughput by strategy and micro-batch",
+            caption="Tokens/s per device; darker is more. Crossed squares ran out of memory, dotted ones failed otherwise, "
+            "empty ones were not tried."
+            + left_out(len(cells), len(view.cells), "where most micro-batches were tried"),
+            alt=f"Tokens per second and device for {wording.listed(strategies, 6)} at micro-batches "
+            f"{wording.listed(map(str, batches), 8)}; {sum(cell.status == 'oom' for cell in cells)} of "
+            f"{wording.counted(len(cells), 'cell')} ran out of memory.",
+            figure=figure,
+        )
+    ]
+
+
+def _table(cell: CellSummary) -> tuple[str, int, int, str]:
+    subject = cell.subject
+    return subject.model, subject.seq_len, subject.world_size, subject.precision
+
+
+def _squares(cells: Sequence[CellSummary]) -> dict[tuple[str, int], CellSummary]:
+    """Of several cells of one square, the fastest."""
+
+    def rate(cell: CellSummary) -> float:
+        found = known(cell.tokens_per_sec_per_device)
+        return found.median if found else 0.0
+
+    return {(cell.subject.strategy, cell.subject.micro_batch): cell for cell in sorted(cells, key=rate)}
+
+
+def _draw_square(axes: Axes, column: int, row: int, cell: CellSummary, span: tuple[float, float]) -> None:
+    rate = known(cell.tokens_per_sec_per_device)
+    if rate:
+        share = (rate.median - span[0]) / (span[1] - span[0]) if span[1] > span[0] else 1.0
+        axes.add_patch(
+            Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=_mixed(share), edgecolor="none")
+        )
+        axes.text(
+            column,
+            row,
+            wording.short(rate.median),
+            ha="center",
+            va="center",
+            color="white" if share > 0.5 else "#111111",
+            fontsize=8,
+        )
+        return
+    hatch = "xxxx" if cell.status == "oom" else "...."
+    axes.add_patch(
+        Rectangle(
+            (column - 0.48, row - 0.46),
+            0.96,
+            0.92,
+            facecolor="none",
+            edgecolor=(INK, 0.45),
+            hatch=hatch,
+            linewidth=0.6,
+        )
+    )
+    plate = {"boxstyle": "square,pad=0.2", "facecolor": SURFACE, "edgecolor": "none"}
+    axes.text(column, row, wording.name_of(cell.status, 12), ha="center", va="center", fontsize=8, bbox=plate)
+
+
+def _mixed(share: float) -> tuple[float, float, float]:
+    low, high = to_rgb(_RAMP[0]), to_rgb(_RAMP[1])
+    red, green, blue = (a + (b - a) * share for a, b in zip(low, high, strict=True))
+    return red, green, blue
+
+
+def _frame(axes: Axes, batches: Sequence[int], strategies: Sequence[str]) -> None:
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)
+    axes.set_xlim(-0.5, len(batches) - 0.5)
+    axes.set_ylim(len(strategies) - 0.5, -0.5)
+    axes.set_xticks(range(len(batches)), [str(batch) for batch in batches])
+    axes.set_xlabel("micro-batch (sequences per device)")
+    axes.set_yticks(range(len(strategies)), [wording.name_of(name, 12) for name in strategies])

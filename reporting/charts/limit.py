@@ -1,0 +1,121 @@
+"""How close to its device's memory each cell came, and which ran out of it."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+from reporting.charts import wording
+from reporting.charts.choice import View, differing_names, groups_of, left_out, same_for_all
+from reporting.charts.looks import strategy_look
+from reporting.charts.marks import write_above
+from reporting.charts.sheet import FAINT, MUTED, SMALL, Drawing, Grid, panels
+from reporting.charts.svg import INK
+from reporting.findings import CellSummary
+
+_MOST_BARS = 14
+
+
+def memory_limit(view: View) -> list[Drawing]:
+    """The cells nearest to the limit of their device, those beyond it first."""
+    known_memory = [cell for cell in view.cells if _used(cell)]
+    groups = groups_of(known_memory)
+    if not groups:
+        return []
+    own = {group: _nearest([cell for cell in known_memory if cell.group == group]) for group in groups}
+    shown = [cell for cells in own.values() for cell in cells]
+    names = differing_names(cell.subject for cell in shown)
+    left = 0.25 + 0.066 * max(map(len, names.values()))
+    height = 0.35 + 0.17 * max(map(len, own.values()))
+    grid = Grid(widths=(1.0,) * len(groups), left=left, gap=left, row_height=height, right=0.35)
+    figure, (row,) = panels(grid)
+    for axes, group in zip(row, groups, strict=True):
+        _draw_limit(view, axes, group, own[group], [names[cell.subject] for cell in own[group]])
+    write_above(row[0], same_for_all(cell.subject for cell in shown))
+    return [
+        Drawing(
+            name="memory_vs_limit",
+            title="Peak memory against the device's limit",
+            caption="The line is the device's memory (1 GB = 1e9 bytes), the tick what was predicted before the "
+            "run; hatched bars ran out of memory."
+            + left_out(len(shown), len(view.cells), "those nearest to the limit"),
+            alt="Peak memory per device. "
+            + " ".join(_nearest_in_words(view, group, own[group]) for group in groups),
+            figure=figure,
+        )
+    ]
+
+
+def _used(cell: CellSummary) -> float | None:
+    """What was measured, or for a cell without measurement what was predicted."""
+    for value in (cell.peak_vram_gb, cell.predicted_gb if cell.status == "oom" else None):
+        if value is not None and wording.is_number(value) and value > 0:
+            return value
+    return None
+
+
+def _capacity(cell: CellSummary) -> float | None:
+    found = cell.device_memory_gb
+    return found if found is not None and wording.is_number(found) and found > 0 else None
+
+
+def _nearest(cells: Sequence[CellSummary]) -> list[CellSummary]:
+    return sorted(cells, key=lambda cell: (-_share(cell), cell.subject))[:_MOST_BARS]
+
+
+def _share(cell: CellSummary) -> float:
+    return (_used(cell) or 0.0) / (_capacity(cell) or 1e6)
+
+
+def _draw_limit(
+    view: View, axes: Axes, group: str, cells: Sequence[CellSummary], names: Sequence[str]
+) -> None:
+    limit = max((_capacity(cell) or 0.0 for cell in cells), default=0.0)
+    for row, cell in enumerate(cells):
+        _draw_memory_bar(view, axes, row, cell)
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=FAINT, linewidth=0.7)
+    highest = max([limit, *(max(_used(cell) or 0.0, _predicted(cell)) for cell in cells)])
+    axes.set_xlim(0, 1.08 * highest)
+    axes.set_ylim(len(cells) - 0.4, -0.6)
+    axes.set_yticks(range(len(cells)), names)
+    axes.set_xlabel("GB per device")
+    if limit:
+        axes.axvline(limit, color=INK, linewidth=1.2)
+        axes.annotate(
+            f"{wording.short(limit)} GB",
+            (limit, 1),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="center",
+            fontsize=SMALL,
+            color=MUTED,
+        )
+    axes.set_title(view.titles[group], pad=14)
+
+
+def _draw_memory_bar(view: View, axes: Axes, row: int, cell: CellSummary) -> None:
+    colour, used = strategy_look(cell.subject.strategy).colour, _used(cell) or 0.0
+    is_out = cell.status == "oom"
+    hatch = "xxxx" if is_out else view.looks[cell.group].hatch
+    face = (colour, 0.25) if hatch else colour
+    axes.barh(
+        row, used, 0.7, facecolor="none" if is_out else face, edgecolor=colour, hatch=hatch, linewidth=0.8
+    )
+    if predicted := _predicted(cell):
+        axes.plot([predicted], [row], marker="|", markersize=9, markeredgewidth=1.4, color=INK)
+    if is_out:
+        place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": SMALL}
+        axes.annotate("oom", (used, row), color=colour, annotation_clip=False, **place)  # type: ignore[arg-type]  # its settings are many
+
+
+def _predicted(cell: CellSummary) -> float:
+    found = cell.predicted_gb
+    return found if found is not None and wording.is_number(found) else 0.0
+
+
+def _nearest_in_words(view: View, group: str, cells: Sequence[CellSummary]) -> str:
+    first, limit = cells[0], _capacity(cells[0])
+    of = f" of {wording.short(limit)}" if limit else ""
+    what = "out of memory with" if first.status == "oom" else "at most"
+    return f"{view.titles[group]}: {what} {wording.short(_used(first) or 0.0)}{of} GB ({wording.name_of(first.subject.strategy, 12)})."

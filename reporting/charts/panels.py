@@ -1,0 +1,237 @@
+"""The four-panel comparison of strategies and groups at one place: step time, throughput, memory, spread."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from reporting.charts import wording
+from reporting.charts.choice import (
+    View,
+    best_key,
+    groups_of,
+    is_measured,
+    known,
+    recipe_of,
+    strategies_of,
+)
+from reporting.charts.looks import strategy_look
+from reporting.charts.marks import draw_intervals, point_of, scale_values, write
+from reporting.charts.sheet import MUTED, SMALL, Drawing, Grid, panels
+from reporting.charts.svg import INK, SURFACE
+from reporting.findings import CellSummary, Estimate
+
+NAME = "comparison_plot"
+_BARS_WITH_NUMBERS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a cell stands along x: groups side by side at their strategy."""
+
+    cell: CellSummary
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bars:
+    """``estimate`` of a cell in base units; ``name`` is the axis without its unit."""
+
+    title: str
+    estimate: Callable[[CellSummary], Estimate | None]
+    unit: wording.Unit
+    places: Sequence[_Place]
+
+
+def comparison(view: View) -> list[Drawing]:
+    """At the recipe and size where most strategies and groups were measured; nothing if only one was."""
+    measured = sorted(
+        (cell for cell in view.cells if is_measured(cell)), key=lambda cell: -cell.subject.world_size
+    )
+    place = best_key(measured, _where, kind=lambda cell: (cell.group, cell.subject.strategy))
+    cells = [cell for cell in view.cells if _where(cell) == place]
+    if sum(map(is_measured, cells)) < 2:
+        return []
+    groups, strategies = groups_of(cells), strategies_of(cells)
+    shown = [cell for cell in cells if cell.group in groups and cell.subject.strategy in strategies]
+    return [_drawing(view, shown, groups, strategies)]
+
+
+def _where(cell: CellSummary) -> tuple[object, int]:
+    return recipe_of(cell.subject), cell.subject.world_size
+
+
+def _drawing(
+    view: View, cells: Sequence[CellSummary], groups: Sequence[str], strategies: Sequence[str]
+) -> Drawing:
+    figure, ((times, rates), (memory, spread)) = panels(Grid(rows=2, widths=(1, 1), row_height=2.1, gap=0.75))
+    places = _places(cells, groups, strategies)
+    step_times = [found.median for cell in cells if (found := known(cell.step_time_sec))]
+    unit = wording.step_unit(max(step_times, default=1.0))
+    _draw_bars(
+        view, times, _Bars(title=f"Step time ({unit.name})", estimate=_step_time, unit=unit, places=places)
+    )
+    count = wording.Unit("", 1.0)
+    _draw_bars(
+        view,
+        rates,
+        _Bars(title="Throughput (tokens/s, all devices)", estimate=_rate, unit=count, places=places),
+    )
+    _draw_bars(
+        view, memory, _Bars(title="Peak memory (GB per device)", estimate=_memory, unit=count, places=places)
+    )
+    num_steps = _draw_spread(view, spread, places, unit)
+    for axes in (times, rates, memory, spread):
+        axes.set_xticks(range(len(strategies)), [wording.name_of(name, 12) for name in strategies])
+        axes.set_xlim(-0.6, len(strategies) - 0.4)
+    _head(view, figure, cells[0], groups)
+    numbers = [found.num_runs for cell in cells if (found := known(cell.tokens_per_sec))]
+    return Drawing(
+        name=NAME,
+        title="Strategies and groups at one place",
+        caption=f"{wording.runs_per_cell(numbers)} The distribution is that of {num_steps:,} single steps: "
+        "the median, from the 25th to the 75th percentile (thick) and from the 1st to the 99th (thin).",
+        alt=f"Step time, throughput, memory and step-time distribution of {wording.listed(strategies, 6)} "
+        f"on {wording.listed([view.titles[group] for group in groups])}.",
+        figure=figure,
+    )
+
+
+def _places(cells: Sequence[CellSummary], groups: Sequence[str], strategies: Sequence[str]) -> list[_Place]:
+    """One for each strategy and group: of several cells the one with most rows."""
+    width = min(0.8 / len(groups), 0.5)
+    best = {
+        (cell.subject.strategy, cell.group): cell for cell in sorted(cells, key=lambda cell: len(cell.rows))
+    }
+    return [
+        _Place(
+            cell=cell,
+            x=strategies.index(strategy) + (groups.index(group) - (len(groups) - 1) / 2) * width,
+            width=0.9 * width,
+        )
+        for (strategy, group), cell in best.items()
+    ]
+
+
+def _draw_bars(view: View, axes: Axes, bars: _Bars) -> None:
+    found = [(place, value) for place in bars.places if (value := known(bars.estimate(place.cell)))]
+    axes.set_title(bars.title)
+    if not found:
+        write(axes, 0.5, 0.5, "not measured", ha="center")
+        axes.set_yticks([])
+        return
+    for place, value in found:
+        _draw_bar(view, axes, place, value, bars.unit.size, has_number=len(found) <= _BARS_WITH_NUMBERS)
+    highest = max(point_of(0, value, bars.unit.size).high for _, value in found)
+    scale_values(axes, 0.0, 1.14 * highest)
+    _draw_statuses(axes, bars.places)
+
+
+def _draw_bar(
+    view: View, axes: Axes, place: _Place, value: Estimate, unit: float, *, has_number: bool
+) -> None:
+    colour, look = strategy_look(place.cell.subject.strategy).colour, view.looks[place.cell.group]
+    face = colour if not look.hatch else (colour, 0.25)
+    point = point_of(place.x, value, unit)
+    axes.bar(
+        place.x, point.middle, place.width, facecolor=face, edgecolor=colour, hatch=look.hatch, linewidth=0.8
+    )
+    draw_intervals(axes, [point], INK)
+    if has_number:
+        above = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": SMALL}
+        axes.annotate(wording.short(point.middle), (place.x, point.high), color=MUTED, **above)  # type: ignore[arg-type]  # its settings are many
+
+
+def _draw_statuses(axes: Axes, places: Sequence[_Place]) -> None:
+    for place in places:
+        if place.cell.status != "ok":
+            text, colour = (
+                wording.name_of(place.cell.status, 14),
+                strategy_look(place.cell.subject.strategy).colour,
+            )
+            across = axes.get_xaxis_transform()
+            axes.plot([place.x], [0.05], marker="x", color=colour, markeredgewidth=1.8, transform=across)
+            axes.text(
+                place.x, 0.1, text, transform=across, rotation=90, ha="center", va="bottom", fontsize=SMALL
+            )
+
+
+def _draw_spread(view: View, axes: Axes, places: Sequence[_Place], unit: wording.Unit) -> int:
+    """How many steps were drawn."""
+    axes.set_title(f"Step-time distribution ({unit.name})")
+    steps = {place.x: _steps(place.cell) / unit.size for place in places}
+    for place in places:
+        if len(steps[place.x]):
+            _draw_box(view, axes, place, steps[place.x])
+    drawn = [values for values in steps.values() if len(values)]
+    if not drawn:
+        write(axes, 0.5, 0.5, "no single steps recorded", ha="center")
+        axes.set_yticks([])
+        return 0
+    low, high = (
+        min(np.percentile(values, 1) for values in drawn),
+        max(np.percentile(values, 99) for values in drawn),
+    )
+    room = 0.08 * (high - low) or 0.05 * high or 1.0
+    scale_values(axes, float(low - room), float(high + room))
+    _draw_statuses(axes, places)
+    return sum(map(len, drawn))
+
+
+def _draw_box(view: View, axes: Axes, place: _Place, steps: np.ndarray) -> None:
+    colour, look = strategy_look(place.cell.subject.strategy), view.looks[place.cell.group]
+    low, quarter, middle, three_quarters, high = (
+        float(value) for value in np.percentile(steps, (1, 25, 50, 75, 99))
+    )
+    axes.plot([place.x, place.x], [low, high], color=colour.colour, linewidth=1.2)
+    axes.plot(
+        [place.x, place.x], [quarter, three_quarters], color=colour.colour, linewidth=5, solid_capstyle="butt"
+    )
+    face = colour.colour if look.is_filled else SURFACE
+    axes.plot(
+        [place.x], [middle], marker=colour.marker, color=colour.colour, markerfacecolor=face, markersize=6
+    )
+
+
+def _head(view: View, figure: Figure, cell: CellSummary, groups: Sequence[str]) -> None:
+    inches = figure.get_size_inches()
+    where = f"{recipe_of(cell.subject)}, {wording.counted(cell.subject.world_size, 'device')}"
+    figure.text(0.72 / inches[0], 1 - 0.5 / inches[1], where, color=MUTED, fontsize=8, va="center")
+    handles = [_patch(view, group) for group in groups]
+    place = (1 - 0.15 / inches[0], 1 - 0.5 / inches[1])
+    figure.legend(
+        handles,
+        [view.titles[group] for group in groups],
+        loc="center right",
+        bbox_to_anchor=place,
+        ncols=3,
+        fontsize=8,
+    )
+
+
+def _patch(view: View, group: str) -> Patch:
+    hatch = view.looks[group].hatch
+    return Patch(facecolor=(INK, 0.12) if hatch else (INK, 0.7), edgecolor=INK, hatch=hatch, linewidth=0.8)
+
+
+def _steps(cell: CellSummary) -> np.ndarray:
+    times = np.array([time for row in cell.rows if row.status == "ok" for time in row.raw_step_times])
+    return times[np.isfinite(times) & (times > 0)]
+
+
+def _step_time(cell: CellSummary) -> Estimate | None:
+    return cell.step_time_sec
+
+
+def _rate(cell: CellSummary) -> Estimate | None:
+    return cell.tokens_per_sec
+
+
+def _memory(cell: CellSummary) -> Estimate | None:
+    if cell.peak_vram_gb is None:
+        return None
+    return Estimate(median=cell.peak_vram_gb, low=None, high=None, cv=None, num_runs=1)
