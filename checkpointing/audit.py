@@ -169,7 +169,7 @@ def _foreign(repository: Repository) -> Iterator[Finding]:
     if unkept and not view.generations and (view.term == 0 or view.num_lost):
         yield Finding(place="log", says=f"names none of {_named(unkept)}, of which there are objects")
         return
-    over = set(repository.garbage().objects)
+    over = set(repository.garbage())
     if over:
         says = f"{_named(sorted(over))}: left by attempts that are over; gc shows and removes them"
         yield Finding(place="objects", says=says, is_wrong=False)

@@ -52,7 +52,7 @@ class Leftovers:
 
 def find_leftovers(repository: Repository, *, now: datetime) -> Leftovers:
     """Changes nothing. Call it after ``refresh``."""
-    over = repository.garbage().objects
+    over = repository.garbage()
     spared = [name for name in over if repository.view.num_lost and _looks_whole(over[name])]
     found = [(name, "attempt is over", over[name]) for name in sorted(over) if name not in spared]
     given_up = _given_up(repository, set(over))
@@ -66,7 +66,7 @@ def find_leftovers(repository: Repository, *, now: datetime) -> Leftovers:
 
 def sweep(repository: Repository, *, now: datetime) -> None:
     """Removes what earlier attempts left, without measuring it. Spares what a damaged log may have lost."""
-    for name, objects in repository.garbage().objects.items():
+    for name, objects in repository.garbage().items():
         if not (repository.view.num_lost and _looks_whole(objects)):
             repository.delete_objects(name, objects)
     abort_uploads(repository.store, _old_uploads(repository, now))

@@ -7,7 +7,6 @@ in the log first, then the manifest goes, then the payload. Safe to use from sev
 import hashlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from threading import RLock
 
 from checkpointing.codec import Record
@@ -18,17 +17,6 @@ from checkpointing.log import Log
 from checkpointing.manifest import MANIFEST, Cut, Manifest, decode_manifest, encode_manifest
 from checkpointing.retention import Retention, may_go
 from checkpointing.store import Buffer, Missing, Store, check_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Garbage:
-    """Objects of generations that no record keeps, by generation."""
-
-    objects: dict[str, list[str]]
-
-    @property
-    def num_objects(self) -> int:
-        return sum(map(len, self.objects.values()))
 
 
 class Repository:
@@ -136,19 +124,17 @@ class Repository:
         """Deletes all objects of a generation that the log doesn't keep."""
         self.delete_objects(generation, list(self.store.list(self._folder_of(generation))))
 
-    def garbage(self, *, spare: Iterable[str] = ()) -> Garbage:
-        """What crashed saves and deletions left. Objects of the present term may be a save that is going on.
+    def garbage(self) -> dict[str, list[str]]:
+        """Objects that crashed saves and deletions left, by generation. Call it after ``refresh``.
 
-        Those of earlier terms can't be committed any more. Call it after ``refresh``.
+        Those of the present term may be a save that is going on; earlier ones can't be committed any more.
         """
         view = self.view
-        kept = {found.name for found in view.generations} | set(spare)
-        objects = {
-            name: found
-            for name, found in self._objects().items()
-            if name not in kept and (term := _term_of(name)) is not None and term < view.term
+        return {
+            name: objects
+            for name, objects in self._objects().items()
+            if not view.generation(name) and (term := _term_of(name)) is not None and term < view.term
         }
-        return Garbage(objects=objects)
 
     def delete_objects(self, generation: str, names: Iterable[str]) -> None:
         """The manifest first: what is half deleted must not look whole."""

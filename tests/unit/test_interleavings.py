@@ -104,7 +104,7 @@ def collector(store: Store) -> None:
 
 
 def clean(repository: Repository) -> None:
-    for name, objects in repository.garbage().objects.items():
+    for name, objects in repository.garbage().items():
         repository.delete_objects(name, objects)
 
 

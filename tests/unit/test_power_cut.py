@@ -43,7 +43,7 @@ def live(store: Store, acknowledged: Callable[[int], None]) -> None:
 
 def clean(repository: Repository) -> None:
     """The janitor."""
-    for name, objects in repository.garbage().objects.items():
+    for name, objects in repository.garbage().items():
         repository.delete_objects(name, objects)
     left = abandoned_uploads(repository.store, f"runs/{RUN}", before=datetime.now(UTC))
     abort_uploads(repository.store, left)

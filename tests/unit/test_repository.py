@@ -238,9 +238,8 @@ def test_garbage_is_what_earlier_terms_left_and_never_what_is_kept_or_may_be_goi
     repository.put_file(going_on.generation, file_name(0), b"going on")
     store.put("runs/r/gen/by-hand/file", b"")
     found = repository.garbage()
-    assert set(found.objects) == {left.generation}
-    assert found.num_objects == 1
-    for name, objects in found.objects.items():
+    assert found == {left.generation: [f"runs/r/gen/{left.generation}/{file_name(0)}"]}
+    for name, objects in found.items():
         repository.delete_objects(name, objects)
     assert payload(store) == {kept, going_on.generation, "by-hand"}
 

@@ -265,7 +265,7 @@ def test_a_writer_that_was_fenced_says_so_and_changes_nothing_that_counts() -> N
     assert names(later.refresh().generations) == names(bench.repository.view.generations)
     (found,) = later.view.generations
     assert load(later, found) == content(found.name, 1)
-    for name, objects in later.garbage().objects.items():
+    for name, objects in later.garbage().items():
         later.delete_objects(name, objects)
     left = {name.split("/")[3] for name in store.list("runs/r/gen")}
     assert left == {found.name}
