@@ -5,6 +5,8 @@ Reading order: ``formulas`` (what each number means), ``records`` (what a run le
 ``gathering`` (all of a store), ``findings`` (what a report says), ``conclusions`` (how the table becomes
 them), ``tables`` (rows as files), ``publishing`` (a report's files, and copies of them).
 
+``statistics`` (intervals, tests, verdicts), ``cells`` (rows as cells), ``comparing`` (cells of two groups).
+
 What a long run records: ``columns`` (every column of every table), ``attempts`` (what is recorded, as data),
 ``recorder`` and its ``outbox`` (in a worker), ``parts`` (the files), ``ledger`` (where the time went).
 ``importers`` read older results of other tools.
