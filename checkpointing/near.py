@@ -15,6 +15,11 @@ from checkpointing.manifest import Cut, Part, decode_part, encode_part, part_nam
 from checkpointing.store import Full, LocalStore, StoreError, check_name
 
 
+def near_name(run: str, lineage: str) -> str:
+    """A run's name on a disk: another log's run of the same name finds nothing of it, and deletes nothing."""
+    return f"{run}@{lineage}"
+
+
 class NearDisk:
     """One run's folder on this node. ``num_kept`` counts generations of one rank, and is at least 2."""
 

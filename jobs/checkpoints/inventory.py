@@ -8,7 +8,7 @@ from typing import Any
 
 from checkpointing.history import Generation
 from checkpointing.manifest import Cut, Part
-from checkpointing.near import NearDisk
+from checkpointing.near import NearDisk, near_name
 from checkpointing.repository import Repository
 from checkpointing.retention import Retention, backup, best, latest, of_this_life, reasons
 from checkpointing.store import Missing, Store
@@ -105,7 +105,7 @@ def _near_shares(repository: Repository, spec: dict[str, Any]) -> dict[str, list
         folder = Path(spec["checkpoint"]["local"]["dir"])
     except (KeyError, TypeError):
         return {}
-    disk = NearDisk(folder, f"{repository.run}@{repository.lineage()}", num_kept=2)
+    disk = NearDisk(folder, near_name(repository.run, repository.lineage()), num_kept=2)
     shares: dict[str, list[tuple[Cut, Part]]] = {}
     for cut, part in sorted(disk.inventory(), key=lambda share: (share[0].term, share[0].number)):
         shares.setdefault(cut.generation, []).append((cut, part))

@@ -11,7 +11,7 @@ from typing import Any
 from checkpointing.cadence import Busy, Order, Past, Skipped, next_order
 from checkpointing.errors import Fenced
 from checkpointing.manifest import Cut, Part, file_name
-from checkpointing.near import NearDisk
+from checkpointing.near import NearDisk, near_name
 from checkpointing.publisher import Attempt, Publisher
 from checkpointing.repository import Repository, generation_name
 from checkpointing.saves import Mailbox, Note, Save, Tally
@@ -183,4 +183,4 @@ def near_disk(task: Task) -> NearDisk | None:
     saving = task.saving
     if saving is None or saving.disk is None:
         return None
-    return NearDisk(Path(saving.disk), f"{task.run}@{task.lineage}", saving.disk_keep)
+    return NearDisk(Path(saving.disk), near_name(task.run, task.lineage), saving.disk_keep)

@@ -6,7 +6,7 @@ import pytest
 
 from checkpointing.errors import Corrupt
 from checkpointing.manifest import Cut, Manifest, encode_part, manifest_of, part_name
-from checkpointing.near import NearDisk
+from checkpointing.near import NearDisk, near_name
 from checkpointing.store import Unavailable
 from tests.unit.generations import content, cut_of, file_of, load_from, part_of
 
@@ -64,6 +64,11 @@ def test_runs_do_not_see_each_other(tmp_path: Path) -> None:
     assert other.inventory() == []
     other.tidy()
     assert len(NearDisk(tmp_path, "r", 2).inventory()) == 1
+
+
+def test_a_run_of_the_same_name_in_another_log_has_another_place() -> None:
+    names = [near_name("r", "a"), near_name("r", "b"), near_name("s", "a")]
+    assert len({*names, "r", "s"}) == 5
 
 
 @pytest.mark.parametrize("damage", ["emptied", "another generation's", "another rank's", "file gone"])
