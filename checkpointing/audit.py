@@ -1,7 +1,5 @@
 """What is wrong with a run's log and its generations. Looks only; ``mend_hint`` alone writes something."""
 
-import json
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,11 +10,11 @@ from checkpointing.codec import Record, decode
 from checkpointing.errors import Corrupt
 from checkpointing.history import Generation, View, after
 from checkpointing.loading import verify
+from checkpointing.log import leave_hint, log_folder, numbers_in, read_hint, slot_name
 from checkpointing.manifest import Part
 from checkpointing.repository import Repository
-from checkpointing.store import Missing, Store, check_name
+from checkpointing.store import Missing, Store
 
-_RECORD = re.compile(r"([0-9]{12})\.json")
 _NUM_THREADS = 8
 # Each record repeats the view, so not all of a long log are held at a time.
 _BATCH = 64
@@ -45,7 +43,7 @@ def audit_log(store: Store, run: str) -> list[Finding]:
 def mend_hint(store: Store, run: str) -> None:
     """It only makes the next reader's search short, so writing it anew loses nothing."""
     if numbers := _numbers(store, run):
-        store.put(_hint(run), json.dumps({"number": numbers[-1]}).encode())
+        leave_hint(store, run, numbers[-1])
 
 
 def audit_generations(repository: Repository) -> list[Finding]:
@@ -74,8 +72,7 @@ def read_back(repository: Repository, generation: Generation) -> int:
 
 
 def _numbers(store: Store, run: str) -> list[int]:
-    names = (name.rpartition("/")[2] for name in store.list(_folder(run)))
-    return sorted(int(found[1]) for found in map(_RECORD.fullmatch, names) if found)
+    return sorted(numbers_in(store.list(log_folder(run))))
 
 
 def _gaps(numbers: Sequence[int]) -> Iterator[Finding]:
@@ -109,7 +106,7 @@ def _records(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Record 
 
 def _record(store: Store, run: str, number: int) -> Record | Finding:
     try:
-        return decode(store.get(f"{_folder(run)}/{number:012d}.json"), number)
+        return decode(store.get(slot_name(run, number)), number)
     except (Corrupt, Missing) as error:
         return Finding(place=f"record {number}", says=f"can't be believed: {error}")
 
@@ -123,20 +120,12 @@ def _follows(before: Record | None, found: Record) -> bool:
 
 def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Finding]:
     newest = numbers[-1] if numbers else 0
-    hint = _read_hint(store, run)
+    hint = read_hint(store, run)
     # A run that goes on may be further by now than when its records were listed.
     is_right = hint == newest or (hint > newest and isinstance(_record(store, run, hint), Record))
     if not is_right:
         says = f"names record {hint or 'none'}, the newest is {newest or 'none'}: the log is searched anew"
         yield Finding(place="hint", says=says, is_mendable=True)
-
-
-def _read_hint(store: Store, run: str) -> int:
-    try:
-        number = json.loads(store.get(_hint(run)))["number"]
-    except (Missing, ValueError, KeyError, TypeError, RecursionError):
-        return 0
-    return number if isinstance(number, int) and 0 < number < 10**12 else 0
 
 
 def _shape_problem(repository: Repository, generation: Generation) -> str | None:
@@ -180,11 +169,3 @@ def _foreign(repository: Repository) -> Iterator[Finding]:
 
 def _named(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} generations such as {names[-1]}"
-
-
-def _folder(run: str) -> str:
-    return check_name(f"runs/{run}/log")
-
-
-def _hint(run: str) -> str:
-    return check_name(f"runs/{run}/hint.json")

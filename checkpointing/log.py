@@ -6,9 +6,10 @@ sees the higher term and gets ``Fenced``. No clock is involved: ``written_s`` is
 """
 
 import json
+import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from checkpointing.errors import Corrupt, Fenced
 from checkpointing.history import Entry, Lease, View, after
 from checkpointing.store import Conflict, Missing, Store, StoreError, check_name
 
+_RECORD = re.compile(r"([0-9]{12})\.json")
 # Others append too, but rarely: so many lost races in a row mean that something is broken.
 _MOST_RACES = 1000
 
@@ -37,8 +39,8 @@ class Log:
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self._store = store
-        self._folder = check_name(f"runs/{run}/log")
-        self._hint = f"runs/{run}/hint.json"
+        self._run = run
+        self._folder = log_folder(run)
         self._clock = clock
         self._new_id = new_id
         self._number = 0
@@ -56,13 +58,13 @@ class Log:
 
     def read(self) -> View:
         """The newest view: at most 4 requests however long the log is, if the hint is about right."""
-        hint = self._hinted()
+        hint = read_hint(self._store, self._run)
         after_hint = f"{self._slot(hint)}" if hint else ""
         names = list(self._store.list(self._folder, after=after_hint))
         if not names and hint:
             # The hint is the newest, or it is wrong.
             names = [self._slot(hint)] if self._exists(hint) else list(self._store.list(self._folder))
-        if numbers := sorted(filter(None, map(_number_of, names))):
+        if numbers := sorted(numbers_in(names)):
             self._go_to(numbers[-1])
         return self._view
 
@@ -110,9 +112,8 @@ class Log:
 
     def records(self) -> list[Record]:
         """Everything that ever happened, but for records that are damaged; for people and tools."""
-        numbers = sorted(filter(None, map(_number_of, self._store.list(self._folder))))
         found = []
-        for number in numbers:
+        for number in sorted(numbers_in(self._store.list(self._folder))):
             with suppress(Corrupt):
                 found.append(self._get(number))
         return found
@@ -165,7 +166,7 @@ class Log:
             raise Corrupt(f"record {number} of the log is gone") from error
 
     def _slot(self, number: int) -> str:
-        return f"{self._folder}/{number:012d}.json"
+        return slot_name(self._run, number)
 
     def _exists(self, number: int) -> bool:
         try:
@@ -173,18 +174,37 @@ class Log:
         except Missing:
             return False
 
-    def _hinted(self) -> int:
-        try:
-            number = json.loads(self._store.get(self._hint))["number"]
-        except (Missing, ValueError, KeyError, TypeError, RecursionError):
-            return 0
-        return number if isinstance(number, int) and 0 < number < 10**12 else 0
-
     def _leave_hint(self) -> None:
         with suppress(StoreError):
-            self._store.put(self._hint, json.dumps({"number": self._number}).encode())
+            leave_hint(self._store, self._run, self._number)
 
 
-def _number_of(name: str) -> int | None:
-    digits = name.rpartition("/")[2].removesuffix(".json")
-    return int(digits) if len(digits) == 12 and digits.isdigit() else None
+def log_folder(run: str) -> str:
+    return check_name(f"runs/{run}/log")
+
+
+def slot_name(run: str, number: int) -> str:
+    return f"{log_folder(run)}/{number:012d}.json"
+
+
+def numbers_in(names: Iterable[str]) -> list[int]:
+    """Of those names that are records'."""
+    found = (_RECORD.fullmatch(name.rpartition("/")[2]) for name in names)
+    return [int(one[1]) for one in found if one]
+
+
+def read_hint(store: Store, run: str) -> int:
+    """The record that it names, which need not be there; 0 if it names none."""
+    try:
+        number = json.loads(store.get(_hint_name(run)))["number"]
+    except (Missing, ValueError, KeyError, TypeError, RecursionError):
+        return 0
+    return number if isinstance(number, int) and 0 < number < 10**12 else 0
+
+
+def leave_hint(store: Store, run: str, number: int) -> None:
+    store.put(_hint_name(run), json.dumps({"number": number}).encode())
+
+
+def _hint_name(run: str) -> str:
+    return check_name(f"runs/{run}/hint.json")
