@@ -121,7 +121,7 @@ def read_mapping(data: bytes, name: str) -> NameMapping:
         _check_known(name, "section", section, _SECTIONS)
     return NameMapping(
         targets=dict(_targets(name, _table(name, found, "columns"))),
-        values={column: _words(name, found["values"], column) for column in _table(name, found, "values")},
+        values=dict(_values(name, _table(name, found, "values"))),
         vendors=_words(name, found, "vendors"),
         patterns=tuple(_patterns(name, _table(name, found, "paths").get("patterns", []))),
     )
@@ -146,6 +146,12 @@ def _entry(where: str, column: str, entry: Any) -> tuple[str, Target]:
     if str(unit).lower() not in units:
         raise MappingError(f"{where}: {unit!r} is no unit of it ({', '.join(units) or 'it has none'})")
     return plain(name), Target(column=column, factor=units[str(unit).lower()])
+
+
+def _values(file: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
+    for column in columns:
+        _check_known(f"{file}: values", "column", column, COLUMNS)
+        yield column, _words(f"{file}: values", columns, column)
 
 
 def _table(file: str, found: Mapping[str, Any], section: str) -> Mapping[str, Any]:
