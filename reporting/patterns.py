@@ -1,4 +1,4 @@
-"""How to read throughput and memory together: what each strategy is good for, by this report's numbers. Pure.
+"""Throughput and memory read together: what each strategy is good for, by this report's numbers. Pure.
 
 Strategies are compared where everything else is the same. Medians that lie within 2 % count as equal.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reporting.findings import CellSummary
-from reporting.words import fraction, gigabytes, is_known, middle, percent
+from reporting.words import fraction, is_known, middle
 
 _ALIKE = 1.02
 
@@ -81,34 +81,17 @@ def _pattern(one: _Measured, fastest: _Measured, lightest: _Measured, found: Seq
     more = fraction(one.memory / lightest.memory - 1)
     better = next((other for other in found if other.beats(one)), None)
     if better is not None:
-        name, advice = (
-            "Beaten on both",
-            f"{better.strategy} is as good or better in both: no reason to take it",
-        )
+        name = "Beaten"
+        advice = f"{better.strategy} is better in one and not worse in the other: no reason to take it"
     elif is_fast and is_light:
-        name, advice = "Fastest and lightest", "nothing to weigh up: take it"
+        name, advice = "Fastest and lightest", "Nothing to weigh up: take it"
     elif is_fast:
         name = "High throughput, high memory"
-        advice = f"needs {more} more memory than {lightest.strategy}: take it while the model fits"
+        advice = f"Needs {more} more memory than {lightest.strategy}: take it while the model fits"
     elif is_light:
         name = "Low memory at a price"
-        advice = f"gives up {cost} of {fastest.strategy}'s throughput: take it where the others don't fit"
+        advice = f"Gives up {cost} of {fastest.strategy}'s throughput: take it where the others don't fit"
     else:
         name = "In between"
-        advice = f"gives up {cost} of the throughput and needs {more} more than the least memory"
-    return Pattern(cell=one.cell, name=name, advice=f"{advice}{_room(one.cell)}{_scaling(one.cell)}.")
-
-
-def _room(cell: CellSummary) -> str:
-    if cell.peak_vram_gb is None or cell.device_memory_gb is None:
-        return ""
-    return f"; {gigabytes(cell.device_memory_gb - cell.peak_vram_gb)} of the device stay free"
-
-
-def _scaling(cell: CellSummary) -> str:
-    """Only where it was measured against fewer devices than these."""
-    base = cell.scaling_baseline_world_size
-    if cell.scaling_efficiency_pct is None or base is None or base == cell.subject.world_size:
-        return ""
-    kept = percent(cell.scaling_efficiency_pct)
-    return f"; from {base} to {cell.subject.world_size} devices it keeps {kept} of its throughput per device"
+        advice = f"Gives up {cost} of the most throughput and needs {more} more than the least memory"
+    return Pattern(cell=one.cell, name=name, advice=f"{advice}.")

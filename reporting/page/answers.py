@@ -18,12 +18,14 @@ from reporting.page.pieces import (
     origin_chips,
     section,
     table,
+    without_repetition,
 )
 from reporting.selection import Origins, comparisons_shown, origins
 from reporting.words import counted, interval, is_known, number, probability, short, times, winner
 
-MOST_COMPARISONS = 150
-_MOST_DIFFERENCES = 40
+MOST_COMPARISONS = 100
+_MOST_SENTENCES = 20
+_MOST_DIFFERENCES = 12
 _TONES: Mapping[Verdict, str] = {
     "faster": "good",
     "slower": "bad",
@@ -40,7 +42,7 @@ _COLUMNS = (
     Column(title="n", is_number=True, hint="runs of the baseline + runs of the other"),
     Column(title="p", is_number=True, hint="exact Mann-Whitney, adjusted for the number of comparisons"),
     Column(title="Cliff's δ", is_number=True, hint="1: the other is always faster, -1: always slower"),
-    Column(title="What else differed"),
+    Column(title="Differs as well"),
 )
 
 
@@ -49,7 +51,9 @@ def answer(findings: Findings) -> Markup:
     if not sentences:
         return section("answer", "Answer", element("p", "There are no results to answer from yet."))
     first, *others = sentences
-    return section("answer", "Answer", element("p", first, class_="lead"), bullets(others, "plain"))
+    return section(
+        "answer", "Answer", element("p", first, class_="lead"), bullets(others[:_MOST_SENTENCES], "plain")
+    )
 
 
 def comparisons(findings: Findings) -> Markup:
@@ -70,8 +74,10 @@ def comparisons(findings: Findings) -> Markup:
         "Group against group",
         _tally(findings),
         left_out(len(shown), len(findings.comparisons), "comparison", where),
-        table(found),
-        note("The verdict is the interval's. What else differed is not accounted for: it may be the reason."),
+        table(without_repetition(found, (1,))),
+        note(
+            "The verdict is the interval's. What differs as well is not accounted for: it may be the reason."
+        ),
     )
 
 
@@ -82,7 +88,7 @@ def _tally(findings: Findings) -> Markup:
         for verdict, tone in _TONES.items()
         if found[verdict]
     )
-    return element("p", f"Of {counted(len(findings.comparisons), 'comparison')}: ", *counts)
+    return element("p", f"Of {counted(len(findings.comparisons), 'comparison')}: ", *counts, class_="wide")
 
 
 def _row(found: Comparison, known: Origins, reach: float) -> list[Cell]:
@@ -90,7 +96,7 @@ def _row(found: Comparison, known: Origins, reach: float) -> list[Cell]:
         Cell(element("span", short(str(found.subject)), class_="setting")),
         Cell(_sides(found, known)),
         Cell(chip(found.verdict, _TONES[found.verdict])),
-        Cell(winner(found) if found.verdict in ("faster", "slower") else "nobody"),
+        Cell(element("span", _winner(found), class_="winner")),
         Cell(together((_ratio(found), _bar(found, reach))), found.ratio),
         numeric(f"{found.num_baseline} + {found.num_other}", min(found.num_baseline, found.num_other)),
         numeric(probability(found.p_adjusted), found.p_adjusted),
@@ -108,6 +114,10 @@ def _sides(found: Comparison, known: Origins) -> Markup:
     if baseline == other:
         return together((f"{names[0]} → {names[1]}", origin_chips(other)))
     return together((names[0], origin_chips(baseline), " → ", names[1], origin_chips(other)))
+
+
+def _winner(found: Comparison) -> str:
+    return winner(found) if found.verdict in ("faster", "slower") else "nobody"
 
 
 def _ratio(found: Comparison) -> Markup:
@@ -133,7 +143,7 @@ def _differences(found: Comparison) -> Markup | str:
     if not found.differences:
         return "nothing that was recorded"
     shown = found.differences[:_MOST_DIFFERENCES]
-    items = [f"{short(one.what)}: {short(one.baseline)} → {short(one.other)}" for one in shown]
+    items = [f"{short(one.what, 60)}: {short(one.baseline, 60)} → {short(one.other, 60)}" for one in shown]
     if len(found.differences) > len(shown):
         items.append(f"and {len(found.differences) - len(shown):,} more")
-    return details(counted(len(found.differences), "difference"), bullets(items))
+    return details(counted(len(found.differences), "thing"), bullets(items))

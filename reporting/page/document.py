@@ -1,7 +1,7 @@
 """The page from top to bottom. Pure."""
 
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,33 +18,42 @@ from reporting.page.trainings import trainings
 from reporting.page.troubles import checks, failed, skipped
 from reporting.words import counted, moment, short
 
+# Anchor, name in the list of contents, and content; one without content is left out.
+Section = tuple[str, str, Markup]
+
 _HERE = Path(__file__).parent
+_ROOM = 4_800_000  # bytes for all sections; style, script and frame are far below the rest of 5 MB
 
 
 def index_html(findings: Findings, charts: Sequence[Chart]) -> str:
     """One file that needs no other, below 5 MB. The same findings give the same bytes."""
-    sections = _sections(findings, charts)
+    before, after = _before_charts(findings), _after_charts(findings)
+    taken = sum(len(content.text.encode()) for _, _, content in (*before, *after))
+    drawn = ("charts", "Charts", pictures(charts, _ROOM - taken))
+    sections = [section for section in (*before, drawn, *after) if section[2].text]
     page = element("html", _head(findings), _body(findings, sections), lang="en")
     return f"<!doctype html>\n{page.text}\n"
 
 
-def _sections(findings: Findings, charts: Sequence[Chart]) -> list[tuple[str, str, Markup]]:
-    """Anchor, name in the list of contents, content; those that have nothing to say are left out."""
-    found = [
+def _before_charts(findings: Findings) -> tuple[Section, ...]:
+    return (
         ("answer", "Answer", answer(findings)),
         ("comparisons", "Comparisons", comparisons(findings)),
         ("goals", "Strategies", goals(findings)),
         ("machines", "Machines", machines(findings)),
         ("cells", "Cells", cells(findings)),
-        ("charts", "Charts", pictures(charts)),
+    )
+
+
+def _after_charts(findings: Findings) -> tuple[Section, ...]:
+    return (
         ("checks", "Checks", checks(findings)),
         ("failures", "Failures", failed(findings)),
         ("runs", "Long runs", trainings(findings)),
         ("skipped", "Skipped files", skipped(findings)),
         ("method", "Method", method()),
         ("repeat", "Repeat it", repeat(findings)),
-    ]
-    return [section for section in found if section[2].text]
+    )
 
 
 def _head(findings: Findings) -> Markup:
@@ -60,15 +69,14 @@ def _head(findings: Findings) -> Markup:
     )
 
 
-def _body(findings: Findings, sections: Iterable[tuple[str, str, Markup]]) -> Markup:
-    found = list(sections)
-    contents = [element("li", element("a", title, href=f"#{name}")) for name, title, _ in found]
+def _body(findings: Findings, sections: Sequence[Section]) -> Markup:
+    contents = [element("li", element("a", title, href=f"#{name}")) for name, title, _ in sections]
     return element(
         "body",
         element("a", "Skip to the answer", href="#answer", class_="skip"),
         _header(findings),
         element("nav", element("ul", *contents), aria_label="Contents"),
-        element("main", *(content for _, _, content in found)),
+        element("main", *(content for _, _, content in sections)),
         _footer(),
         element("script", Markup(_script())),
     )

@@ -16,7 +16,7 @@ from reporting.page.pieces import (
     table,
 )
 from reporting.patterns import Pattern, patterns
-from reporting.words import estimate, gigabytes, middle, number, short
+from reporting.words import estimate, gigabytes, middle, number, percent, short
 
 _MOST_PER_GOAL = 12
 _MOST_PATTERNS = 60
@@ -26,7 +26,7 @@ _GOALS = {
     "memory": "Least memory",
     "efficiency": "Best efficiency",
 }
-_TONES = {"Beaten on both": "bad", "Fastest and lightest": "good"}
+_TONES = {"Beaten": "bad", "Fastest and lightest": "good"}
 
 
 def goals(findings: Findings) -> Markup:
@@ -48,7 +48,7 @@ def _card(goal: str, found: list[Advice], findings: Findings) -> Markup:
             (
                 element("span", f"{short(one.group, 60)} · {short(one.model, 60)}", class_="label"),
                 origin_chips(flags.get(one.cell_id or "", ())),
-                element("span", one.sentence, class_="says"),
+                element("span", short(one.sentence, 400), class_="says"),
             )
         )
         for one in found[:_MOST_PER_GOAL]
@@ -65,24 +65,29 @@ def _reading_help(findings: Findings) -> Markup:
         return NOTHING
     shown = found[:_MOST_PATTERNS]
     columns = (
-        Column(title="Group"),
-        Column(title="Setting"),
         Column(title="Strategy"),
+        Column(title="Of"),
         Column(title="Pattern"),
         Column(title="Tokens/s", is_number=True),
         Column(title="Memory", is_number=True),
+        Column(title="Free", is_number=True, hint="what the device has beyond that"),
+        Column(title="Scaling", is_number=True, hint="throughput per device kept from the fewest devices"),
         Column(title="What it means"),
     )
     caption = "Throughput and memory read together, per group and model, where everything else is the same"
     pattern_table = Table(
-        label="pattern-table", caption=caption, columns=columns, rows=[_pattern(one) for one in shown]
+        label="pattern-table",
+        caption=caption,
+        columns=columns,
+        rows=[_pattern(one) for one in shown],
+        is_sortable=False,
     )
     return together(
         (
             element("h3", "What each strategy is good for"),
             table(pattern_table),
             note(
-                "Medians within 2 % of each other count as equal here; the intervals below are narrower news."
+                "Read from medians: those within 2 % of each other count as equal. The verdicts are stricter."
             ),
             left_out(len(shown), len(found), "pattern", "metrics.csv has all cells"),
         )
@@ -94,14 +99,21 @@ def _pattern(found: Pattern) -> list[Cell]:
     speed = middle(cell.tokens_per_sec)
     setting = f"{short(subject.model, 60)} ×{subject.world_size} S{subject.seq_len} {_batch(cell)}"
     return [
-        Cell(_group(cell)),
-        Cell(element("span", setting, class_="setting")),
         Cell(short(subject.strategy, 60)),
+        Cell(together((_group(cell), element("span", element("small", setting), class_="of")))),
         Cell(chip(found.name, _TONES.get(found.name, "calm"))),
         numeric(number(speed), speed),
         numeric(gigabytes(cell.peak_vram_gb), cell.peak_vram_gb),
+        numeric(gigabytes(_free(cell)), _free(cell)),
+        numeric(percent(cell.scaling_efficiency_pct), cell.scaling_efficiency_pct),
         Cell(element("span", found.advice, class_="says")),
     ]
+
+
+def _free(cell: CellSummary) -> float | None:
+    if cell.device_memory_gb is None or cell.peak_vram_gb is None:
+        return None
+    return cell.device_memory_gb - cell.peak_vram_gb
 
 
 def _front(findings: Findings) -> Markup:

@@ -20,8 +20,8 @@ from reporting.selection import most_telling
 from reporting.setups import Fact, facts, group_of, groups_of
 from reporting.words import counted, short
 
-_MOST_GROUPS = 12
-_MOST_FACTS = 200
+_MOST_GROUPS = 8
+_MOST_FACTS = 100
 
 
 def machines(findings: Findings) -> Markup:
@@ -79,4 +79,4 @@ def _origins(groups: Sequence[str], findings: Findings) -> list[Cell]:
 def _row(fact: Fact) -> list[Cell]:
     name = short(f"{fact.name} ({fact.kind})" if fact.kind in ("package", "variable") else fact.name)
     mark = together((" ", chip("differs", "open"))) if fact.differs else NOTHING
-    return [Cell(together((name, mark))), *(Cell(value) for value in fact.values[:_MOST_GROUPS])]
+    return [Cell(together((name, mark))), *(Cell(short(value, 120)) for value in fact.values[:_MOST_GROUPS])]

@@ -7,6 +7,7 @@ from html import escape
 from reporting.words import clean
 
 _LONGEST = 2_000
+_QUOTE = '"'
 _WITHIN_LINES = frozenset(("a", "code", "i", "small", "span", "strong", "td", "th"))
 
 
@@ -43,12 +44,13 @@ def html_of(content: Content) -> str:
     if isinstance(content, Markup):
         return content.text
     cut = content if len(content) <= _LONGEST else f"{content[: _LONGEST - 1]}…"
-    return escape(clean(cut), quote=True)
+    return escape(clean(cut), quote=False)
 
 
 def _attributes(found: dict[str, str | int | bool | None]) -> str:
     return "".join(
-        f" {name.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html_of(str(value))}"')
+        f" {name.rstrip('_').replace('_', '-')}"
+        + ("" if value is True else f'="{html_of(str(value)).replace(_QUOTE, "&quot;")}"')
         for name, value in found.items()
         if value is not None and value is not False
     )

@@ -13,11 +13,13 @@ from reporting.page.pieces import (
     origin_chips,
     section,
     table,
+    without_repetition,
 )
 from reporting.selection import cells_shown
-from reporting.words import fraction, gigabytes, interval, is_known, middle, number, percent, short
+from reporting.words import fraction, interval, is_known, middle, number, percent, short
 
 MOST_CELLS = 500
+_MOST_FLAGS = 8
 _ORIGINS = ("simulated", "imported")
 _COLUMNS = (
     Column(title="Group"),
@@ -33,30 +35,27 @@ _COLUMNS = (
     Column(title="CV", is_number=True, hint="coefficient of variation over runs"),
     Column(title="n", is_number=True, hint="runs that count"),
     Column(title="Step, s", is_number=True, hint="mean step time, median over runs"),
-    Column(title="Memory", is_number=True, hint="peak allocated, of what the device has"),
+    Column(title="Memory, GB", is_number=True, hint="peak allocated, of what the device has"),
     Column(title="Scaling", is_number=True, hint="per device, against the smallest number of devices"),
     Column(title="MFU", is_number=True, hint="model FLOP utilisation"),
     Column(title="H2D, GB/s", is_number=True, hint="host to device, per device"),
     Column(title="Flags"),
 )
+_CAPTION = "Medians over runs; a cell of which no run went well has no numbers"
+_SIZES = (1, *range(4, 8))
 
 
 def cells(findings: Findings) -> Markup:
     if not findings.cells:
         return NOTHING
     shown = cells_shown(findings, MOST_CELLS)
-    found = Table(
-        label="cell-table",
-        caption="Medians over runs; a cell without a run that went well has no numbers",
-        columns=_COLUMNS,
-        rows=[_row(cell) for cell in shown],
-    )
+    found = Table(label="cell-table", caption=_CAPTION, columns=_COLUMNS, rows=[_row(cell) for cell in shown])
     where = "best ones, failed and flagged ones first; all are in metrics.csv"
     return section(
         "cells",
         "All cells",
         left_out(len(shown), len(findings.cells), "cell", where),
-        table(found),
+        table(without_repetition(found, _SIZES)),
         note(
             "N devices, S tokens per sequence, b sequences per device and micro-batch, g micro-batches per "
             "step, n runs. What is in brackets is a 95 % interval; “–” is not known."
@@ -105,14 +104,14 @@ def _percent(value: float | None) -> Cell:
 def _memory(cell: CellSummary) -> Markup | str:
     used, there = cell.peak_vram_gb, cell.device_memory_gb
     if not is_known(used) or not is_known(there) or there <= 0:
-        return gigabytes(used)
+        return number(used, 4)
     filled = f"width:{min(100.0, max(0.0, 100 * used / there)):.0f}%"
     meter = element("span", element("i", style=filled), class_="meter", aria_hidden="true")
-    return together((gigabytes(used), " ", element("small", f"of {number(there)}"), meter))
+    return together((number(used, 4), " ", element("small", f"of {number(there)}"), meter))
 
 
 def _flags(cell: CellSummary) -> Markup:
-    words = [_with_count(flag, cell) for flag in cell.flags if flag not in _ORIGINS]
+    words = [_with_count(flag, cell) for flag in cell.flags[:_MOST_FLAGS] if flag not in _ORIGINS]
     return together(together((chip(short(word, 40), "open"), " ")) for word in words)
 
 

@@ -8,21 +8,19 @@ from reporting.findings import Chart
 from reporting.page.markup import NOTHING, Markup, element, together, void
 from reporting.page.pieces import section
 
-# Together with bounded tables this keeps the page below 5 MB.
-MOST_BYTES = 2_500_000
-
 _PROLOG = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
 _NAMESPACE = re.compile(r'\s+xmlns(:\w+)?="[^"]*"')
 _NAMED = re.compile(r'\b(id="|href="#|url\(#)')
 
 
-def pictures(charts: Sequence[Chart]) -> Markup:
+def pictures(charts: Sequence[Chart], room: int) -> Markup:
+    """In at most about ``room`` bytes; what finds no place there is named."""
     if not charts:
         return NOTHING
-    figures, room = [], MOST_BYTES
+    figures = []
     for chart in charts:
         picture = _picture(chart, room)
-        room -= len(picture.text)
+        room -= len(picture.text.encode())
         figures.append(_figure(chart, picture))
     return section("charts", "Charts", element("div", *figures, class_="figures"))
 
@@ -35,7 +33,7 @@ def _figure(chart: Chart, picture: Markup) -> Markup:
 def _picture(chart: Chart, room: int) -> Markup:
     """The drawing if there is room, else the same as pixels, else where it lies."""
     drawing = _drawing(chart)
-    if len(drawing) <= room:
+    if len(drawing.encode()) <= room:
         return element("div", Markup(drawing), class_="paper", role="img", aria_label=chart.alt)
     pixels = f"data:image/png;base64,{b64encode(chart.png).decode()}"
     if len(pixels) <= room:

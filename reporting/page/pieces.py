@@ -1,15 +1,17 @@
 """What sections are made of: headings with anchors, tables that scroll and sort, chips. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reporting.page.markup import NOTHING, Content, Markup, element, together
 from reporting.words import counted, is_known
 
+_TALL = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """``hint`` is read out where the title is not enough; ``name`` is the column of metrics.csv."""
+    """``hint`` is shown where the title is not enough."""
 
     title: str
     is_number: bool = False
@@ -41,10 +43,10 @@ def section(name: str, title: str, *content: Content) -> Markup:
 
 
 def table(found: Table) -> Markup:
-    """In a box of its own that scrolls sideways, also from the keyboard."""
+    """In a box of its own that scrolls, also from the keyboard: the page itself never does so sideways."""
     head = element("tr", *(_head(column) for column in found.columns))
     body = together(_row(found.columns, row) for row in found.rows)
-    caption = element("caption", found.caption, id=f"{found.label}-caption")
+    caption = element("caption", element("span", found.caption), id=f"{found.label}-caption")
     whole = element(
         "table",
         caption,
@@ -53,8 +55,27 @@ def table(found: Table) -> Markup:
         class_="sortable" if found.is_sortable else None,
         id=found.label,
     )
+    kind = "scroll tall" if len(found.rows) > _TALL else "scroll"
     return element(
-        "div", whole, class_="scroll", role="region", tabindex=0, aria_labelledby=f"{found.label}-caption"
+        "div", whole, class_=kind, role="region", tabindex=0, aria_labelledby=f"{found.label}-caption"
+    )
+
+
+def without_repetition(found: Table, candidates: Iterable[int]) -> Table:
+    """Where all rows have the same in one of the candidate columns, the caption says it once."""
+    rows = found.rows
+    same = [index for index in candidates if len(rows) > 1 and len({row[index].content for row in rows}) == 1]
+    if not same:
+        return found
+    kept = [index for index in range(len(found.columns)) if index not in same]
+    said = together(
+        together((found.columns[index].title, " ", rows[0][index].content, ". ")) for index in same
+    )
+    return replace(
+        found,
+        caption=together((found.caption, ". In all rows the same: ", said)),
+        columns=[found.columns[index] for index in kept],
+        rows=[[row[index] for index in kept] for row in rows],
     )
 
 

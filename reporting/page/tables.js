@@ -46,7 +46,7 @@
     label.className = "filter";
     field.type = "search";
     field.setAttribute("aria-controls", table.id);
-    label.append("Only rows with ", field);
+    label.append("Show rows with ", field);
     label.append(" ", found);
     const texts = rows.map((row) => row.textContent.toLowerCase());
     const narrow = () => {

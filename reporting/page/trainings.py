@@ -8,8 +8,8 @@ from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import Cell, Column, Table, definitions, left_out, numeric, section, table
 from reporting.words import count, duration, fraction, is_known, number, short
 
-MOST_RUNS = 20
-_MOST_INCIDENTS = 50
+MOST_RUNS = 10
+_MOST_INCIDENTS = 30
 
 
 def trainings(findings: Findings) -> Markup:
@@ -76,7 +76,7 @@ def _incidents(run: LongRun, index: int) -> Markup:
         caption="Incidents, by the time since the run's first start",
         columns=(Column(title="After", is_number=True), Column(title="Kind"), Column(title="What happened")),
         rows=[
-            [numeric(duration(at), at), Cell(short(kind, 40)), Cell(short(text, 300))]
+            [numeric(duration(at), at), Cell(short(kind, 40)), Cell(short(text, 200))]
             for at, kind, text in shown
         ],
     )

@@ -17,9 +17,9 @@ from reporting.page.pieces import (
 from reporting.selection import Failure, checks_shown, failures
 from reporting.words import clean, counted, short
 
-MOST_CHECKS = 200
-MOST_FAILURES = 100
-MOST_SKIPPED = 200
+MOST_CHECKS = 100
+MOST_FAILURES = 60
+MOST_SKIPPED = 100
 _MOST_LINES = 20
 _TONES = {"ok": "good", "warning": "open", "failed": "bad", "unknown": "plain"}
 
@@ -50,8 +50,8 @@ def _check(check: Check) -> list[Cell]:
         Cell(short(check.name)),
         Cell(chip(check.level, _TONES[check.level])),
         Cell(short(check.subject)),
-        Cell(element("span", short(check.found, 600), class_="says")),
-        Cell(element("span", short(check.advice, 600) if check.advice else "", class_="says")),
+        Cell(element("span", short(check.found, 300), class_="says")),
+        Cell(element("span", short(check.advice, 300) if check.advice else "", class_="says")),
     ]
 
 
@@ -82,7 +82,7 @@ def _failure(failure: Failure) -> Markup:
 
 
 def _log(failure: Failure) -> Markup:
-    lines = [line[:300] for line in failure.log_tail[-_MOST_LINES:]]
+    lines = [line[:200] for line in failure.log_tail[-_MOST_LINES:]]
     if not lines:
         return NOTHING
     text = together(f"{clean(line)}\n" for line in lines)
