@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from jobs.training.events import Ended, Evaluated, Progress, Resumption, Saved, Told, Warned
+from checkpointing.saves import Note
+from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned
 
 _PROGRESS_EVERY_S = 2.0
 
@@ -20,7 +21,7 @@ class RunDisplay:
         self._is_silent = silent
         self._start: Resumption | None = None
         self._end: Ended | None = None
-        self._saves: list[Saved] = []
+        self._saves: list[Note] = []
         self._told: dict[str, Any] = {}
         self._last_progress_s = 0.0
         self._tell: Callable[[Mapping[str, Any]], None] = _tell_nobody
@@ -44,7 +45,7 @@ class RunDisplay:
                 if time.monotonic() - self._last_progress_s >= _PROGRESS_EVERY_S:
                     self._last_progress_s = time.monotonic()
                     self._say(_progress(told))
-            case Saved():
+            case Note():
                 self._saves.append(told)
                 self._say(_save(told))
             case Evaluated():
@@ -109,7 +110,7 @@ def _value(name: str, value: float | None) -> str:
     return f"{name} not finite" if value is None else f"{name} {value:.4f}"
 
 
-def _save(saved: Saved) -> str:
+def _save(saved: Note) -> str:
     what = f"save of step {saved.step} to the {saved.place}"
     if saved.problem:
         return f"{what} failed, training goes on: {saved.problem}"

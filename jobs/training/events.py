@@ -6,6 +6,8 @@ A loss is None where it is not finite, since JSON has no word for that.
 from dataclasses import dataclass
 from math import isfinite
 
+from checkpointing.saves import Note
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
@@ -39,19 +41,6 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """A save reached a place, or not: then ``problem`` says why. Of rank 0; ``num_bytes`` are its file's."""
-
-    step: int
-    generation: str
-    place: str
-    num_bytes: int
-    blocked_s: float
-    took_s: float
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
     """Something to know that does not stop the training."""
 
@@ -71,7 +60,8 @@ class Ended:
     problem: str | None = None
 
 
-Told = Resumption | Progress | Evaluated | Saved | Warned | Ended
+# A note is of rank 0's share of a save.
+Told = Resumption | Progress | Evaluated | Note | Warned | Ended
 
 
 def finite(value: float) -> float | None:

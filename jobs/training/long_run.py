@@ -20,7 +20,7 @@ from checkpointing.store import StoreError, open_store
 from jobs.training.context import Context
 from jobs.training.control import Control, Orders
 from jobs.training.devices import check_ranks
-from jobs.training.events import Ended, Evaluated, Progress, Resumption, Saved, Told, Warned, finite
+from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned, finite
 from jobs.training.mailbox import open_mailbox
 from jobs.training.randomness import seed
 from jobs.training.recording import Record, recording
@@ -279,17 +279,7 @@ class _Attempt:
         """From the writer's threads. Other ranks' are only told where something went wrong."""
         self._record.save(note)
         if self._context.rank == 0:
-            self._services.tell(
-                Saved(
-                    step=note.step,
-                    generation=note.generation,
-                    place=note.place,
-                    num_bytes=note.num_bytes,
-                    blocked_s=note.blocked_s,
-                    took_s=note.took_s,
-                    problem=note.problem,
-                )
-            )
+            self._services.tell(note)
         elif note.problem:
             where = f"save of step {note.step} to the {note.place}"
             self._services.tell(Warned(text=f"rank {self._context.rank}: {where}: {note.problem}"))

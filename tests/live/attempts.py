@@ -20,9 +20,10 @@ from checkpointing.cadence import Cadence
 from checkpointing.manifest import Manifest
 from checkpointing.repository import Repository
 from checkpointing.retention import Retention
+from checkpointing.saves import Note
 from checkpointing.store import open_store
 from jobs.inline import InlineContext
-from jobs.training.events import Ended, Resumption, Saved, Told
+from jobs.training.events import Ended, Resumption, Told
 from jobs.training.job import Recipe
 from jobs.training.long_run import Services, run
 from jobs.training.models.decoder import Decoder
@@ -69,8 +70,8 @@ class Story:
         return next(one for one in self.told if isinstance(one, Ended))
 
     @property
-    def saves(self) -> list[Saved]:
-        return [one for one in self.told if isinstance(one, Saved)]
+    def saves(self) -> list[Note]:
+        return [one for one in self.told if isinstance(one, Note)]
 
 
 def attempt_each(wanted: list[Wanted]) -> list[Story]:

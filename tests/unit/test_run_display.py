@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from checkpointing.saves import Note
 from jobs.run_display import RunDisplay
-from jobs.training.events import Ended, Evaluated, Progress, Resumption, Saved, Told, Warned, finite
+from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned, finite
 from tests.conftest import strict_json
 
 BEGINNING = Resumption(step=0, generation=None, trail=("no generation yet: begins at step 0",))
@@ -35,8 +36,8 @@ DIVERGED = Progress(
     num_failed_saves=3,
     num_skipped_saves=0,
 )
-SAVED = Saved(step=4, generation="g4", place="store", num_bytes=1_234_567, blocked_s=0.0123, took_s=1.5)
-TORN = Saved(
+SAVED = Note(step=4, generation="g4", place="store", num_bytes=1_234_567, blocked_s=0.0123, took_s=1.5)
+TORN = Note(
     step=6, generation="g6", place="disk", num_bytes=0, blocked_s=0.0, took_s=0.0, problem="no space left"
 )
 END = Ended(step=8, loss=1.98766, generation="g8")
