@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from reporting.charts.looks import GroupLook, group_looks, strategy_order
-from reporting.charts.wording import counted, is_number, name_of
+from reporting.charts.wording import is_number, name_of
 from reporting.findings import CellSummary, Estimate, Findings, Subject
 
 MOST_GROUPS = 3
 MOST_RECIPES = 3
 MOST_STRATEGIES = 6
+
+NAMES_MEAN = " In names x is devices, b the micro-batch, g the accumulated ones."
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -144,7 +146,7 @@ def left_out(shown: int, of: int, what: str) -> str:
 def _parts(subject: Subject) -> tuple[str, ...]:
     return (
         name_of(subject.model, 18),
-        counted(subject.world_size, "device"),
+        f"x{subject.world_size}",
         f"{subject.seq_len:,} tokens",
         f"b{subject.micro_batch}",
         f"g{subject.grad_accum}",

@@ -170,7 +170,7 @@ def _draw_panel(view: View, row: _Row, group: str, axes: Axes, lines: dict[str, 
     draw_failures(axes, [(cell.subject.world_size, cell.subject.strategy, cell.status) for cell in failed])
     axes.set_title(view.titles[group])
     if not lines:
-        write(axes, 0.5, 0.5, "nothing measured", ha="center")
+        write(axes, "nothing measured")
 
 
 def _draw_ideal(axes: Axes, measure: Measure, points: list[Point]) -> None:

@@ -2,12 +2,14 @@
 
 from reporting.charts.choice import view_of
 from reporting.charts.curves import curves
+from reporting.charts.devices import power_and_clocks
 from reporting.charts.front import front
+from reporting.charts.goodput import goodput
 from reporting.charts.heat_map import heat_map
 from reporting.charts.limit import memory_limit
+from reporting.charts.losses import losses
 from reporting.charts.panels import comparison
 from reporting.charts.sheet import own_style, render
-from reporting.charts.traces import traces
 from reporting.findings import Chart, Findings
 
 
@@ -16,4 +18,6 @@ def draw(findings: Findings) -> tuple[Chart, ...]:
     view = view_of(findings)
     with own_style():
         of_cells = [*comparison(view), *curves(view), *memory_limit(view), *front(view), *heat_map(view)]
-        return tuple(render(drawing) for drawing in (*of_cells, *traces(view, findings.runs)))
+        runs = findings.runs
+        of_runs = [*losses(view, runs), *goodput(view, runs), *power_and_clocks(view, runs)]
+        return tuple(render(drawing) for drawing in (*of_cells, *of_runs))

@@ -1,12 +1,13 @@
 """What memory buys: throughput against memory, and which cells nothing beats in both."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 
 from reporting.charts import wording
 from reporting.charts.choice import (
+    NAMES_MEAN,
     View,
     differing_names,
     groups_of,
@@ -19,7 +20,7 @@ from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, draw_key, label_points, line_style, scale_values
 from reporting.charts.sheet import Drawing, Grid, panels
 from reporting.charts.svg import INK, SURFACE
-from reporting.findings import CellSummary
+from reporting.findings import CellSummary, Subject
 
 _MOST_POINTS = 150
 _MOST_MODELS = 3
@@ -39,7 +40,7 @@ def front(view: View) -> list[Drawing]:
         return []
     longest = max(map(len, [*(view.titles[group] for group in groups), *strategies]))
     right = 0.55 + 0.068 * min(longest, 26)
-    figure, (row,) = panels(Grid(widths=(1.0,) * len(models), right=right, row_height=2.9))
+    figure, (row,) = panels(Grid(widths=(1.0,) * len(models), right=right, row_height=2.9, header=0.32))
     shown = 0
     for axes, model in zip(row, models, strict=True):
         cells = _fastest([cell for cell in chosen if cell.subject.model == model], view.pareto)
@@ -52,8 +53,9 @@ def front(view: View) -> list[Drawing]:
         Drawing(
             name="throughput_memory_pareto",
             title="Throughput against memory",
-            caption="Every point is a cell. Full colour and a line: nothing of that group is faster with less memory. "
-            "Up and to the left is better."
+            caption="Every point is a cell. Full colour and a line: nothing of that group is faster with "
+            "less memory. Up and to the left is better."
+            + NAMES_MEAN
             + left_out(shown, len(view.cells), "those measured, the best first"),
             alt=f"Throughput per device against peak memory of {wording.counted(shown, 'cell')}; "
             f"{sum(cell.cell_id in view.pareto for cell in chosen)} of them are on the front.",
@@ -79,45 +81,42 @@ def _fastest(cells: Sequence[CellSummary], pareto: frozenset[str]) -> list[CellS
 
 
 def _draw_front(view: View, axes: Axes, cells: Sequence[CellSummary]) -> None:
-    by_group: defaultdict[str, list[CellSummary]] = defaultdict(list)
     places = [_place(cell) or (0.0, 0.0) for cell in cells]
-    for cell, (x, y) in zip(cells, places, strict=True):
-        look, is_front = strategy_look(cell.subject.strategy), cell.cell_id in view.pareto
-        is_filled = view.looks[cell.group].is_filled
-        axes.plot(
-            [x],
-            [y],
-            marker=look.marker,
-            color=look.colour,
-            alpha=1.0 if is_front else 0.3,
-            markerfacecolor=look.colour if is_filled else SURFACE,
-            markersize=6 if is_front else 5,
-            zorder=3,
-        )
-        if is_front:
-            by_group[cell.group].append(cell)
-    highest = max(y for _, y in places)
-    lowest = min(y for _, y in places)
-    scale_values(
-        axes,
-        max(0.0, lowest - 0.25 * (highest - lowest)) if highest > lowest else 0.0,
-        highest + 0.12 * (highest - lowest or highest),
-    )
+    lowest, highest = min(y for _, y in places), max(y for _, y in places)
+    span = highest - lowest or highest
+    scale_values(axes, max(0.0, lowest - 0.25 * span), highest + 0.15 * span)
     axes.set_xlim(0, 1.08 * max(x for x, _ in places))
     axes.set_xlabel("peak memory (GB per device)")
+    for cell, place in zip(cells, places, strict=True):
+        _draw_point(view, axes, cell, place)
     names = differing_names(cell.subject for cell in cells)
-    labels = []
-    for group, front in by_group.items():
-        ordered = sorted(front, key=lambda cell: (_place(cell), cell.cell_id))
-        ends = [_place(cell) or (0.0, 0.0) for cell in ordered]
-        axes.plot(
-            *zip(*ends, strict=True),
-            color=(INK, 0.5),
-            linewidth=1,
-            linestyle=line_style(view.looks[group]),
-            zorder=2,
-        )
-        for cell, (x, y) in list(zip(ordered, ends, strict=True))[:: max(len(ends) - 1, 1)]:
-            colour = strategy_look(cell.subject.strategy).colour
-            labels.append(Label(x=x, y=y, text=names[cell.subject], colour=colour))
+    best = [(cell, place) for cell, place in zip(cells, places, strict=True) if cell.cell_id in view.pareto]
+    labels = [label for group in view.looks for label in _draw_line(view, axes, group, best, names)]
     label_points(axes, labels, places)
+
+
+def _draw_point(view: View, axes: Axes, cell: CellSummary, place: tuple[float, float]) -> None:
+    look, is_front = strategy_look(cell.subject.strategy), cell.cell_id in view.pareto
+    settings: dict[str, Any] = {"marker": look.marker, "color": look.colour, "zorder": 3 + is_front}
+    settings |= {"alpha": 1.0 if is_front else 0.3, "markersize": 6 if is_front else 5}
+    face = look.colour if view.looks[cell.group].is_filled else SURFACE
+    axes.plot([place[0]], [place[1]], markerfacecolor=face, **settings)
+
+
+def _draw_line(
+    view: View,
+    axes: Axes,
+    group: str,
+    best: Sequence[tuple[CellSummary, tuple[float, float]]],
+    names: Mapping[Subject, str],
+) -> list[Label]:
+    """Through the front of ``group``; its two ends are worth a name."""
+    own = sorted((place, cell.subject) for cell, place in best if cell.group == group)
+    xs, ys = [x for (x, _), _ in own], [y for (_, y), _ in own]
+    style: dict[str, Any] = {"linestyle": line_style(view.looks[group]), "linewidth": 1, "zorder": 2}
+    axes.plot(xs, ys, color=(INK, 0.5), **style)
+    ends = own[:: max(len(own) - 1, 1)]
+    return [
+        Label(x=x, y=y, text=names[subject], colour=strategy_look(subject.strategy).colour)
+        for (x, y), subject in reversed(ends)
+    ]

@@ -1,14 +1,14 @@
 """Strategy by micro-batch: how fast each square is, and where memory ran out."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.patches import Rectangle
+from matplotlib.colors import to_hex, to_rgb
 
 from reporting.charts import wording
 from reporting.charts.choice import View, best_key, groups_of, known, left_out, richest, strategies_of
-from reporting.charts.marks import write_above
+from reporting.charts.marks import beside, draw_rectangle, write_above
 from reporting.charts.sheet import Drawing, Grid, panels
 from reporting.charts.svg import INK, SURFACE
 from reporting.findings import CellSummary
@@ -50,14 +50,15 @@ def heat_map(view: View) -> list[Drawing]:
         axes.tick_params(labelleft=axes is row[0])
         axes.set_title(view.titles[group])
     first = cells[0].subject
-    where = f"{wording.name_of(first.model)}, {first.seq_len:,} tokens, {wording.counted(first.world_size, 'device')}, {wording.name_of(first.precision, 8)}"
-    write_above(row[0], f"tokens/s per device; {where}")
+    devices = wording.counted(first.world_size, "device")
+    where = f"{wording.name_of(first.model)}, {first.seq_len:,} tokens, {devices}"
+    write_above(row[0], f"tokens/s per device; {where}, {wording.name_of(first.precision, 8)}")
     return [
         Drawing(
             name="heatmap_strategy_micro_batch",
             title="Throughput by strategy and micro-batch",
-            caption="Tokens/s per device; darker is more. Crossed squares ran out of memory, dotted ones failed otherwise, "
-            "empty ones were not tried."
+            caption="Tokens/s per device; darker is more. Crossed squares ran out of memory, dotted ones "
+            "failed otherwise, empty ones were not tried."
             + left_out(len(cells), len(view.cells), "where most micro-batches were tried"),
             alt=f"Tokens per second and device for {wording.listed(strategies, 6)} at micro-batches "
             f"{wording.listed(map(str, batches), 8)}; {sum(cell.status == 'oom' for cell in cells)} of "
@@ -84,41 +85,30 @@ def _squares(cells: Sequence[CellSummary]) -> dict[tuple[str, int], CellSummary]
 
 def _draw_square(axes: Axes, column: int, row: int, cell: CellSummary, span: tuple[float, float]) -> None:
     rate = known(cell.tokens_per_sec_per_device)
+    box = (column - 0.48, row - 0.46, 0.96, 0.92)
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
     if rate:
         share = (rate.median - span[0]) / (span[1] - span[0]) if span[1] > span[0] else 1.0
-        axes.add_patch(
-            Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=_mixed(share), edgecolor="none")
-        )
-        axes.text(
+        draw_rectangle(axes, box, _mixed(share))
+        beside(
+            axes,
             column,
             row,
             wording.short(rate.median),
-            ha="center",
-            va="center",
+            (0, 0),
             color="white" if share > 0.5 else "#111111",
-            fontsize=8,
+            **middle,
         )
         return
-    hatch = "xxxx" if cell.status == "oom" else "...."
-    axes.add_patch(
-        Rectangle(
-            (column - 0.48, row - 0.46),
-            0.96,
-            0.92,
-            facecolor="none",
-            edgecolor=(INK, 0.45),
-            hatch=hatch,
-            linewidth=0.6,
-        )
-    )
+    draw_rectangle(axes, box, INK, "xxxx" if cell.status == "oom" else "....")
     plate = {"boxstyle": "square,pad=0.2", "facecolor": SURFACE, "edgecolor": "none"}
-    axes.text(column, row, wording.name_of(cell.status, 12), ha="center", va="center", fontsize=8, bbox=plate)
+    beside(axes, column, row, wording.name_of(cell.status, 12), (0, 0), color=INK, bbox=plate, **middle)
 
 
-def _mixed(share: float) -> tuple[float, float, float]:
+def _mixed(share: float) -> str:
     low, high = to_rgb(_RAMP[0]), to_rgb(_RAMP[1])
     red, green, blue = (a + (b - a) * share for a, b in zip(low, high, strict=True))
-    return red, green, blue
+    return to_hex((red, green, blue))
 
 
 def _frame(axes: Axes, batches: Sequence[int], strategies: Sequence[str]) -> None:

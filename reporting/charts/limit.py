@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from reporting.charts import wording
-from reporting.charts.choice import View, differing_names, groups_of, left_out, same_for_all
+from reporting.charts.choice import NAMES_MEAN, View, differing_names, groups_of, left_out, same_for_all
 from reporting.charts.looks import strategy_look
-from reporting.charts.marks import write_above
-from reporting.charts.sheet import FAINT, MUTED, SMALL, Drawing, Grid, panels
+from reporting.charts.marks import beside, draw_rectangle, write_above
+from reporting.charts.sheet import FAINT, Drawing, Grid, panels
 from reporting.charts.svg import INK
 from reporting.findings import CellSummary
 
@@ -26,17 +26,18 @@ def memory_limit(view: View) -> list[Drawing]:
     names = differing_names(cell.subject for cell in shown)
     left = 0.25 + 0.066 * max(map(len, names.values()))
     height = 0.35 + 0.17 * max(map(len, own.values()))
-    grid = Grid(widths=(1.0,) * len(groups), left=left, gap=left, row_height=height, right=0.35)
+    grid = Grid(widths=(1.0,) * len(groups), left=left, gap=left, row_height=height, right=0.4, header=0.6)
     figure, (row,) = panels(grid)
     for axes, group in zip(row, groups, strict=True):
         _draw_limit(view, axes, group, own[group], [names[cell.subject] for cell in own[group]])
-    write_above(row[0], same_for_all(cell.subject for cell in shown))
+    write_above(row[0], same_for_all(cell.subject for cell in shown), up=29)
     return [
         Drawing(
             name="memory_vs_limit",
             title="Peak memory against the device's limit",
-            caption="The line is the device's memory (1 GB = 1e9 bytes), the tick what was predicted before the "
-            "run; hatched bars ran out of memory."
+            caption="The line is the device's memory (1 GB = 1e9 bytes), the tick what was predicted "
+            "before the run; crossed bars ran out of memory."
+            + NAMES_MEAN
             + left_out(len(shown), len(view.cells), "those nearest to the limit"),
             alt="Peak memory per device. "
             + " ".join(_nearest_in_words(view, group, own[group]) for group in groups),
@@ -81,16 +82,8 @@ def _draw_limit(
     axes.set_xlabel("GB per device")
     if limit:
         axes.axvline(limit, color=INK, linewidth=1.2)
-        axes.annotate(
-            f"{wording.short(limit)} GB",
-            (limit, 1),
-            xycoords=axes.get_xaxis_transform(),
-            xytext=(0, 2),
-            textcoords="offset points",
-            ha="center",
-            fontsize=SMALL,
-            color=MUTED,
-        )
+        across = axes.get_xaxis_transform()
+        beside(axes, limit, 1, f"{wording.short(limit)} GB", (0, 2), xycoords=across, ha="center")
     axes.set_title(view.titles[group], pad=14)
 
 
@@ -98,15 +91,11 @@ def _draw_memory_bar(view: View, axes: Axes, row: int, cell: CellSummary) -> Non
     colour, used = strategy_look(cell.subject.strategy).colour, _used(cell) or 0.0
     is_out = cell.status == "oom"
     hatch = "xxxx" if is_out else view.looks[cell.group].hatch
-    face = (colour, 0.25) if hatch else colour
-    axes.barh(
-        row, used, 0.7, facecolor="none" if is_out else face, edgecolor=colour, hatch=hatch, linewidth=0.8
-    )
+    draw_rectangle(axes, (0.0, row - 0.35, used, 0.7), colour, hatch)
     if predicted := _predicted(cell):
         axes.plot([predicted], [row], marker="|", markersize=9, markeredgewidth=1.4, color=INK)
     if is_out:
-        place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": SMALL}
-        axes.annotate("oom", (used, row), color=colour, annotation_clip=False, **place)  # type: ignore[arg-type]  # its settings are many
+        beside(axes, max(used, _predicted(cell)), row, "oom", (5, 0), va="center", color=colour)
 
 
 def _predicted(cell: CellSummary) -> float:
@@ -116,6 +105,7 @@ def _predicted(cell: CellSummary) -> float:
 
 def _nearest_in_words(view: View, group: str, cells: Sequence[CellSummary]) -> str:
     first, limit = cells[0], _capacity(cells[0])
-    of = f" of {wording.short(limit)}" if limit else ""
     what = "out of memory with" if first.status == "oom" else "at most"
-    return f"{view.titles[group]}: {what} {wording.short(_used(first) or 0.0)}{of} GB ({wording.name_of(first.subject.strategy, 12)})."
+    of = f" of {wording.short(limit)}" if limit else ""
+    used = f"{wording.short(_used(first) or 0.0)}{of} GB ({wording.name_of(first.subject.strategy, 12)})"
+    return f"{view.titles[group]}: {what} {used}."

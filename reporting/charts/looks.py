@@ -1,6 +1,6 @@
 """How things always look: a strategy has one colour and marker, a group one line and hatch. Pure.
 
-The colours are Okabe and Ito's, the two palest made darker: every one keeps a contrast of 3 on white and on
+The colours are Okabe and Ito's, moved in lightness until every one keeps a contrast of 3 on white and on
 near black. What colour says, the marker says too; what the line says, the hatch and the marker's filling do.
 """
 
@@ -25,9 +25,9 @@ class GroupLook:
 
 
 _STRATEGIES = {
-    "ddp": StrategyLook(colour="#0072b2", marker="o"),
+    "ddp": StrategyLook(colour="#1276ba", marker="o"),
     "fsdp": StrategyLook(colour="#d55e00", marker="s"),
-    "zero1": StrategyLook(colour="#3a94cc", marker="^"),
+    "zero1": StrategyLook(colour="#449bd3", marker="^"),
     "zero2": StrategyLook(colour="#009e73", marker="D"),
     "zero3": StrategyLook(colour="#c46a9d", marker="v"),
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from reporting.charts import wording
@@ -113,31 +114,24 @@ def draw_failures(axes: Axes, failed: Iterable[tuple[float, str, str]]) -> None:
         place = axes.get_xaxis_transform()
         axes.plot([x], [y], marker="x", color=colour, markersize=6, markeredgewidth=1.8, transform=place)
         text = f"{wording.name_of(strategy, 12)}: {wording.name_of(status, 14)}"
-        axes.annotate(
-            text,
-            (x, y),
-            xycoords=place,
-            xytext=(6, 0) if _is_left(axes, x) else (-6, 0),
-            textcoords="offset points",
-            va="center",
-            ha="left" if _is_left(axes, x) else "right",
-            fontsize=SMALL,
-            color=colour,
-        )
+        is_left = _is_left(axes, x)
+        place_text = {"va": "center", "ha": "left" if is_left else "right", "color": colour}
+        beside(axes, x, y, text, (6 if is_left else -6, 0), xycoords=place, **place_text)
 
 
 def label_points(axes: Axes, labels: Iterable[Label], obstacles: Iterable[tuple[float, float]]) -> None:
-    """Beside its point where it touches no other label and no obstacle; one without such a place is left out."""
+    """Beside its point where it touches no label and no obstacle; without such a place it is left out."""
     taken = [_Box.around(*_points(axes, x, y)) for x, y in obstacles]
+    (left, right_end), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    panel = _Box(*_points(axes, left, bottom), *_points(axes, right_end, top))
     for label in labels:
         x, y = _points(axes, label.x, label.y)
         for right, up in ((7, 7), (-7, 7), (7, -7), (-7, -7)):
             box = _Box.of_text(label.text, x + right, y + up, is_left=right < 0)
-            if not any(box.touches(other) for other in taken):
+            if box.is_within(panel) and not any(box.touches(other) for other in taken):
                 taken.append(box)
-                settings: dict[str, Any] = {"ha": "right" if right < 0 else "left", "color": label.colour}
-                settings |= {"xytext": (right, up), "textcoords": "offset points", "fontsize": SMALL}
-                axes.annotate(label.text, (label.x, label.y), va="center", **settings)
+                place = {"ha": "right" if right < 0 else "left", "va": "center", "color": label.colour}
+                beside(axes, label.x, label.y, label.text, (right, up), **place)
                 break
 
 
@@ -159,6 +153,10 @@ class _Box:
         width = 0.62 * SMALL * len(text)
         return cls(x - width * is_left, y - 0.6 * SMALL, x + width * (not is_left), y + 0.6 * SMALL)
 
+    def is_within(self, other: "_Box") -> bool:
+        is_across = other.left <= self.left and self.right <= other.right
+        return is_across and other.bottom <= self.bottom and self.top <= other.top
+
     def touches(self, other: "_Box") -> bool:
         is_beside = self.right < other.left or other.right < self.left
         return not (is_beside or self.top < other.bottom or other.top < self.bottom)
@@ -166,25 +164,17 @@ class _Box:
 
 def draw_key(axes: Axes, strategies: Sequence[str], groups: Sequence[tuple[str, GroupLook]]) -> None:
     """Right of the panel: what colours and markers mean, and what lines and fillings do."""
-    plain = GroupLook(dashes=(), hatch="", is_filled=True)
-    entries = [(wording.name_of(name, 16), strategy_look(name), plain) for name in strategies]
     grey = StrategyLook(colour=INK, marker="o")
-    entries += [(title, grey, look) for title, look in groups]
-    handles = [_handle(look, group) for _, look, group in entries]
-    axes.legend(
-        handles, [text for text, _, _ in entries], loc="upper left", bbox_to_anchor=(1.02, 1.03), fontsize=8
-    )
+    handles = [_handle(strategy_look(name), None) for name in strategies]
+    handles += [_handle(grey, look) for _, look in groups]
+    names = [wording.name_of(name, 16) for name in strategies] + [title for title, _ in groups]
+    axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1.02, 1.03), fontsize=8, handlelength=3)
 
 
-def _handle(look: StrategyLook, group: GroupLook) -> Line2D:
-    return Line2D(
-        [],
-        [],
-        color=look.colour,
-        marker=look.marker,
-        linestyle=line_style(group),
-        markerfacecolor=look.colour if group.is_filled else SURFACE,
-    )
+def _handle(look: StrategyLook, group: GroupLook | None) -> Line2D:
+    line: Any = line_style(group) if group else ""
+    face = SURFACE if group and not group.is_filled else look.colour
+    return Line2D([], [], color=look.colour, marker=look.marker, linestyle=line, markerfacecolor=face)
 
 
 def scale_sizes(axes: Axes, sizes: Sequence[int]) -> bool:
@@ -217,16 +207,36 @@ def line_style(group: GroupLook) -> Any:
     return (0, group.dashes) if group.dashes else "-"
 
 
-def write_above(axes: Axes, text: str) -> None:
+def write_above(axes: Axes, text: str, up: float = 21) -> None:
     """A muted line above the panel's title: what holds for all of it."""
-    place = {"xytext": (0, 21), "textcoords": "offset points", "xycoords": "axes fraction"}
-    axes.annotate(text, (0, 1), color=MUTED, fontsize=8, **place)  # type: ignore[arg-type]  # its settings are many
+    beside(axes, 0, 1, text, (0, up), xycoords="axes fraction", fontsize=8)
 
 
-def write(axes: Axes, x: float, y: float, text: str, **changes: object) -> None:
-    """Small muted text at a place in fractions of the panel."""
-    settings: dict[str, object] = {"transform": axes.transAxes, "fontsize": SMALL, "color": MUTED}
-    axes.text(x, y, text, **{**settings, **changes})  # type: ignore[arg-type]  # text's settings are many
+def beside(axes: Axes, x: float, y: float, text: str, offset: tuple[float, float], **changes: Any) -> None:
+    """Small muted text at ``offset`` points from a value."""
+    plain: dict[str, Any] = {"fontsize": SMALL, "color": MUTED, "annotation_clip": False}
+    axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", **{**plain, **changes})
+
+
+def write(axes: Axes, text: str) -> None:
+    """In the middle of a panel with nothing else in it."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=MUTED, fontsize=8)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def draw_rectangle(axes: Axes, box: tuple[float, float, float, float], colour: str, hatch: str = "") -> None:
+    """Of left, bottom, width and height: full, or pale under a hatch.
+
+    The hatch lies on a rectangle of its own: an SVG would make it as pale as what it lies on.
+    """
+    left, bottom, width, height = box
+    place = ((left, bottom), width, height)
+    if not hatch:
+        axes.add_patch(Rectangle(*place, facecolor=colour, edgecolor="none"))
+        return
+    axes.add_patch(Rectangle(*place, facecolor=(colour, 0.22), edgecolor="none"))
+    axes.add_patch(Rectangle(*place, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=0.8))
 
 
 def rule(axes: Axes, y: float) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,13 +20,21 @@ from reporting.charts.choice import (
     strategies_of,
 )
 from reporting.charts.looks import strategy_look
-from reporting.charts.marks import draw_intervals, point_of, scale_values, write
-from reporting.charts.sheet import MUTED, SMALL, Drawing, Grid, panels
+from reporting.charts.marks import (
+    Point,
+    beside,
+    draw_intervals,
+    draw_rectangle,
+    point_of,
+    scale_values,
+    write,
+)
+from reporting.charts.sheet import MUTED, Drawing, Grid, panels
 from reporting.charts.svg import INK, SURFACE
 from reporting.findings import CellSummary, Estimate
 
 NAME = "comparison_plot"
-_BARS_WITH_NUMBERS = 12
+_NUMBERS_SIDE_BY_SIDE = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +101,7 @@ def _drawing(
     numbers = [found.num_runs for cell in cells if (found := known(cell.tokens_per_sec))]
     return Drawing(
         name=NAME,
-        title="Strategies and groups at one place",
+        title="Strategies and groups side by side",
         caption=f"{wording.runs_per_cell(numbers)} The distribution is that of {num_steps:,} single steps: "
         "the median, from the 25th to the 75th percentile (thick) and from the 1st to the 99th (thin).",
         alt=f"Step time, throughput, memory and step-time distribution of {wording.listed(strategies, 6)} "
@@ -118,46 +127,36 @@ def _places(cells: Sequence[CellSummary], groups: Sequence[str], strategies: Seq
 
 
 def _draw_bars(view: View, axes: Axes, bars: _Bars) -> None:
-    found = [(place, value) for place in bars.places if (value := known(bars.estimate(place.cell)))]
     axes.set_title(bars.title)
-    if not found:
-        write(axes, 0.5, 0.5, "not measured", ha="center")
-        axes.set_yticks([])
+    found = [(place, value) for place in bars.places if (value := known(bars.estimate(place.cell)))]
+    points = [point_of(place.x, value, bars.unit.size) for place, value in found]
+    if not points:
+        write(axes, "not measured")
         return
-    for place, value in found:
-        _draw_bar(view, axes, place, value, bars.unit.size, has_number=len(found) <= _BARS_WITH_NUMBERS)
-    highest = max(point_of(0, value, bars.unit.size).high for _, value in found)
-    scale_values(axes, 0.0, 1.14 * highest)
+    # Side by side the numbers would touch each other.
+    turned: dict[str, Any] = {"rotation": 90 if len(points) > _NUMBERS_SIDE_BY_SIDE else 0, "ha": "center"}
+    for (place, _), point in zip(found, points, strict=True):
+        _draw_bar(view, axes, place, point)
+        beside(axes, point.x, point.high, wording.short(point.middle), (0, 4), va="bottom", **turned)
+    scale_values(axes, 0.0, (1.3 if turned["rotation"] else 1.14) * max(point.high for point in points))
     _draw_statuses(axes, bars.places)
 
 
-def _draw_bar(
-    view: View, axes: Axes, place: _Place, value: Estimate, unit: float, *, has_number: bool
-) -> None:
+def _draw_bar(view: View, axes: Axes, place: _Place, point: Point) -> None:
     colour, look = strategy_look(place.cell.subject.strategy).colour, view.looks[place.cell.group]
-    face = colour if not look.hatch else (colour, 0.25)
-    point = point_of(place.x, value, unit)
-    axes.bar(
-        place.x, point.middle, place.width, facecolor=face, edgecolor=colour, hatch=look.hatch, linewidth=0.8
-    )
+    box = (place.x - place.width / 2, 0.0, place.width, point.middle)
+    draw_rectangle(axes, box, colour, look.hatch)
     draw_intervals(axes, [point], INK)
-    if has_number:
-        above = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": SMALL}
-        axes.annotate(wording.short(point.middle), (place.x, point.high), color=MUTED, **above)  # type: ignore[arg-type]  # its settings are many
 
 
 def _draw_statuses(axes: Axes, places: Sequence[_Place]) -> None:
+    across = axes.get_xaxis_transform()
     for place in places:
         if place.cell.status != "ok":
-            text, colour = (
-                wording.name_of(place.cell.status, 14),
-                strategy_look(place.cell.subject.strategy).colour,
-            )
-            across = axes.get_xaxis_transform()
+            colour = strategy_look(place.cell.subject.strategy).colour
             axes.plot([place.x], [0.05], marker="x", color=colour, markeredgewidth=1.8, transform=across)
-            axes.text(
-                place.x, 0.1, text, transform=across, rotation=90, ha="center", va="bottom", fontsize=SMALL
-            )
+            text = wording.name_of(place.cell.status, 14)
+            beside(axes, place.x, 0.1, text, (0, 0), xycoords=across, rotation=90, ha="center", va="bottom")
 
 
 def _draw_spread(view: View, axes: Axes, places: Sequence[_Place], unit: wording.Unit) -> int:
@@ -169,8 +168,7 @@ def _draw_spread(view: View, axes: Axes, places: Sequence[_Place], unit: wording
             _draw_box(view, axes, place, steps[place.x])
     drawn = [values for values in steps.values() if len(values)]
     if not drawn:
-        write(axes, 0.5, 0.5, "no single steps recorded", ha="center")
-        axes.set_yticks([])
+        write(axes, "no single steps recorded")
         return 0
     low, high = (
         min(np.percentile(values, 1) for values in drawn),
@@ -220,7 +218,8 @@ def _patch(view: View, group: str) -> Patch:
 
 def _steps(cell: CellSummary) -> np.ndarray:
     times = np.array([time for row in cell.rows if row.status == "ok" for time in row.raw_step_times])
-    return times[np.isfinite(times) & (times > 0)]
+    steps: np.ndarray = times[np.isfinite(times) & (times > 0)]
+    return steps
 
 
 def _step_time(cell: CellSummary) -> Estimate | None:

@@ -26,7 +26,7 @@ def name_of(text: str, longest: int = 24) -> str:
 def short(value: float) -> str:
     """Three digits: ``251k``, ``34.9k``, ``0.842``."""
     for size, prefix in _PREFIXES:
-        if abs(value) >= 0.9995 * size:
+        if 0.9995 * size <= abs(value) < 1e15:
             return f"{_digits(value / size)}{prefix}"
     return _digits(value)
 
@@ -34,7 +34,7 @@ def short(value: float) -> str:
 def tick(value: float) -> str:
     """As exact as an axis needs: ``252.5k``."""
     for size, prefix in _PREFIXES:
-        if abs(value) >= size:
+        if size <= abs(value) < 1e15:
             return f"{value / size:.6g}{prefix}"
     return f"{value:.6g}"
 
@@ -79,7 +79,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def is_number(value: float | None) -> bool:
-    return value is not None and isfinite(value)
+    """Known, finite, and not so large that drawing it would overflow."""
+    return value is not None and isfinite(value) and abs(value) < 1e30
 
 
 def _digits(value: float) -> str:

@@ -1,0 +1,148 @@
+"""Goodput over time with what happened on the way, and where the rest of the time went."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from reporting.charts import wording
+from reporting.charts.choice import View
+from reporting.charts.looks import strategy_look
+from reporting.charts.marks import beside, draw_rectangle, scale_values, write, write_above
+from reporting.charts.sheet import FAINT, Drawing, Grid, panels
+from reporting.charts.svg import INK, SURFACE
+from reporting.charts.traces import MOST_POINTS, runs_left_out, thinned, xy
+from reporting.findings import LongRun
+
+_MOST_RUNS = 3
+_MOST_INCIDENTS = 60
+_MOST_KINDS = 4
+_MOST_PHASES = 8
+_MARKERS = {"failure": "X", "restart": "^", "restore": "^", "save": "|"}
+
+_Incident = tuple[float, str, str]
+
+
+def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
+    known = [run for run in runs if thinned(run.goodput_trace, MOST_POINTS) or _lost(run)]
+    shown = known[:_MOST_RUNS]
+    if not shown:
+        return []
+    grid = Grid(
+        rows=len(shown), widths=(1.6, 1.0), gap=1.05, row_gap=2.0, right=1.0, bottom=1.45, row_height=1.8
+    )
+    figure, rows = panels(grid)
+    for run, (left, right) in zip(shown, rows, strict=True):
+        _draw_trace(left, run)
+        _draw_lost(right, run)
+        devices = wording.counted(run.world_size, "device")
+        write_above(left, f"{wording.name_of(run.name)}, {view.titles[run.group]}, {devices}")
+    return [
+        Drawing(
+            name="goodput",
+            title="Goodput",
+            caption="The share of the time that made progress which lasts, since the first start, with what "
+            "happened on the way; beside it where the other time went."
+            + runs_left_out(len(shown), len(known)),
+            alt=" ".join(_in_words(run) for run in shown),
+            figure=figure,
+        )
+    ]
+
+
+def _draw_trace(axes: Axes, run: LongRun) -> None:
+    trace = thinned(run.goodput_trace, MOST_POINTS)
+    incidents = [found for found in run.incidents if wording.is_number(found[0]) and found[0] >= 0]
+    longest = max([1.0, *(x for x, _ in trace), *(x for x, _, _ in incidents)])
+    unit = wording.elapsed_unit(longest)
+    seconds, shares = xy(trace)
+    axes.plot(
+        [x / unit.size for x in seconds], [100 * y for y in shares], color=strategy_look(run.strategy).colour
+    )
+    # A run begins at zero; that would press what comes later flat.
+    lowest = min((100 * y for y in shares[len(shares) // 20 :]), default=0.0)
+    scale_values(axes, max(0.0, 10 * (min(lowest, 99.0) // 10) - 5), 102.0)
+    axes.set_xlim(0, 1.02 * longest / unit.size)
+    axes.set_title("Goodput (%)")
+    _draw_incidents(axes, incidents, unit)
+
+
+def _draw_incidents(axes: Axes, incidents: Sequence[_Incident], unit: wording.Unit) -> None:
+    """A lane for each kind below the panel, failures first; their lines go up through the panel."""
+    ordered = sorted(incidents, key=lambda found: (found[1] != "failure", found[0]))[:_MOST_INCIDENTS]
+    kinds = list(dict.fromkeys(kind for _, kind, _ in ordered))[:_MOST_KINDS]
+    lanes = axes.inset_axes((0, -0.14 - 0.13 * max(len(kinds), 1), 1, 0.13 * max(len(kinds), 1)))
+    _frame_lanes(axes, lanes, kinds, unit)
+    for second, kind, _ in ordered:
+        if kind in kinds:
+            lanes.plot([second / unit.size], [kinds.index(kind)], marker=_MARKERS.get(kind, "o"), color=INK)
+        if kind == "failure":
+            axes.axvline(
+                second / unit.size, color=(INK, 0.35), linewidth=0.8, linestyle=(0, (2, 2)), zorder=1
+            )
+    for row, kind in enumerate(kinds):
+        _name_incidents(lanes, row, [(x / unit.size, text) for x, other, text in ordered if other == kind])
+
+
+def _frame_lanes(axes: Axes, lanes: Axes, kinds: Sequence[str], unit: wording.Unit) -> None:
+    axes.tick_params(labelbottom=False)
+    lanes.patch.set_visible(False)
+    lanes.spines[:].set_visible(False)
+    lanes.set_xlim(axes.get_xlim())
+    lanes.set_ylim(max(len(kinds), 1) - 0.5, -0.5)
+    lanes.set_yticks(range(len(kinds)), [wording.name_of(kind, 10) for kind in kinds])
+    lanes.tick_params(length=0, labelsize=8, labelcolor=(INK, 0.62))
+    lanes.grid(axis="y", color=FAINT, linewidth=0.7)
+    lanes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.tick(value)))
+    lanes.set_xlabel(f"time since the first start ({unit.name})")
+
+
+def _name_incidents(lanes: Axes, row: int, incidents: Sequence[tuple[float, str]]) -> None:
+    """Beside its mark where the text has room before the next one."""
+    end = lanes.get_xlim()[1]
+    starts = [x for x, _ in incidents] + [end]
+    for index, (x, text) in enumerate(incidents):
+        num_fitting = int((starts[index + 1] - x) / end * 62) - 3
+        if text and num_fitting >= 8:
+            plate = {"boxstyle": "square,pad=0.1", "facecolor": SURFACE, "edgecolor": "none"}
+            beside(lanes, x, row, wording.name_of(text, num_fitting), (6, 0), va="center", bbox=plate)
+
+
+def _lost(run: LongRun) -> list[tuple[str, float]]:
+    """The longest first."""
+    spent = {name: spent for name, spent in run.phases.items() if wording.is_number(spent) and spent > 0}
+    lost = [(name, spent) for name, spent in spent.items() if name != "productive"]
+    return sorted(lost, key=lambda pair: (-pair[1], pair[0]))
+
+
+def _draw_lost(axes: Axes, run: LongRun) -> None:
+    lost = _lost(run)[:_MOST_PHASES]
+    axes.set_title("Time not productive")
+    if not lost:
+        write(axes, "not recorded")
+        return
+    whole = sum(spent for spent in run.phases.values() if wording.is_number(spent) and spent > 0)
+    for row, (_, spent) in enumerate(lost):
+        draw_rectangle(axes, (0.0, row - 0.33, spent, 0.66), "#7f8891")
+        beside(
+            axes, spent, row, f"{wording.duration(spent)}, {100 * spent / whole:.2g} %", (4, 0), va="center"
+        )
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)
+    axes.set_xticks([])
+    axes.set_xlim(0, lost[0][1])
+    axes.set_ylim(max(len(lost), 5) - 0.4, -0.6)
+    axes.set_yticks(range(len(lost)), [wording.name_of(name, 12) for name, _ in lost])
+
+
+def _in_words(run: LongRun) -> str:
+    is_known = run.goodput is not None and wording.is_number(run.goodput)
+    share = f"{100 * (run.goodput or 0.0):.1f} %" if is_known else "unknown"
+    lost = _lost(run)
+    most = (
+        f", most was lost to {wording.name_of(lost[0][0], 12)} ({wording.duration(lost[0][1])})"
+        if lost
+        else ""
+    )
+    incidents = wording.counted(len(run.incidents), "incident")
+    return f"{wording.name_of(run.name)}: goodput {share}{most}, {incidents}."
