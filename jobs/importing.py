@@ -5,12 +5,11 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from checkpointing.store import Conflict, Store, StoreError, open_store
+from checkpointing.store import Store, StoreError, open_store
 from jobs.places import store_base
 from reporting.importers.found import some
 from reporting.importers.mapping import MappingError, NameMapping, read_mapping, shipped
@@ -28,7 +27,7 @@ def import_results(args: argparse.Namespace) -> int:
     try:
         mapping = _mapping(args.mapping)
         store = open_store(args.store, base=store_base())
-        name = readable(args.paths[0].resolve().name)
+        name = readable(_name(args.paths[0].resolve()))
         found = read_all(args.paths, mapping, name=name, group=args.group, vendor=args.vendor)
         known = _known_runs(store)
         new = [row for row in found.rows if row.run_id not in known]
@@ -43,6 +42,10 @@ def import_results(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(found, new, stored, store.url)))
     return EXIT_UNREAD if found.unread else EXIT_OK
+
+
+def _name(path: Path) -> str:
+    return path.name if path.is_dir() else path.stem
 
 
 def _mapping(path: Path | None) -> NameMapping:
@@ -68,9 +71,8 @@ def _known_runs(store: Store) -> set[str | None]:
 
 def _store(store: Store, rows: Sequence[Row], name: str) -> str:
     place, data = file_of(rows, name)
-    # Whoever imports the same at the same time writes the same: the name is a digest of what is in it.
-    with suppress(Conflict):
-        store.create(place, data)
+    # The name is a digest of what is in it: whatever else stands there is damaged.
+    store.put(place, data)
     return place
 
 
@@ -94,10 +96,10 @@ def _lines(found: Import, new: Sequence[Row], stored: str | None, url: str) -> I
         yield f"warning: {text} ({_count(num_runs, 'run')})"
     num_known = len(found.rows) - len(new)
     if stored:
-        already = f"; {_count(num_known, 'run')} were there already" if num_known else ""
+        already = f"; {_count(num_known, 'run')} there already" if num_known else ""
         yield f"{_count(len(new), 'run')} imported into {url}: {stored}{already}"
     elif num_known:
-        yield f"nothing new: {_count(num_known, 'run')} are in {url} already, nothing was changed"
+        yield f"nothing new: {_count(num_known, 'run')} already in {url}, nothing was changed"
     else:
         yield f"nothing was imported into {url}"
 
