@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep dry-run test check format golden bench compare-damage soak clean
+.PHONY: help setup sweep report dry-run test check format golden bench compare-damage soak clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,8 +21,11 @@ $(READY): pyproject.toml constraints.txt
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet -c constraints.txt -e '.[test,check]'
 	@touch $@
 
-sweep: setup  ## run the smoke sweep (SPEC=file STORE=folder) and print the table
-	$(BIN)/longhaul sweep $(SPEC) --store $(STORE)
+sweep: setup  ## run the smoke sweep (SPEC=file STORE=folder), print the table, write the report
+	$(BIN)/longhaul sweep $(SPEC) --store $(STORE); found=$$?; $(BIN)/longhaul report --store $(STORE) && exit $$found
+
+report: setup  ## make the report of everything in STORE again and show it
+	$(BIN)/longhaul report --store $(STORE) --open
 
 dry-run: setup  ## show what `make sweep` would do
 	$(BIN)/longhaul sweep $(SPEC) --store $(STORE) --dry-run

@@ -102,7 +102,7 @@ def _nothing(store: Store, sweeps: Sequence[str], findings: Findings) -> str:
 
 
 def _files(findings: Findings) -> dict[str, bytes | memoryview]:
-    from reporting.charts import draw
+    from reporting.charts.drawing import draw
     from reporting.tables import metrics_csv, metrics_parquet
 
     charts = draw(findings)

@@ -9,11 +9,12 @@ from reporting.advice import advise
 from reporting.cells import summarise
 from reporting.checks import check
 from reporting.comparing import compare_groups
-from reporting.findings import CellSummary, Comparison, Findings, LongRun, Skipped
+from reporting.findings import CellSummary, Comparison, Findings, LongRun, Skipped, Verdict
 from reporting.rows import Row
 
 THRESHOLD = 0.02
-_UNDECIDED = ("inconclusive", "too few repeats")
+_DECIDED: tuple[Verdict, ...] = ("faster", "slower", "equivalent")
+_UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "too few repeats")
 
 
 def conclude(
@@ -79,9 +80,7 @@ def _pair(comparison: Comparison) -> tuple[str, str]:
 
 def _of_pair(baseline: str, other: str, found: Sequence[Comparison]) -> str:
     verdicts = Counter(comparison.verdict for comparison in found)
-    told = [f"{verdict} in {verdicts[verdict]}" for verdict in ("faster", "slower") if verdicts[verdict]]
-    if verdicts["equivalent"]:
-        told.append(f"equivalent in {verdicts['equivalent']}")
+    told = [f"{verdict} in {verdicts[verdict]}" for verdict in _DECIDED if verdicts[verdict]]
     if undecided := sum(verdicts[verdict] for verdict in _UNDECIDED):
         why = f", {verdicts['too few repeats']} of them for too few repeats"
         told.append(f"undecided in {undecided}{why if verdicts['too few repeats'] else ''}")

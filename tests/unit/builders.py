@@ -1,8 +1,10 @@
 """Small whole things to test with; each argument changes what the test is about."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from checkpointing.store import Store
 from cluster.inventory import Inventory, Node, Vendor, WorkerGroup
 from jobs.grid import Cell, Run, expand
 from jobs.plan import Plan, plan_all
@@ -120,3 +122,14 @@ CRASH = Failure(status="crash", reason="RuntimeError: boom", phase="window", ran
 
 def record(spec: SweepSpec, run: Run, outcome: Measurement | Failure, *groups: WorkerGroup) -> RunRecord:
     return record_of(spec, run, plans_of(spec, *groups)[run.cell.cell_id], outcome, ATTEMPT)
+
+
+def put_results(store: Store, *, strategies: Sequence[str] = ("ddp", "fsdp"), repeats: int = 2) -> None:
+    """A finished sweep ``trial`` of one cell per strategy; the last cell crashed."""
+    spec = sweep(axes={"strategy": list(strategies)}, repeats=repeats)
+    for index, cell in enumerate(cells_of(spec)):
+        for repeat in range(1, repeats + 1):
+            run = Run(cell=cell, repeat=repeat, order=repeat)
+            is_last = index == len(strategies) - 1
+            outcome = CRASH if is_last else measurement(run.run_id, step_s=0.1 + 0.001 * repeat)
+            store.put(f"sweeps/trial/runs/{run.name}/result.json", record(spec, run, outcome).to_json())
