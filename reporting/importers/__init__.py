@@ -4,5 +4,5 @@ Reading order: ``mapping`` (which header or tag means which column; the data is 
 ``quantities`` (numbers with units), ``found`` (what a file gave), ``grids`` (a sheet of cells) with its
 ``spreadsheets`` and ``separated`` (CSV), ``documents`` (JSON), ``series`` (one run, step by step) with its
 ``events`` (TensorBoard), ``sources`` (which files there are), ``trust`` (what of the old numbers can be
-believed), ``rows`` (all files of one import), ``stored`` (the file that an import leaves in a store).
+believed), ``reading`` (all files of one import), ``stored`` (the file that an import leaves in a store).
 """

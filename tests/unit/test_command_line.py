@@ -71,6 +71,7 @@ def loaded(importtime: str) -> set[str]:
         ("longhaul_sweep", ("-m", "jobs.cli", "sweep", "--help")),
         ("longhaul_train", ("-m", "jobs.cli", "train", "--help")),
         ("longhaul_status", ("-m", "jobs.cli", "status", "--help")),
+        ("longhaul_import", ("-m", "jobs.cli", "import", "--help")),
         ("longhaul_checkpoints", ("-m", "jobs.cli", "checkpoints", "--help")),
         ("longhaul_checkpoints_verify", ("-m", "jobs.cli", "checkpoints", "verify", "--help")),
         ("longhaul_checkpoints_export", ("-m", "jobs.cli", "checkpoints", "export", "--help")),
