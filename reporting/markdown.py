@@ -40,40 +40,68 @@ from reporting.words import (
     times,
 )
 
+_MOST_CHARACTERS = 64_000  # GitHub takes 65,536 in a comment
 _MOST_COMPARISONS = 20
-_MOST_CELLS = 100
-_MOST = 40
+_MOST_CELLS = 60
+_MOST = 30
+_MOST_FAILURES = 10
 _MOST_CHECKS = 10
-_MOST_LINES = 20
+_MOST_LINES = 10
 _NUM_OPEN_CHARTS = 1
 # Also what would begin a list; an at sign would call somebody.
-_SPECIAL = re.compile(r"[\\`*_\[\]#|~$@]|^[-+]|(?<=^\d)[.)]|(?<=^\d\d)[.)]")
+_SPECIAL = re.compile(r"[\\`*_\[\]#|~$@]|^[-+]|(?<=^\d)[.)](?= |$)|(?<=^\d\d)[.)](?= |$)")
 
 
 def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
-    """Shows ``plots/<name>.png`` of each chart. The same findings give the same text."""
+    """Short enough for a comment on GitHub. Shows ``plots/<name>.png`` of each chart.
+
+    The same findings give the same text.
+    """
     pictures = [_picture(chart) for chart in charts]
-    parts = (
+    parts = [
         *_summary(findings),
         *_answer(findings),
         *_comparisons(findings),
         *_advice(findings.advice),
         *_attention(findings),
         *pictures[:_NUM_OPEN_CHARTS],
-        *_folded("More charts", pictures[_NUM_OPEN_CHARTS:]),
-        *_folded(counted(len(findings.cells), "cell"), _cells(findings)),
-        *_folded("What each strategy is good for", _patterns(patterns(findings.cells))),
-        *_folded("Hardware and software", _machines(findings)),
-        *_folded(counted(len(findings.runs), "long run"), _runs(findings.runs)),
-        *_folded("Failures", _failures(failures(findings.cells))),
-        *_folded(f"{counted(len(findings.skipped), 'file')} skipped", _skipped(findings)),
-        *_folded(
-            "What the numbers mean",
-            [_items(f"**{term}**: {plain(text, 2000)}" for term, text in DEFINITIONS)],
-        ),
-        *_folded("How to repeat it", _commands(findings)),
+    ]
+    return "\n\n".join(_as_far_as_they_fit(parts, _folded(findings, pictures))) + "\n"
+
+
+def _folded(findings: Findings, pictures: Sequence[str]) -> tuple[tuple[str, list[str]], ...]:
+    """What to unfold, and what is then seen."""
+    failed = failures(findings.cells)
+    meanings = _items(f"**{term}**: {plain(text, 2000)}" for term, text in DEFINITIONS)
+    return (
+        ("More charts", list(pictures[_NUM_OPEN_CHARTS:])),
+        (counted(len(findings.cells), "cell"), list(_cells(findings))),
+        ("What each strategy is good for", list(_patterns(patterns(findings.cells)))),
+        ("Hardware and software", list(_machines(findings))),
+        (counted(len(findings.runs), "long run"), list(_runs(findings.runs))),
+        (counted(len(failed), "failure"), list(_failures(failed))),
+        (f"{counted(len(findings.skipped), 'file')} skipped", list(_skipped(findings))),
+        ("What the numbers mean", [meanings]),
+        ("How to repeat it", list(_commands(findings))),
     )
-    return "\n\n".join(parts) + "\n"
+
+
+def _as_far_as_they_fit(parts: list[str], folded: Iterable[tuple[str, list[str]]]) -> list[str]:
+    """In their order; where not all of them fit, the shortest stay."""
+    there = [(summary, _fold(summary, inside)) for summary, inside in folded if inside]
+    room = _MOST_CHARACTERS - sum(len(part) + 2 for part in parts)
+    fitting = set()
+    for summary, whole in sorted(there, key=lambda one: len(one[1])):
+        room -= len(whole) + 2
+        if room > 0:
+            fitting.add(summary)
+    elsewhere = "too long for this text, see [index.html](index.html)."
+    return [*parts, *(whole if name in fitting else f"{name}: {elsewhere}" for name, whole in there)]
+
+
+def _fold(summary: str, inside: Iterable[str]) -> str:
+    """Without the blank lines GitHub would show the Markdown inside as it is written."""
+    return "\n\n".join((f"<details>\n<summary>{summary}</summary>", *inside, "</details>"))
 
 
 def plain(text: str | None, length: int = 100) -> str:
@@ -136,8 +164,12 @@ def _comparison(found: Comparison, known: Origins) -> list[str]:
 def _advice(advice: Sequence[Advice]) -> Iterator[str]:
     if advice:
         yield "## Best strategy per goal"
-        yield _items(f"**{one.goal}**: {plain(one.sentence, 400)}" for one in advice[:_MOST])
+        yield _items(map(_advised, advice[:_MOST]))
         yield from _rest(min(_MOST, len(advice)), len(advice), "recommendation")
+
+
+def _advised(one: Advice) -> str:
+    return f"**{one.goal}**, {plain(one.group, 40)}, {plain(one.model, 40)}: {plain(one.sentence, 400)}"
 
 
 def _attention(findings: Findings) -> Iterator[str]:
@@ -244,9 +276,9 @@ def _run(run: LongRun) -> list[str]:
 
 
 def _failures(found: Sequence[Failure]) -> Iterator[str]:
-    for failure in found[:_MOST]:
+    for failure in found[:_MOST_FAILURES]:
         yield _failure(failure)
-    yield from _rest(min(_MOST, len(found)), len(found), "failure")
+    yield from _rest(min(_MOST_FAILURES, len(found)), len(found), "failure")
 
 
 def _failure(failure: Failure) -> str:
@@ -256,7 +288,7 @@ def _failure(failure: Failure) -> str:
         f"{plain(cell.group, 40)}{_origin(cell.flags)} {plain(str(cell.subject))}. "
         f"{plain(failure.reason, 400)}"
     )
-    log = "\n".join(escape(clean(line[:300]).replace("\n", " ")) for line in failure.log_tail[-_MOST_LINES:])
+    log = "\n".join(escape(clean(line[:160]).replace("\n", " ")) for line in failure.log_tail[-_MOST_LINES:])
     return f"{said}\n\n<pre>\n{log}\n</pre>" if log.strip() else said
 
 
@@ -270,15 +302,6 @@ def _skipped(findings: Findings) -> Iterator[str]:
 def _commands(findings: Findings) -> Iterator[str]:
     for command in how_to_repeat(findings):
         yield f"{plain(command.purpose, 300)}:\n\n<pre>\n{escape(clean(command.line))}\n</pre>"
-
-
-def _folded(summary: str, parts: Iterable[str]) -> Iterator[str]:
-    """Nothing if there are no parts. Without the blank lines GitHub would show their markup as it is."""
-    found = list(parts)
-    if found:
-        yield f"<details>\n<summary>{summary}</summary>"
-        yield from found
-        yield "</details>"
 
 
 def _table(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> str:
