@@ -146,7 +146,7 @@ def _as_text(findings: Findings, place: str) -> str:
     worst = [check for check in findings.checks if check.level in ("failed", "warning")]
     lines = [
         *findings.answer,
-        *(f"{check.level}: {check.name}: {check.found}" for check in worst[:_MOST_CHECKS]),
+        *(f"{check.level}: {check.name}: {check.subject}: {check.found}" for check in worst[:_MOST_CHECKS]),
     ]
     if len(worst) > _MOST_CHECKS:
         lines.append(f"and {len(worst) - _MOST_CHECKS} more checks that are not well")

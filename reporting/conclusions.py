@@ -84,7 +84,7 @@ def _of_pair(baseline: str, other: str, found: Sequence[Comparison]) -> str:
     if undecided := sum(verdicts[verdict] for verdict in _UNDECIDED):
         why = f", {verdicts['too few repeats']} of them for too few repeats"
         told.append(f"undecided in {undecided}{why if verdicts['too few repeats'] else ''}")
-    sentence = f"{other} against {baseline}: {', '.join(told)} of {_count(len(found), 'cell')}"
+    sentence = f"{other} against {baseline}, {_count(len(found), 'cell')}: {', '.join(told)}"
     ratios = [comparison.ratio for comparison in found if comparison.ratio is not None]
     if not ratios:
         return f"{sentence}."
