@@ -18,7 +18,8 @@ DRIVER = -1
 class Attempt:
     """Every part carries this about the attempt that it is of; ``start_step`` is None until it is known.
 
-    ``leased_s`` is when the driver took the run over, by its own clock.
+    ``parent_term`` is the attempt whose checkpoint it went on from; None where it began at step 0, or from
+    another run's. ``leased_s`` is when the driver took the run over, by its own clock.
     """
 
     run: str
@@ -32,6 +33,7 @@ class Attempt:
     num_steps: int
     tokens_per_step: int
     start_step: int | None = None
+    parent_term: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

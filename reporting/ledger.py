@@ -67,6 +67,21 @@ def ledger(stories: Sequence[AttemptStory]) -> Ledger:
     return _Line(ordered[0].leased_s).walk(ordered) if ordered else Ledger()
 
 
+def coarser(spans: Sequence[Span]) -> list[Span]:
+    """Half as many for the same time; a hole between two is idle."""
+    return [_joined(spans[first : first + 2]) for first in range(0, len(spans), 2)]
+
+
+def _joined(pair: Sequence[Span]) -> Span:
+    start_s, end_s = pair[0].start_s, max(span.end_s for span in pair)
+    seconds: dict[str, float] = defaultdict(float)
+    for span in pair:
+        for phase, spent in span.seconds.items():
+            seconds[phase] += spent
+    hole = end_s - start_s - sum(seconds.values())
+    return Span(start_s=start_s, end_s=end_s, seconds={**seconds, "idle": seconds["idle"] + max(0.0, hole)})
+
+
 class _Line:
     """``now`` only grows: everything is cut to what lies behind it."""
 

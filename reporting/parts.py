@@ -11,14 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from math import isfinite
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkpointing.store import Store, check_name
 from reporting.attempts import DRIVER, Attempt
-from reporting.columns import PARTS, Column
+from reporting.columns import PARTS, SUPERSEDED, Column
 
 SCHEMA_VERSION = 1
 _VERSION, _TABLE, _ATTEMPT = b"longhaul.part", b"longhaul.table", b"longhaul.attempt"
@@ -28,6 +30,7 @@ _NAME = re.compile(
 )
 _TYPES = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 Rows: TypeAlias = pa.Table
+_ROWS_PER_GROUP = 100_000
 # Who recorded a row, which is the same for all rows of a part.
 WHOSE = ("run", "term", "rank")
 
@@ -144,6 +147,40 @@ def joined(tables: Sequence[Rows]) -> Rows:
 def rows_in(rows: Rows) -> Iterator[dict[str, Any]]:
     for batch in rows.to_batches():
         yield from batch.to_pylist()
+
+
+class StepsFile:
+    """``steps.parquet``: rows of step parts, each told whether it was superseded. Used as a context."""
+
+    def __init__(self, path: Path) -> None:
+        self.num_rows = 0
+        self._writer = pq.ParquetWriter(path, schema_of("steps", SUPERSEDED), compression="zstd")
+        self._waiting: list[Rows] = []
+        self._num_waiting = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write()
+        self._writer.close()
+
+    def add(self, rows: Rows, counted_until: int | None) -> None:
+        """``counted_until`` is the last step that counts; None: all do."""
+        if counted_until is None:
+            superseded = pa.repeat(False, rows.num_rows)
+        else:
+            superseded = pc.greater(rows.column("step"), counted_until)
+        self._waiting.append(rows.append_column(SUPERSEDED.name, superseded))
+        self._num_waiting += rows.num_rows
+        self.num_rows += rows.num_rows
+        if self._num_waiting >= _ROWS_PER_GROUP:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting, self._num_waiting = [], 0
 
 
 def _attempt(name: PartName, about: Mapping[bytes, bytes]) -> Attempt:

@@ -81,9 +81,9 @@ class Recorder:
     def start(self) -> None:
         self._thread.start()
 
-    def begin_at(self, step: int) -> None:
-        """So many steps are done as the training begins. Written soon, so that a crash doesn't hide it."""
-        self._attempt = replace(self._attempt, start_step=step)
+    def begin_at(self, step: int, parent_term: int | None = None) -> None:
+        """See ``Attempt``. Written soon, so that a crash doesn't hide what became of the steps before it."""
+        self._attempt = replace(self._attempt, start_step=step, parent_term=parent_term)
         self._wake.set()
 
     def phase(self, name: str) -> None:

@@ -63,7 +63,7 @@ class Record:
                 )
             )
         self.phase("start")
-        self._recorder.begin_at(start.step)
+        self._recorder.begin_at(start.step, start.term)
 
     def begin_step(self, engine: Engine) -> None:
         """Its samples are there."""

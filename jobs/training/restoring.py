@@ -31,7 +31,8 @@ from jobs.training.task import Task
 class Start:
     """Where the training goes on: ``step`` steps are done, ``position`` samples consumed.
 
-    ``is_own`` is False for a generation of another run. ``warning`` is None if all is as it was.
+    ``is_own`` is False for a generation of another run; else ``term`` is the attempt that saved it.
+    ``warning`` is None if all is as it was.
     """
 
     step: int
@@ -39,6 +40,7 @@ class Start:
     generation: str | None
     trail: tuple[str, ...]
     is_own: bool
+    term: int | None = None
     warning: str | None = None
 
 
@@ -98,6 +100,7 @@ def _restore(task: Task, context: Context, engine: Engine, source: _Source, what
                 generation=cut.generation,
                 trail=trail,
                 is_own=is_own,
+                term=cut.term if is_own else None,
                 warning=_restore_random(context, random, offer.manifest),
             )
         refused[chosen.name] = problem

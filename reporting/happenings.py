@@ -1,0 +1,75 @@
+"""What befell a long run, as one line each. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from reporting.ledger import AttemptStory
+from reporting.thinning import Thinned
+
+LAST_WORDS = ("end", "failure", "interruption")
+_MOST_OF_A_KIND = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """A row of the table of incidents, see ``columns``."""
+
+    term: int
+    rank: int
+    kind: str
+    happened_s: float
+    step: int | None = None
+    seconds: float | None = None
+    blocked_s: float | None = None
+    num_bytes: int | None = None
+    place: str | None = None
+    generation: str | None = None
+    text: str | None = None
+
+    def __str__(self) -> str:
+        words = [f"attempt {self.term}"]
+        words += [f"step {self.step}"] if self.step is not None else []
+        words += [f"to the {self.place}"] if self.place else []
+        words += [f"{self.seconds:.2f} s"] if self.seconds is not None else []
+        words += [self.text] if self.text else []
+        return ", ".join(words)
+
+
+def happening(row: Mapping[str, Any]) -> Happening:
+    return Happening(**{field.name: row[field.name] for field in fields(Happening)})
+
+
+def told(
+    happenings: Sequence[Happening], stories: Sequence[AttemptStory], begin_s: float
+) -> tuple[tuple[float, str, str], ...]:
+    """(seconds since ``begin_s``, kind, text) in the order of time; of what is very frequent only some.
+
+    Of a failure that several ranks tell of it is the first; one that nobody told of is there too.
+    """
+    kinds: dict[str, Thinned[Happening]] = {}
+    failed: set[int] = set()
+    for one in sorted([*happenings, *_silent(happenings, stories)], key=lambda one: one.happened_s):
+        if one.kind == "failure":
+            if one.term in failed:
+                continue
+            failed.add(one.term)
+        kinds.setdefault(one.kind, Thinned(_MOST_OF_A_KIND)).add(one)
+    kept = [one for kind in kinds.values() for one in kind.points()]
+    return tuple(sorted((one.happened_s - begin_s, one.kind, str(one)) for one in kept))
+
+
+def _silent(happenings: Sequence[Happening], stories: Sequence[AttemptStory]) -> list[Happening]:
+    """Attempts that were killed leave no word; that another one came after them tells it."""
+    spoke = {one.term for one in happenings if one.kind in LAST_WORDS}
+    newest = max((story.term for story in stories), default=0)
+    silent = [story for story in stories if story.term < newest and story.term not in spoke]
+    text = "it ended without a word; last heard of here"
+    return [
+        Happening(term=story.term, rank=0, kind="failure", happened_s=_last_heard_of(story), text=text)
+        for story in silent
+    ]
+
+
+def _last_heard_of(story: AttemptStory) -> float:
+    return max((span.end_s for span in story.spans), default=story.leased_s)

@@ -1,0 +1,224 @@
+"""The parts of long runs as what a report says of them, and as one table of steps.
+
+A step counts where it survived, see ``survival``; all others are ``superseded``. Of each step rank 0's row
+speaks for all ranks. Parts are read once, a handful at a time.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+
+from checkpointing.store import Store
+from reporting.findings import LongRun, Skipped
+from reporting.happenings import LAST_WORDS, Happening, happening, told
+from reporting.ledger import AttemptStory, Ledger, Span, coarser, ledger
+from reporting.parts import Rows, StepsFile, rows_in
+from reporting.run_parts import RunParts, all_runs, one_run, read_parts
+from reporting.thinning import Thinned
+
+_MOST_POINTS = 2_000
+_MOST_SPANS = 4_000
+# A step that takes so many times the attempt's median has stalled; what is beyond that is lost.
+_STALLED = 10.0
+# The longest steps of an attempt, among which stalls are looked for.
+_MOST_LONGEST = 1_000
+
+
+def long_runs(store: Store) -> tuple[tuple[LongRun, ...], tuple[Skipped, ...]]:
+    """By name. What could not be read is named beside them, and its run does without."""
+    skipped: list[Skipped] = []
+    runs = [_long_run(store, parts, skipped) for parts in all_runs(store)]
+    return tuple(run for run in runs if run is not None), tuple(skipped)
+
+
+def long_run(store: Store, run: str) -> LongRun | None:
+    """None where nothing that can be read was recorded."""
+    return _long_run(store, one_run(store, run), [])
+
+
+def write_steps(store: Store, path: Path) -> tuple[int, tuple[Skipped, ...]]:
+    """All runs' steps, compacted into one Parquet file; how many rows. Needs memory for some parts only."""
+    skipped: list[Skipped] = []
+    with StepsFile(path) as file:
+        for parts in all_runs(store):
+            for name, part in read_parts(store, parts.of("steps"), skipped):
+                file.add(part.rows, parts.counted_until.get(name.term, 0))
+    return file.num_rows, tuple(skipped)
+
+
+def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun | None:
+    attempt = parts.newest_attempt()
+    if attempt is None:
+        # Nothing of it can be read: its parts are named.
+        skipped += _unread(store, parts)
+        return None
+    steps = _read_steps(store, parts, skipped)
+    happenings = _happenings(store, parts, skipped)
+    stories = _stories(store, parts, steps, happenings, skipped)
+    books = ledger(stories)
+    begin_s = min(attempt.leased_s for attempt in parts.attempts.values())
+    return LongRun(
+        name=parts.run,
+        group=attempt.group,
+        vendor=attempt.vendor,
+        model=attempt.model,
+        strategy=attempt.strategy,
+        world_size=attempt.world_size,
+        num_steps=sum(one.num_surviving for one in steps.by_term.values()),
+        num_superseded=sum(one.num_superseded for one in steps.by_term.values()),
+        tokens_per_sec=_tokens_per_sec(parts, steps),
+        steps=tuple(step for step, _ in steps.losses.points()),
+        losses=tuple(loss for _, loss in steps.losses.points()),
+        val_steps=tuple(step for step, _ in steps.val_losses.points()),
+        val_losses=tuple(loss for _, loss in steps.val_losses.points()),
+        wall_sec=books.wall_sec,
+        goodput=books.goodput,
+        phases=books.phases,
+        goodput_trace=_thinned(books),
+        incidents=told(happenings, stories, begin_s),
+        **_traces(store, parts, begin_s, skipped),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Steps:
+    """What an attempt's steps amount to. ``longest`` are a heap of step times, the shortest first."""
+
+    num_surviving: int = 0
+    num_superseded: int = 0
+    surviving_s: float = 0.0
+    superseded_s: float = 0.0
+    waited_s: float = 0.0
+    longest: list[float] = field(default_factory=list)
+    usual: Thinned[float] = field(default_factory=lambda: Thinned(_MOST_POINTS))
+
+    def add(self, step_s: float, data_wait_s: float, *, survived: bool) -> None:
+        if not survived:
+            self.num_superseded += 1
+            self.superseded_s += step_s
+            return
+        self.num_surviving += 1
+        self.surviving_s += step_s
+        self.waited_s += data_wait_s
+        self.usual.add(step_s)
+        keep = heappush if len(self.longest) < _MOST_LONGEST else heappushpop
+        keep(self.longest, step_s)
+
+    def stalled_s(self) -> float:
+        points = self.usual.points()
+        most = _STALLED * median(points) if points else 0.0
+        return sum(step_s - most for step_s in self.longest if step_s > most)
+
+
+@dataclass(slots=True, kw_only=True)
+class _AllSteps:
+    by_term: dict[int, _Steps] = field(default_factory=lambda: defaultdict(_Steps))
+    losses: Thinned[tuple[int, float | None]] = field(default_factory=lambda: Thinned(_MOST_POINTS))
+    val_losses: Thinned[tuple[int, float]] = field(default_factory=lambda: Thinned(_MOST_POINTS))
+
+
+def _read_steps(store: Store, parts: RunParts, skipped: list[Skipped]) -> _AllSteps:
+    found = _AllSteps()
+    names = parts.of("steps")
+    for name, part in read_parts(store, [name for name in names if name.rank == 0], skipped):
+        _add_steps(found, name.term, part.rows, parts.counted_until.get(name.term, 0))
+    return found
+
+
+def _add_steps(found: _AllSteps, term: int, rows: Rows, counted_until: int | None) -> None:
+    names = ("step", "step_s", "data_wait_s", "loss", "val_loss")
+    columns = [rows.column(name).to_pylist() for name in names]
+    for step, step_s, data_wait_s, loss, val_loss in zip(*columns, strict=True):
+        survived = counted_until is None or step <= counted_until
+        found.by_term[term].add(step_s, data_wait_s, survived=survived)
+        if survived:
+            found.losses.add((step, loss))
+            if val_loss is not None:
+                found.val_losses.add((step, val_loss))
+
+
+def _tokens_per_sec(parts: RunParts, steps: _AllSteps) -> float | None:
+    """Of the steps that survived, over the time of these steps and of waiting for their samples."""
+    known = [(one, parts.attempts[term]) for term, one in steps.by_term.items() if term in parts.attempts]
+    seconds = sum(one.surviving_s + one.waited_s for one, _ in known)
+    tokens = sum(one.num_surviving * attempt.tokens_per_step for one, attempt in known)
+    return tokens / seconds if seconds > 0 else None
+
+
+def _stories(
+    store: Store,
+    parts: RunParts,
+    steps: _AllSteps,
+    happenings: Sequence[Happening],
+    skipped: list[Skipped],
+) -> list[AttemptStory]:
+    spans = _spans(store, parts, skipped)
+    stories = []
+    for term, attempt in parts.attempts.items():
+        own = [one for one in happenings if one.term == term]
+        failed = [one.happened_s for one in own if one.kind == "failure"]
+        stories.append(
+            AttemptStory(
+                term=term,
+                leased_s=attempt.leased_s,
+                spans=tuple(spans.get(term, ())),
+                redone_s=steps.by_term[term].superseded_s,
+                stalled_s=steps.by_term[term].stalled_s(),
+                noticed_s=min(failed, default=None),
+                has_ended=any(one.kind in LAST_WORDS and one.rank == 0 for one in own),
+            )
+        )
+    return stories
+
+
+def _spans(store: Store, parts: RunParts, skipped: list[Skipped]) -> dict[int, list[Span]]:
+    found: dict[int, list[Span]] = defaultdict(list)
+    for name, part in read_parts(store, parts.of("phases"), skipped):
+        spans = found[name.term]
+        for (start_s, end_s), rows in groupby(
+            rows_in(part.rows), key=lambda row: (row["started_s"], row["ended_s"])
+        ):
+            seconds = {row["phase"]: row["seconds"] for row in rows}
+            spans.append(Span(start_s=start_s, end_s=end_s, seconds=seconds))
+        if len(spans) > _MOST_SPANS:
+            found[name.term] = coarser(spans)
+    return found
+
+
+def _happenings(store: Store, parts: RunParts, skipped: list[Skipped]) -> list[Happening]:
+    names = parts.of("incidents")
+    return [happening(row) for _, part in read_parts(store, names, skipped) for row in rows_in(part.rows)]
+
+
+def _thinned(books: Ledger) -> tuple[tuple[float, float], ...]:
+    trace: Thinned[tuple[float, float]] = Thinned(_MOST_POINTS)
+    for point in books.trace:
+        trace.add(point)
+    return trace.points()
+
+
+def _traces(
+    store: Store, parts: RunParts, begin_s: float, skipped: list[Skipped]
+) -> dict[str, dict[str, tuple[tuple[float, float], ...]]]:
+    fields = {"power_watts": "power_watts", "clock_mhz": "clock_mhz"}
+    found: dict[str, dict[str, Thinned[tuple[float, float]]]] = {name: {} for name in fields}
+    for _, part in read_parts(store, parts.of("samples"), skipped):
+        for row in rows_in(part.rows):
+            for name in fields:
+                if row[name] is not None:
+                    trace = found[name].setdefault(row["device"], Thinned(_MOST_POINTS))
+                    trace.add((row["taken_s"] - begin_s, row[name]))
+    return {
+        name: {device: trace.points() for device, trace in sorted(of.items())} for name, of in found.items()
+    }
+
+
+def _unread(store: Store, parts: RunParts) -> list[Skipped]:
+    skipped: list[Skipped] = []
+    for _ in read_parts(store, parts.names, skipped):
+        pass
+    return skipped
