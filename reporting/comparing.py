@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from operator import attrgetter
+from statistics import median
 from typing import Any
 
 from reporting.cells import group_of, measured, newest_attempts, subject_of
 from reporting.findings import CellSummary, Comparison, Difference, Subject
 from reporting.rows import Row
-from reporting.statistics import THRESHOLD, Sample, contrasts, step_errors
+from reporting.statistics import THRESHOLD, Contrast, Sample, contrasts, step_errors
 
 # Whatever was chosen or was there, and not what came out of it: two sides that agree here are a fair pair.
 _CONDITIONS = (
@@ -39,7 +40,7 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetComparison:
-    """``comparisons`` are in the order of the subjects; a side whose runs all failed has 0 runs there."""
+    """``comparisons`` are by group, then subject; a side whose runs all failed has 0 runs there."""
 
     comparisons: tuple[Comparison, ...]
     only_in_baseline: tuple[Unmatched, ...]
@@ -80,24 +81,27 @@ def compare_sets(
     group, it is compared with every group of the other side.
     """
     ours, theirs = _table(newest_attempts(baseline)), _table(newest_attempts(other))
-    pairs, only_ours, only_theirs = [], [], []
-    for one, two in _partners(ours, theirs):
-        mine, yours = ours.get(one, {}), theirs.get(two, {})
-        pairs += [(subject, mine[subject], yours[subject]) for subject in mine.keys() & yours.keys()]
-        only_ours += [Unmatched(group=one, subject=subject) for subject in mine.keys() - yours.keys()]
-        only_theirs += [Unmatched(group=two, subject=subject) for subject in yours.keys() - mine.keys()]
-    pairs.sort(key=lambda pair: (pair[1].group, pair[2].group, pair[0]))
+    pairs = [
+        (subject, ours[one][subject], theirs[two][subject])
+        for one, two in _partners(ours, theirs)
+        for subject in sorted(ours[one].keys() & theirs[two].keys())
+    ]
     return SetComparison(
         comparisons=_compare(pairs, threshold),
-        only_in_baseline=tuple(sorted(only_ours)),
-        only_in_other=tuple(sorted(only_theirs)),
+        only_in_baseline=_unmatched(ours, {(mine.group, subject) for subject, mine, _ in pairs}),
+        only_in_other=_unmatched(theirs, {(yours.group, subject) for subject, _, yours in pairs}),
     )
+
+
+def _unmatched(table: _Table, matched: set[tuple[str, Subject]]) -> tuple[Unmatched, ...]:
+    there = {(group, subject) for group, cells in table.items() for subject in cells}
+    return tuple(Unmatched(group=group, subject=subject) for group, subject in sorted(there - matched))
 
 
 def _partners(ours: _Table, theirs: _Table) -> list[tuple[str, str]]:
     if min(len(ours), len(theirs)) == 1 and not ours.keys() & theirs.keys():
-        return [(one, two) for one in ours for two in theirs]
-    return [(group, group) for group in sorted(ours.keys() | theirs.keys())]
+        return [(one, two) for one in sorted(ours) for two in sorted(theirs)]
+    return [(group, group) for group in sorted(ours.keys() & theirs.keys())]
 
 
 def _table(rows: Iterable[Row]) -> _Table:
@@ -112,24 +116,31 @@ def _table(rows: Iterable[Row]) -> _Table:
 
 def _compare(pairs: Sequence[_Pair], threshold: float) -> tuple[Comparison, ...]:
     samples = _samples([side for _, *sides in pairs for side in sides])
-    found = contrasts(list(zip(samples[::2], samples[1::2], strict=True)), threshold=threshold)
+    sides = list(zip(samples[::2], samples[1::2], strict=True))
+    found = contrasts(sides, threshold=threshold)
     return tuple(
-        Comparison(
-            subject=subject,
-            baseline=baseline.group,
-            other=other.group,
-            num_baseline=len(samples[2 * place].values),
-            num_other=len(samples[2 * place + 1].values),
-            ratio=contrast.ratio,
-            low=contrast.low,
-            high=contrast.high,
-            p=contrast.p,
-            p_adjusted=contrast.p_adjusted,
-            cliffs_delta=contrast.cliffs_delta,
-            verdict=contrast.verdict,
-            differences=_differences(_seen(baseline), _seen(other)),
-        )
-        for place, ((subject, baseline, other), contrast) in enumerate(zip(pairs, found, strict=True))
+        _comparison(pair, *arms, contrast) for pair, arms, contrast in zip(pairs, sides, found, strict=True)
+    )
+
+
+def _comparison(pair: _Pair, ours: Sample, theirs: Sample, contrast: Contrast) -> Comparison:
+    subject, baseline, other = pair
+    return Comparison(
+        subject=subject,
+        baseline=baseline.group,
+        other=other.group,
+        num_baseline=len(ours.values),
+        num_other=len(theirs.values),
+        ratio=contrast.ratio,
+        low=contrast.low,
+        high=contrast.high,
+        p=contrast.p,
+        p_adjusted=contrast.p_adjusted,
+        cliffs_delta=contrast.cliffs_delta,
+        verdict=contrast.verdict,
+        differences=_differences(_seen(baseline), _seen(other)),
+        baseline_tokens_per_sec=median(ours.values) if ours.values else None,
+        other_tokens_per_sec=median(theirs.values) if theirs.values else None,
     )
 
 

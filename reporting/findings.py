@@ -110,6 +110,8 @@ class Comparison:
     cliffs_delta: float | None
     verdict: Verdict
     differences: tuple[Difference, ...]
+    baseline_tokens_per_sec: float | None = None
+    other_tokens_per_sec: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,10 +144,13 @@ def _drawn_medians(sample: Sample, *, side: int) -> Numbers:
     have draws of their own, which all cells of as many runs share.
     """
     picks, noise = _draws(len(sample.values), side)
-    values = np.divide(sample.values, median(sample.values)).astype(np.float32)
+    # In order of size, so that it does not matter in which order runs were read.
+    runs = sorted(zip(sample.values, sample.step_errors, strict=True))
+    middle = median(sample.values)
+    values = np.array([value / middle for value, _ in runs], dtype=np.float32)
     resampled = values.take(picks)
     if any(sample.step_errors):
-        errors = values * np.asarray(sample.step_errors, dtype=np.float32)
+        errors = values * np.array([error for _, error in runs], dtype=np.float32)
         resampled += errors.take(picks) * noise
     return _medians(resampled)
 
