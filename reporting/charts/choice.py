@@ -54,7 +54,7 @@ def view_of(findings: Findings) -> View:
     pairs = [(cell.group, cell.vendor) for cell in cells] + [(run.group, run.vendor) for run in findings.runs]
     simulated = {cell.group for cell in findings.cells if "simulated" in cell.flags}
     groups = dict.fromkeys(group for group, _ in pairs)
-    titles = {group: name_of(group) + " (simulated)" * (group in simulated) for group in groups}
+    titles = {group: name_of(group, 18) + " (simulated)" * (group in simulated) for group in groups}
     return View(cells=cells, pareto=findings.pareto, looks=group_looks(pairs), titles=titles)
 
 

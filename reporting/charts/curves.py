@@ -30,7 +30,7 @@ from reporting.charts.marks import (
     write,
     write_above,
 )
-from reporting.charts.sheet import Drawing, Grid, panels
+from reporting.charts.sheet import Drawing, Grid, panels, width_for
 from reporting.charts.svg import INK
 from reporting.findings import CellSummary, Estimate
 
@@ -124,7 +124,14 @@ def _drawing(
     groups = groups_of(shown)
     longest = max(len(wording.name_of(name, 12)) for name in strategies_of(shown))
     room = 0.3 + 0.07 * longest
-    grid = Grid(rows=len(rows), widths=(1.0,) * len(groups), right=room, gap=room + 0.05, row_gap=1.0)
+    grid = Grid(
+        rows=len(rows),
+        widths=(1.0,) * len(groups),
+        width=width_for(len(groups)),
+        right=room,
+        gap=room + 0.05,
+        row_gap=1.0,
+    )
     figure, panel_rows = panels(grid)
     for row, axes in zip(rows, panel_rows, strict=True):
         _draw_row(view, row, dict(zip(groups, axes, strict=True)))

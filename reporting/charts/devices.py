@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from reporting.charts import wording
 from reporting.charts.choice import View
 from reporting.charts.looks import strategy_look
-from reporting.charts.marks import Label, label_ends, scale_values, write, write_above
+from reporting.charts.marks import Label, label_ends, leave_empty, scale_values, write_above
 from reporting.charts.sheet import Drawing, Grid, panels
 from reporting.charts.traces import MOST_POINTS, Trace, runs_left_out, thinned, xy
 from reporting.findings import LongRun
@@ -65,7 +65,7 @@ def _draw_devices(axes: Axes, by_device: Mapping[str, Trace], title: str, colour
     devices = _devices(by_device)
     axes.set_title(title)
     if not devices:
-        write(axes, "not sampled")
+        leave_empty(axes, "not sampled")
         return
     longest = max(x for device in devices for x, _ in device.trace)
     unit = wording.elapsed_unit(longest)

@@ -9,6 +9,7 @@ from reporting.charts import wording
 from reporting.charts.choice import (
     NAMES_MEAN,
     View,
+    best_key,
     differing_names,
     groups_of,
     known,
@@ -17,8 +18,8 @@ from reporting.charts.choice import (
     strategies_of,
 )
 from reporting.charts.looks import strategy_look
-from reporting.charts.marks import Label, draw_key, label_points, line_style, scale_values
-from reporting.charts.sheet import Drawing, Grid, panels
+from reporting.charts.marks import Label, draw_key, label_points, line_style, scale_values, write_above
+from reporting.charts.sheet import Drawing, Grid, panels, width_for
 from reporting.charts.svg import INK, SURFACE
 from reporting.findings import CellSummary, Subject
 
@@ -27,28 +28,21 @@ _MOST_MODELS = 3
 
 
 def front(view: View) -> list[Drawing]:
-    """Memory against throughput, a panel for each model."""
+    """A panel for each model, at the length and number of devices where it has most cells."""
     measured = [cell for cell in view.cells if _place(cell)]
-    models = richest((cell.subject.model for cell in measured), _MOST_MODELS)
     groups, strategies = groups_of(measured), strategies_of(measured)
-    chosen = [
-        cell
-        for cell in measured
-        if cell.subject.model in models and cell.group in groups and cell.subject.strategy in strategies
-    ]
-    if len(chosen) < 2:
+    usual = [cell for cell in measured if cell.group in groups and cell.subject.strategy in strategies]
+    models = richest((cell.subject.model for cell in usual), _MOST_MODELS)
+    own = [_of_model(view, [cell for cell in usual if cell.subject.model == model]) for model in models]
+    num_shown = sum(map(len, own))
+    if num_shown < 2:
         return []
-    longest = max(map(len, [*(view.titles[group] for group in groups), *strategies]))
-    right = 0.55 + 0.068 * min(longest, 26)
-    figure, (row,) = panels(Grid(widths=(1.0,) * len(models), right=right, row_height=2.9, header=0.32))
-    shown = 0
-    for axes, model in zip(row, models, strict=True):
-        cells = _fastest([cell for cell in chosen if cell.subject.model == model], view.pareto)
+    figure, (row,) = panels(_grid(view, groups, strategies, len(models)))
+    for axes, cells in zip(row, own, strict=True):
         _draw_front(view, axes, cells)
-        axes.set_title(wording.name_of(model))
-        shown += len(cells)
     row[0].set_ylabel("tokens/s per device")
     draw_key(row[-1], strategies, [(view.titles[group], view.looks[group]) for group in groups])
+    best = sum(cell.cell_id in view.pareto for cells in own for cell in cells)
     return [
         Drawing(
             name="throughput_memory_pareto",
@@ -56,12 +50,33 @@ def front(view: View) -> list[Drawing]:
             caption="Every point is a cell. Full colour and a line: nothing of that group is faster with "
             "less memory. Up and to the left is better."
             + NAMES_MEAN
-            + left_out(shown, len(view.cells), "those measured, the best first"),
-            alt=f"Throughput per device against peak memory of {wording.counted(shown, 'cell')}; "
-            f"{sum(cell.cell_id in view.pareto for cell in chosen)} of them are on the front.",
+            + left_out(num_shown, len(view.cells), "measured at the commonest length and number of devices"),
+            alt=f"Throughput per device against peak memory of {wording.counted(num_shown, 'cell')}; "
+            f"nothing beats {best:,} of them in both.",
             figure=figure,
         )
     ]
+
+
+def _grid(view: View, groups: Sequence[str], strategies: Sequence[str], num_models: int) -> Grid:
+    """With room for the key on the right."""
+    names = [wording.name_of(name, 16) for name in strategies] + [view.titles[group] for group in groups]
+    right = 0.75 + 0.068 * max(map(len, names))
+    width = width_for(num_models + 1)
+    return Grid(widths=(1.0,) * num_models, width=width, right=right, row_height=2.9, gap=0.65)
+
+
+def _of_model(view: View, cells: Sequence[CellSummary]) -> list[CellSummary]:
+    """At one length and number of devices, for only there the fronts compare; the front, then the fastest."""
+    where = best_key(cells, _where, kind=lambda cell: cell.cell_id)
+    chosen = [cell for cell in cells if _where(cell) == where]
+    rates = {cell.cell_id: place[1] for cell in chosen if (place := _place(cell))}
+    chosen.sort(key=lambda cell: (cell.cell_id not in view.pareto, -rates[cell.cell_id], cell.cell_id))
+    return chosen[:_MOST_POINTS]
+
+
+def _where(cell: CellSummary) -> tuple[int, int]:
+    return cell.subject.seq_len, cell.subject.world_size
 
 
 def _place(cell: CellSummary) -> tuple[float, float] | None:
@@ -69,15 +84,6 @@ def _place(cell: CellSummary) -> tuple[float, float] | None:
     if rate is None or used is None or not wording.is_number(used) or used <= 0:
         return None
     return used, rate.median
-
-
-def _fastest(cells: Sequence[CellSummary], pareto: frozenset[str]) -> list[CellSummary]:
-    """The front, and of the others the fastest."""
-    places = {cell.cell_id: _place(cell) or (0.0, 0.0) for cell in cells}
-    best = sorted(
-        cells, key=lambda cell: (cell.cell_id not in pareto, -places[cell.cell_id][1], cell.cell_id)
-    )
-    return best[:_MOST_POINTS]
 
 
 def _draw_front(view: View, axes: Axes, cells: Sequence[CellSummary]) -> None:
@@ -89,6 +95,9 @@ def _draw_front(view: View, axes: Axes, cells: Sequence[CellSummary]) -> None:
     axes.set_xlabel("peak memory (GB per device)")
     for cell, place in zip(cells, places, strict=True):
         _draw_point(view, axes, cell, place)
+    first = cells[0].subject
+    axes.set_title(wording.name_of(first.model))
+    write_above(axes, f"{first.seq_len:,} tokens, {wording.counted(first.world_size, 'device')}")
     names = differing_names(cell.subject for cell in cells)
     best = [(cell, place) for cell, place in zip(cells, places, strict=True) if cell.cell_id in view.pareto]
     labels = [label for group in view.looks for label in _draw_line(view, axes, group, best, names)]

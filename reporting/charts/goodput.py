@@ -8,7 +8,7 @@ from matplotlib.ticker import FuncFormatter
 from reporting.charts import wording
 from reporting.charts.choice import View
 from reporting.charts.looks import strategy_look
-from reporting.charts.marks import beside, draw_rectangle, scale_values, write, write_above
+from reporting.charts.marks import beside, draw_rectangle, leave_empty, scale_values, write_above
 from reporting.charts.sheet import FAINT, Drawing, Grid, panels
 from reporting.charts.svg import INK, SURFACE
 from reporting.charts.traces import MOST_POINTS, runs_left_out, thinned, xy
@@ -119,13 +119,18 @@ def _draw_lost(axes: Axes, run: LongRun) -> None:
     lost = _lost(run)[:_MOST_PHASES]
     axes.set_title("Time not productive")
     if not lost:
-        write(axes, "not recorded")
+        leave_empty(axes, "not recorded")
         return
     whole = sum(spent for spent in run.phases.values() if wording.is_number(spent) and spent > 0)
     for row, (_, spent) in enumerate(lost):
         draw_rectangle(axes, (0.0, row - 0.33, spent, 0.66), "#7f8891")
         beside(
-            axes, spent, row, f"{wording.duration(spent)}, {100 * spent / whole:.2g} %", (4, 0), va="center"
+            axes,
+            spent,
+            row,
+            f"{wording.duration(spent)}, {wording.short(100 * spent / whole)} %",
+            (4, 0),
+            va="center",
         )
     axes.grid(visible=False)
     axes.spines["bottom"].set_visible(False)

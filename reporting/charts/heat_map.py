@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex, to_rgb
 from reporting.charts import wording
 from reporting.charts.choice import View, best_key, groups_of, known, left_out, richest, strategies_of
 from reporting.charts.marks import beside, draw_rectangle, write_above
-from reporting.charts.sheet import Drawing, Grid, panels
+from reporting.charts.sheet import Drawing, Grid, panels, width_for
 from reporting.charts.svg import INK, SURFACE
 from reporting.findings import CellSummary
 
@@ -31,9 +31,9 @@ def heat_map(view: View) -> list[Drawing]:
     if len(batches) < 2 or not measured:
         return []
     left = 0.3 + 0.07 * max(len(wording.name_of(name, 12)) for name in strategies)
-    grid = Grid(
-        widths=(1.0,) * len(groups), left=left, gap=0.25, row_height=0.34 * len(strategies), right=0.2
-    )
+    height, columns = 0.34 * len(strategies), (1.0,) * len(groups)
+    width = width_for(len(groups))
+    grid = Grid(widths=columns, width=width, left=left, gap=0.25, row_height=height, right=0.2)
     figure, (row,) = panels(grid)
     for axes, group in zip(row, groups, strict=True):
         own = _squares([cell for cell in cells if cell.group == group])

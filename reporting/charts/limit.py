@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 from reporting.charts import wording
 from reporting.charts.choice import NAMES_MEAN, View, differing_names, groups_of, left_out, same_for_all
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import beside, draw_rectangle, write_above
-from reporting.charts.sheet import FAINT, Drawing, Grid, panels
+from reporting.charts.sheet import FAINT, Drawing, Grid, panels, width_for
 from reporting.charts.svg import INK
 from reporting.findings import CellSummary
 
@@ -26,7 +27,15 @@ def memory_limit(view: View) -> list[Drawing]:
     names = differing_names(cell.subject for cell in shown)
     left = 0.25 + 0.066 * max(map(len, names.values()))
     height = 0.35 + 0.17 * max(map(len, own.values()))
-    grid = Grid(widths=(1.0,) * len(groups), left=left, gap=left, row_height=height, right=0.4, header=0.6)
+    grid = Grid(
+        widths=(1.0,) * len(groups),
+        width=width_for(len(groups)),
+        left=left,
+        gap=left,
+        row_height=height,
+        right=0.4,
+        header=0.6,
+    )
     figure, (row,) = panels(grid)
     for axes, group in zip(row, groups, strict=True):
         _draw_limit(view, axes, group, own[group], [names[cell.subject] for cell in own[group]])
@@ -80,6 +89,7 @@ def _draw_limit(
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.set_yticks(range(len(cells)), names)
     axes.set_xlabel("GB per device")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.tick(value)))
     if limit:
         axes.axvline(limit, color=INK, linewidth=1.2)
         across = axes.get_xaxis_transform()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
@@ -72,7 +73,7 @@ def _curve(run: LongRun) -> _Curve:
 def _draw(view: View, axes: Axes, curve: _Curve) -> None:
     colour, line = strategy_look(curve.run.strategy).colour, line_style(view.looks[curve.run.group])
     axes.plot(*xy(curve.training), color=colour, linewidth=1.1, alpha=0.85, linestyle=line)
-    circles = {"marker": "o", "linestyle": "", "markerfacecolor": SURFACE}
+    circles: dict[str, Any] = {"marker": "o", "linestyle": "", "markerfacecolor": SURFACE}
     axes.plot(*xy(curve.validation), color=colour, clip_on=False, zorder=4, **circles)
 
 

@@ -221,6 +221,11 @@ def beside(axes: Axes, x: float, y: float, text: str, offset: tuple[float, float
 def write(axes: Axes, text: str) -> None:
     """In the middle of a panel with nothing else in it."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=MUTED, fontsize=8)
+
+
+def leave_empty(axes: Axes, why: str) -> None:
+    """Without a scale, for there is nothing to scale."""
+    write(axes, why)
     axes.set_xticks([])
     axes.set_yticks([])
 

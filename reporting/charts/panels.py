@@ -25,9 +25,9 @@ from reporting.charts.marks import (
     beside,
     draw_intervals,
     draw_rectangle,
+    leave_empty,
     point_of,
     scale_values,
-    write,
 )
 from reporting.charts.sheet import MUTED, Drawing, Grid, panels
 from reporting.charts.svg import INK, SURFACE
@@ -131,7 +131,7 @@ def _draw_bars(view: View, axes: Axes, bars: _Bars) -> None:
     found = [(place, value) for place in bars.places if (value := known(bars.estimate(place.cell)))]
     points = [point_of(place.x, value, bars.unit.size) for place, value in found]
     if not points:
-        write(axes, "not measured")
+        leave_empty(axes, "not measured")
         return
     # Side by side the numbers would touch each other.
     turned: dict[str, Any] = {"rotation": 90 if len(points) > _NUMBERS_SIDE_BY_SIDE else 0, "ha": "center"}
@@ -168,7 +168,7 @@ def _draw_spread(view: View, axes: Axes, places: Sequence[_Place], unit: wording
             _draw_box(view, axes, place, steps[place.x])
     drawn = [values for values in steps.values() if len(values)]
     if not drawn:
-        write(axes, "no single steps recorded")
+        leave_empty(axes, "no single steps recorded")
         return 0
     low, high = (
         min(np.percentile(values, 1) for values in drawn),
@@ -213,7 +213,7 @@ def _head(view: View, figure: Figure, cell: CellSummary, groups: Sequence[str]) 
 
 def _patch(view: View, group: str) -> Patch:
     hatch = view.looks[group].hatch
-    return Patch(facecolor=(INK, 0.12) if hatch else (INK, 0.7), edgecolor=INK, hatch=hatch, linewidth=0.8)
+    return Patch(facecolor="none" if hatch else (INK, 0.7), edgecolor=INK, hatch=hatch, linewidth=0.8)
 
 
 def _steps(cell: CellSummary) -> np.ndarray:

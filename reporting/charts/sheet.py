@@ -88,6 +88,11 @@ def own_style() -> Iterator[None]:
         yield
 
 
+def width_for(num_columns: int) -> float:
+    """In inches; three panels need more than two for their text to stay readable."""
+    return 8.4 if num_columns < 3 else 10.6
+
+
 def panels(grid: Grid) -> tuple[Figure, list[list[Axes]]]:
     """The figure and its axes by row and column."""
     height = (

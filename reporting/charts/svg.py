@@ -1,6 +1,7 @@
 """A chart's SVG made fit to stand inside a page, light or dark, beside other charts. Pure."""
 
 import re
+from collections.abc import Set
 from html import escape
 
 # Drawn in these, and nothing else is: the page decides what they become.
@@ -9,6 +10,7 @@ SURFACE = "#fdfefe"
 
 _PAGE_COLOURS = {INK: "currentColor", SURFACE: "var(--surface, Canvas)"}
 _ID = re.compile(r'\sid="([^"]*)"')
+_TAG = re.compile(r"<[^>]*>")
 _REFERENCE = re.compile(r'(url\(#|href="#)([^")]*)')
 _FONT = re.compile(r"font: (?:(\d+|bold) )?([\d.]+)px '[^']*'(?:, [^;\"]*)?")
 _FONTS = "'DejaVu Sans', Verdana, sans-serif"
@@ -22,11 +24,23 @@ def fit_for_page(drawn: str, *, name: str, label: str, cut_top: float) -> str:
     """
     body = drawn[drawn.index(">", drawn.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r"<defs>\s*</defs>", "", body)
-    body = _FONT.sub(_font, _own_ids(body, name))
+    # Text is what people wrote, so only tags are changed.
+    pointed_at = {found[2] for tag in _TAG.findall(body) for found in _REFERENCE.finditer(tag)}
+    prefix = re.sub(r"[^a-z0-9]+", "-", name)
+    body = _TAG.sub(lambda tag: _tag(tag[0], prefix, pointed_at), body)
+    return _root(drawn, label, cut_top) + re.sub(r"<defs>\s*</defs>|<g/>|\n\s*(?=\n)", "", body)
+
+
+def _tag(tag: str, prefix: str, pointed_at: Set[str]) -> str:
+    """Only ids that something points at stay, and no two charts share one."""
+    tag = _ID.sub(lambda found: f' id="{prefix}-{found[1]}"' if found[1] in pointed_at else "", tag)
+    tag = _REFERENCE.sub(lambda found: f"{found[1]}{prefix}-{found[2]}", tag)
+    tag = _FONT.sub(_font, tag)
     for drawn_colour, page_colour in _PAGE_COLOURS.items():
-        body = body.replace(drawn_colour, page_colour)
-    return _root(drawn, label, cut_top) + _thin(body)
+        tag = tag.replace(drawn_colour, page_colour)
+    tag = re.sub(r' transform="rotate\(-?0 [^"]*"| font-family: [^;]*;', "", tag)
+    # A hundredth of a point is finer than anybody sees.
+    return re.sub(r"(\d+\.\d\d)\d+", r"\1", tag)
 
 
 def _root(drawn: str, label: str, cut_top: float) -> str:
@@ -45,21 +59,6 @@ def _size(drawn: str) -> tuple[float, float]:
     return float(found[1]), float(found[2])
 
 
-def _own_ids(body: str, name: str) -> str:
-    """Only ids that something points at stay, and no two charts share one."""
-    pointed_at = {found[2] for found in _REFERENCE.finditer(body)}
-    prefix = re.sub(r"[^a-z0-9]+", "-", name)
-    body = _ID.sub(lambda found: f' id="{prefix}-{found[1]}"' if found[1] in pointed_at else "", body)
-    return _REFERENCE.sub(lambda found: f"{found[1]}{prefix}-{found[2]}", body)
-
-
 def _font(found: re.Match[str]) -> str:
     weight = f"font-weight: {found[1]}; " if found[1] else ""
     return f"{weight}font-size: {found[2]}px"
-
-
-def _thin(body: str) -> str:
-    """A tenth of a point is finer than anybody sees."""
-    body = re.sub(r"\n\s*", "\n", body)
-    body = re.sub(r' transform="rotate\(-?0 [^"]*"|<g/>\n?| font-family: [^;]*;', "", body)
-    return re.sub(r"(\d+\.\d\d)\d+", r"\1", body)
