@@ -34,4 +34,15 @@ def _text(found: dict[str, Any]) -> str:
         lines.append(f"newest checkpoint {found['newest_generation']}, {age:,.0f} s old")
     else:
         lines.append("no checkpoint yet")
-    return "\n".join(lines)
+    return "\n".join(lines + (_recorded(found["recorded"]) if found["recorded"] else []))
+
+
+def _recorded(found: dict[str, Any]) -> list[str]:
+    lines = []
+    if found["tokens_per_s"] is not None:
+        lines.append(f"{found['tokens_per_s']:,.0f} tokens/s while it trained")
+    if found["goodput"] is not None:
+        spent = sorted(found["phases_s"].items(), key=lambda item: -item[1])
+        parts = ", ".join(f"{name} {seconds / found['wall_s']:.1%}" for name, seconds in spent)
+        lines.append(f"goodput {found['goodput']:.1%} of {found['wall_s']:,.0f} s: {parts}")
+    return lines + [f"at {one['at_s']:,.0f} s: {one['kind']}: {one['text']}" for one in found["incidents"]]

@@ -9,7 +9,9 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,13 +22,16 @@ from checkpointing.store import Store, StoreError, Unavailable, open_store
 from cluster.config import read_cluster
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from jobs.errors import AttemptFailed, SpecError, nearest
-from jobs.executors import AttemptOrder, Place, choose_executor
+from jobs.executors import AttemptOrder, Executor, Hear, Place, choose_executor
 from jobs.places import store_base
 from jobs.run_display import RunDisplay
 from jobs.run_spec import RunSpec
 from jobs.spec_file import check_plain_name
 from jobs.status import StatusFile, status_of
 from jobs.training.task import Origin, Task
+from reporting.attempts import Incident, Kind
+from reporting.recorder import leave_word
+from reporting.redaction import without_credentials
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _COLLECTIVE_TIMEOUT_S = 1800.0
@@ -59,7 +64,8 @@ def _train(args: argparse.Namespace) -> int:
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
         with StatusFile(store, run) as status:
             display.on_progress(status.tell)
-            pointer = executor.attempt(
+            pointer = _attempt(
+                executor,
                 _order(spec, group, store, run),
                 partial(_make_task, spec, store, repository, group, origin, what, args.fresh),
                 display.hear,
@@ -72,6 +78,33 @@ def _train(args: argparse.Namespace) -> int:
                 json.dumps({**status_of(store, run), **display.facts(), "ray_checkpoint": pointer}, indent=1)
             )
         return EXIT_OK if display.is_durable else EXIT_FAILED
+
+
+def _attempt(
+    executor: Executor, order: AttemptOrder, make_task: Callable[[], Task], hear: Hear
+) -> str | None:
+    """Workers that were killed leave no word of it: how an attempt failed is recorded here too."""
+    made: list[Task] = []
+
+    def make() -> Task:
+        made.append(make_task())
+        return made[-1]
+
+    try:
+        return executor.attempt(order, make, hear)
+    except (AttemptFailed, KeyboardInterrupt) as error:
+        for task in made:
+            _leave_word(task, error)
+        raise
+
+
+def _leave_word(task: Task, error: BaseException) -> None:
+    kind: Kind = "failure" if isinstance(error, AttemptFailed) else "interruption"
+    text = without_credentials(str(error)).partition("\n")[0] or None
+    with suppress(StoreError):
+        leave_word(
+            open_store(task.store), task.described(), Incident(kind=kind, text=text), now_s=time.time()
+        )
 
 
 def _is_finished(repository: Repository, spec: RunSpec) -> bool:

@@ -11,8 +11,10 @@ from checkpointing.errors import NothingToResume
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import Missing, Store, StoreError, check_name
+from reporting.long_runs import long_run
 
 _INTERVAL_S = 2.0
+_NUM_INCIDENTS = 5
 
 
 class StatusFile:
@@ -71,6 +73,27 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
         "num_generations": len(generations),
         "attempts": view.term,
         "stop_asked": view.stop_asked,
+        "recorded": _recorded(store, run),
+    }
+
+
+def _recorded(store: Store, run: str) -> dict[str, Any] | None:
+    """What its parts tell so far; None before the first of them. Times are seconds since its first start."""
+    found = long_run(store, run)
+    if found is None:
+        return None
+    incidents = [
+        {"at_s": round(at_s, 3), "kind": kind, "text": text}
+        for at_s, kind, text in found.incidents[-_NUM_INCIDENTS:]
+    ]
+    return {
+        "num_steps": found.num_steps,
+        "num_superseded": found.num_superseded,
+        "tokens_per_s": found.tokens_per_sec,
+        "wall_s": found.wall_sec,
+        "goodput": found.goodput,
+        "phases_s": dict(found.phases),
+        "incidents": incidents,
     }
 
 

@@ -160,7 +160,7 @@ def _stories(
     stories = []
     for term, attempt in parts.attempts.items():
         own = [one for one in happenings if one.term == term]
-        failed = [one.happened_s for one in own if one.kind == "failure"]
+        failed = [one.happened_s for one in own if one.kind in ("failure", "interruption")]
         stories.append(
             AttemptStory(
                 term=term,

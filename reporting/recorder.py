@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from reporting.attempts import Attempt, DeviceSample, Incident, Step
+from checkpointing.store import Store
+from reporting.attempts import DRIVER, Attempt, DeviceSample, Incident, Step
 from reporting.outbox import Outbox
 from reporting.parts import table_of
 
@@ -107,11 +108,7 @@ class Recorder:
         self._append(self._steps, row)
 
     def incident(self, one: Incident) -> None:
-        row = (
-            one.kind, self._now(), one.step, one.seconds, one.blocked_s, one.num_bytes, one.place,
-            one.generation, one.text,
-        )  # fmt: skip
-        self._append(self._incidents, row)
+        self._append(self._incidents, _incident_row(one, self._now()))
 
     def close(self, timeout_s: float) -> None:
         """Writes what is left; gives up after ``timeout_s``."""
@@ -219,6 +216,20 @@ class Recorder:
                     self._failed_sinks.add(number)
                     _log.warning("%s: %s", type(sink).__name__, error)
                     self.incident(Incident(kind="warning", text=f"{type(sink).__name__}: {error}"))
+
+
+def leave_word(store: Store, attempt: Attempt, one: Incident, *, now_s: float) -> None:
+    """The driver's, of an attempt whose workers may not tell it themselves any more. Raises nothing."""
+    outbox = Outbox(store, DRIVER)
+    outbox.add("incidents", attempt, table_of("incidents", attempt, DRIVER, [_incident_row(one, now_s)]))
+    outbox.send(attempt)
+
+
+def _incident_row(one: Incident, happened_s: float) -> tuple[Any, ...]:
+    return (
+        one.kind, happened_s, one.step, one.seconds, one.blocked_s, one.num_bytes, one.place,
+        one.generation, one.text,
+    )  # fmt: skip
 
 
 def _taken(rows: deque[Any]) -> list[Any]:
