@@ -14,6 +14,7 @@ from reporting.page.pieces import (
     origin_chips,
     section,
     table,
+    without_repetition,
 )
 from reporting.patterns import Pattern, patterns
 from reporting.words import estimate, gigabytes, middle, number, percent, short
@@ -136,7 +137,9 @@ def _front(findings: Findings) -> Markup:
         label="front-table", caption=caption, columns=columns, rows=[_on_front(cell) for cell in shown]
     )
     rest = left_out(len(shown), len(cells), "cell", "the others are marked in the chart")
-    return together((element("h3", "Throughput against memory"), table(front), rest))
+    return together(
+        (element("h3", "Throughput against memory"), table(without_repetition(front, (1, 3))), rest)
+    )
 
 
 def _on_front(cell: CellSummary) -> list[Cell]:

@@ -1,11 +1,21 @@
 """Long runs: how much of their time was training, where the rest went, and what happened when. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from reporting.findings import Findings, LongRun
 from reporting.ledger import PHASES
 from reporting.page.markup import NOTHING, Markup, element, together
-from reporting.page.pieces import Cell, Column, Table, definitions, left_out, numeric, section, table
+from reporting.page.pieces import (
+    Cell,
+    Column,
+    Table,
+    definitions,
+    left_out,
+    numeric,
+    origin_chips,
+    section,
+    table,
+)
 from reporting.words import count, duration, fraction, is_known, number, short
 
 MOST_RUNS = 10
@@ -16,15 +26,17 @@ def trainings(findings: Findings) -> Markup:
     if not findings.runs:
         return NOTHING
     shown = findings.runs[:MOST_RUNS]
-    items = [_run(run, index) for index, run in enumerate(shown)]
+    simulated = {row.group for row in findings.rows if row.simulated}
+    items = [
+        _run(run, index, ["simulated"] if run.group in simulated else []) for index, run in enumerate(shown)
+    ]
     rest = left_out(len(shown), len(findings.runs), "run", "`longhaul status` shows each")
     return section("runs", "Long runs", *items, rest)
 
 
-def _run(run: LongRun, index: int) -> Markup:
+def _run(run: LongRun, index: int, flags: Iterable[str]) -> Markup:
     where = f"{short(run.model, 60)} {short(run.strategy, 60)} ×{run.world_size} on {short(run.group, 60)}"
     facts = (
-        ("What", where),
         ("Steps that count", count(run.num_steps)),
         ("Done again", count(run.num_superseded)),
         ("Tokens/s", number(run.tokens_per_sec)),
@@ -32,7 +44,8 @@ def _run(run: LongRun, index: int) -> Markup:
         ("Goodput", fraction(run.goodput)),
         ("Last loss", number(_last_known(run), 4)),
     )
-    parts = (definitions(facts), _ledger(run.phases), _incidents(run, index))
+    said = element("p", where, origin_chips(flags), class_="label")
+    parts = (said, definitions(facts), _ledger(run.phases), _incidents(run, index))
     return element("article", element("h3", short(run.name)), *parts)
 
 
