@@ -13,5 +13,5 @@ A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and
 and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from.
 
 What came of it: ``report`` (the entry), ``reports`` (the story, and copies), with its ``report_arguments``.
-``importing`` (older results beside ours).
+``importing`` (older results beside ours). ``comparing`` (B against a baseline), told by ``verdicts``.
 """

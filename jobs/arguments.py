@@ -4,7 +4,12 @@ import argparse
 from pathlib import Path
 
 from jobs.checkpoints.arguments import add_checkpoints_arguments
-from jobs.report_arguments import add_import_arguments, add_pull_arguments, add_report_arguments
+from jobs.report_arguments import (
+    add_compare_arguments,
+    add_import_arguments,
+    add_pull_arguments,
+    add_report_arguments,
+)
 
 EXIT_CODES = """exit codes: 0 all cells are ok; 1 a cell is not; 2 wrong usage or spec; 130 interrupted"""
 RUN_EXIT_CODES = "exit codes: 0 finished; 1 failed, run it again; 2 wrong usage or spec; 130 interrupted"
@@ -123,6 +128,7 @@ def longhaul_parser() -> argparse.ArgumentParser:
     add_status_arguments(commands.add_parser("status", help="how a run is doing"))
     add_report_arguments(commands.add_parser("report", help="make one report of everything in a store"))
     add_pull_arguments(commands.add_parser("pull", help="fetch reports from a store"))
+    add_compare_arguments(commands.add_parser("compare", help="whether results are slower than a baseline"))
     add_import_arguments(commands.add_parser("import", help="read older results into the same table"))
     add_checkpoints_arguments(commands.add_parser("checkpoints", help="see, check and take out checkpoints"))
     return parser

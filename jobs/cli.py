@@ -28,6 +28,10 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.reports import pull_reports
 
             return pull_reports(args)
+        case "compare":
+            from jobs.comparing import compare
+
+            return compare(args)
         case "import":
             from jobs.importing import import_results
 

@@ -49,3 +49,37 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
         "--mapping", type=Path, metavar="FILE", help="more headers, keys and tags, as TOML or JSON"
     )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Is B slower than the baseline A, cell by cell? Each is a store, or a part of one: "
+        "URL#sweep=NAME,group=NAME,commit=BEGINNING."
+    )
+    parser.epilog = (
+        "exit codes: 0 no cell is slower; 1 a cell is; 2 wrong usage, or nothing found; 3 undecided: "
+        "inconclusive, too few repeats, failed or missing in B; 130 interrupted"
+    )
+    parser.add_argument("baseline", metavar="A", help="what B is held against")
+    parser.add_argument("other", metavar="B", help="what is judged; may be of the same store")
+    parser.add_argument(
+        "--threshold",
+        type=_share,
+        default="2%",
+        metavar="SHARE",
+        help="what differs by less is equivalent, such as 2%% or 0.02 (default: 2%%)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON on standard output")
+    form.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
+
+
+def _share(text: str) -> float:
+    """``2%`` or ``0.02``. A bare 2 would be two hundred percent, which nobody means."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share, expected one such as 2% or 0.02")
+    return share

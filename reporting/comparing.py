@@ -11,7 +11,7 @@ from operator import attrgetter
 from statistics import median
 from typing import Any
 
-from reporting.cells import group_of, measured, newest_attempts, subject_of
+from reporting.cells import group_of, measured, newest_attempts, status_of, subject_of
 from reporting.findings import CellSummary, Comparison, Difference, Subject
 from reporting.rows import Row
 from reporting.statistics import THRESHOLD, Contrast, Sample, contrasts, step_errors
@@ -138,9 +138,11 @@ def _comparison(pair: _Pair, ours: Sample, theirs: Sample, contrast: Contrast) -
         p_adjusted=contrast.p_adjusted,
         cliffs_delta=contrast.cliffs_delta,
         verdict=contrast.verdict,
-        differences=_differences(_seen(baseline), _seen(other)),
+        differences=_differences(_seen(baseline), _seen(other)) if contrast.ratio else (),
         baseline_tokens_per_sec=median(ours.values) if ours.values else None,
         other_tokens_per_sec=median(theirs.values) if theirs.values else None,
+        baseline_status=status_of(baseline.rows),
+        other_status=status_of(other.rows),
     )
 
 
@@ -158,8 +160,8 @@ def _samples(sides: Sequence[_Side]) -> list[Sample]:
 
 
 def _seen(side: _Side) -> frozenset[Conditions]:
-    """Under which conditions its runs ran; failed ones, which know less of themselves, only if all failed."""
-    return frozenset(map(_conditions, measured(side.rows) or side.rows))
+    """Under which conditions its runs ran. Failed ones ended before they could say that."""
+    return frozenset(map(_conditions, measured(side.rows)))
 
 
 @lru_cache(maxsize=1024)

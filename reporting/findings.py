@@ -94,7 +94,8 @@ class Comparison:
     """``ratio`` is the other's throughput over the baseline's, with its 95 % interval.
 
     ``p`` is the exact Mann-Whitney p, ``p_adjusted`` over all comparisons of the report (Benjamini-Hochberg),
-    ``cliffs_delta`` > 0 where the other is faster. All are None where a side has no numbers.
+    ``cliffs_delta`` > 0 where the other is faster. All are None where a side has no numbers; the interval
+    also where one has fewer than four runs. Statuses are as those of cells.
     """
 
     subject: Subject
@@ -112,6 +113,8 @@ class Comparison:
     differences: tuple[Difference, ...]
     baseline_tokens_per_sec: float | None = None
     other_tokens_per_sec: float | None = None
+    baseline_status: str = "ok"
+    other_status: str = "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

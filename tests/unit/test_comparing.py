@@ -183,6 +183,12 @@ def test_values_that_changed_within_a_side_are_all_named() -> None:
     assert found == (Difference(what="driver", baseline="1, 2", other="2, unknown"),)
 
 
+def test_a_side_without_numbers_says_why_and_differs_in_nothing() -> None:
+    found = one(rows(*SLOW, driver="1"), rows(None, None, driver="2"))
+    assert (found.baseline_status, found.other_status, found.num_other) == ("ok", "oom", 0)
+    assert (found.ratio, found.p, found.verdict, found.differences) == (None, None, "too few repeats", ())
+
+
 def test_a_failed_run_does_not_make_a_side_differ() -> None:
     """It ended before it could say what it ran on."""
     assert one([row(driver="1"), row(None)], [row(driver="1")]).differences == ()
