@@ -10,6 +10,8 @@ from reporting.inspections.worth import FEWEST_REPEATS
 Goal = Literal["throughput", "memory", "efficiency"]
 
 _BASELINE = "ddp"
+# What an imported row does not say.
+_UNKNOWN = "unknown"
 
 
 def advise(cells: Sequence[CellSummary]) -> tuple[tuple[Advice, ...], frozenset[str]]:
@@ -75,7 +77,8 @@ def _best(goal: Goal, best: CellSummary, value: str, cells: Sequence[CellSummary
 def _name(cell: CellSummary) -> str:
     subject = cell.subject
     devices = "1 device" if subject.world_size == 1 else f"{subject.world_size} devices"
-    return f"{subject.strategy} on {devices}, micro-batch {subject.micro_batch}, {subject.precision}"
+    precision = f", {subject.precision}" if subject.precision != _UNKNOWN else ""
+    return f"{subject.strategy} on {devices}, micro-batch {subject.micro_batch}{precision}"
 
 
 def _relative(best: CellSummary, cells: Sequence[CellSummary]) -> str:

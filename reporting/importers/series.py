@@ -1,6 +1,7 @@
 """One run that was logged step by step: its points become one row. Pure."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -9,7 +10,8 @@ from reporting.formulas import coefficient_of_variation, percentile
 Points = Sequence[tuple[int, Any]]
 
 _MOST_WARM_UP = 10
-_MOST_RAW_TIMES = 100_000
+_MOST_RAW_TIMES = 10_000
+_WARM_UP_RULE = "the first tenth of an imported log, 10 steps at most"
 _PERCENTILES = (50, 90, 95, 99)
 
 
@@ -27,6 +29,7 @@ def run_of_points(series: Mapping[str, Points]) -> tuple[dict[str, Any], tuple[s
     first = steps[num_warm_up]
     kept = {column: [value for step, value in points if step >= first] for column, points in ordered.items()}
     run: dict[str, Any] = {"steps": len(steps) - num_warm_up, "warmup_steps": num_warm_up}
+    run["warmup_rule"] = _WARM_UP_RULE
     for column, values in kept.items():
         if values:
             run |= _summary(column, values)
@@ -62,7 +65,7 @@ def _of_times(values: Sequence[float]) -> dict[str, Any]:
         "step_time_min_sec": min(values),
         "step_time_max_sec": max(values),
         "step_time_cv": coefficient_of_variation(values) if any(values) else None,
-        "raw_step_times": tuple(round(value, 6) for value in values[:_MOST_RAW_TIMES]),
+        "raw_step_times": tuple(round(value, 6) for value in values[:: ceil(len(values) / _MOST_RAW_TIMES)]),
         **{f"step_time_p{percent}_sec": percentile(values, percent) for percent in _PERCENTILES},
     }
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from reporting.findings import CellSummary, Subject
-from reporting.inspections.seen import Seen, name_of
+from reporting.inspections.seen import Seen, how_to_name_the_device, name_of
 
 _ALMOST_FULL = 0.95
 _MOST_OFF = 0.20
@@ -24,7 +24,7 @@ def limits(cells: Sequence[CellSummary]) -> Iterator[Seen]:
                 level="unknown",
                 subject=cell.group,
                 found="the device's memory is not known",
-                advice="Name the device in cluster.yaml.",
+                advice=how_to_name_the_device(cell),
             )
         elif peak <= _ALMOST_FULL * there:
             yield Seen(level="ok", subject=name_of(cell), value=100 * peak / there)

@@ -24,3 +24,14 @@ def name_of(cell: CellSummary) -> str:
 
 def ok_rows(cell: CellSummary) -> tuple[Row, ...]:
     return tuple(row for row in cell.rows if row.status == "ok")
+
+
+def is_imported(cell: CellSummary) -> bool:
+    return "imported" in cell.flags
+
+
+def how_to_name_the_device(cell: CellSummary) -> str:
+    """What names a device depends on who ran there."""
+    if is_imported(cell):
+        return "Map a header to device_name and import again, or measure again."
+    return "Name the device in cluster.yaml."

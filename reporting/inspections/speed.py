@@ -5,7 +5,7 @@ from math import isfinite
 from statistics import median
 
 from reporting.findings import CellSummary, LongRun
-from reporting.inspections.seen import Seen, name_of, ok_rows
+from reporting.inspections.seen import Seen, how_to_name_the_device, name_of, ok_rows
 from reporting.rows import Row
 
 MOST_SPREAD = 0.10
@@ -60,7 +60,7 @@ def _without_peak(cell: CellSummary) -> Seen:
         level="unknown",
         subject=cell.group,
         found=f"no peak FLOP/s is known for the device ({devices}) and what ran on it",
-        advice="Name the device in cluster.yaml, or measure its peak with doctor.",
+        advice=how_to_name_the_device(cell),
     )
 
 

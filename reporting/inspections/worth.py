@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from reporting.findings import CellSummary
-from reporting.inspections.seen import Seen, name_of, ok_rows
+from reporting.inspections.seen import Seen, is_imported, name_of, ok_rows
 
 FEWEST_REPEATS = 4
 
@@ -16,7 +16,7 @@ def repeats(cells: Sequence[CellSummary]) -> Iterator[Seen]:
         num_runs = len(ok_rows(cell))
         if num_runs >= FEWEST_REPEATS:
             yield Seen(level="ok", subject=name_of(cell), value=num_runs)
-        elif num_runs and "imported" not in cell.flags:
+        elif num_runs and not is_imported(cell):
             few[cell.group, num_runs] += 1
     for (group, num_runs), num_cells in few.items():
         yield Seen(

@@ -50,6 +50,11 @@ def test_of_two_that_are_as_fast_only_the_thriftier_is_on_the_front() -> None:
     assert strategies_on_front(cell(peak_vram_gb=9.0), cell(strategy="fsdp", peak_vram_gb=8.0)) == {"fsdp"}
 
 
+def test_who_is_slower_with_the_same_memory_is_not_on_the_front() -> None:
+    slower = cell(strategy="fsdp", tokens_per_sec=7_000.0, peak_vram_gb=9.0)
+    assert strategies_on_front(cell(peak_vram_gb=9.0), slower) == {"ddp"}
+
+
 def test_where_no_memory_is_known_the_fastest_is_the_front_and_the_advice_says_why() -> None:
     cells = (cell(), cell(strategy="fsdp", tokens_per_sec=9_000.0))
     assert strategies_on_front(*cells) == {"fsdp"}

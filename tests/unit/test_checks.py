@@ -213,3 +213,9 @@ def test_every_wrong_line_of_a_whole_report_comes_with_advice() -> None:
     wrong = [line for line in found if line.level != "ok" and not line.subject.endswith(" more")]
     assert wrong and all(line.found and line.advice for line in wrong)
     assert not any("nan" in line.found or str(math.inf) in line.found for line in found)
+
+
+def test_an_imported_device_is_not_named_in_a_cluster_file() -> None:
+    found = only(THROUGHPUT, cell(flags=("imported",)))
+    assert "import again" in found.advice
+    assert "cluster.yaml" in only(THROUGHPUT, cell()).advice

@@ -128,9 +128,9 @@ def results(tmp_path: Path) -> Path:
 
 def test_the_seeds_folder_gives_each_run_once(results: Path) -> None:
     found = imported(results)
-    assert [(row.strategy, row.world_size, row.steps) for row in found.rows] == [
-        ("ddp", 2, 100),
-        ("ddp", 4, 100),
+    assert [(row.strategy, row.world_size, row.source.rpartition("/")[2]) for row in found.rows] == [
+        ("ddp", 2, "result.json"),
+        ("ddp", 4, "metrics.csv"),
     ]
     assert [(read.num_runs, read.num_repeated) for read in found.read] == [(1, 0), (2, 1)]
     assert found.unread == ()
@@ -183,6 +183,12 @@ def test_numbers_that_fit_together_are_believed() -> None:
     found = judged(HONEST, "result")
     assert (found["timing_unit"], found["warnings"]) == ("optimizer_step", ())
     assert found["h2d_gbps_per_gpu"] == 11.5
+
+
+@pytest.mark.parametrize(("off", "kept"), [(0.0, False), (1e-12, False), (1e-6, True)])
+def test_only_a_rate_that_equals_the_formula_is_left_out(off: float, kept: bool) -> None:
+    found = judged({**HONEST, "h2d_gbps_per_gpu": 4 * 8192 / 2 / 1e9 * (1 + off)}, "result")
+    assert ("h2d_gbps_per_gpu" in found) == kept
 
 
 def test_numbers_that_fit_no_formula_are_doubted() -> None:
@@ -281,7 +287,7 @@ def test_headers_may_stand_in_a_column() -> None:
 
 def test_a_cell_that_is_shown_as_a_percentage_is_one() -> None:
     book = Workbook()
-    for row in (("GPUs", "MFU", "Step time"), (8, 0.415, 0.5)):
+    for row in (("GPUs", "MFU (%)", "Step time"), (8, 0.415, 0.5)):
         book.active.append(row)
     book.active["B2"].number_format = "0.0%"
     assert read_spreadsheet(saved(book), shipped()).runs[0]["mfu"] == pytest.approx(0.415)
