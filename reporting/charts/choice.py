@@ -14,9 +14,10 @@ from reporting.findings import CellSummary, Estimate, Findings, Subject
 
 MOST_GROUPS = 3
 MOST_RECIPES = 3
+MOST_PANELS = 6
 MOST_STRATEGIES = 6
 
-NAMES_MEAN = " In names x is devices, b the micro-batch, g the accumulated ones."
+NAMES_MEAN = " In names x is devices, S tokens per sequence, b the micro-batch, g the accumulated ones."
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -116,7 +117,8 @@ def curve_recipes(cells: Sequence[CellSummary]) -> list[Recipe]:
     by_family: defaultdict[tuple[str, int], list[CellSummary]] = defaultdict(list)
     for cell in measured:
         by_family[cell.subject.model, cell.subject.seq_len].append(cell)
-    families = richest(((cell.subject.model, cell.subject.seq_len) for cell in measured), MOST_RECIPES)
+    most = min(MOST_RECIPES, MOST_PANELS // max(len(groups_of(measured)), 1))
+    families = richest(((cell.subject.model, cell.subject.seq_len) for cell in measured), most)
     chosen = (best_key(by_family[family], _recipe, kind=_point) for family in families)
     return [recipe for recipe in chosen if recipe]
 
@@ -147,7 +149,7 @@ def _parts(subject: Subject) -> tuple[str, ...]:
     return (
         name_of(subject.model, 18),
         f"x{subject.world_size}",
-        f"{subject.seq_len:,} tokens",
+        f"S{subject.seq_len}",
         f"b{subject.micro_batch}",
         f"g{subject.grad_accum}",
         name_of(subject.precision, 8),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -24,6 +25,7 @@ from reporting.charts.marks import (
     draw_line,
     label_ends,
     point_of,
+    range_far,
     rule,
     scale_sizes,
     scale_values,
@@ -55,7 +57,7 @@ MEASURES = (
         title="Throughput over devices",
         axis="tokens/s, all devices",
         value=lambda cell: cell.tokens_per_sec,
-        note="The dotted line is the fastest smallest run times the number of devices.",
+        note="The dotted line is perfect scaling of the fastest cell on the fewest devices.",
         is_total=True,
     ),
     Measure(
@@ -93,6 +95,15 @@ class _Row:
     cells: list[CellSummary]
     unit: wording.Unit
 
+    @property
+    def is_per_device(self) -> bool:
+        """Totals over sizes that range far would all be one line."""
+        return self.measure.is_total and range_far(self.sizes)
+
+    @property
+    def sizes(self) -> list[int]:
+        return sorted({cell.subject.world_size for cell in self.cells})
+
     def points(self, group: str, strategy: str) -> list[Point]:
         """By size. Of several cells with one subject, the one with most runs speaks."""
         best: dict[int, tuple[int, Estimate]] = {}
@@ -102,7 +113,10 @@ class _Row:
                 size = cell.subject.world_size
                 if size not in best or best[size][0] < found.num_runs:
                     best[size] = found.num_runs, found
-        return [point_of(size, found, self.unit.size) for size, (_, found) in sorted(best.items())]
+        return [
+            point_of(size, found, self.unit.size * (size if self.is_per_device else 1))
+            for size, (_, found) in sorted(best.items())
+        ]
 
 
 def curves(view: View) -> list[Drawing]:
@@ -156,13 +170,12 @@ def _row(measure: Measure, recipe: Recipe, shown: Sequence[CellSummary]) -> _Row
 
 
 def _draw_row(view: View, row: _Row, panel_of: dict[str, Axes]) -> None:
-    sizes = sorted({cell.subject.world_size for cell in row.cells})
     strategies = strategies_of(row.cells)
     points = {(group, strategy): row.points(group, strategy) for group in panel_of for strategy in strategies}
-    low, high = _range(row.measure, [point for line in points.values() for point in line], sizes)
+    low, high = _range(row, [point for line in points.values() for point in line])
     for group, axes in panel_of.items():
-        is_log = scale_sizes(axes, sizes) and row.measure.is_total
-        scale_values(axes, low if is_log or row.measure.is_percentage else 0.0, high, is_log=is_log)
+        scale_sizes(axes, row.sizes)
+        scale_values(axes, low, high)
         lines = {strategy: points[group, strategy] for strategy in strategies if points[group, strategy]}
         _draw_panel(view, row, group, axes, lines)
     _name_axes(row, list(panel_of.values()))
@@ -171,7 +184,7 @@ def _draw_row(view: View, row: _Row, panel_of: dict[str, Axes]) -> None:
 def _draw_panel(view: View, row: _Row, group: str, axes: Axes, lines: dict[str, list[Point]]) -> None:
     for strategy, line in lines.items():
         draw_line(axes, line, strategy, view.looks[group])
-    _draw_ideal(axes, row.measure, [point for line in lines.values() for point in line])
+    _draw_ideal(axes, row, [point for line in lines.values() for point in line])
     label_ends(axes, [_label(strategy, line[-1]) for strategy, line in lines.items()])
     failed = (cell for cell in row.cells if cell.group == group and cell.status != "ok")
     draw_failures(axes, [(cell.subject.world_size, cell.subject.strategy, cell.status) for cell in failed])
@@ -180,35 +193,36 @@ def _draw_panel(view: View, row: _Row, group: str, axes: Axes, lines: dict[str, 
         write(axes, "nothing measured")
 
 
-def _draw_ideal(axes: Axes, measure: Measure, points: list[Point]) -> None:
-    if measure.is_percentage:
+def _draw_ideal(axes: Axes, row: _Row, points: list[Point]) -> None:
+    if row.measure.is_percentage:
         rule(axes, 100.0)
-    if measure.is_total and points:
-        per_device, first, last = _ideal(points)
-        ends = ([first, last], [first * per_device, last * per_device])
-        axes.plot(*ends, color=(INK, 0.45), linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
+    if row.measure.is_total and points:
+        first, last, start, end = _ideal(row, points)
+        dots: dict[str, Any] = {"linewidth": 1.0, "linestyle": (0, (1, 2)), "zorder": 1}
+        axes.plot([first, last], [start, end], color=(INK, 0.45), **dots)
 
 
-def _ideal(points: list[Point]) -> tuple[float, float, float]:
-    """Throughput per device of the best at the smallest size, and between which sizes."""
+def _ideal(row: _Row, points: list[Point]) -> tuple[float, float, float, float]:
+    """From the smallest to the largest size, from the best at the smallest to what it would be there."""
     first, last = min(point.x for point in points), max(point.x for point in points)
-    return max(point.middle for point in points if point.x == first) / first, first, last
+    start = max(point.middle for point in points if point.x == first)
+    return first, last, start, start if row.is_per_device else start * last / first
 
 
-def _range(measure: Measure, points: list[Point], sizes: list[int]) -> tuple[float, float]:
-    highs = [max(point.high, point.middle) for point in points]
-    lows = [point.middle for point in points]
-    if measure.is_percentage:
-        return max(0.0, 10 * (min(lows) // 10) - 10), max(105.0, 1.03 * max(highs))
-    if measure.is_total:
-        per_device, _, last = _ideal(points)
-        highs.append(per_device * last)
-    return 0.7 * min(lows), 1.06 * max(highs)
+def _range(row: _Row, points: list[Point]) -> tuple[float, float]:
+    highs = [point.high for point in points]
+    lowest = min(point.middle for point in points)
+    if row.measure.is_percentage:
+        return max(0.0, 10 * (lowest // 10) - 10), max(105.0, 1.03 * max(highs))
+    if row.measure.is_total:
+        highs += _ideal(row, points)[2:]
+    return 0.0, 1.06 * max(highs)
 
 
 def _name_axes(row: _Row, panels_of_row: list[Axes]) -> None:
     first = panels_of_row[0]
-    first.set_ylabel(f"{row.measure.axis} ({row.unit.name})" if row.unit.name else row.measure.axis)
+    axis = "tokens/s per device" if row.is_per_device else row.measure.axis
+    first.set_ylabel(f"{axis} ({row.unit.name})" if row.unit.name else axis)
     write_above(first, str(row.recipe))
     for axes in panels_of_row[1:]:
         axes.tick_params(labelleft=False)

@@ -29,7 +29,7 @@ def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
     if not shown:
         return []
     grid = Grid(
-        rows=len(shown), widths=(1.6, 1.0), gap=1.05, row_gap=2.0, right=1.0, bottom=1.45, row_height=1.8
+        rows=len(shown), widths=(1.6, 1.0), gap=1.05, row_gap=2.0, right=1.15, bottom=1.45, row_height=1.8
     )
     figure, rows = panels(grid)
     for run, (left, right) in zip(shown, rows, strict=True):

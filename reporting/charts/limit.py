@@ -1,8 +1,9 @@
 """How close to its device's memory each cell came, and which ran out of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from reporting.charts import wording
@@ -11,9 +12,11 @@ from reporting.charts.looks import strategy_look
 from reporting.charts.marks import beside, draw_rectangle, write_above
 from reporting.charts.sheet import FAINT, Drawing, Grid, panels, width_for
 from reporting.charts.svg import INK
-from reporting.findings import CellSummary
+from reporting.findings import CellSummary, Subject
 
 _MOST_BARS = 14
+_MOST_LONG_BARS = 8
+_LONG_NAME = 18
 
 
 def memory_limit(view: View) -> list[Drawing]:
@@ -23,23 +26,14 @@ def memory_limit(view: View) -> list[Drawing]:
     if not groups:
         return []
     own = {group: _nearest([cell for cell in known_memory if cell.group == group]) for group in groups}
+    names = differing_names(cell.subject for cells in own.values() for cell in cells)
+    if _are_long(names.values()):
+        own = {group: cells[:_MOST_LONG_BARS] for group, cells in own.items()}
     shown = [cell for cells in own.values() for cell in cells]
-    names = differing_names(cell.subject for cell in shown)
-    left = 0.25 + 0.066 * max(map(len, names.values()))
-    height = 0.35 + 0.17 * max(map(len, own.values()))
-    grid = Grid(
-        widths=(1.0,) * len(groups),
-        width=width_for(len(groups)),
-        left=left,
-        gap=left,
-        row_height=height,
-        right=0.4,
-        header=0.6,
-    )
-    figure, (row,) = panels(grid)
-    for axes, group in zip(row, groups, strict=True):
+    figure, places = _places(own, names)
+    for axes, group in zip(places, groups, strict=True):
         _draw_limit(view, axes, group, own[group], [names[cell.subject] for cell in own[group]])
-    write_above(row[0], same_for_all(cell.subject for cell in shown), up=29)
+    write_above(places[0], same_for_all(cell.subject for cell in shown), up=29)
     return [
         Drawing(
             name="memory_vs_limit",
@@ -53,6 +47,27 @@ def memory_limit(view: View) -> list[Drawing]:
             figure=figure,
         )
     ]
+
+
+def _places(
+    own: Mapping[str, Sequence[CellSummary]], names: Mapping[Subject, str]
+) -> tuple[Figure, list[Axes]]:
+    """Groups side by side, or where names are long above each other."""
+    left = 0.25 + 0.066 * max(map(len, names.values()))
+    height = 0.35 + 0.17 * max(map(len, own.values()))
+    if _are_long(names.values()):
+        grid = Grid(rows=len(own), row_height=height, row_gap=1.0, left=left, right=0.5, header=0.6)
+    else:
+        columns, width = (1.0,) * len(own), width_for(len(own))
+        grid = Grid(
+            widths=columns, width=width, row_height=height, left=left, gap=left, right=0.4, header=0.6
+        )
+    figure, rows = panels(grid)
+    return figure, [axes for row in rows for axes in row]
+
+
+def _are_long(names: Iterable[str]) -> bool:
+    return max(map(len, names)) > _LONG_NAME
 
 
 def _used(cell: CellSummary) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -15,10 +16,8 @@ from reporting.charts.sheet import MUTED, SMALL
 from reporting.charts.svg import INK, SURFACE
 from reporting.findings import Estimate
 
-# Beyond this range of sizes the small ones would lie on each other.
 _LINEAR_UP_TO = 16
 _MOST_FAILURES = 6
-_LEADER = {"arrowstyle": "-", "linewidth": 0.6, "alpha": 0.45, "shrinkA": 1, "shrinkB": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,30 +64,27 @@ def draw_line(axes: Axes, points: Sequence[Point], strategy: str, group: GroupLo
 
 
 def draw_intervals(axes: Axes, points: Iterable[Point], colour: str) -> None:
-    for point in points:
-        if point.high > point.low:
-            axes.plot([point.x, point.x], [point.low, point.high], color=colour, linewidth=1.1, zorder=2.5)
-            axes.plot(
-                [point.x] * 2, [point.low, point.high], color=colour, marker="_", linestyle="", markersize=6
-            )
+    """As one line with gaps: a line for each interval would take most of the time."""
+    found = [point for point in points if point.high > point.low]
+    xs = [x for point in found for x in (point.x, point.x, nan)]
+    ys = [y for point in found for y in (point.low, point.high, nan)]
+    axes.plot(
+        xs, ys, color=colour, linewidth=1.1, marker="_", markersize=6, markerfacecolor=colour, zorder=2.5
+    )
 
 
 def label_ends(axes: Axes, labels: Iterable[Label]) -> None:
     """Right of the panel, in the order of the lines' ends, a line of text apart from each other."""
     ordered = sorted(labels, key=lambda label: (label.y, label.text))
-    heights = apart([_fraction(axes, label) for label in ordered], _text_height(axes))
-    for label, height in zip(ordered, heights, strict=True):
-        axes.annotate(
-            label.text,
-            (label.x, label.y),
-            xytext=(1.035, height),
-            textcoords="axes fraction",
-            va="center",
-            color=label.colour,
-            fontsize=8,
-            annotation_clip=False,
-            arrowprops=_LEADER | {"color": label.colour},
+    ends = [_fraction(axes, label.x, label.y) for label in ordered]
+    heights = apart([y for _, y in ends], _text_height(axes))
+    for label, (x, y), height in zip(ordered, ends, heights, strict=True):
+        leader = ([min(x + 0.02, 1.0), 1.03], [y, height])
+        axes.plot(
+            *leader, color=label.colour, linewidth=0.6, alpha=0.45, transform=axes.transAxes, clip_on=False
         )
+        place: dict[str, Any] = {"xycoords": "axes fraction", "va": "center", "fontsize": 8}
+        beside(axes, 1.035, height, label.text, (1, 0), color=label.colour, **place)
 
 
 def apart(wanted: Sequence[float], gap: float) -> list[float]:
@@ -177,9 +173,14 @@ def _handle(look: StrategyLook, group: GroupLook | None) -> Line2D:
     return Line2D([], [], color=look.colour, marker=look.marker, linestyle=line, markerfacecolor=face)
 
 
-def scale_sizes(axes: Axes, sizes: Sequence[int]) -> bool:
-    """Numbers of devices along x; whether the axis is logarithmic, because they range far."""
-    is_log = sizes[-1] > _LINEAR_UP_TO * sizes[0]
+def range_far(sizes: Sequence[int]) -> bool:
+    """Whether on a plain scale the small ones would lie on each other."""
+    return sizes[-1] > _LINEAR_UP_TO * sizes[0]
+
+
+def scale_sizes(axes: Axes, sizes: Sequence[int]) -> None:
+    """Numbers of devices along x, in doublings where they range far."""
+    is_log = range_far(sizes)
     if is_log:
         axes.set_xscale("log", base=2)
         axes.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
@@ -190,15 +191,10 @@ def scale_sizes(axes: Axes, sizes: Sequence[int]) -> bool:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.tick(value)))
     axes.set_xlabel("devices")
-    return is_log
 
 
-def scale_values(axes: Axes, low: float, high: float, *, is_log: bool = False) -> None:
-    if is_log:
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_locator(NullLocator())
-    else:
-        axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+def scale_values(axes: Axes, low: float, high: float) -> None:
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axes.set_ylim(low, high)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.tick(value)))
 
@@ -262,9 +258,10 @@ def _are_apart(size: int, larger: int, largest: int, is_log: bool) -> bool:
     return larger >= 1.5 * size if is_log else larger - size >= 0.06 * largest
 
 
-def _fraction(axes: Axes, label: Label) -> float:
-    place = axes.transAxes.inverted().transform(axes.transData.transform((label.x, label.y)))
-    return float(place[1])
+def _fraction(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """The place of a value in fractions of the panel."""
+    found = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
+    return float(found[0]), float(found[1])
 
 
 def _points(axes: Axes, x: float, y: float) -> tuple[float, float]:
@@ -284,5 +281,4 @@ def _text_height(axes: Axes) -> float:
 
 
 def _is_left(axes: Axes, x: float) -> bool:
-    place = axes.transAxes.inverted().transform(axes.transData.transform((x, 1.0)))
-    return float(place[0]) < 0.6
+    return _fraction(axes, x, axes.get_ylim()[1])[0] < 0.6

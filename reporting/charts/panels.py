@@ -189,10 +189,9 @@ def _draw_box(view: View, axes: Axes, place: _Place, steps: np.ndarray) -> None:
     axes.plot(
         [place.x, place.x], [quarter, three_quarters], color=colour.colour, linewidth=5, solid_capstyle="butt"
     )
-    face = colour.colour if look.is_filled else SURFACE
-    axes.plot(
-        [place.x], [middle], marker=colour.marker, color=colour.colour, markerfacecolor=face, markersize=6
-    )
+    face, edge = (colour.colour, SURFACE) if look.is_filled else (SURFACE, colour.colour)
+    shape: dict[str, Any] = {"marker": colour.marker, "markersize": 6, "color": colour.colour}
+    axes.plot([place.x], [middle], markerfacecolor=face, markeredgecolor=edge, **shape)
 
 
 def _head(view: View, figure: Figure, cell: CellSummary, groups: Sequence[str]) -> None:

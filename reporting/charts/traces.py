@@ -14,7 +14,7 @@ def thinned(points: Iterable[tuple[float, float]], most: int) -> list[tuple[floa
     found = [point for point in points if is_number(point[0]) and is_number(point[1])]
     if len(found) <= most:
         return found
-    size = -(-2 * len(found) // most)
+    size = -(-len(found) // (most // 2))
     kept: list[tuple[float, float]] = []
     for start in range(0, len(found), size):
         stretch = found[start : start + size]

@@ -25,8 +25,9 @@ def name_of(text: str, longest: int = 24) -> str:
 
 def short(value: float) -> str:
     """Three digits: ``251k``, ``34.9k``, ``0.842``."""
+    value = float(f"{value:.3g}")
     for size, prefix in _PREFIXES:
-        if 0.9995 * size <= abs(value) < 1e15:
+        if size <= abs(value) < 1e15:
             return f"{_digits(value / size)}{prefix}"
     return _digits(value)
 
