@@ -8,9 +8,9 @@ them), ``tables`` (rows as files), ``publishing`` (a report's files, and copies 
 ``statistics`` (intervals, tests, verdicts), ``cells`` (rows as cells), ``comparing`` (cells of two groups).
 
 What a long run records: ``columns`` (every column of every table), ``attempts`` (what is recorded, as data),
-``recorder`` and its ``outbox`` (in a worker), ``parts`` (the files), ``run_parts`` (reading
-them), ``survival`` (which steps count), ``ledger`` (where the time went), ``happenings`` and ``thinning``,
-``long_runs`` (what a report says of it).
+``recorder`` and its ``outbox`` (in a worker), ``scalars`` and ``live`` (for those who watch), ``parts`` (the
+files), ``run_parts`` (reading them), ``survival`` (which steps count), ``ledger`` (where the time went),
+``happenings`` and ``thinning``, ``long_runs`` (what a report says of it).
 ``importers`` read older results of other tools.
 
 ``checks`` with their ``inspections`` and ``advice`` judge the cells; ``charts`` (findings as pictures).

@@ -9,29 +9,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from checkpointing.store import Store
 from reporting.attempts import DRIVER, Attempt, DeviceSample, Incident, Step
 from reporting.outbox import Outbox
-from reporting.parts import table_of
+from reporting.parts import rows_in, table_of
+from reporting.scalars import Window
 
 _LOOK_EVERY_S = 1.0
 _RETRY_EVERY_S = 0.5
 # Of rows in memory between two flushes; a thousand steps a second fill it in a minute and a half.
 _MOST_ROWS = 100_000
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """What was recorded since the flush before: rows with the columns of their tables."""
-
-    attempt: Attempt
-    steps: Sequence[tuple[Any, ...]]
-    samples: Sequence[tuple[Any, ...]]
-    incidents: Sequence[tuple[Any, ...]]
 
 
 Sink = Callable[[Window], None]
@@ -137,8 +128,10 @@ class Recorder:
             if is_woken or self._ticks() >= next_flush:
                 self._flush()
                 next_flush = self._ticks() + self._flush_s
-        while not self._flush() and self._ticks() < self._close_by:
+        is_sent = self._flush(is_last=True)
+        while not is_sent and self._ticks() < self._close_by:
             time.sleep(_RETRY_EVERY_S)
+            is_sent = self._outbox.send(self._attempt)
 
     def _sample(self) -> None:
         if self._look is None:
@@ -153,34 +146,30 @@ class Recorder:
         device, *told = astuple(sample)
         self._append(self._samples, (device, self._now(), *told))
 
-    def _flush(self) -> bool:
+    def _flush(self, *, is_last: bool = False) -> bool:
         """Whether all is in the store. What nobody thought of is logged: the training goes on."""
         try:
-            return self._write(self._attempt)
+            return self._write(self._attempt, is_last)
         except Exception:
             _log.exception("records were lost")
             return True
 
-    def _write(self, attempt: Attempt) -> bool:
+    def _write(self, attempt: Attempt, is_last: bool) -> bool:
         phases = self._take_phases() if self._rank == 0 else []
         self._tell_dropped()
-        window = Window(
-            attempt=attempt,
-            steps=_taken(self._steps),
-            samples=_taken(self._samples),
-            incidents=_taken(self._incidents),
-        )
-        tables = {
-            "steps": window.steps,
-            "samples": window.samples,
-            "incidents": window.incidents,
+        taken = {
+            "steps": _taken(self._steps),
+            "samples": _taken(self._samples),
+            "incidents": _taken(self._incidents),
             "phases": phases,
         }
-        for table, rows in tables.items():
-            if rows:
-                self._outbox.add(table, attempt, table_of(table, attempt, self._rank, rows))
+        tables = {name: table_of(name, attempt, self._rank, rows) for name, rows in taken.items() if rows}
+        for name, table in tables.items():
+            self._outbox.add(name, attempt, table)
         is_sent = self._outbox.send(attempt)
-        self._feed(window)
+        if self._sinks:
+            rows = {name: list(rows_in(table)) for name, table in tables.items()}
+            self._feed(Window(attempt=attempt, rows=rows, is_last=is_last))
         return is_sent
 
     def _take_phases(self) -> list[tuple[Any, ...]]:

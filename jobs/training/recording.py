@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from checkpointing.saves import Note
-from checkpointing.store import open_store
+from checkpointing.store import Store, open_store
 from jobs.training.context import Context
 from jobs.training.restoring import Start
 from jobs.training.saving import Point
 from jobs.training.strategies import Engine
-from jobs.training.task import Task
+from jobs.training.task import Recording, Task
 from reporting.attempts import DeviceSample, Incident, Step
 from reporting.outbox import Outbox
 from reporting.recorder import Look, Recorder, Sink
@@ -118,12 +118,13 @@ class Record:
 @contextmanager
 def recording(task: Task, context: Context) -> Iterator[Record]:
     """However the block ends, that is recorded, and what was recorded is written."""
+    store = open_store(task.store)
     recorder = Recorder(
         task.described(),
         context.rank,
-        Outbox(open_store(task.store), context.rank),
+        Outbox(store, context.rank),
         flush_s=task.recording.flush_s,
-        sinks=_sinks(task) if context.rank == 0 else (),
+        sinks=_sinks(task.recording, store) if context.rank == 0 else (),
         look=_look(context),
     )
     record = Record(task, context, recorder)
@@ -140,8 +141,18 @@ def recording(task: Task, context: Context) -> Iterator[Record]:
         recorder.close(_CLOSE_TIMEOUT_S)
 
 
-def _sinks(task: Task) -> list[Sink]:
-    return []
+def _sinks(wanted: Recording, store: Store) -> list[Sink]:
+    """What nobody watches is not loaded."""
+    sinks: list[Sink] = []
+    if wanted.tensorboard:
+        from reporting.live import TensorBoard
+
+        sinks.append(TensorBoard(store))
+    if wanted.wandb:
+        from reporting.live import Apart, WeightsAndBiases
+
+        sinks.append(Apart(WeightsAndBiases(project=wanted.wandb.project, entity=wanted.wandb.entity)))
+    return sinks
 
 
 def _look(context: Context) -> Look | None:

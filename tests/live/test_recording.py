@@ -10,10 +10,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
+from reporting.attempts import Attempt
+from reporting.live import Apart, TensorBoard, WeightsAndBiases
 from reporting.long_runs import long_runs, write_steps
+from reporting.scalars import Window
 from tests.live.commands import run, running, write_spec
 
 RUN = """
@@ -29,11 +33,79 @@ checkpoint: {every_steps: 16, on_busy: wait, retention: {epochs: false}}
 record: {flush_s: 0.1}
 """
 DEADLINE_S = 120
+NOON_S = 1_800_000_000.0
 
 
 def train_command(spec: Path, store: Path, *flags: str) -> list[str]:
     command = [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(store)]
     return [*command, "--executor", "inline", *flags]
+
+
+def a_window(steps: range, *, start: int, term: int = 1, is_last: bool = True) -> Window:
+    rows = [
+        {"step": step, "ended_s": NOON_S + 100 * term + step, "step_s": 1.0, "loss": term + 1 / step}
+        | dict.fromkeys(("val_loss", "grad_norm", "learning_rate"))
+        for step in steps
+    ]
+    of = Attempt(
+        run="r",
+        term=term,
+        leased_s=NOON_S,
+        group="local",
+        vendor="cpu",
+        model="llama-tiny",
+        strategy="ddp",
+        world_size=1,
+        num_steps=100,
+        tokens_per_step=64,
+        start_step=start,
+    )
+    return Window(attempt=of, rows={"steps": rows}, is_last=is_last)
+
+
+def test_tensorboard_shows_each_step_as_it_was_done_last(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    TensorBoard(store)(a_window(range(1, 11), start=0))
+    TensorBoard(store)(a_window(range(7, 13), start=6, term=2))
+    seen = EventAccumulator(str(tmp_path / "runs/r/events")).Reload()
+    found = [(event.step, round(event.value, 4)) for event in seen.Scalars("train/loss")]
+    first = [(step, round(1 + 1 / step, 4)) for step in range(1, 7)]
+    assert found == first + [(step, round(2 + 1 / step, 4)) for step in range(7, 13)]
+    assert {"train/loss", "train/tokens_per_s"} <= set(seen.Tags()["scalars"])
+
+
+def test_tensorboard_gets_fewer_files_the_older_a_training_is_and_the_rest_at_the_end(tmp_path: Path) -> None:
+    board = TensorBoard(LocalStore(tmp_path))
+    folder = tmp_path / "runs/r/events"
+    nums_files = []
+    windows = [range(1, 5), range(5, 10), range(90_000, 90_001), range(90_001, 90_050), range(90_050, 90_052)]
+    for steps in windows:
+        board(a_window(steps, start=0, is_last=steps is windows[-1]))
+        nums_files.append(len(list(folder.iterdir())))
+    assert nums_files == [1, 2, 3, 3, 4]
+    seen = EventAccumulator(str(folder)).Reload()
+    assert [event.step for event in seen.Scalars("train/loss")] == [step for one in windows for step in one]
+
+
+def test_weights_and_biases_is_told_the_same_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
+        monkeypatch.setenv(name, value)
+    sink = Apart(WeightsAndBiases(project="longhaul", entity=None))
+    sink(a_window(range(1, 4), start=0))
+    (log,) = tmp_path.glob("wandb/offline-run-*/run-r.wandb")
+    data = log.read_bytes()
+    assert b"train/loss" in data
+    assert b"longhaul" in data
+
+
+def test_a_service_that_fails_is_logged_once_and_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_window: Window) -> None:
+        raise OSError("no such host")
+
+    sink = Apart(fail)
+    sink(a_window(range(1, 2), start=0, is_last=False))
+    sink(a_window(range(2, 3), start=0))
+    assert [record.getMessage() for record in caplog.records] == ["function: no such host"]
 
 
 def steps_in(store: Path) -> list[dict[str, Any]]:
@@ -93,6 +165,13 @@ def test_a_killed_run_that_goes_on_counts_each_step_once_and_accounts_for_all_of
     kinds = [kind for _, kind, _ in found.incidents]
     assert kinds.count("failure") == 1
     assert kinds.index("start") < kinds.index("failure") < kinds.index("restore") < kinds.index("end")
+
+    seen = EventAccumulator(str(store / "runs/r/events")).Reload()
+    shown = [event.step for event in seen.Scalars("train/loss")]
+    # What was not flushed as it was killed is missing; no step is shown twice.
+    assert shown == sorted(set(shown))
+    assert set(range(durable + 1, 49)) <= set(shown)
+    assert seen.Scalars("train/loss")[0].value == pytest.approx(counted[0]["loss"], rel=1e-6)
 
     status = run([sys.executable, "-m", "jobs.cli", "status", "r", "--store", str(store), "--json"])
     told = json.loads(status.stdout)["recorded"]
