@@ -23,7 +23,6 @@ from reporting.charts.svg import INK, SURFACE
 from reporting.charts.traces import thinned
 from reporting.findings import Chart, Findings, LongRun
 from reporting.rows import Row
-from tests.house import ROOT
 from tests.unit.example_findings import (
     HOSTILE_NAME,
     STRATEGIES,
@@ -99,7 +98,13 @@ def test_a_new_process_in_another_place_draws_the_same_bytes(
     place = {"MATPLOTLIBRC": str(tmp_path), "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7", "MPLBACKEND": "pdf"}
     command = [sys.executable, "-W", "error::UserWarning", "-c", IN_A_NEW_PROCESS]
     done = subprocess.run(
-        command, check=False, cwd=ROOT, env=os.environ | place, capture_output=True, text=True, timeout=120
+        command,
+        check=False,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | place,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.stderr == ""
     assert done.stdout.strip() == digest(tuple(charts.values()))
