@@ -27,14 +27,16 @@ def import_results(args: argparse.Namespace) -> int:
     try:
         mapping = _mapping(args.mapping)
         store = open_store(args.store, base=store_base())
-        name = readable(_name(args.paths[0].resolve()))
-        found = read_all(args.paths, mapping, name=name, group=args.group, vendor=args.vendor)
+    except (StoreError, MappingError) as error:
+        return _refused(error, EXIT_USAGE)
+    name = readable(_name(args.paths[0].resolve()))
+    found = read_all(args.paths, mapping, name=name, group=args.group, vendor=args.vendor)
+    try:
         known = _known_runs(store)
         new = [row for row in found.rows if row.run_id not in known]
         stored = _store(store, new, name) if new else None
-    except (StoreError, MappingError) as error:
-        print(f"longhaul import: {error}", file=sys.stderr)
-        return EXIT_USAGE
+    except StoreError as error:
+        return _refused(error, EXIT_UNREAD)
     for problem in found.unread:
         print(f"longhaul import: {problem.label}: {problem.reason}", file=sys.stderr)
     if args.json:
@@ -42,6 +44,11 @@ def import_results(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(found, new, stored, store.url)))
     return EXIT_UNREAD if found.unread else EXIT_OK
+
+
+def _refused(error: Exception, exit_code: int) -> int:
+    print(f"longhaul import: {error}", file=sys.stderr)
+    return exit_code
 
 
 def _name(path: Path) -> str:

@@ -38,7 +38,7 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
         "Read older results into the same table: result.json, metrics.csv, benchmark_*.json, xlsx, "
         "TensorBoard event files. Importing something again changes nothing."
     )
-    parser.epilog = "exit codes: 0 all was read; 1 something could not be; 2 wrong usage"
+    parser.epilog = "exit codes: 0 all was read; 1 something could not be, or the store failed; 2 wrong usage"
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder of them")
     parser.add_argument("--store", default="results", metavar="URL", help="where they go (default: results)")
     parser.add_argument("--group", metavar="NAME", help="the group they count for (default: imported-VENDOR)")

@@ -20,6 +20,10 @@ Grid = Sequence[Row_]
 _FIRST_ROWS = 30
 _FEWEST_KNOWN = 2
 _MOST_LABELS = 500
+_CONFIG = (
+    "model", "strategy", "world_size", "seq_len", "tier", "per_device_batch", "grad_accum", "precision",
+    "vendor", "platform", "device_name", "seed",
+)  # fmt: skip
 _SUMMARIES = {"average", "avg", "mean", "total", "sum", "min", "max", "std", "stdev", "median"}
 
 
@@ -65,7 +69,7 @@ def _read(name: str, grid: Grid, mapping: NameMapping) -> _Sheet:
     return _Sheet(
         runs=tuple(runs),
         not_mapped=_in_sheet(name, header.unknown),
-        notes=tuple(f"{name}: {note}" if name else note for note in notes),
+        notes=tuple(f"{name}: {note}" if name else note for note in dict.fromkeys(notes)),
     )
 
 
@@ -107,14 +111,30 @@ def _runs(rows: Grid, header: _Header, mapping: NameMapping, notes: list[str]) -
     runs = [run for run in runs if run]
     if STEP not in {target.column for target in header.targets.values()}:
         return runs
-    points = [(run.pop(STEP), run) for run in runs if run.get(STEP) is not None]
+    found = []
+    for config, points in _by_config(runs).items():
+        run, said = run_of_points(_series(points))
+        notes.extend(said)
+        found += [{**run, **dict(config)}] if run else []
+    return found
+
+
+def _by_config(steps: Sequence[dict[str, Any]]) -> dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]]:
+    """A long table may hold several runs below each other: they differ in what they were asked to do."""
+    found: dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]] = {}
+    for step in steps:
+        config = tuple((name, step[name]) for name in _CONFIG if name in step)
+        found.setdefault(config, []).append(step)
+    return found
+
+
+def _series(steps: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, Any]]]:
     series: dict[str, list[tuple[int, Any]]] = {}
-    for step, run in points:
-        for column, value in run.items():
-            series.setdefault(column, []).append((step, value))
-    run, found = run_of_points(series)
-    notes.extend(found)
-    return [run] if run else []
+    for step in steps:
+        for column, value in step.items():
+            if column not in (STEP, *_CONFIG) and STEP in step:
+                series.setdefault(column, []).append((step[STEP], value))
+    return series
 
 
 def _until_empty(rows: Grid) -> Iterator[Row_]:

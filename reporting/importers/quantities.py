@@ -15,6 +15,11 @@ _BYTES = {
 _GB = {unit: factor / 1e9 for unit, factor in _BYTES.items()}
 _NUMBER = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([^\W\d_]+|%)?")
 _NOTHING = {"", "-", "\u2013", "n/a", "na", "nan", "none", "null", "inf", "-inf", "oom", "#n/a", "#div/0!"}
+_LONGEST_TEXT = 200
+# A loss may be below zero; nobody trains on no device.
+_LEAST = {"mean_loss": float("-inf"), "world_size": 1.0, "device_count": 1.0}
+# What a table's whole numbers hold.
+_LARGEST = 2.0**62
 
 
 class Unreadable(ValueError):
@@ -40,11 +45,15 @@ def value_for(column: str, value: Any, factor: float = 1.0) -> Any:
         return None
     kind = kind_of(column)
     if kind is str:
-        return str(value).strip()
+        return " ".join(str(value).split())[:_LONGEST_TEXT] or None
     number = _number(column, value, factor)
-    if number is None or kind is float:
+    if number is None:
+        return None
+    if number < _LEAST.get(column, 0.0):
+        raise Unreadable(f"{column} is {value!r}, which can't be")
+    if kind is float:
         return number
-    if not number.is_integer():
+    if not number.is_integer() or number > _LARGEST:
         raise Unreadable(f"{column} is {value!r}, expected a whole number")
     return int(number)
 

@@ -71,7 +71,8 @@ def _below(folder: Path, unread: list[Unread]) -> Iterator[tuple[Path, str]]:
         here = Path(directory).relative_to(folder)
         folders[:] = sorted(folders) if len(here.parts) < _DEEPEST else []
         for name in sorted(names):
-            if num_found <= MOST_FILES and _is_wanted(Path(name)):
+            # A pipe by such a name would never end.
+            if num_found <= MOST_FILES and _is_wanted(Path(name)) and (folder / here / name).is_file():
                 num_found += 1
                 yield folder / here / name, (Path(folder.name) / here / name).as_posix()
 

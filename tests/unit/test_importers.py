@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import struct
 import zipfile
 from collections.abc import Callable, Sequence
@@ -312,6 +313,24 @@ def test_what_a_column_can_not_hold_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [("steps", "1e300"), ("gpus", "0"), ("gpus", "-2"), ("peak memory", "-1 GB"), ("steps", "many")],
+)
+def test_what_can_not_be_is_left_out_and_named(header: str, value: str) -> None:
+    found = read_separated(f"tokens/s,{header}\n8000,{value}\n".encode(), shipped())
+    assert found.runs == ({"tokens_per_sec": 8000.0},)
+    assert value in found.notes[0]
+
+
+def test_a_long_table_of_steps_holds_a_run_per_configuration() -> None:
+    rows = [(name, step, time) for name, time in (("ddp", 0.5), ("fsdp", 0.7)) for step in range(10)]
+    text = "\n".join(f"{name},{step},{time}" for name, step, time in rows)
+    found = read_separated(f"strategy,step,step time\n{text}\n".encode(), shipped())
+    seen = [(run["strategy"], run["mean_step_time_sec"], run["steps"]) for run in found.runs]
+    assert seen == [("ddp", pytest.approx(0.5), 9), ("fsdp", pytest.approx(0.7), 9)]
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_any_usual_separator_will_do(separator: str) -> None:
     data = f"strategy{separator}tokens/s\nddp{separator}8000\n".encode("utf-8-sig")
@@ -432,6 +451,11 @@ def test_what_is_not_there_and_what_holds_nothing_is_named(tmp_path: Path) -> No
     assert [problem.reason.partition(":")[0] for problem in found.unread] == [
         "there is no such file or folder", "nothing to import in it", "not a kind that is read",
     ]  # fmt: skip
+
+
+def test_a_pipe_by_the_name_of_a_result_is_not_waited_for(results: Path) -> None:
+    os.mkfifo(results / "result.json")
+    assert len(imported(results).rows) == 2
 
 
 def test_a_file_that_is_too_large_is_not_opened(results: Path) -> None:

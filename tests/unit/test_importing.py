@@ -125,6 +125,12 @@ def test_wrong_usage_is_exit_2_and_stores_nothing(
     assert files() == {}
 
 
+def test_a_store_that_can_not_be_written_is_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("store").write_text("a file, not a folder")
+    assert importing("older") == 1
+    assert capsys.readouterr().err.startswith("longhaul import: store: ")
+
+
 def test_an_import_in_the_store_that_is_damaged_holds_nothing_back() -> None:
     importing("older")
     (path,) = Path("store").rglob("*.json")
