@@ -63,7 +63,7 @@ def _for_efficiency(group: str, model: str, cells: Sequence[CellSummary]) -> Adv
     if not scaled:
         return _nothing("efficiency", group, model, "Nothing was measured at two world sizes")
     share, best = max(scaled, key=lambda pair: pair[0])
-    kept = f"keeps {share:.1f} % of the throughput per device at {best.scaling_baseline_world_size} devices"
+    kept = f"keeps {share:.1f} % of the throughput per device of {_devices(best.scaling_baseline_world_size)}"
     return _best("efficiency", best, kept, cells)
 
 
@@ -76,9 +76,14 @@ def _best(goal: Goal, best: CellSummary, value: str, cells: Sequence[CellSummary
 
 def _name(cell: CellSummary) -> str:
     subject = cell.subject
-    devices = "1 device" if subject.world_size == 1 else f"{subject.world_size} devices"
     precision = f", {subject.precision}" if subject.precision != _UNKNOWN else ""
-    return f"{subject.strategy} on {devices}, micro-batch {subject.micro_batch}{precision}"
+    return (
+        f"{subject.strategy} on {_devices(subject.world_size)}, micro-batch {subject.micro_batch}{precision}"
+    )
+
+
+def _devices(number: int | None) -> str:
+    return f"{number} device{'' if number == 1 else 's'}"
 
 
 def _relative(best: CellSummary, cells: Sequence[CellSummary]) -> str:

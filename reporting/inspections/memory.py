@@ -19,7 +19,7 @@ def limits(cells: Sequence[CellSummary]) -> Iterator[Seen]:
         peak, there = cell.peak_vram_gb, cell.device_memory_gb
         if peak is None:
             continue
-        if there is None:
+        if not there:
             yield Seen(
                 level="unknown",
                 subject=cell.group,

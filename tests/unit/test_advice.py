@@ -33,7 +33,7 @@ def strategies_on_front(*cells: CellSummary) -> set[str]:
     [
         ("throughput", "zero2", "18,147 tokens/s; 1.49x ddp with 25 % less memory"),
         ("memory", "zero3", "9.67 GB per device; unknown for 1 cell; 1.31x ddp with 31 % less memory"),
-        ("efficiency", "zero2", "keeps 82.4 % of the throughput per device at 2 devices; 1.49x ddp"),
+        ("efficiency", "zero2", "keeps 82.4 % of the throughput per device of 2 devices; 1.49x ddp"),
     ],
 )
 def test_the_seeds_figures_are_read_against_their_own_ddp(goal: str, strategy: str, said: str) -> None:

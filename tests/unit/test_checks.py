@@ -9,7 +9,7 @@ import pytest
 from reporting.checks import MOST_LINES, check
 from reporting.findings import CellSummary, Check
 from reporting.rows import Row
-from tests.unit.example_findings import example_findings, long_run
+from tests.unit.example_findings import example_findings, hostile_findings, long_run
 from tests.unit.summaries import cell
 
 TIMES = "step time consistent"
@@ -50,6 +50,7 @@ MEASURED_PEAK = {"tokens_per_sec_per_device": 4_000.0, "flops_per_token": 1e9}
         ("memory below the device's", cell(peak_vram_gb=23.5, device_memory_gb=24.0), "warning", "98 %"),
         ("memory below the device's", cell(peak_vram_gb=25.0, device_memory_gb=24.0), "failed", "104 %"),
         ("memory below the device's", cell(peak_vram_gb=25.0), "unknown", "not known"),
+        ("memory below the device's", cell(peak_vram_gb=25.0, device_memory_gb=0.0), "unknown", "not known"),
         ("memory as predicted", cell(peak_vram_gb=11.0, predicted_gb=10.0), "ok", "10 %"),
         ("memory as predicted", cell(peak_vram_gb=14.0, predicted_gb=10.0), "warning", "+40 %"),
         ("loss decreasing", cell(row={"loss_first": 8.0, "loss_median_last_tenth": 6.0}), "ok", "-25 %"),
@@ -108,6 +109,11 @@ def test_a_check_says_what_it_saw(name: str, judged: CellSummary, level: str, sa
 )  # fmt: skip
 def test_a_check_without_numbers_says_nothing(name: str) -> None:
     assert lines(name, cell()) == []
+
+
+def test_names_and_numbers_that_nobody_expects_stop_no_check() -> None:
+    found = hostile_findings()
+    assert all(line.found for line in check(found.cells, found.runs))
 
 
 def test_no_cells_no_checks() -> None:
