@@ -1,6 +1,7 @@
 """Goodput over time with what happened on the way, and where the rest of the time went."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
@@ -15,12 +16,24 @@ from reporting.charts.traces import MOST_POINTS, runs_left_out, thinned, xy
 from reporting.findings import LongRun
 
 _MOST_RUNS = 3
-_MOST_INCIDENTS = 60
-_MOST_KINDS = 4
+_MOST_OF_A_KIND = 60
+_MOST_LANES = 6
 _MOST_PHASES = 8
-_MARKERS = {"failure": "X", "restart": "^", "restore": "^", "save": "|"}
+_LANE_HEIGHT = 0.13
+# What matters most comes first, and is the last to be left out.
+_MARKERS = {
+    "failure": "X",
+    "interruption": "D",
+    "restore": "^",
+    "failed save": "x",
+    "start": ">",
+    "save": "|",
+    "end": "s",
+}
+_MARK: dict[str, Any] = {"color": INK, "linestyle": "", "clip_on": False, "zorder": 4}
+_CUTS = ("failure", "interruption")
 
-_Incident = tuple[float, str, str]
+_Incident = tuple[float, str]
 
 
 def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
@@ -28,9 +41,9 @@ def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
     shown = known[:_MOST_RUNS]
     if not shown:
         return []
-    grid = Grid(
-        rows=len(shown), widths=(1.6, 1.0), gap=1.05, row_gap=2.0, right=1.15, bottom=1.45, row_height=1.8
-    )
+    below = 0.6 + 0.24 * max(len(_lanes(run)) for run in shown)
+    rows_and_gaps = {"row_height": 1.8, "row_gap": 0.7 + below, "gap": 1.05}
+    grid = Grid(rows=len(shown), widths=(1.6, 1.0), right=1.15, bottom=0.1 + below, **rows_and_gaps)
     figure, rows = panels(grid)
     for run, (left, right) in zip(shown, rows, strict=True):
         _draw_trace(left, run)
@@ -52,8 +65,8 @@ def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
 
 def _draw_trace(axes: Axes, run: LongRun) -> None:
     trace = thinned(run.goodput_trace, MOST_POINTS)
-    incidents = [found for found in run.incidents if wording.is_number(found[0]) and found[0] >= 0]
-    longest = max([1.0, *(x for x, _ in trace), *(x for x, _, _ in incidents)])
+    lanes = _lanes(run)
+    longest = max([1.0, *(x for x, _ in trace), *(x for lane in lanes.values() for x, _ in lane)])
     unit = wording.elapsed_unit(longest)
     seconds, shares = xy(trace)
     axes.plot(
@@ -64,24 +77,38 @@ def _draw_trace(axes: Axes, run: LongRun) -> None:
     scale_values(axes, max(0.0, 10 * (min(lowest, 99.0) // 10) - 5), 102.0)
     axes.set_xlim(0, 1.02 * longest / unit.size)
     axes.set_title("Goodput (%)")
-    _draw_incidents(axes, incidents, unit)
+    _draw_incidents(axes, lanes, unit)
 
 
-def _draw_incidents(axes: Axes, incidents: Sequence[_Incident], unit: wording.Unit) -> None:
-    """A lane for each kind below the panel, failures first; their lines go up through the panel."""
-    ordered = sorted(incidents, key=lambda found: (found[1] != "failure", found[0]))[:_MOST_INCIDENTS]
-    kinds = list(dict.fromkeys(kind for _, kind, _ in ordered))[:_MOST_KINDS]
-    lanes = axes.inset_axes((0, -0.14 - 0.13 * max(len(kinds), 1), 1, 0.13 * max(len(kinds), 1)))
-    _frame_lanes(axes, lanes, kinds, unit)
-    for second, kind, _ in ordered:
-        if kind in kinds:
-            lanes.plot([second / unit.size], [kinds.index(kind)], marker=_MARKERS.get(kind, "o"), color=INK)
-        if kind == "failure":
-            axes.axvline(
-                second / unit.size, color=(INK, 0.35), linewidth=0.8, linestyle=(0, (2, 2)), zorder=1
-            )
-    for row, kind in enumerate(kinds):
-        _name_incidents(lanes, row, [(x / unit.size, text) for x, other, text in ordered if other == kind])
+def _lanes(run: LongRun) -> dict[str, list[_Incident]]:
+    """What happened, by kind, the most important kind first; of very many of a kind only some."""
+    kinds = sorted({kind for _, kind, _ in run.incidents}, key=_importance)[:_MOST_LANES]
+    lanes = {}
+    for kind in kinds:
+        own = [
+            (x, text) for x, other, text in run.incidents if other == kind and wording.is_number(x) and x >= 0
+        ]
+        lanes[kind] = own[:: 1 + len(own) // _MOST_OF_A_KIND]
+    return {kind: lane for kind, lane in lanes.items() if lane}
+
+
+def _importance(kind: str) -> tuple[int, str]:
+    names = list(_MARKERS)
+    return (names.index(kind) if kind in _MARKERS else len(names), kind)
+
+
+def _draw_incidents(axes: Axes, found: Mapping[str, Sequence[_Incident]], unit: wording.Unit) -> None:
+    """A lane for each kind below the panel; what cut the run short is marked in the panel too."""
+    height = _LANE_HEIGHT * max(len(found), 1)
+    lanes = axes.inset_axes((0, -0.12 - height, 1, height))
+    _frame_lanes(axes, lanes, list(found), unit)
+    for row, (kind, incidents) in enumerate(found.items()):
+        places = [(second / unit.size, text) for second, text in incidents]
+        xs = [x for x, _ in places]
+        lanes.plot(xs, [row] * len(xs), marker=_MARKERS.get(kind, "o"), **_MARK)
+        _name_incidents(lanes, row, places)
+        for x in xs if kind in _CUTS else []:
+            axes.axvline(x, color=(INK, 0.35), linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
 
 
 def _frame_lanes(axes: Axes, lanes: Axes, kinds: Sequence[str], unit: wording.Unit) -> None:
@@ -90,22 +117,24 @@ def _frame_lanes(axes: Axes, lanes: Axes, kinds: Sequence[str], unit: wording.Un
     lanes.spines[:].set_visible(False)
     lanes.set_xlim(axes.get_xlim())
     lanes.set_ylim(max(len(kinds), 1) - 0.5, -0.5)
-    lanes.set_yticks(range(len(kinds)), [wording.name_of(kind, 10) for kind in kinds])
+    lanes.set_yticks(range(len(kinds)), [wording.name_of(kind, 12) for kind in kinds])
     lanes.tick_params(length=0, labelsize=8, labelcolor=(INK, 0.62))
     lanes.grid(axis="y", color=FAINT, linewidth=0.7)
     lanes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.tick(value)))
     lanes.set_xlabel(f"time since the first start ({unit.name})")
 
 
-def _name_incidents(lanes: Axes, row: int, incidents: Sequence[tuple[float, str]]) -> None:
+def _name_incidents(lanes: Axes, row: int, incidents: Sequence[_Incident]) -> None:
     """Beside its mark where the text has room before the next one."""
     end = lanes.get_xlim()[1]
     starts = [x for x, _ in incidents] + [end]
     for index, (x, text) in enumerate(incidents):
-        num_fitting = int((starts[index + 1] - x) / end * 62) - 3
+        num_fitting = int((starts[index + 1] - x) / end * 58) - 3
         if text and num_fitting >= 8:
             plate = {"boxstyle": "square,pad=0.1", "facecolor": SURFACE, "edgecolor": "none"}
-            beside(lanes, x, row, wording.name_of(text, num_fitting), (6, 0), va="center", bbox=plate)
+            beside(
+                lanes, x, row, wording.name_of(text, num_fitting), (6, 0), va="center", zorder=2, bbox=plate
+            )
 
 
 def _lost(run: LongRun) -> list[tuple[str, float]]:

@@ -396,11 +396,14 @@ def long_run() -> LongRun:
     steps = tuple(range(0, 50_000, 100))
     losses = tuple(2.1 + 8.9 * math.exp(-step / 3_000) + 0.04 * noise.gauss(0, 1) for step in steps)
     incidents = (
-        (21_600.0, "failure", "node nvidia-3 lost"),
-        (21_905.0, "restore", "from step 12400"),
-        (57_000.0, "failure", "rank 5: NCCL timeout"),
-        (57_410.0, "restore", "from step 33100"),
-        (70_000.0, "save", "generation 55 took 41 s"),
+        (0.0, "start", "attempt 1"),
+        (21_600.0, "failure", "attempt 1, node nvidia-3 lost"),
+        (21_860.0, "start", "attempt 2"),
+        (21_905.0, "restore", "attempt 2, step 12400"),
+        (57_000.0, "failure", "attempt 2, rank 5: NCCL timeout"),
+        (57_360.0, "start", "attempt 3"),
+        (57_410.0, "restore", "attempt 3, step 33100"),
+        *((1_800.0 * number, "save", f"step {1_040 * number}, to the store") for number in range(1, 48)),
     )
     seconds = [600.0 * index for index in range(144)]
     power = {

@@ -151,7 +151,7 @@ def test_only_what_ran_out_of_memory_is_hatched_in_the_heat_map(charts: dict[str
 
 
 def test_incidents_are_marked_under_the_goodput(charts: dict[str, Chart]) -> None:
-    assert {"failure", "node nvidia-3 lost", "restore", "recompute"} <= set(texts_of(charts["goodput"]))
+    assert {"failure", "attempt 1, node nvidia-3 lost", "restore", "recompute"} <= set(texts_of(charts["goodput"]))
 
 
 def test_a_drawing_fits_into_a_page_of_any_theme_beside_others(charts: dict[str, Chart]) -> None:
