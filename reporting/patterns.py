@@ -86,11 +86,12 @@ def _pattern(one: _Measured, fastest: _Measured, lightest: _Measured, found: Seq
     elif is_fast and is_light:
         name, advice = "Fastest and lightest", "Nothing to weigh up: take it"
     elif is_fast:
-        name = "High throughput, high memory"
+        is_heaviest = not any(one.is_lighter(other) for other in found)
+        name = f"High throughput, {'high' if is_heaviest else 'medium'} memory"
         advice = f"Needs {more} more memory than {lightest.strategy}: take it while the model fits"
     elif is_light:
         name = "Low memory at a price"
-        advice = f"Gives up {cost} of {fastest.strategy}'s throughput: take it where the others don't fit"
+        advice = f"Gives up {cost} of {fastest.strategy}'s throughput: take it where others don't fit"
     else:
         name = "In between"
         advice = f"Gives up {cost} of the most throughput and needs {more} more than the least memory"

@@ -207,11 +207,12 @@ def test_a_chart_is_drawn_with_its_title_and_its_caption_below() -> None:
 
 def test_a_drawing_too_large_for_the_page_becomes_pixels_and_then_a_place() -> None:
     large = f"<svg>{'x' * 4_800_000}</svg>"
-    charts = [chart("fits", large, png=b"small"), chart("not", large, png=b"y" * 3_600_000)]
+    first = replace(chart("fits", large, png=b"small"), alt='Alt "fits" <&>')
+    charts = [first, chart("not", large, png=b"y" * 3_600_000)]
     html = index_html(EXAMPLE, charts)
     page = read(html)
     (image,) = page.named("img")
-    assert image.attributes == {"alt": "Alt fits", "src": "data:image/png;base64,c21hbGw="}
+    assert image.attributes == {"alt": 'Alt "fits" <&>', "src": "data:image/png;base64,c21hbGw="}
     assert "plots/not.png" in page.by_id("chart-not").shown
 
 
