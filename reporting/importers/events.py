@@ -12,7 +12,9 @@ from typing import Any, BinaryIO
 
 from reporting.importers.found import Found, ImportProblem, is_measured, some
 from reporting.importers.mapping import STEP, NameMapping
+from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.series import run_of_points
+from reporting.rows import kind_of
 
 # A scalar takes some 60 bytes: what is larger is a graph, a histogram or a picture.
 _MOST_BYTES_OF_A_SCALAR = 1 << 16
@@ -32,20 +34,26 @@ def read_events(files: Sequence[BinaryIO], mapping: NameMapping) -> Found:
     log = _Log()
     for file in files:
         _read(file, log)
-    series: dict[str, list[tuple[int, float]]] = {}
+    series: dict[str, list[tuple[int, Any]]] = {}
     unknown: list[str] = []
+    doubts: list[str] = []
     for tag in sorted(log.points):
         target = mapping.target(tag) or mapping.target(*tag.split("/"))
-        if target is None or target.column == STEP or target.column in series:
+        if target is None or target.column in (STEP, *series) or kind_of(target.column) not in (int, float):
             unknown.append(tag)
-        else:
-            series[target.column] = [(step, value * target.factor) for step, value in log.points[tag]]
+            continue
+        try:
+            series[target.column] = [
+                (step, value_for(target.column, value, target.factor)) for step, value in log.points[tag]
+            ]
+        except Unreadable as error:
+            doubts.append(f"{tag}: {error}")
     run, notes = run_of_points(series)
     if not is_measured(run):
         seen = f"found {some(sorted(log.points))}" if log.points else "found no scalar"
         raise ImportProblem(f"no run in it: expected tags that the mapping knows, {seen}; add with --mapping")
     cut = ("ends in the middle of a record: its writer was killed",) if log.is_cut else ()
-    return Found(kind="log", runs=(run,), not_mapped=tuple(unknown), notes=(*notes, *cut))
+    return Found(kind="log", runs=(run,), not_mapped=tuple(unknown), notes=(*notes, *doubts, *cut))
 
 
 def _read(file: BinaryIO, log: _Log) -> None:

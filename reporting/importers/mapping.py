@@ -26,6 +26,10 @@ _SAME = {
     "avg": "mean", "average": "mean", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens",
     "toks": "tokens", "token": "tokens", "millisecond": "ms", "milliseconds": "ms", "microseconds": "us",
 }  # fmt: skip
+_TELLING = {
+    "val", "valid", "validation", "eval", "evaluation", "test", "min", "minimum", "max", "maximum", "std",
+    "stdev", "median", "p50", "p90", "p95", "p99", "first", "last", "best", "worst", "total", "previous",
+}  # fmt: skip
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -181,9 +185,14 @@ def _patterns(file: str, patterns: Any) -> Iterator[re.Pattern[str]]:
 
 
 def _ways_to_say(parts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """All labels, the last ones, the last two turned round, the last alone."""
+    """All labels, the last ones, the last two turned round, the last alone.
+
+    A label that says which of several numbers is meant stays: ``val/loss`` is no loss of training.
+    """
     different = list(dict.fromkeys(parts))
     for start in range(len(different)):
+        if _TELLING & {word for part in different[:start] for word in part.split()}:
+            return
         yield different[start:]
         if len(different) - start == 2:
             yield different[:-3:-1]

@@ -51,7 +51,7 @@ def _summary(column: str, values: Sequence[Any]) -> dict[str, Any]:
             # Steps have equal tokens: their rate is one over the mean of one over each.
             slow = [value for value in values if value > 0]
             return {column: len(slow) / sum(1 / value for value in slow)} if slow else {}
-        case "peak_vram_gb":
+        case "peak_vram_gb" | "device_used_bytes_max":
             return {column: max(values)}
         case "mfu":
             return {column: sum(values) / len(values)}

@@ -364,6 +364,15 @@ def test_steps_that_a_restart_repeated_count_once_as_the_later_file_has_them() -
     assert run["window_sec"] == pytest.approx(7 * 1.0 + 20 * 3.0)
 
 
+def test_a_scalar_that_its_column_can_not_hold_is_left_out_and_named() -> None:
+    odd = scalar("world_size", 0, 2.5) + scalar("model", 0, 1.0) + scalar("step_time", 0, -1.0)
+    found = events(nemo(range(20)) + odd)
+    assert "world_size" not in found.runs[0]
+    assert found.runs[0]["mean_step_time_sec"] == 0.5
+    assert found.not_mapped == ("model",)
+    assert any("world_size: world_size is 2.5" in note for note in found.notes)
+
+
 def test_an_event_file_whose_writer_was_killed_counts_up_to_there() -> None:
     found = events((nemo(range(20)) + scalar("reduced_train_loss", 20, 1.0))[:-5])
     assert found.runs[0]["steps"] == 18
@@ -564,6 +573,23 @@ def test_a_name_is_known_in_any_spelling_with_its_unit(
 @pytest.mark.parametrize("label", ["Step Time (furlongs)", "Tokens", "", "(ms)", "Throughput GB/s"])
 def test_a_name_that_is_only_like_a_known_one_is_not_mapped(label: str) -> None:
     assert shipped().target(label) is None
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [("val", "loss"), ("Validation", "metrics", "loss"), ("Max", "Throughput"), ("Std", "Step Time (ms)")],
+)
+def test_a_label_that_tells_which_number_is_meant_is_not_left_out(labels: tuple[str, ...]) -> None:
+    assert shipped().target(labels[-1]) is not None
+    assert shipped().target(*labels) is None
+
+
+def test_the_events_that_we_write_ourselves_are_mapped_too() -> None:
+    tags = ("train/loss", "train/tokens_per_s", "device/memory_bytes")
+    found = events(b"".join(scalar(tag, step, 4e9) for tag in (*tags, "train/val_loss") for step in range(5)))
+    assert found.runs[0]["tokens_per_sec"] == pytest.approx(4e9)
+    assert (found.runs[0]["mean_loss"], found.runs[0]["device_used_bytes_max"]) == (4e9, 4_000_000_000)
+    assert found.not_mapped == ("train/val_loss",)
 
 
 def test_what_is_stored_is_read_again_as_it_was(results: Path) -> None:
