@@ -23,6 +23,7 @@ from reporting.selection import (
 from reporting.setups import Fact, facts, groups_of
 from reporting.words import (
     THIN,
+    between,
     clean,
     count,
     counted,
@@ -30,7 +31,6 @@ from reporting.words import (
     estimate,
     fraction,
     gigabytes,
-    interval,
     middle,
     moment,
     number,
@@ -155,7 +155,7 @@ def _comparison(found: Comparison, known: Origins) -> list[str]:
         plain(str(found.subject)),
         " → ".join(sides),
         f"**{found.verdict}**" if found.verdict in ("faster", "slower") else found.verdict,
-        f"{times(found.ratio)} {_raw(interval(found.low, found.high, 4))}".strip(),
+        f"{times(found.ratio)} {between(found.low, found.high)}".strip(),
         f"{found.num_baseline} + {found.num_other}",
         plain(probability(found.p_adjusted)),
     ]
@@ -246,7 +246,7 @@ def _machines(findings: Findings) -> Iterator[str]:
     groups, found = groups_of(findings.rows)[:_MOST_CHECKS], facts(findings.rows)
     if found:
         shown = [fact for fact in found if fact.differs or fact.kind in ("hardware", "software")][:_MOST]
-        heads = ("", *(plain(group, 40) for group in groups), "differs")
+        heads = ("", *(plain(group, 40) for group in groups), "")
         yield _table(heads, "l" * len(heads), [_fact(fact, len(groups)) for fact in shown])
         yield from _rest(len(shown), len(found), "fact")
 

@@ -62,8 +62,12 @@ def _measured(cell: CellSummary) -> _Measured | None:
 
 
 def _fullest(settings: dict[object, list[_Measured]]) -> list[_Measured]:
-    """With as many strategies, the one on more devices tells more."""
-    return max(settings.values(), key=lambda found: (len(found), found[0].cell.subject.world_size))
+    """With as many strategies, the one on more devices tells more, then the faster one."""
+    return max(settings.values(), key=_fullness)
+
+
+def _fullness(found: Sequence[_Measured]) -> tuple[int, int, float]:
+    return len(found), found[0].cell.subject.world_size, max(one.speed for one in found)
 
 
 def _of_setting(found: Sequence[_Measured]) -> list[Pattern]:

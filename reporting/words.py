@@ -82,6 +82,11 @@ def times(ratio: float | None) -> str:
     return f"{ratio:.3f}×" if is_known(ratio) else UNKNOWN
 
 
+def between(low: float | None, high: float | None) -> str:
+    """Of a ratio, as exact as ``times``; nothing where there is no interval."""
+    return f"[{low:.3f}, {high:.3f}]" if is_known(low) and is_known(high) else ""
+
+
 def probability(p: float | None) -> str:
     """As exact as three decimals are; below that, that it is below."""
     if not is_known(p):

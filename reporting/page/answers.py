@@ -21,7 +21,7 @@ from reporting.page.pieces import (
     without_repetition,
 )
 from reporting.selection import Origins, comparisons_shown, origins
-from reporting.words import counted, interval, is_known, number, probability, short, times, winner
+from reporting.words import between, counted, is_known, number, probability, short, times, winner
 
 MOST_COMPARISONS = 100
 _MOST_SENTENCES = 20
@@ -121,7 +121,7 @@ def _winner(found: Comparison) -> str:
 
 
 def _ratio(found: Comparison) -> Markup:
-    return together((times(found.ratio), " ", element("small", interval(found.low, found.high, 4))))
+    return together((times(found.ratio), " ", element("small", between(found.low, found.high))))
 
 
 def _reach(shown: Sequence[Comparison]) -> float:

@@ -17,7 +17,7 @@ from reporting.page.pieces import (
     without_repetition,
 )
 from reporting.patterns import Pattern, patterns
-from reporting.words import estimate, gigabytes, middle, number, percent, short
+from reporting.words import estimate, gigabytes, is_known, middle, number, percent, short
 
 _MOST_PER_GOAL = 12
 _MOST_PATTERNS = 60
@@ -119,26 +119,27 @@ def _free(cell: CellSummary) -> float | None:
 
 def _front(findings: Findings) -> Markup:
     cells = [cell for cell in findings.cells if cell.cell_id in findings.pareto]
-    if not cells:
+    if not any(is_known(cell.peak_vram_gb) for cell in cells):
         return NOTHING
     columns = (
         Column(title="Group"),
         Column(title="Model"),
         Column(title="Strategy"),
         Column(title="N", is_number=True, hint="devices"),
+        Column(title="S", is_number=True, hint="tokens per sequence"),
         Column(title="Batch"),
         Column(title="Tokens/s [95 %]", is_number=True),
         Column(title="n", is_number=True, hint="runs"),
         Column(title="Memory", is_number=True),
     )
     shown = cells[:_MOST_ON_FRONT]
-    caption = "The Pareto front: no other cell of the group and model is both faster and smaller in memory"
+    caption = "The Pareto front: of the same group, model, S and N, nothing is faster with less memory"
     front = Table(
         label="front-table", caption=caption, columns=columns, rows=[_on_front(cell) for cell in shown]
     )
     rest = left_out(len(shown), len(cells), "cell", "the others are marked in the chart")
     return together(
-        (element("h3", "Throughput against memory"), table(without_repetition(front, (1, 3))), rest)
+        (element("h3", "Throughput against memory"), table(without_repetition(front, (1, 3, 4, 5))), rest)
     )
 
 
@@ -150,6 +151,7 @@ def _on_front(cell: CellSummary) -> list[Cell]:
         Cell(short(cell.subject.model, 60)),
         Cell(short(cell.subject.strategy, 60)),
         numeric(str(cell.subject.world_size), cell.subject.world_size),
+        numeric(str(cell.subject.seq_len), cell.subject.seq_len),
         Cell(_batch(cell)),
         numeric(estimate(found), middle(found)),
         numeric(str(num_runs), num_runs),
