@@ -35,16 +35,16 @@ def find_sources(paths: Sequence[Path]) -> tuple[tuple[Source, ...], tuple[Unrea
         files |= {file: label for file, label in found.items() if file not in files}
     if len(files) > MOST_FILES:
         unread.append(Unread(label=str(paths[0]), reason=f"more than {MOST_FILES:,} files: only the first"))
-    logs: dict[str, list[Path]] = {}
+    logs: dict[Path, list[Path]] = {}
     sources = []
     for file, label in list(files.items())[:MOST_FILES]:
         if _is_log(file):
-            logs.setdefault(label.rpartition("/")[0], []).append(file)
+            logs.setdefault(file.parent, []).append(file)
         else:
             sources.append(Source(label=label, paths=(file,)))
-    sources += [
-        Source(label=f"{folder}/events", paths=tuple(sorted(found))) for folder, found in logs.items()
-    ]
+    for parts in logs.values():
+        folder = files[parts[0]].rpartition("/")[0]
+        sources.append(Source(label=f"{folder}/events", paths=tuple(sorted(parts))))
     return tuple(sorted(sources, key=_order)), tuple(unread)
 
 

@@ -399,6 +399,14 @@ def test_event_files_of_another_writer_are_read_from_their_folder(tmp_path: Path
     assert row.source == "nvi-logs/llama3_1_8b_pretrain_fp8/events"
 
 
+def test_logs_of_two_folders_of_one_name_are_two_runs(tmp_path: Path) -> None:
+    folders = [tmp_path / side / "logs" for side in ("left", "right")]
+    for seconds, folder in zip((0.5, 0.75), folders, strict=True):
+        folder.mkdir(parents=True)
+        (folder / "events.out.tfevents.1.host").write_bytes(nemo(range(20), seconds))
+    assert [row.mean_step_time_sec for row in imported(*folders).rows] == [0.5, 0.75]
+
+
 def zip_bomb() -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
