@@ -134,7 +134,12 @@ def running_chromium(program: str, profile: Path) -> Iterator[Browser]:
 
 @contextmanager
 def open_page(
-    browser: Browser, page: Path, *, width: int = 1280, scheme: Literal["light", "dark"] = "light"
+    browser: Browser,
+    page: Path,
+    *,
+    width: int = 1280,
+    scheme: Literal["light", "dark"] = "light",
+    media: Literal["screen", "print"] = "screen",
 ) -> Iterator[Tab]:
     """Loaded, and watched from before its first byte."""
     browser.events.clear()
@@ -150,7 +155,8 @@ def open_page(
         deviceScaleFactor=1,
         mobile=width < 600,
     )
-    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    wishes = [{"name": "prefers-color-scheme", "value": scheme}]
+    tab.call("Emulation.setEmulatedMedia", media=media, features=wishes)
     tab.call("Page.navigate", url=page.as_uri())
     browser.wait_for("Page.loadEventFired")
     try:

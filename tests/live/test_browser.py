@@ -13,7 +13,7 @@ from tests.live.browser import Browser, Tab, find_chromium, open_page, running_c
 from tests.unit.example_findings import empty_findings, example_findings, hostile_findings
 from tests.unit.pages import many_cells
 
-PHONE = 390
+PHONE, A4 = 390, 718
 PAGES = {"example": example_findings, "empty": empty_findings, "hostile": hostile_findings}
 
 # Text against the nearest background that isn't transparent, by the formula of WCAG 2.
@@ -121,6 +121,17 @@ def test_the_page_never_scrolls_sideways(
         assert tab.evaluate("innerWidth") == width
         assert tab.evaluate(SCROLLS_SIDEWAYS) is False
         assert tab.evaluate(WIDER_THAN_THE_PAGE) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_printed_on_a4_nothing_is_cut_off_and_all_is_dark_on_white(
+    browser: Browser, pages: dict[str, Path], scheme: Literal["light", "dark"]
+) -> None:
+    with open_page(browser, pages["example"], width=A4, scheme=scheme, media="print") as tab:
+        assert tab.evaluate(SCROLLS_SIDEWAYS) is False
+        assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert tab.evaluate(FAINT_TEXTS) == []
+        assert tab.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
