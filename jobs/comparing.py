@@ -44,6 +44,7 @@ def compare(args: argparse.Namespace) -> int:
     try:
         targets = read_target(args.baseline), read_target(args.other)
         sides, skipped = _sides(targets)
+        found = compare_sets(sides[0].rows, sides[1].rows, args.threshold)
     except SpecError as error:
         return _complain(error.problems, EXIT_USAGE)
     except StoreError as error:
@@ -51,7 +52,6 @@ def compare(args: argparse.Namespace) -> int:
         return _complain([str(error)], EXIT_UNDECIDED if isinstance(error, Unavailable) else EXIT_USAGE)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    found = compare_sets(sides[0].rows, sides[1].rows, args.threshold)
     _complain([f"{file.name}: {file.reason}, left out" for file in skipped], EXIT_OK)
     write = as_json if args.json else as_markdown if args.markdown else as_text
     print(write(found, *sides, args.threshold), end="")
@@ -125,7 +125,9 @@ def _hint(target: Target, store: Store, rows: Iterable[Row]) -> str:
             names = sorted(known)
             shown = ", ".join(names[:_MOST_NAMES]) or f"none has a {key}"
             return f" of {key} {' or '.join(values)} (there: {shown}){nearest(values[0], names)}"
-    return "" if target.wanted else "; `longhaul sweep` or `longhaul import` puts some there"
+    return (
+        " that fit all of it" if target.wanted else "; `longhaul sweep` or `longhaul import` puts some there"
+    )
 
 
 def _complain(problems: Iterable[str], code: int) -> int:

@@ -110,7 +110,7 @@ def _cell(key: tuple[str | None, ...], rows: Sequence[Row]) -> CellSummary:
 
 def _flags(rows: Sequence[Row], ok: Sequence[Row], num_outliers: int) -> Iterator[str]:
     num_steps = sum(len(row.raw_step_times) for row in ok)
-    run_medians = list(_known(map(_median_step, ok)))
+    run_medians = [seconds for seconds in _known(map(_median_step, ok)) if seconds > 0]
     if is_unstable(num_outliers=num_outliers, num_steps=num_steps, run_medians=run_medians):
         yield "unstable"
     if num_outliers:

@@ -1,8 +1,7 @@
 """Intervals, tests and verdicts, as the run is the unit of replication and not the step.
 
 Values are positive, one per run. Ratios are of throughputs, the other's over the baseline's: above 1 is
-faster.
-Everything here is deterministic: the draws come from one fixed seed.
+faster. Everything here is deterministic: the draws come from one fixed seed.
 """
 
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ Numbers = NDArray[np.float32]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """Runs of one arm. ``step_errors`` is how far each run's value may be off by its steps' noise alone:
-    the standard error of their mean over that mean, and 0 where its steps are not known.
+    the standard error of their mean over that mean, below 1, and 0 where its steps are not known.
     """
 
     values: tuple[float, ...]
@@ -140,8 +139,9 @@ def _drawn_medians(sample: Sample, *, side: int) -> Numbers:
     """The medians of ``NUM_DRAWS`` resamples of the runs, over the median of the runs themselves.
 
     Resampling a run's n step times gives a mean that is off by the standard error of that mean, normally
-    distributed for all but a few steps: so one normal number stands for drawing n steps again. Both sides
-    have draws of their own, which all cells of as many runs share.
+    distributed for all but a few steps: so one normal number stands for drawing n steps again. It scales the
+    value as a power of e, which keeps it positive. Both sides have draws of their own, which all cells of as
+    many runs share.
     """
     picks, noise = _draws(len(sample.values), side)
     # In order of size, so that it does not matter in which order runs were read.
@@ -150,8 +150,8 @@ def _drawn_medians(sample: Sample, *, side: int) -> Numbers:
     values = np.array([value / middle for value, _ in runs], dtype=np.float32)
     resampled = values.take(picks)
     if any(sample.step_errors):
-        errors = values * np.array([error for _, error in runs], dtype=np.float32)
-        resampled += errors.take(picks) * noise
+        errors = np.array([error for _, error in runs], dtype=np.float32)
+        resampled *= np.exp(errors.take(picks) * noise)
     return _medians(resampled)
 
 
@@ -193,14 +193,16 @@ def _middle_95_percent(drawn: Numbers) -> tuple[float, float]:
 
 
 def step_errors(runs: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Each run's standard error of the mean step time, over that mean; 0 for one step or none."""
+    """Each run's standard error of the mean step time, over that mean; 0 where that can't be told."""
     found = np.zeros(len(runs))
     lengths = [len(times) for times in runs]
     for length in {length for length in lengths if length > 1}:
         places = [place for place, other in enumerate(lengths) if other == length]
         times = np.array([runs[place] for place in places], dtype=float)
-        found[places] = times.std(axis=1) / times.mean(axis=1) / sqrt(length)
-    return tuple(np.where(np.isfinite(found), found, 0.0).tolist())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found[places] = times.std(axis=1) / times.mean(axis=1) / sqrt(length)
+    # Positive times can't be further off; what isn't a number is neither here nor there.
+    return tuple(np.where((found > 0) & (found < 1), found, 0.0).tolist())
 
 
 def mann_whitney(baseline: Sequence[float], other: Sequence[float]) -> float | None:

@@ -185,3 +185,11 @@ def test_memory_is_the_most_that_any_run_took() -> None:
 
 def test_simulated_runs_are_called_so() -> None:
     assert cell(row(), row(simulated=True)).flags == ("simulated",)
+
+
+def test_step_times_that_are_no_times_are_no_reason_to_fail() -> None:
+    nan = float("nan")
+    found = cell(
+        row(raw_step_times=(0.0,) * 5), row(raw_step_times=(nan,) * 5), row(raw_step_times=(1.0,) * 5)
+    )
+    assert found.flags == ()

@@ -153,12 +153,15 @@ def test_groups_are_compared_by_narrowing(capsys: pytest.CaptureFixture[str]) ->
         ("all#sweep=../..", "of sweep ../.. (there: trial)"),
         ("all#commit=feed", "of commit feed (there: aaaa1111)"),
         ("all#group=nvidia,commit=feed", "of commit feed (there: aaaa1111)"),
+        ("all#group=nvidia,sweep=other", "there are no results that fit all of it"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_one_line(
     baseline: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measure("all", SLOW_MS, group="nvidia", commit="aaaa1111")
+    if "other" in baseline:
+        measure("all", SLOW_MS, name="other", group="amd", commit="aaaa1111")
     assert compare(baseline, "all") == 2
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -185,6 +185,14 @@ def test_an_interval_holds_its_ratio_and_stays_between_the_extremes(
     assert found.ratio * (1 - 1e-5) <= found.high <= found.ratio * highest**reach * (1 + 1e-5)
 
 
+def test_steps_that_vary_wildly_still_give_an_interval() -> None:
+    runs = [[1.0, 1.0, 1.0, 1000.0 + number] for number in range(5)]
+    wild = Sample(values=(1.0, 1.1, 1.2, 1.3, 1.4), step_errors=step_errors(runs))
+    low, high = ratio_interval(wild, wild)
+    assert 0 < low < 0.5
+    assert 2 < high < 1000
+
+
 def test_the_same_runs_give_the_same_interval_in_whatever_company() -> None:
     dice = np.random.RandomState(4)
     pairs = [(simulated(dice, 1.0, size), simulated(dice, 1.0, size)) for size in (4, 5, 20)]
@@ -355,6 +363,8 @@ def test_unstable_is_more_than_five_percent_of_outliers_or_ten_of_spread(
         ([0.9, 1.1], 0.1 / sqrt(2)),
         ([0.9, 1.1, 0.9, 1.1], 0.1 / 2),
         ([0.9, float("nan")], 0.0),
+        ([0.0, 0.0], 0.0),
+        ([-1.0, 1.0, 1.01], 0.0),
     ],
 )
 def test_a_runs_step_error_is_that_of_the_mean_of_its_steps(steps: list[float], error: float) -> None:
