@@ -9,7 +9,7 @@ import pytest
 from checkpointing.store import LocalStore
 from jobs.cli import main
 from reporting.gathering import gather
-from tests.unit.test_importers import METRICS, MORE, RESULT
+from tests.unit.older import METRICS, MORE, RESULT
 
 
 @pytest.fixture(autouse=True)

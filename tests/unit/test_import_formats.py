@@ -1,0 +1,204 @@
+"""Sheets, tables and logs as other tools write them: wherever their headers are, and whoever wrote them."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openpyxl import Workbook
+from tensorboardX import SummaryWriter
+
+from reporting.importers.found import ImportProblem
+from reporting.importers.mapping import shipped
+from reporting.importers.separated import read_separated
+from reporting.importers.spreadsheets import read_spreadsheet
+from tests.unit.older import HEADERS, events, grid, imported, nemo, saved, scalar, tensor, workbook
+
+
+def test_a_sheet_is_read_wherever_its_headers_are_and_in_whatever_units() -> None:
+    data = grid(
+        ("MI300X nightly",), (), ("Model", "Llama 3.1 8B", "Precision", "BF16"), (),
+        HEADERS,
+        (8, "FSDP", 512.0, "65,536", 100.0, "41.5 %", 5600),
+        (4, "ZeRO-2", "0.6 s", 30_000, "96 GB", 0.38 * 100, 2800),
+        (), ("made by hand",),
+    )  # fmt: skip
+    found = read_spreadsheet(data, shipped())
+    first, second = found.runs
+    assert first == {
+        "model": "llama-3.1-8b", "precision": "bf16", "world_size": 8, "strategy": "fsdp",
+        "mean_step_time_sec": 0.512, "tokens_per_sec": 65_536.0, "peak_vram_gb": pytest.approx(107.3741824),
+        "mfu": pytest.approx(0.415),
+    }  # fmt: skip
+    assert (second["strategy"], second["mean_step_time_sec"], second["peak_vram_gb"]) == ("zero2", 0.6, 96.0)
+    assert found.not_mapped == ("Sheet: Wattage",)
+
+
+def test_merged_cells_speak_for_all_that_they_cover() -> None:
+    rows = (
+        ("Strategy", "GPUs", "Step Time (ms)", None, "Throughput [tok/s]"),
+        (None, None, "Mean", "P95", None),
+        ("ddp", 2, 500, 520, 8000),
+        (None, 4, 600, 640, 12000),
+    )
+    merged = [("S", area) for area in ("A1:A2", "B1:B2", "C1:D1", "E1:E2", "A3:A4")]
+    first, second = read_spreadsheet(workbook({"S": rows}, merged), shipped()).runs
+    assert first == {
+        "strategy": "ddp", "world_size": 2, "mean_step_time_sec": 0.5, "step_time_p95_sec": 0.52,
+        "tokens_per_sec": 8000.0,
+    }  # fmt: skip
+    assert (second["strategy"], second["world_size"]) == ("ddp", 4)
+
+
+def test_of_several_sheets_the_one_without_numbers_is_about_the_others() -> None:
+    sheets = {
+        "Setup": [("GPU", "AMD Instinct MI300X"), ("Num GPUs", 8), ("Sequence length", 8192)],
+        "Runs": [("Strategy", "Step Time (ms)"), ("ddp", 500), ("fsdp", 520), ("Average", 510)],
+        "Kernels": [("KernelName", "Calls"), ("gemm", 12)],
+    }
+    found = read_spreadsheet(workbook(sheets), shipped())
+    assert [run["strategy"] for run in found.runs] == ["ddp", "fsdp"]
+    assert all(run["world_size"] == 8 and run["device_name"] == "AMD Instinct MI300X" for run in found.runs)
+    assert found.not_mapped == ("Kernels: KernelName", "Kernels: Calls")
+
+
+def test_headers_may_stand_in_a_column() -> None:
+    data = grid(
+        ("Metric", "run A", "run B"), ("Step Time (ms)", 500, 510), ("Tokens/s", 8000, 7900), ("GPUs", 2, 2)
+    )
+    assert [run["tokens_per_sec"] for run in read_spreadsheet(data, shipped()).runs] == [8000.0, 7900.0]
+
+
+def test_a_cell_that_is_shown_as_a_percentage_is_one() -> None:
+    book = Workbook()
+    for row in (("GPUs", "MFU (%)", "Step time"), (8, 0.415, 0.5)):
+        book.active.append(row)
+    book.active["B2"].number_format = "0.0%"
+    assert read_spreadsheet(saved(book), shipped()).runs[0]["mfu"] == pytest.approx(0.415)
+
+
+def test_a_sheet_with_step_numbers_is_one_run() -> None:
+    rows = [("Step", "Time (us)", "Step Time (ms)", "Loss")]
+    rows += [(step, 1, 9_000 if step < 2 else 500, 8 - step / 10) for step in range(20)]
+    found = read_spreadsheet(grid(*rows), shipped())
+    (run,) = found.runs
+    assert (run["steps"], run["warmup_steps"], run["mean_step_time_sec"]) == (18, 2, 0.5)
+    assert (run["loss_first"], run["loss_last"]) == (7.8, 6.1)
+    assert "the first 2 are taken for warm-up" in found.notes[0]
+
+
+def test_what_a_column_can_not_hold_is_named() -> None:
+    found = read_separated(b"gpus,tokens/s\n2.5,8000\n2,fast\n", shipped())
+    assert found.runs == ({"tokens_per_sec": 8000.0},)
+    assert found.notes == (
+        "world_size is '2.5', expected a whole number",
+        "tokens_per_sec is 'fast', expected a number",
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [("steps", "1e300"), ("gpus", "0"), ("gpus", "-2"), ("peak memory", "-1 GB"), ("steps", "many")],
+)
+def test_what_can_not_be_is_left_out_and_named(header: str, value: str) -> None:
+    found = read_separated(f"tokens/s,{header}\n8000,{value}\n".encode(), shipped())
+    assert found.runs == ({"tokens_per_sec": 8000.0},)
+    assert value in found.notes[0]
+
+
+def test_a_long_table_of_steps_holds_a_run_per_configuration() -> None:
+    rows = [(name, step, time) for name, time in (("ddp", 0.5), ("fsdp", 0.7)) for step in range(10)]
+    text = "\n".join(f"{name},{step},{time}" for name, step, time in rows)
+    found = read_separated(f"strategy,step,step time\n{text}\n".encode(), shipped())
+    seen = [(run["strategy"], run["mean_step_time_sec"], run["steps"]) for run in found.runs]
+    assert seen == [("ddp", pytest.approx(0.5), 9), ("fsdp", pytest.approx(0.7), 9)]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_any_usual_separator_will_do(separator: str) -> None:
+    data = f"strategy{separator}tokens/s\nddp{separator}8000\n".encode("utf-8-sig")
+    assert read_separated(data, shipped()).runs == ({"strategy": "ddp", "tokens_per_sec": 8000.0},)
+
+
+def test_event_files_are_read_in_both_forms_of_a_scalar() -> None:
+    tensors = b"".join(
+        tensor("peak_memory", step, dtype=1, tensor_content=struct.pack("<f", 64.0))
+        + tensor("throughput", step, dtype=2, double_val=[8000.0])
+        + tensor("a_vector", step, dtype=1, float_val=[1.0, 2.0])
+        for step in range(20)
+    )
+    found = events(nemo(range(20)) + tensors + scalar("lr", 0, 3e-4))
+    (run,) = found.runs
+    assert (run["mean_step_time_sec"], run["peak_vram_gb"]) == (0.5, 64.0)
+    assert run["tokens_per_sec"] == pytest.approx(8000.0)
+    assert found.not_mapped == ("lr",)
+
+
+def test_steps_that_a_restart_repeated_count_once_as_the_later_file_has_them() -> None:
+    (run,) = events(nemo(range(20), seconds=1.0), nemo(range(10, 30), seconds=3.0)).runs
+    assert run["steps"] == 27
+    assert run["window_sec"] == pytest.approx(7 * 1.0 + 20 * 3.0)
+
+
+def test_a_scalar_that_its_column_can_not_hold_is_left_out_and_named() -> None:
+    odd = scalar("world_size", 0, 2.5) + scalar("model", 0, 1.0) + scalar("step_time", 0, -1.0)
+    found = events(nemo(range(20)) + odd)
+    assert "world_size" not in found.runs[0]
+    assert found.runs[0]["mean_step_time_sec"] == 0.5
+    assert found.not_mapped == ("model",)
+    assert any("world_size: world_size is 2.5" in note for note in found.notes)
+
+
+def test_an_event_file_whose_writer_was_killed_counts_up_to_there() -> None:
+    found = events((nemo(range(20)) + scalar("reduced_train_loss", 20, 1.0))[:-5])
+    assert found.runs[0]["steps"] == 18
+    assert any("its writer was killed" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("at", [9, 14])
+def test_a_wrong_checksum_refuses_an_event_file(at: int) -> None:
+    data = bytearray(nemo(range(20)))
+    data[at] ^= 1
+    with pytest.raises(ImportProblem, match=r"checksum .* is wrong"):
+        events(bytes(data))
+
+
+def test_event_files_of_another_writer_are_read_from_their_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "nvi-logs" / "llama3_1_8b_pretrain_fp8"
+    with SummaryWriter(str(folder)) as writer:
+        for step in range(30):
+            writer.add_scalar("train_step_timing in s", 30.0 if step == 0 else 1.5, step)
+            writer.add_scalar("reduced_train_loss", 8.0, step)
+    (row,) = imported(tmp_path / "nvi-logs", vendor="nvidia").rows
+    assert (row.model, row.precision, row.group) == ("llama-3.1-8b", "fp8", "imported-nvidia")
+    assert (row.mean_step_time_sec, row.steps, row.warmup_steps) == (1.5, 27, 3)
+    assert row.source == "nvi-logs/llama3_1_8b_pretrain_fp8/events"
+
+
+def test_logs_of_two_folders_of_one_name_are_two_runs(tmp_path: Path) -> None:
+    folders = [tmp_path / side / "logs" for side in ("left", "right")]
+    for seconds, folder in zip((0.5, 0.75), folders, strict=True):
+        folder.mkdir(parents=True)
+        (folder / "events.out.tfevents.1.host").write_bytes(nemo(range(20), seconds))
+    assert [row.mean_step_time_sec for row in imported(*folders).rows] == [0.5, 0.75]
+
+
+@given(at=st.integers(0, 2_000), flipped=st.integers(1, 255), length=st.integers(0, 2_000))
+def test_a_damaged_event_file_never_gives_other_numbers(at: int, flipped: int, length: int) -> None:
+    whole = nemo(range(20))
+    data = bytearray(whole[: len(whole) - length % len(whole)])
+    data[at % len(data)] ^= flipped
+    try:
+        (run,) = events(bytes(data)).runs
+    except ImportProblem:
+        return
+    assert {run.get("mean_step_time_sec", 0.5)} == {0.5}
+
+
+def test_the_events_that_we_write_ourselves_are_mapped_too() -> None:
+    tags = ("train/loss", "train/tokens_per_s", "device/memory_bytes")
+    found = events(b"".join(scalar(tag, step, 4e9) for tag in (*tags, "train/val_loss") for step in range(5)))
+    assert found.runs[0]["tokens_per_sec"] == pytest.approx(4e9)
+    assert (found.runs[0]["mean_loss"], found.runs[0]["device_used_bytes_max"]) == (4e9, 4_000_000_000)
+    assert found.not_mapped == ("train/val_loss",)
