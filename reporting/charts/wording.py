@@ -18,8 +18,6 @@ class Unit:
 def name_of(text: str, longest: int = 24) -> str:
     """One printable line of at most ``longest`` characters, and never nothing."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    # Legends leave out what begins with an underscore.
-    line = f"\u2009{line}" if line.startswith("_") else line
     return (line if len(line) <= longest else f"{line[: longest - 1]}…") or "(no name)"
 
 

@@ -94,7 +94,7 @@ def test_a_new_process_in_another_place_draws_the_same_bytes(
     charts: dict[str, Chart], tmp_path: Path
 ) -> None:
     """Neither the user's matplotlibrc nor the zone, the backend or the seed of hashes has a say."""
-    (tmp_path / "matplotlibrc").write_text("font.size: 30\naxes.facecolor: red\ntimezone: Asia/Tokyo\n")
+    (tmp_path / "matplotlibrc").write_text("font.size: 30\naxes.labelpad: 30\ntimezone: Asia/Tokyo\n")
     place = {"MATPLOTLIBRC": str(tmp_path), "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7", "MPLBACKEND": "pdf"}
     command = [sys.executable, "-W", "error::UserWarning", "-c", IN_A_NEW_PROCESS]
     done = subprocess.run(
@@ -151,7 +151,9 @@ def test_only_what_ran_out_of_memory_is_hatched_in_the_heat_map(charts: dict[str
 
 
 def test_incidents_are_marked_under_the_goodput(charts: dict[str, Chart]) -> None:
-    assert {"failure", "attempt 1, node nvidia-3 lost", "restore", "recompute"} <= set(texts_of(charts["goodput"]))
+    texts = texts_of(charts["goodput"])
+    assert {"failure", "restore", "save", "recompute"} <= set(texts)
+    assert any(text.startswith("attempt 1, node") for text in texts)
 
 
 def test_a_drawing_fits_into_a_page_of_any_theme_beside_others(charts: dict[str, Chart]) -> None:
@@ -293,8 +295,7 @@ def test_a_duration_has_the_unit_that_fits(seconds: float, text: str) -> None:
 @given(st.text())
 def test_a_name_is_one_short_printable_line(text: str) -> None:
     name = wording.name_of(text, 20)
-    assert (name and name.isprintable()) or name.startswith("\u2009")
-    assert len(name) <= 21
+    assert name and name.isprintable() and len(name) <= 20
 
 
 @given(st.lists(st.floats(0.0, 1.0), max_size=8))
@@ -304,13 +305,9 @@ def test_labels_keep_their_order_and_do_not_touch(heights: list[float]) -> None:
     assert all(-1e-9 <= place <= 1.0 for place in placed)
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(allow_nan=True)), max_size=300), st.integers(4, 50))
-def test_a_thinned_trace_keeps_its_peaks_and_what_can_be_drawn(
-    trace: list[tuple[float, float]], most: int
-) -> None:
-    can_be_drawn = [point for point in trace if wording.is_number(point[1])]
-    kept = thinned(trace, most)
-    assert len(kept) <= most
-    if can_be_drawn:
-        values = [value for _, value in can_be_drawn]
-        assert {min(values), max(values)} <= {value for _, value in kept}
+@given(st.lists(st.floats(), min_size=20, max_size=60), st.integers(4, 19))
+def test_a_thinned_trace_keeps_its_peaks_and_what_can_be_drawn(values: list[float], most: int) -> None:
+    kept = thinned(list(enumerate(values)), most)
+    assert len(kept) <= most and kept == sorted(kept)
+    if can_be_drawn := [value for value in values if wording.is_number(value)]:
+        assert {min(can_be_drawn), max(can_be_drawn)} <= {value for _, value in kept}
