@@ -38,6 +38,7 @@ from reporting.words import (
     probability,
     short,
     times,
+    winner,
 )
 
 _MOST_CHARACTERS = 64_000  # GitHub takes 65,536 in a comment
@@ -137,8 +138,8 @@ def _comparisons(findings: Findings) -> Iterator[str]:
     verdicts = Counter(found.verdict for found in findings.comparisons)
     yield "## Group against group"
     yield ", ".join(f"{num:,} {verdict}" for verdict, num in verdicts.items()) + "."
-    heads = ("measured on both sides", "baseline → other", "verdict", "ratio [95 %]", "n", "p")
-    yield _table(heads, "lllrrr", [_comparison(found, known) for found in shown])
+    heads = ("measured on both sides", "baseline → other", "verdict", "winner", "ratio [95 %]", "n", "p")
+    yield _table(heads, "llllrrr", [_comparison(found, known) for found in shown])
     yield from _rest(len(shown), len(findings.comparisons), "comparison")
     if names := sorted({one.what for found in findings.comparisons for one in found.differences}):
         listed = ", ".join(plain(name, 40) for name in names[:_MOST_CHECKS])
@@ -147,14 +148,16 @@ def _comparisons(findings: Findings) -> Iterator[str]:
 
 
 def _comparison(found: Comparison, known: Origins) -> list[str]:
-    sides = (
-        f"{plain(group, 40)}{_origin(known.get((group, found.subject), ()))}"
-        for group in (found.baseline, found.other)
-    )
+    groups = found.baseline, found.other
+    flags = [known.get((group, found.subject), frozenset()) for group in groups]
+    are_alike = flags[0] == flags[1]
+    told = ["", _origin(flags[1], "both ")] if are_alike else map(_origin, flags)
+    sides = (f"{plain(group, 40)}{origin}" for group, origin in zip(groups, told, strict=True))
     return [
         plain(str(found.subject)),
         " → ".join(sides),
-        f"**{found.verdict}**" if found.verdict in ("faster", "slower") else found.verdict,
+        found.verdict,
+        f"**{plain(winner(found))}**" if found.verdict in ("faster", "slower") else "nobody",
         f"{times(found.ratio)} {between(found.low, found.high)}".strip(),
         f"{found.num_baseline} + {found.num_other}",
         plain(probability(found.p_adjusted)),
@@ -316,13 +319,13 @@ def _items(items: Iterable[str]) -> str:
 
 def _rest(shown: int, there: int, noun: str) -> Iterator[str]:
     if shown < there:
-        yield f"{shown:,} of {counted(there, noun)} are shown; metrics.csv and index.html have more."
+        yield f"{shown:,} of {counted(there, noun)} are shown; findings.json has all."
 
 
-def _origin(flags: Iterable[str]) -> str:
+def _origin(flags: Iterable[str], whose: str = "") -> str:
     """Numbers that nobody measured here always say so."""
     found = [flag for flag in ("simulated", "imported") if flag in set(flags)]
-    return f" ({', '.join(found)})" if found else ""
+    return f" ({whose}{', '.join(found)})" if found else ""
 
 
 def _raw(number_text: str) -> str:

@@ -68,7 +68,7 @@ def comparisons(findings: Findings) -> Markup:
         columns=_COLUMNS,
         rows=[_row(comparison, known, reach) for comparison in shown],
     )
-    where = "those that say who is faster come first, the others follow from metrics.csv"
+    where = "those that say who is faster come first; all are in findings.json"
     return section(
         "comparisons",
         "Group against group",
@@ -112,7 +112,7 @@ def _sides(found: Comparison, known: Origins) -> Markup:
     )
     names = short(found.baseline, 60), short(found.other, 60)
     if baseline == other:
-        return together((f"{names[0]} → {names[1]}", origin_chips(other)))
+        return together((f"{names[0]} → {names[1]}", origin_chips(other, "both ")))
     return together((names[0], origin_chips(baseline), " → ", names[1], origin_chips(other)))
 
 

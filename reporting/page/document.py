@@ -106,9 +106,10 @@ def _header(findings: Findings) -> Markup:
 
 
 def _footer() -> Markup:
-    csv, parquet = (element("a", name, href=name) for name in ("metrics.csv", "metrics.parquet"))
-    text = ("Every run with every column lies beside this page: ", csv, " and ", parquet, ".")
-    return element("footer", element("p", *text))
+    names = ("metrics.csv", "metrics.parquet", "findings.json")
+    csv, parquet, json = (element("a", name, href=name) for name in names)
+    runs = ("Beside this page lie every run with every column, ", csv, " and ", parquet)
+    return element("footer", element("p", *runs, ", and what this page says as data, ", json, "."))
 
 
 def _policy(script: str) -> str:

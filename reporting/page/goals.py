@@ -56,7 +56,7 @@ def _card(goal: str, found: list[Advice], findings: Findings) -> Markup:
     ]
     if not items:
         return NOTHING
-    rest = left_out(len(items), len(found), "recommendation", "metrics.csv has all cells")
+    rest = left_out(len(items), len(found), "recommendation", "findings.json has all")
     return element("div", element("h3", _GOALS[goal]), bullets(items, "plain"), rest, class_="card")
 
 
@@ -90,7 +90,7 @@ def _reading_help(findings: Findings) -> Markup:
             note(
                 "Read from medians: those within 2 % of each other count as equal. The verdicts are stricter."
             ),
-            left_out(len(shown), len(found), "pattern", "metrics.csv has all cells"),
+            left_out(len(shown), len(found), "pattern", "findings.json has all"),
         )
     )
 

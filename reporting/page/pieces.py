@@ -106,11 +106,10 @@ def chip(text: str, tone: str = "plain") -> Markup:
     return element("span", text, class_=f"chip {tone}")
 
 
-def origin_chips(flags: Iterable[str]) -> Markup:
+def origin_chips(flags: Iterable[str], whose: str = "") -> Markup:
     """Numbers that nobody measured here always say so."""
-    return together(
-        together((" ", chip(flag, "origin"))) for flag in ("simulated", "imported") if flag in flags
-    )
+    found = [flag for flag in ("simulated", "imported") if flag in flags]
+    return together(together((" ", chip(f"{whose}{flag}", "origin"))) for flag in found)
 
 
 def details(summary: Content, *content: Content) -> Markup:

@@ -41,7 +41,7 @@ def checks(findings: Findings) -> Markup:
         columns=columns,
         rows=[_check(check) for check in shown],
     )
-    rest = left_out(len(shown), len(findings.checks), "check", "the worst come first")
+    rest = left_out(len(shown), len(findings.checks), "check", "the worst come first; findings.json has all")
     return section("checks", "Checks", table(found), rest)
 
 
@@ -61,7 +61,7 @@ def failed(findings: Findings) -> Markup:
         return NOTHING
     shown = found[:MOST_FAILURES]
     items = [_failure(failure) for failure in shown]
-    rest = left_out(len(shown), len(found), "failure", "metrics.csv has the others' reasons")
+    rest = left_out(len(shown), len(found), "failure", "metrics.csv has all reasons")
     return section("failures", "Failures", element("div", *items, class_="failures"), rest)
 
 
@@ -99,7 +99,7 @@ def skipped(findings: Findings) -> Markup:
         columns=(Column(title="File"), Column(title="Why")),
         rows=[_skipped(one) for one in shown],
     )
-    rest = left_out(len(shown), len(findings.skipped), "file", "the report's command names them all")
+    rest = left_out(len(shown), len(findings.skipped), "file", "findings.json has all")
     return section("skipped", "Skipped files", table(found), rest)
 
 

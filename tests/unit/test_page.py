@@ -26,6 +26,8 @@ MANY = many_cells(2_000)
 ALL = pytest.mark.parametrize(
     "found", [EXAMPLE, empty_findings(), hostile_findings()], ids=["example", "empty", "hostile"]
 )
+# What the report's folder holds besides.
+BESIDE = {"metrics.csv", "metrics.parquet", "findings.json"}
 
 
 @cache
@@ -62,7 +64,7 @@ def test_nothing_is_fetched_from_anywhere(found: Findings) -> None:
     places = [
         one.attributes.get(name, "") for one in page.elements for name in ("src", "href", "action", "data")
     ]
-    assert {place for place in places if place and place[0] != "#"} == {"metrics.csv", "metrics.parquet"}
+    assert {place for place in places if place and place[0] != "#"} == BESIDE
     assert page.named("link", "iframe", "object", "embed", "base", "form") == []
     style = page.named("style")[0].text
     assert "url(" not in style and "@import" not in style
@@ -136,7 +138,8 @@ def test_numbers_that_nobody_measured_here_say_so_wherever_they_stand(flag: str)
         assert {chip.shown for chip in chips} == {flag}
     rows = [row.shown for row in page.within("cell-table", "tr")[1:]]
     assert [flag in row for row in rows] == [row.startswith("amd") for row in rows]
-    assert flag in page.by_id("comparison-table").shown
+    assert f"nvidia → amd {flag}" in page.by_id("comparison-table").shown
+    assert "nvidia → amd both simulated" in example_page().by_id("comparison-table").shown
 
 
 def test_a_comparison_has_ratio_interval_runs_p_winner_and_its_own_differences() -> None:
