@@ -1,7 +1,8 @@
 """The parts of long runs as what a report says of them, and as one table of steps.
 
 A step counts where it survived, see ``survival``; all others are ``superseded``. Of each step rank 0's row
-speaks for all ranks. Parts are read once, a handful at a time.
+speaks for all ranks, and of those that only others could still write, another's. Parts are read once, a
+handful at a time.
 """
 
 from collections import defaultdict
@@ -16,7 +17,7 @@ from checkpointing.store import Store
 from reporting.findings import LongRun, Skipped
 from reporting.happenings import LAST_WORDS, Happening, happening, told
 from reporting.ledger import AttemptStory, Ledger, Span, coarser, ledger
-from reporting.parts import Rows, StepsFile, rows_in
+from reporting.parts import PartName, Rows, StepsFile, rows_in
 from reporting.run_parts import RunParts, all_runs, one_run, read_parts
 from reporting.thinning import Thinned
 
@@ -86,22 +87,31 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
 
 @dataclass(slots=True, kw_only=True)
 class _Steps:
-    """What an attempt's steps amount to. ``longest`` are a heap of step times, the shortest first."""
+    """What an attempt's steps amount to. ``longest`` are a heap of step times, the shortest first.
 
+    ``num_timed`` of those that survived are in rank 0's record, and so is their time in the ledger.
+    """
+
+    newest: int = 0
     num_surviving: int = 0
     num_superseded: int = 0
+    num_timed: int = 0
     surviving_s: float = 0.0
     superseded_s: float = 0.0
     waited_s: float = 0.0
     longest: list[float] = field(default_factory=list)
     usual: Thinned[float] = field(default_factory=lambda: Thinned(_MOST_POINTS))
 
-    def add(self, step_s: float, data_wait_s: float, *, survived: bool) -> None:
+    def count(self, step: int, *, survived: bool) -> None:
+        self.newest = max(self.newest, step)
+        self.num_surviving += survived
+        self.num_superseded += not survived
+
+    def time(self, step_s: float, data_wait_s: float, *, survived: bool) -> None:
         if not survived:
-            self.num_superseded += 1
             self.superseded_s += step_s
             return
-        self.num_surviving += 1
+        self.num_timed += 1
         self.surviving_s += step_s
         self.waited_s += data_wait_s
         self.usual.add(step_s)
@@ -120,32 +130,45 @@ class _AllSteps:
     losses: Thinned[tuple[int, float | None]] = field(default_factory=lambda: Thinned(_MOST_POINTS))
     val_losses: Thinned[tuple[int, float]] = field(default_factory=lambda: Thinned(_MOST_POINTS))
 
+    def add(self, own: _Steps, rows: Rows, counted_until: int | None, *, is_timed: bool) -> None:
+        """Those of ``rows`` that their attempt, ``own``, does not know yet."""
+        names = ("step", "step_s", "data_wait_s", "loss", "val_loss")
+        columns = [rows.column(name).to_pylist() for name in names]
+        for step, step_s, data_wait_s, loss, val_loss in zip(*columns, strict=True):
+            if step <= own.newest:
+                continue
+            survived = counted_until is None or step <= counted_until
+            own.count(step, survived=survived)
+            if is_timed:
+                own.time(step_s, data_wait_s, survived=survived)
+            if survived:
+                self.losses.add((step, loss))
+            if survived and val_loss is not None:
+                self.val_losses.add((step, val_loss))
+
 
 def _read_steps(store: Store, parts: RunParts, skipped: list[Skipped]) -> _AllSteps:
     found = _AllSteps()
-    names = parts.of("steps")
-    for name, part in read_parts(store, [name for name in names if name.rank == 0], skipped):
-        _add_steps(found, name.term, part.rows, parts.counted_until.get(name.term, 0))
+    for term, of_term in groupby(parts.of("steps"), key=lambda name: name.term):
+        names = list(of_term)
+        own, counted_until = found.by_term[term], parts.counted_until.get(term, 0)
+        for _, part in read_parts(store, [name for name in names if name.rank == 0], skipped):
+            found.add(own, part.rows, counted_until, is_timed=True)
+        for _, part in read_parts(store, _last_of_others(names), skipped):
+            found.add(own, part.rows, counted_until, is_timed=False)
     return found
 
 
-def _add_steps(found: _AllSteps, term: int, rows: Rows, counted_until: int | None) -> None:
-    names = ("step", "step_s", "data_wait_s", "loss", "val_loss")
-    columns = [rows.column(name).to_pylist() for name in names]
-    for step, step_s, data_wait_s, loss, val_loss in zip(*columns, strict=True):
-        survived = counted_until is None or step <= counted_until
-        found.by_term[term].add(step_s, data_wait_s, survived=survived)
-        if survived:
-            found.losses.add((step, loss))
-            if val_loss is not None:
-                found.val_losses.add((step, val_loss))
+def _last_of_others(names: Sequence[PartName]) -> list[PartName]:
+    """What ranks other than 0 wrote last: they may have lived a little longer, or flushed a little later."""
+    return list({name.rank: name for name in names if name.rank != 0}.values())
 
 
 def _tokens_per_sec(parts: RunParts, steps: _AllSteps) -> float | None:
     """Of the steps that survived, over the time of these steps and of waiting for their samples."""
     known = [(one, parts.attempts[term]) for term, one in steps.by_term.items() if term in parts.attempts]
     seconds = sum(one.surviving_s + one.waited_s for one, _ in known)
-    tokens = sum(one.num_surviving * attempt.tokens_per_step for one, attempt in known)
+    tokens = sum(one.num_timed * attempt.tokens_per_step for one, attempt in known)
     return tokens / seconds if seconds > 0 else None
 
 

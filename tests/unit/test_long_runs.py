@@ -111,6 +111,17 @@ def test_the_ledger_says_where_the_time_went() -> None:
     assert run.goodput_trace[-1] == (226, run.goodput)
 
 
+def test_steps_that_only_another_rank_could_still_write_count_too() -> None:
+    store = MemoryStore()
+    record(store, KILLED_TWICE)
+    rank_1 = [step_row(step, loss=0.5) for step in range(1, 13)]
+    leave(store, attempt(term=1), "steps", rank_1, rank=1)
+    run = only(store)
+    assert (run.num_steps, run.num_superseded) == (20, 4 + 4 + 2)
+    assert run.losses == tuple(1.0 / step for step in range(1, 21))
+    assert run.tokens_per_sec == pytest.approx(64 / STEP_S)
+
+
 def test_a_run_that_is_begun_afresh_supersedes_all_before_it() -> None:
     store = MemoryStore()
     record(store, [Life(at_s=0, start=0, end=5, last_word="end"), Life(at_s=50, start=0, end=3)])
