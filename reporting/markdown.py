@@ -33,6 +33,7 @@ from reporting.words import (
     gigabytes,
     middle,
     moment,
+    num_runs,
     number,
     percent,
     probability,
@@ -217,7 +218,7 @@ def _cell(cell: CellSummary) -> list[str]:
         plain(str(cell.subject)),
         plain(", ".join((cell.status, *flags))),
         _raw(estimate(speed)),
-        str(speed.num_runs if speed else 0),
+        str(num_runs(speed)),
         _raw(fraction(speed.cv if speed else None)),
         _raw(number(middle(cell.step_time_sec))),
         _raw(gigabytes(cell.peak_vram_gb)),
@@ -228,8 +229,8 @@ def _cell(cell: CellSummary) -> list[str]:
 
 def _patterns(found: Sequence[Pattern]) -> Iterator[str]:
     if found:
-        heads = ("group", "cell", "pattern", "tokens/s", "memory", "what it means")
-        yield _table(heads, "lllrrl", map(_pattern, found[:_MOST]))
+        heads = ("group", "cell", "pattern", "tokens/s [95 %]", "n", "memory", "what it means")
+        yield _table(heads, "lllrrrl", map(_pattern, found[:_MOST]))
         yield from _rest(min(_MOST, len(found)), len(found), "pattern")
 
 
@@ -239,7 +240,8 @@ def _pattern(found: Pattern) -> list[str]:
         f"{plain(cell.group, 40)}{_origin(cell.flags)}",
         plain(str(cell.subject)),
         found.name,
-        _raw(number(middle(cell.tokens_per_sec))),
+        _raw(estimate(cell.tokens_per_sec)),
+        str(num_runs(cell.tokens_per_sec)),
         _raw(gigabytes(cell.peak_vram_gb)),
         plain(found.advice, 400),
     ]

@@ -62,12 +62,13 @@ def _measured(cell: CellSummary) -> _Measured | None:
 
 
 def _fullest(settings: dict[object, list[_Measured]]) -> list[_Measured]:
-    """With as many strategies, the one on more devices tells more, then the faster one."""
+    """Of the most strategies the one on most devices, there one whose scaling is known, there the fastest."""
     return max(settings.values(), key=_fullness)
 
 
-def _fullness(found: Sequence[_Measured]) -> tuple[int, int, float]:
-    return len(found), found[0].cell.subject.world_size, max(one.speed for one in found)
+def _fullness(found: Sequence[_Measured]) -> tuple[int, int, int, float]:
+    num_scaled = sum(one.cell.scaling_efficiency_pct is not None for one in found)
+    return len(found), found[0].cell.subject.world_size, num_scaled, max(one.speed for one in found)
 
 
 def _of_setting(found: Sequence[_Measured]) -> list[Pattern]:

@@ -105,6 +105,10 @@ def middle(found: Estimate | None) -> float | None:
     return None if found is None else found.median
 
 
+def num_runs(found: Estimate | None) -> int:
+    return 0 if found is None else found.num_runs
+
+
 def estimate(found: Estimate | None, digits: int = 3) -> str:
     if found is None:
         return UNKNOWN

@@ -17,7 +17,7 @@ from reporting.page.pieces import (
     without_repetition,
 )
 from reporting.patterns import Pattern, patterns
-from reporting.words import estimate, gigabytes, is_known, middle, number, percent, short
+from reporting.words import estimate, gigabytes, is_known, middle, num_runs, number, percent, short
 
 _MOST_PER_GOAL = 12
 _MOST_PATTERNS = 60
@@ -103,7 +103,7 @@ def _pattern(found: Pattern) -> list[Cell]:
         Cell(short(subject.strategy, 60)),
         Cell(together((_group(cell), element("span", element("small", setting), class_="of")))),
         Cell(chip(found.name, _TONES.get(found.name, "calm"))),
-        numeric(number(speed), speed),
+        numeric(number(speed), speed, f"n {num_runs(cell.tokens_per_sec)}"),
         numeric(gigabytes(cell.peak_vram_gb), cell.peak_vram_gb),
         numeric(gigabytes(_free(cell)), _free(cell)),
         numeric(percent(cell.scaling_efficiency_pct), cell.scaling_efficiency_pct),
@@ -145,7 +145,6 @@ def _front(findings: Findings) -> Markup:
 
 def _on_front(cell: CellSummary) -> list[Cell]:
     found = cell.tokens_per_sec
-    num_runs = found.num_runs if found else 0
     return [
         Cell(_group(cell)),
         Cell(short(cell.subject.model, 60)),
@@ -154,7 +153,7 @@ def _on_front(cell: CellSummary) -> list[Cell]:
         numeric(str(cell.subject.seq_len), cell.subject.seq_len),
         Cell(_batch(cell)),
         numeric(estimate(found), middle(found)),
-        numeric(str(num_runs), num_runs),
+        numeric(str(num_runs(found)), num_runs(found)),
         numeric(gigabytes(cell.peak_vram_gb), cell.peak_vram_gb),
     ]
 

@@ -16,7 +16,7 @@ from reporting.page.pieces import (
     without_repetition,
 )
 from reporting.selection import cells_shown
-from reporting.words import fraction, interval, is_known, middle, number, percent, short
+from reporting.words import fraction, interval, is_known, middle, num_runs, number, percent, short
 
 MOST_CELLS = 500
 _MOST_FLAGS = 8
@@ -75,7 +75,7 @@ def _row(cell: CellSummary) -> list[Cell]:
         Cell(_status(cell)),
         _estimate(speed),
         _percent(speed.cv if speed else None),
-        numeric(str(speed.num_runs if speed else 0), speed.num_runs if speed else 0),
+        numeric(str(num_runs(speed)), num_runs(speed)),
         numeric(number(middle(step)), middle(step)),
         Cell(_memory(cell), cell.peak_vram_gb),
         numeric(percent(cell.scaling_efficiency_pct), cell.scaling_efficiency_pct),

@@ -1,5 +1,6 @@
 """The page in a real browser: silent, alone, sortable, readable in both schemes, as narrow as a phone."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from reporting.findings import Findings
 from reporting.page import index_html
 from tests.live.browser import Browser, Tab, find_chromium, open_page, running_chromium
 from tests.unit.example_findings import empty_findings, example_findings, hostile_findings
-from tests.unit.pages import many_cells
+from tests.unit.pages import many_cells, read
 
 PHONE, A4 = 390, 718
 PAGES = {"example": example_findings, "empty": empty_findings, "hostile": hostile_findings}
@@ -194,6 +195,17 @@ def test_typing_narrows_a_table_to_rows_with_all_words(browser: Browser, pages: 
     assert said == "7 of 70"
     assert len(shown) == 7
     assert all("amd" in text and "zero1" in text for text in shown)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_browser_reads_the_elements_that_are_written_and_repairs_nothing(
+    browser: Browser, pages: dict[str, Path], name: str
+) -> None:
+    source = pages[name].read_text(encoding="utf-8")
+    with open_page(browser, pages[name]) as tab:
+        parsed = f"new DOMParser().parseFromString({json.dumps(source)}, 'text/html')"
+        found = tab.evaluate(f"[...{parsed}.querySelectorAll('*')].map((one) => one.tagName.toLowerCase())")
+    assert found == [element.name for element in read(source).elements]
 
 
 def test_every_id_is_there_once_with_the_real_charts(browser: Browser, pages: dict[str, Path]) -> None:
