@@ -1,6 +1,7 @@
 """Strategy by micro-batch: how fast each square is, and where memory ran out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -18,57 +19,85 @@ _MOST_MICRO_BATCHES = 8
 _RAMP = ("#dce9f5", "#08508c")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """``span`` is from the slowest to the fastest rate of all groups, so that their shades compare."""
+
+    cells: Sequence[CellSummary]
+    groups: Sequence[str]
+    strategies: Sequence[str]
+    batches: Sequence[int]
+    span: tuple[float, float]
+
+
 def heat_map(view: View) -> list[Drawing]:
     """At the model, length and size with the most points; nothing where the micro-batch never changes."""
-    ordered = sorted(view.cells, key=lambda cell: -cell.subject.world_size)
-    place = best_key(
-        ordered, _table, kind=lambda cell: (cell.group, cell.subject.strategy, cell.subject.micro_batch)
-    )
-    cells = [cell for cell in ordered if _table(cell) == place]
-    groups, strategies = groups_of(cells), strategies_of(cells)
-    batches = sorted(richest((cell.subject.micro_batch for cell in cells), _MOST_MICRO_BATCHES))
-    measured = [found.median for cell in cells if (found := known(cell.tokens_per_sec_per_device))]
-    if len(batches) < 2 or not measured:
+    table = _table(view.cells)
+    if table is None:
         return []
-    left = 0.3 + 0.07 * max(len(wording.name_of(name, 12)) for name in strategies)
-    height, columns = 0.34 * len(strategies), (1.0,) * len(groups)
-    width = width_for(len(groups))
+    left = 0.3 + 0.07 * max(len(wording.name_of(name, 12)) for name in table.strategies)
+    height, columns = 0.34 * len(table.strategies), (1.0,) * len(table.groups)
+    width = width_for(len(columns))
     grid = Grid(widths=columns, width=width, left=left, gap=0.25, row_height=height, right=0.2)
     figure, (row,) = panels(grid)
-    for axes, group in zip(row, groups, strict=True):
-        own = _squares([cell for cell in cells if cell.group == group])
-        for (strategy, batch), cell in own.items():
-            if strategy in strategies and batch in batches:
-                _draw_square(
-                    axes,
-                    batches.index(batch),
-                    strategies.index(strategy),
-                    cell,
-                    (min(measured), max(measured)),
-                )
-        _frame(axes, batches, strategies)
+    for axes, group in zip(row, table.groups, strict=True):
+        _draw_group(axes, table, group)
         axes.tick_params(labelleft=axes is row[0])
         axes.set_title(view.titles[group])
-    first = cells[0].subject
-    devices = wording.counted(first.world_size, "device")
-    where = f"{wording.name_of(first.model)}, {first.seq_len:,} tokens, {devices}"
-    write_above(row[0], f"tokens/s per device; {where}, {wording.name_of(first.precision, 8)}")
+    write_above(row[0], f"tokens/s per device; {_place_in_words(table.cells[0])}")
+    num_out = sum(cell.status == "oom" for cell in table.cells)
     return [
         Drawing(
             name="heatmap_strategy_micro_batch",
             title="Throughput by strategy and micro-batch",
             caption="Tokens/s per device; darker is more. Crossed squares ran out of memory, dotted ones "
             "failed otherwise, empty ones were not tried."
-            + left_out(len(cells), len(view.cells), "where most micro-batches were tried"),
-            alt=f"Tokens per second and device for {wording.listed(strategies, 6)} at micro-batches "
-            f"{wording.listed(map(str, batches), 8)}; {sum(cell.status == 'oom' for cell in cells)} of "
-            f"{wording.counted(len(cells), 'cell')} ran out of memory.",
+            + left_out(len(table.cells), len(view.cells), "where most micro-batches were tried"),
+            alt=f"Tokens per second and device for {wording.listed(table.strategies, 6)} at micro-batches "
+            f"{wording.listed(map(str, table.batches), 8)}; {num_out:,} of "
+            f"{wording.counted(len(table.cells), 'cell')} ran out of memory.",
             figure=figure,
         )
     ]
 
 
-def _table(cell: CellSummary) -> tuple[str, int, int, str]:
+def _table(cells: Sequence[CellSummary]) -> _Table | None:
+    largest_first = sorted(cells, key=lambda cell: -cell.subject.world_size)
+    place = best_key(largest_first, _place, kind=_square)
+    chosen = [cell for cell in largest_first if _place(cell) == place]
+    batches = sorted(richest((cell.subject.micro_batch for cell in chosen), _MOST_MICRO_BATCHES))
+    rates = [found.median for cell in chosen if (found := known(cell.tokens_per_sec_per_device))]
+    if len(batches) < 2 or not rates:
+        return None
+    return _Table(
+        cells=chosen,
+        groups=groups_of(chosen),
+        strategies=strategies_of(chosen),
+        batches=batches,
+        span=(min(rates), max(rates)),
+    )
+
+
+def _square(cell: CellSummary) -> tuple[str, str, int]:
+    return cell.group, cell.subject.strategy, cell.subject.micro_batch
+
+
+def _draw_group(axes: Axes, table: _Table, group: str) -> None:
+    squares = _squares([cell for cell in table.cells if cell.group == group])
+    for (strategy, batch), cell in squares.items():
+        if strategy in table.strategies and batch in table.batches:
+            column, row = table.batches.index(batch), table.strategies.index(strategy)
+            _draw_square(axes, column, row, cell, table.span)
+    _frame(axes, table.batches, table.strategies)
+
+
+def _place_in_words(cell: CellSummary) -> str:
+    subject, devices = cell.subject, wording.counted(cell.subject.world_size, "device")
+    where = f"{wording.name_of(subject.model)}, {subject.seq_len:,} tokens, {devices}"
+    return f"{where}, {wording.name_of(subject.precision, 8)}"
+
+
+def _place(cell: CellSummary) -> tuple[str, int, int, str]:
     subject = cell.subject
     return subject.model, subject.seq_len, subject.world_size, subject.precision
 
