@@ -40,7 +40,7 @@ def conclude(
         comparisons=comparisons,
         advice=advice,
         pareto=pareto,
-        checks=check(cells),
+        checks=check(cells, runs),
         skipped=tuple(skipped),
         runs=tuple(runs),
     )

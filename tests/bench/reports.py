@@ -1,6 +1,6 @@
 """A report over many runs, and the table of very many steps: seconds and memory, all of it synthetic.
 
-``python -m tests.bench.reporting report|pandas|steps FOLDER`` is one of the measurements, in its process.
+``python -m tests.bench.reports report|pandas|steps FOLDER`` is one of the measurements, in its process.
 """
 
 import json
@@ -27,7 +27,7 @@ def main() -> bool:
 
 def _report(folder: Path) -> bool:
     make_store(folder, NUM_RUNS)
-    ours, pandas = (apart("tests.bench.reporting", what, folder) for what in ("report", "pandas"))
+    ours, pandas = (apart("tests.bench.reports", what, folder) for what in ("report", "pandas"))
     print(
         f"report over {NUM_RUNS:,} runs  {ours['s']:.1f} s, {ours['gb']:.2f} GB, pages and charts included "
         f"(bounds {BOUND_S:g} s, {BOUND_GB:g} GB); pandas only reads the files in {pandas['s']:.1f} s, "
@@ -40,7 +40,7 @@ def _steps(folder: Path) -> bool:
     found = []
     for num_steps in (FEWER_STEPS, NUM_STEPS):
         _make_steps(folder / str(num_steps), num_steps)
-        found.append(apart("tests.bench.reporting", "steps", folder / str(num_steps)))
+        found.append(apart("tests.bench.reports", "steps", folder / str(num_steps)))
     fewer, most = found
     growth = most["gb"] / fewer["gb"]
     print(
