@@ -26,7 +26,7 @@ _SEED = 20_260_101
 _OUTLIER_SHARE, _SPREAD = 0.05, 0.10
 _MOST_EXPONENT = 100.0
 # Above it a partial sort is faster than comparing neighbours.
-_MOST_COMPARED = 16
+_MOST_COMPARED = 40
 _NORMAL = 1.959964
 _STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
 
@@ -132,7 +132,8 @@ def ratio_interval(baseline: Sample, other: Sample) -> tuple[float, float]:
     low, high = _middle_95_percent(_drawn_medians(other, side=1) / _drawn_medians(baseline, side=0))
     has_few = min(len(baseline.values), len(other.values)) == FEWEST_RUNS
     widening = sqrt(FEWEST_RUNS / (FEWEST_RUNS - 1)) if has_few else 1.0
-    return float(ratio * low**widening), float(ratio * high**widening)
+    # More digits than these the draws don't carry, and they would depend on the processor.
+    return ratio * round(low**widening, 6), ratio * round(high**widening, 6)
 
 
 def _drawn_medians(sample: Sample, *, side: int) -> Numbers:
