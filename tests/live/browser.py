@@ -112,7 +112,7 @@ def running_chromium(program: str, profile: Path) -> Iterator[Browser]:
     pid = os.posix_spawn(
         program,
         [program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
-        os.environ,
+        {**os.environ, "TMPDIR": str(profile.parent)},
         setpgroup=0,
         file_actions=[
             (os.POSIX_SPAWN_DUP2, there_reads, 3),
