@@ -196,6 +196,35 @@ def test_a_step_far_beyond_the_usual_is_a_stall() -> None:
     assert only(store).phases == {"productive": 30.0, "stall": 50.0}
 
 
+def test_power_and_clock_are_traced_by_device_and_what_a_device_does_not_tell_is_not() -> None:
+    store = MemoryStore()
+    record(store, [Life(at_s=0, start=0, end=1)])
+    samples = [
+        ("gpu 0", NOON_S + 1, 90.0, 600.0, None, None, None),
+        ("gpu 0", NOON_S + 2, 95.0, 650.0, None, None, None),
+        ("gpu 1", NOON_S + 2, None, None, 1400.0, None, None),
+    ]
+    leave(store, attempt(), "samples", samples)
+    run = only(store)
+    assert run.power_watts == {"gpu 0": ((1.0, 600.0), (2.0, 650.0))}
+    assert run.clock_mhz == {"gpu 1": ((2.0, 1400.0),)}
+
+
+def test_a_year_of_spans_needs_no_years_memory_and_adds_up_all_the_same() -> None:
+    store = MemoryStore()
+    spans = [
+        (phase, NOON_S + 10 * number, NOON_S + 10 * number + 10, seconds)
+        for number in range(9_000)
+        for phase, seconds in (("productive", 7.0), ("data wait", 3.0))
+    ]
+    for number in range(3):
+        leave(store, attempt(), "phases", spans[number * 6_000 : number * 6_000 + 6_000], number=number + 1)
+    run = only(store)
+    assert run.phases == {"productive": 63_000.0, "data wait": 27_000.0}
+    assert run.wall_sec == 90_000
+    assert len(run.goodput_trace) <= 2_001
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
     """What is drawn of an attempt; times in seconds, ``noticed_s`` after its end."""

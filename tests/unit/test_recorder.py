@@ -18,15 +18,17 @@ DEADLINE_S = 10.0
 
 
 class AwayStore(MemoryStore):
-    """``is_away`` fails every write; the answers of ``num_lost`` writes that landed get lost."""
+    """``is_away`` fails all writes, ``num_failing`` so many; ``num_lost`` land, and their answers get lost."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_away = False
+        self.num_failing = 0
         self.num_lost = 0
 
     def create(self, name: str, data: Buffer) -> None:
-        if self.is_away:
+        if self.is_away or self.num_failing:
+            self.num_failing = max(0, self.num_failing - 1)
             raise Unavailable("store: it is away")
         super().create(name, data)
         if self.num_lost:
@@ -154,8 +156,21 @@ def test_a_store_that_was_away_gets_everything_once_it_is_back() -> None:
 def test_an_answer_that_got_lost_doubles_nothing() -> None:
     store = AwayStore()
     store.num_lost = 1
+    outbox = Outbox(store, 0)
+    are_sent = []
+    for number in (1, 2):
+        outbox.add("steps", attempt(), table_of("steps", attempt(), 0, [step_row(number)]))
+        are_sent.append(outbox.send(attempt()))
+    assert are_sent == [False, True]
+    assert [row["step"] for row in rows(store, "steps")] == [1, 2]
+
+
+def test_at_the_end_a_write_that_fails_is_tried_again() -> None:
+    store = AwayStore()
     with recording(store, rank=1) as recorder:
         recorder.step(a_step(1))
+        # One flush may be on its way as it ends, and the last one.
+        store.num_failing = 2
     assert [row["step"] for row in rows(store, "steps")] == [1]
 
 
@@ -246,6 +261,18 @@ def test_only_rank_0_keeps_the_ledger() -> None:
         recorder.step(a_step(1))
     assert rows(store, "phases") == []
     assert len(rows(store, "steps")) == 1
+
+
+def test_a_ledger_that_nobody_keeps_takes_no_room() -> None:
+    """Rank 0's has room for a hundred thousand changes between two flushes."""
+    nums_told = []
+    for rank in (0, 1):
+        store = MemoryStore()
+        with recording(store, rank=rank) as recorder:
+            for _ in range(100_010):
+                recorder.phase("productive")
+        nums_told.append(len(rows(store, "incidents")))
+    assert nums_told == [1, 0]
 
 
 @pytest.mark.parametrize("num_flushes", [1, 3, 4, 9, 20])
