@@ -16,6 +16,7 @@ from reporting.page.pieces import (
     section,
     table,
 )
+from reporting.selection import most_telling
 from reporting.words import count, duration, fraction, is_known, number, short
 
 MOST_RUNS = 10
@@ -81,7 +82,8 @@ def _tone(name: str) -> str:
 
 
 def _incidents(run: LongRun, index: int) -> Markup:
-    shown = run.incidents[:_MOST_INCIDENTS]
+    # Saves come by the hundred, and what went wrong must not be lost among them.
+    shown = most_telling(run.incidents, _MOST_INCIDENTS, lambda incident: incident[1] == "save")
     if not shown:
         return NOTHING
     found = Table(

@@ -176,6 +176,14 @@ def test_a_long_runs_time_is_told_apart() -> None:
         assert said.replace("\u202f", " ") in shown.replace("\u202f", " ")
 
 
+def test_failures_of_a_long_run_are_not_lost_among_its_saves() -> None:
+    saves = tuple((60.0 * number, "save", f"save {number}") for number in range(100))
+    run = replace(EXAMPLE.runs[0], incidents=(*saves, (7000.0, "failure", "node lost")))
+    rows = [row.shown for row in page_of(replace(EXAMPLE, runs=(run,))).within("incidents-0", "tr")[1:]]
+    assert len(rows) == 30
+    assert rows[-1].endswith("failure node lost")
+
+
 def test_nothing_measured_says_so_and_still_explains_itself() -> None:
     page = page_of(empty_findings())
     assert "There are no results" in page.by_id("answer").shown
