@@ -3,10 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, SupportsFloat
 
-KINDS = (
-    "start", "restore", "save", "skipped save", "failed save", "failure", "interruption", "warning",
-    "dropped records", "end",
-)  # fmt: skip
 Kind = Literal[
     "start", "restore", "save", "skipped save", "failed save", "failure", "interruption", "warning",
     "dropped records", "end",
@@ -50,7 +46,6 @@ class Step:
     loss: SupportsFloat | None
     grad_norm: SupportsFloat | None = None
     learning_rate: float | None = None
-    memory_bytes: int | None = None
     val_loss: float | None = None
 
 

@@ -39,7 +39,12 @@ _STEPS = _columns(
     ("epoch", "int", "", "the training epoch in which the step ended, counted from 1"),
     ("ended_s", "float", "s since 1970", "when the step was over"),
     ("step_s", "float", "s", "the host's time for the step itself: no waiting for data, saving, evaluating"),
-    ("data_wait_s", "float", "s", "how long the step waited for its samples"),
+    (
+        "data_wait_s",
+        "float",
+        "s",
+        "the host's time for making its samples; a device may have been busy meanwhile",
+    ),
     ("tokens", "int", "tokens", "what this rank trained on in the step; all ranks' is the sum"),
     ("loss", "float", "nats/token", "this rank's own mean; null where it was not finite"),
     ("grad_norm", "float", "", "of all ranks' gradients before clipping; rank 0 records it"),
@@ -68,7 +73,7 @@ _INCIDENTS = _columns(
         "kind",
         "text",
         "",
-        "one of ``attempts.KINDS``",
+        "start, restore, save, failed or skipped save, failure, interruption, warning, dropped records, end",
     ),
     ("happened_s", "float", "s since 1970", "when it was over"),
     ("step", "int", "steps", "steps done by then"),
@@ -81,7 +86,12 @@ _INCIDENTS = _columns(
 )
 
 _PHASES = _columns(
-    ("phase", "text", "", "a part of the goodput ledger, see ``ledger.PHASES``"),
+    (
+        "phase",
+        "text",
+        "",
+        "what the time went into: productive, data wait, eval, save, restore, start, stall, idle",
+    ),
     ("started_s", "float", "s since 1970", "when the span of time began"),
     ("ended_s", "float", "s since 1970", "when it ended"),
     ("seconds", "float", "s", "of the phase within the span; a span's phases add up to its length"),

@@ -94,7 +94,7 @@ class Recorder:
         seconds = (spent.get("productive", 0.0), spent.get("data wait", 0.0))
         row = (
             done.step, done.position, done.epoch, self._current[1], *seconds, done.tokens, done.loss,
-            done.grad_norm, done.learning_rate, done.memory_bytes or self._memory_bytes, done.val_loss,
+            done.grad_norm, done.learning_rate, self._memory_bytes, done.val_loss,
         )  # fmt: skip
         self._append(self._steps, row)
 

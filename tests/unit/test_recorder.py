@@ -18,7 +18,7 @@ DEADLINE_S = 10.0
 
 
 class AwayStore(MemoryStore):
-    """``is_away`` fails all writes, ``num_failing`` so many; ``num_lost`` land, and their answers get lost."""
+    """``is_away`` fails all writes, ``num_failing`` so many; ``num_lost`` land, but their answers don't."""
 
     def __init__(self) -> None:
         super().__init__()
