@@ -1,5 +1,6 @@
 """``longhaul compare``: what is read, what is said, and with which exit code it ends."""
 
+import gc
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -196,6 +197,13 @@ def test_an_unreadable_file_is_named_and_left_out(capsys: pytest.CaptureFixture[
     printed = capsys.readouterr()
     assert f"{broken.relative_to('new')}: not JSON" in printed.err
     assert "5/4" in printed.out
+
+
+@pytest.mark.parametrize("baseline", ["old", "nowhere"])
+def test_the_garbage_collector_works_again_afterwards(baseline: str) -> None:
+    measure("old", SLOW_MS)
+    assert compare(baseline, "old") == (0 if baseline == "old" else 2)
+    assert gc.isenabled()
 
 
 def test_json_has_every_comparison_and_nothing_else_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
