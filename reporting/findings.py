@@ -19,7 +19,7 @@ Level = Literal["ok", "warning", "failed", "unknown"]
 class Estimate:
     """The median over runs, between which bounds it lies with 95 % confidence, and CV over the runs.
 
-    ``low``, ``high`` and ``cv`` are None for a single run.
+    ``low`` and ``high`` are None for fewer than three runs, ``cv`` for one.
     """
 
     median: float
