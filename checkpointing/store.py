@@ -13,13 +13,14 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from errno import EDQUOT, ENOSPC, EROFS
 from io import FileIO
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from checkpointing.uploads import Upload
 
-_SEGMENT = re.compile(r"(?!\.)[A-Za-z0-9._+=@-]{1,200}")
+_SEGMENT = r"(?!\.)[A-Za-z0-9._+=@-]{1,200}"
+_NAME = re.compile(f"{_SEGMENT}(?:/{_SEGMENT})*")
 # What a file system says where no object of that name is: a folder is none, nor has an object any below it.
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (ENOSPC, EDQUOT)
@@ -108,7 +109,7 @@ def open_store(url: str, *, base: Path | None = None) -> Store:
 
 def is_name(name: str) -> bool:
     """Whether it stays inside the store and is plain on every platform."""
-    return all(map(_SEGMENT.fullmatch, name.split("/")))
+    return _NAME.fullmatch(name) is not None
 
 
 def check_name(name: str) -> str:
@@ -175,8 +176,9 @@ class LocalStore:
         folder = self._path(prefix)
         with self._as_store_errors(prefix):
             for directory, _, files in os.walk(folder, onerror=_raise_unless_gone):
-                relative = Path(directory).relative_to(self.root)
-                names = (str(PurePosixPath(relative / file)) for file in files)
+                # By hand, as a path object for each folder costs as much as looking into it.
+                within = prefix + directory[len(str(folder)) :]
+                names = (f"{within}/{file}" for file in files)
                 # What else lies there, half written or copied by hand, is no object.
                 yield from (name for name in names if name > after and is_name(name))
 
