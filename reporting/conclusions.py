@@ -66,10 +66,10 @@ def _of_groups(cells: Sequence[CellSummary], comparisons: Sequence[Comparison]) 
     pairs = sorted(comparisons, key=_pair)
     for (baseline, other), found in groupby(pairs, key=_pair):
         yield _of_pair(baseline, other, list(found))
+    yield from _fastest(cells)
     if not comparisons:
         of_what = f"The only group is {groups[0]}" if len(groups) == 1 else "No two groups ran the same cell"
         yield f"{of_what}: there is nothing to compare."
-    yield from _fastest(cells)
     if simulated := sorted({cell.group for cell in cells if "simulated" in cell.flags}):
         yield f"Groups on simulated devices, whose figures say nothing of real ones: {', '.join(simulated)}."
 
