@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
+from reporting.long_runs import long_runs
 from tests.conftest import strict_json
 from tests.live.attempts import digests_of, newest_manifest
 from tests.live.commands import DEADLINE_S, run, running, write_spec
@@ -74,6 +76,17 @@ def test_a_run_whose_worker_and_driver_were_killed_is_the_run_that_was_left_alon
     again = run(command)
     assert again.returncode == 0
     assert "nothing to do" in again.stdout
+    killed_worker, killed_driver = failures_of(store)
+    assert re.fullmatch(r"attempt 1, rank \d: its worker process has died", killed_worker)
+    assert killed_driver.startswith("attempt 2")
+
+
+def failures_of(store: Path) -> list[str]:
+    (found,), skipped = long_runs(LocalStore(store))
+    assert skipped == ()
+    # Of what was killed no more is missing than was not flushed yet.
+    assert sum(found.phases.values()) == pytest.approx(found.wall_sec, rel=0.005)
+    return [text for _, kind, text in found.incidents if kind == "failure"]
 
 
 def test_a_submitted_run_leaves_its_checkpoints_and_status_tells_of_it(tmp_path: Path) -> None:
