@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from checkpointing.store import LocalStore, Store, StoreError, Unavailable, open_store
 from jobs.places import store_base
 from reporting.conclusions import conclude
-from reporting.findings import Chart, Findings, as_plain
+from reporting.findings import Chart, Findings, Skipped, as_plain
 from reporting.gathering import Gathered, gather
 from reporting.long_runs import long_runs, write_steps
 from reporting.publishing import Pulled, PullError, publish, pull, reports_of
@@ -55,10 +55,11 @@ def _report(args: argparse.Namespace) -> None:
     gathered = gather(store, sweeps=args.sweep)
     runs, unread = ((), ()) if args.sweep else long_runs(store)
     name = args.name or _name(gathered, [run.name for run in runs])
-    findings = conclude(name, store.url, gathered.rows, runs=runs, skipped=(*gathered.skipped, *unread))
-    if not (findings.rows or findings.runs):
-        raise NothingToReport(_nothing(store, args.sweep, findings))
-    with _steps(store, is_wanted=bool(runs)) as steps:
+    with _steps(store, is_wanted=bool(runs)) as (steps, unread_steps):
+        skipped = dict.fromkeys((*gathered.skipped, *unread, *unread_steps))
+        findings = conclude(name, store.url, gathered.rows, runs=runs, skipped=tuple(skipped))
+        if not (findings.rows or findings.runs):
+            raise NothingToReport(_nothing(store, args.sweep, findings))
         publish(store, name, {**_files(findings), **steps})
     place = f"{store.url}/reports/{name}"
     copied = pull(store, name, args.pull) if args.pull else None
@@ -126,18 +127,18 @@ def _pages(findings: Findings, charts: Sequence[Chart]) -> dict[str, bytes]:
 
 
 @contextmanager
-def _steps(store: Store, *, is_wanted: bool) -> Iterator[dict[str, memoryview]]:
+def _steps(store: Store, *, is_wanted: bool) -> Iterator[tuple[dict[str, memoryview], tuple[Skipped, ...]]]:
     """All steps of all runs may be larger than memory: they go through a file."""
     if not is_wanted:
-        yield {}
+        yield {}, ()
         return
     with TemporaryDirectory(prefix="longhaul-") as folder:
         path = Path(folder) / "steps.parquet"
-        write_steps(store, path)
+        _, skipped = write_steps(store, path)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             data = memoryview(mapped)
             try:
-                yield {"steps.parquet": data}
+                yield {"steps.parquet": data}, skipped
             finally:
                 data.release()
 

@@ -43,7 +43,7 @@ class Record:
     def begin(self) -> None:
         if self._is_rank_0:
             size = self._task.recipe.world_size
-            self._recorder.incident(Incident(kind="start", text=f"attempt {self._task.term}, {size} ranks"))
+            self._recorder.incident(Incident(kind="start", text=f"{size} ranks"))
 
     def restoring(self) -> None:
         self.phase("restore")
