@@ -9,18 +9,19 @@ import mmap
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from checkpointing.store import LocalStore, Store, StoreError, Unavailable, open_store
+from checkpointing.store import LocalStore, Missing, Store, StoreError, Unavailable, is_name, open_store
 from jobs.places import store_base
 from reporting.conclusions import conclude
 from reporting.findings import Chart, Findings, Skipped, as_plain
 from reporting.gathering import Gathered, gather
 from reporting.long_runs import long_runs, write_steps
 from reporting.publishing import Pulled, PullError, publish, pull, reports_of
+from reporting.rows import Row
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _MOST_CHECKS = 10
@@ -60,7 +61,7 @@ def _report(args: argparse.Namespace) -> None:
         findings = conclude(name, store.url, gathered.rows, runs=runs, skipped=tuple(skipped))
         if not (findings.rows or findings.runs):
             raise NothingToReport(_nothing(store, args.sweep, findings))
-        publish(store, name, {**_files(findings), **steps})
+        publish(store, name, {**_files(findings), **_specs(store, findings.rows), **steps})
     place = f"{store.url}/reports/{name}"
     copied = pull(store, name, args.pull) if args.pull else None
     print(_as_json(findings, place) if args.json else _as_text(findings, place))
@@ -114,6 +115,18 @@ def _files(findings: Findings) -> dict[str, bytes | memoryview]:
         **_pages(findings, charts),
     }
     return {**files, **{f"plots/{chart.name}.png": chart.png for chart in charts}}
+
+
+def _specs(store: Store, rows: Sequence[Row]) -> dict[str, bytes]:
+    """What was asked for, sweep by sweep, to be asked for again: JSON, and therefore YAML."""
+    found: dict[str, bytes] = {}
+    for sweep in sorted({row.sweep for row in rows if row.sweep and not row.imported}):
+        # A sweep's name in a result that others wrote need not be one.
+        with suppress(Missing, ValueError, KeyError, TypeError):
+            if is_name(sweep):
+                told = json.loads(store.get(f"sweeps/{sweep}/sweep.json"))
+                found[f"specs/{sweep}.yaml"] = json.dumps(told["spec"], indent=1).encode() + b"\n"
+    return found
 
 
 def _pages(findings: Findings, charts: Sequence[Chart]) -> dict[str, bytes]:

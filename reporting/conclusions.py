@@ -14,7 +14,6 @@ from reporting.rows import Row
 
 THRESHOLD = 0.02
 _DECIDED: tuple[Verdict, ...] = ("faster", "slower", "equivalent")
-_UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "too few repeats")
 
 
 def conclude(
@@ -81,9 +80,10 @@ def _pair(comparison: Comparison) -> tuple[str, str]:
 def _of_pair(baseline: str, other: str, found: Sequence[Comparison]) -> str:
     verdicts = Counter(comparison.verdict for comparison in found)
     told = [f"{verdict} in {verdicts[verdict]}" for verdict in _DECIDED if verdicts[verdict]]
-    if undecided := sum(verdicts[verdict] for verdict in _UNDECIDED):
-        why = f", {verdicts['too few repeats']} of them for too few repeats"
-        told.append(f"undecided in {undecided}{why if verdicts['too few repeats'] else ''}")
+    if verdicts["inconclusive"]:
+        told.append(f"undecided in {verdicts['inconclusive']}")
+    if verdicts["too few repeats"]:
+        told.append(f"too few repeats in {verdicts['too few repeats']}")
     sentence = f"{other} against {baseline}, {_count(len(found), 'cell')}: {', '.join(told)}"
     ratios = [comparison.ratio for comparison in found if comparison.ratio is not None]
     if not ratios:
@@ -94,7 +94,7 @@ def _of_pair(baseline: str, other: str, found: Sequence[Comparison]) -> str:
 
 def _fastest(cells: Sequence[CellSummary]) -> Iterator[str]:
     """One sentence per model: per device, as more devices always do more."""
-    for model in sorted({cell.subject.model for cell in cells}):
+    for model in sorted({cell.subject.model for cell in cells if "imported" not in cell.flags}):
         known = [(cell.tokens_per_sec_per_device, cell) for cell in cells if cell.subject.model == model]
         measured = [(found.median, cell) for found, cell in known if found]
         if measured:

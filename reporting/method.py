@@ -115,16 +115,14 @@ def sources_differ(rows: tuple[Row, ...]) -> bool:
 
 def _commands(findings: Findings) -> Iterator[Command]:
     store = quote(findings.store)
-    yield Command("Fetch what this report was made from", f"longhaul pull {store} copy")
+    place = quote(f"{findings.store}/reports/{findings.name}")
+    yield Command("Fetch this report, with the specifications of its sweeps", f"longhaul pull {place} copy")
     yield Command("Make it again; the same results give the same bytes", f"longhaul report --store {store}")
     for commit in sorted({row.commit for row in findings.rows if row.commit})[:_MOST_SWEEPS]:
         yield Command("Get the code that was measured", f"git checkout {quote(commit)}")
     sweeps = sorted({row.sweep for row in findings.rows if row.sweep and not row.imported})[:_MOST_SWEEPS]
     for sweep in sweeps:
-        spec = quote(f"copy/sweeps/{sweep}/sweep.json")
-        yield Command(
-            f"Measure {sweep} again, from the specification that lies beside its results",
-            f"jq .spec {spec} > spec.yaml && longhaul sweep spec.yaml --store again",
-        )
+        spec = quote(f"copy/specs/{sweep}.yaml")
+        yield Command(f"Measure {sweep} again", f"longhaul sweep {spec} --store again")
     if sweeps:
         yield Command("Hold the new results against these", f"longhaul compare {store} again")

@@ -9,9 +9,12 @@ from cluster.inventory import Inventory, Node, Vendor, WorkerGroup
 from jobs.grid import Cell, Run, expand
 from jobs.plan import Plan, plan_all
 from jobs.record import Attempt, record_of
+from jobs.results import Results
 from jobs.spec import SweepSpec
 from jobs.training.measurement import Environment, Failure, Measurement, RankSummary
+from reporting.importers.stored import file_of
 from reporting.records import RunRecord
+from reporting.rows import Row
 
 GB = 10**9
 
@@ -133,3 +136,29 @@ def put_results(store: Store, *, strategies: Sequence[str] = ("ddp", "fsdp"), re
             is_last = index == len(strategies) - 1
             outcome = CRASH if is_last else measurement(run.run_id, step_s=0.1 + 0.001 * repeat)
             store.put(f"sweeps/trial/runs/{run.name}/result.json", record(spec, run, outcome).to_json())
+
+
+def put_fixed_results(store: Store) -> None:
+    """Two groups, of which ``new`` is faster and ran out of memory in one cell; an import; a broken file."""
+    spec = sweep(axes={"strategy": ["ddp", "zero2"], "world_size": [1, 2]}, groups=["old", "new"], repeats=5)
+    groups = (group("old"), group("new"))
+    for cell in expand(spec, ["old", "new"]):
+        for repeat in range(1, spec.repeats + 1):
+            run = Run(cell=cell, repeat=repeat, order=repeat)
+            row = record(spec, run, _fixed_outcome(run), *groups).to_dict()
+            if row["environment"]:
+                row["environment"] |= {"commit": "0123456789ab", "source_digest": "ba9876543210"}
+            store.put(f"sweeps/trial/runs/{run.name}/result.json", json.dumps(row).encode())
+    Results(store, spec.name).describe(spec, [])
+    imported = Row(source="old.csv", strategy="ddp", world_size=2, tokens_per_sec=8369.5, imported=True)
+    store.put(*file_of([imported], "old"))
+    store.put("sweeps/trial/runs/broken/result.json", b"{")
+
+
+def _fixed_outcome(run: Run) -> Measurement | Failure:
+    recipe = run.cell.recipe
+    if (run.cell.group, recipe.strategy, recipe.world_size) == ("new", "zero2", 2):
+        return Failure(status="oom", reason="RuntimeError: out of memory", phase="window", ranks=(0, 1))
+    step_s = 0.1 * (0.9 if run.cell.group == "new" else 1.0) * (1 + 0.002 * run.repeat)
+    times = tuple(step_s * (1 + 0.001 * (index % 7)) for index in range(10))
+    return measurement(run.run_id, num_ranks=recipe.world_size, step_times_s=times, window_s=sum(times))

@@ -214,11 +214,11 @@ def test_runs_of_a_cell_that_failed_alike_are_one_failure() -> None:
 
 def test_commands_name_the_store_the_commit_and_the_sweep_as_a_shell_needs_them() -> None:
     rows = (row("a", sweep="my sweep", commit="c0ffee"), row("b", sweep="old", imported=True))
-    lines = [command.line for command in how_to_repeat(findings(store="s3://a b/c", rows=rows))]
-    assert lines == [
-        "longhaul pull 's3://a b/c' copy",
+    told = how_to_repeat(findings(store="s3://a b/c", name="all", rows=rows))
+    assert [command.line for command in told] == [
+        "longhaul pull 's3://a b/c/reports/all' copy",
         "longhaul report --store 's3://a b/c'",
         "git checkout c0ffee",
-        "jq .spec 'copy/sweeps/my sweep/sweep.json' > spec.yaml && longhaul sweep spec.yaml --store again",
+        "longhaul sweep 'copy/specs/my sweep.yaml' --store again",
         "longhaul compare 's3://a b/c' again",
     ]
