@@ -215,6 +215,8 @@ def test_every_strategy_goes_on_from_every_other(on_two: list[Endings]) -> None:
     print(f"\n{len(PAIRS)} of 25 pairs")
 
 
+# Whole runs cross world sizes in `test_long_run`.
+@pytest.mark.soak
 @pytest.mark.parametrize(("source", "target"), MOVES)
 def test_a_training_goes_on_at_another_world_size(moved: list[Endings], source: int, target: int) -> None:
     found: Endings = {key: ending for endings in moved for key, ending in endings.items()}
@@ -230,6 +232,7 @@ def assert_close(resumed: Ending, undisturbed: Ending) -> None:
     assert resumed.losses == pytest.approx(undisturbed.losses, rel=0, abs=1e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("world_size", (1, 2, 4))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_pieces_of_all_ranks_are_every_tensor_once(

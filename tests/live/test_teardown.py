@@ -98,7 +98,15 @@ def test_after_every_other_strategy_ddp_trains_to_the_bit_as_in_a_fresh_process(
     assert day.last == day.first
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero2", "zero3"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ddp",
+        pytest.param("fsdp", marks=pytest.mark.soak),
+        pytest.param("zero2", marks=pytest.mark.soak),
+        "zero3",
+    ],
+)
 def test_ten_engines_in_one_process_take_no_more_than_two(strategy: Strategy, tmp_path: Path) -> None:
     recipe = recipe_for(strategy, world_size=2)
     # 4.9 million parameters: even in slices an engine holds 39 MB of state.
