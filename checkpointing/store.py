@@ -158,7 +158,8 @@ class LocalStore:
         path = self._path(name)
         with self._as_store_errors(name):
             try:
-                return path.read_bytes()
+                with FileIO(path) as file:
+                    return file.readall()
             except _NO_OBJECT as error:
                 raise Missing(f"store: {name} does not exist") from error
 

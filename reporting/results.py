@@ -15,7 +15,7 @@ from reporting.records import (
     RecordError,
     RunRecord,
 )
-from reporting.rows import NAMES, Row, row_from
+from reporting.rows import NAMES, Row, kind_of, row_from
 
 # Section of a result: its keys and the columns that they go into.
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
@@ -34,6 +34,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "gpu_info": {"name": "device_name", "count": "device_count", "driver": "driver"},
     "environment": {field.name: field.name for field in fields(EnvironmentRecord)},
 }
+_TUPLES = [name for name in NAMES if kind_of(name) is tuple]
 _PLAIN = sorted({*NAMES} & {field.name for field in fields(RunRecord)})
 
 
@@ -64,20 +65,21 @@ def _parsed(data: bytes) -> Any:
 
 
 def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
-    values = {name: _frozen(found.get(name)) for name in _PLAIN}
+    values = {name: found.get(name) for name in _PLAIN}
     for section, columns in _SECTIONS.items():
         if (inner := found.get(section)) is not None:
             for name, column in columns.items():
-                values[column] = _frozen(inner.get(name))
+                values[column] = inner.get(name)
     if (ranks := found.get("per_rank")) is not None:
-        values["nodes"] = tuple(dict.fromkeys(ranks["node"]))
+        values["nodes"] = [*dict.fromkeys(ranks["node"])]
         values["rank_total_sec_max"] = max(ranks["total_sec"], default=None)
         values["rank_total_sec_min"] = min(ranks["total_sec"], default=None)
+    for name in _TUPLES:
+        values[name] = _frozen(values.get(name))
     return values
 
 
 def _frozen(value: Any) -> Any:
-    kind = type(value)
-    if kind is list:
+    if isinstance(value, list):
         return tuple(value)
-    return tuple(sorted(value.items())) if kind is dict else value
+    return tuple(sorted(value.items())) if isinstance(value, dict) else value

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import erfc, exp, pi, sqrt
+from math import erfc, exp, log, pi, sqrt
 from statistics import median
 
 import numpy as np
@@ -132,30 +132,29 @@ def ratio_interval(baseline: Sample, other: Sample) -> tuple[float, float]:
     a side has 4, it is widened (on the logarithm) by sqrt(4 / 3), to 95 %. Widening it for 5 costs power.
     """
     ratio = median(other.values) / median(baseline.values)
-    low, high = _middle_95_percent(_drawn_medians(other, side=1) / _drawn_medians(baseline, side=0))
+    low, high = _middle_95_percent(_drawn_medians(other, side=1) - _drawn_medians(baseline, side=0))
     has_few = min(len(baseline.values), len(other.values)) == FEWEST_RUNS
     widening = sqrt(FEWEST_RUNS / (FEWEST_RUNS - 1)) if has_few else 1.0
     # More digits than these the draws don't carry, and they would depend on the processor.
-    return ratio * round(low**widening, 6), ratio * round(high**widening, 6)
+    return ratio * round(exp(low * widening), 6), ratio * round(exp(high * widening), 6)
 
 
 def _drawn_medians(sample: Sample, *, side: int) -> Numbers:
-    """The medians of ``NUM_DRAWS`` resamples of the runs, over the median of the runs themselves.
+    """The logarithms of the medians of ``NUM_DRAWS`` resamples of the runs, over the runs' own median.
 
     Resampling a run's n step times gives a mean that is off by the standard error of that mean, normally
-    distributed for all but a few steps: so one normal number stands for drawing n steps again. It scales the
-    value as a power of e, which keeps it positive. Both sides have draws of their own, which all cells of as
-    many runs share.
+    distributed for all but a few steps: so one normal number, added to the logarithm, stands for drawing n
+    steps again. Both sides have draws of their own, which all cells of as many runs share.
     """
     picks, noise = _draws(len(sample.values), side)
     # In order of size, so that it does not matter in which order runs were read.
     runs = sorted(zip(sample.values, sample.step_errors, strict=True))
     middle = median(sample.values)
-    values = np.array([value / middle for value, _ in runs], dtype=np.float32)
+    values = np.array([log(value / middle) for value, _ in runs], dtype=np.float32)
     resampled = values.take(picks)
     if any(sample.step_errors):
         errors = np.array([error for _, error in runs], dtype=np.float32)
-        resampled *= np.exp(errors.take(picks) * noise)
+        resampled += errors.take(picks) * noise
     return _medians(resampled)
 
 

@@ -73,7 +73,7 @@ def test_a_row_says_what_the_sections_of_the_result_say() -> None:
         (result(schema_version=99), "schema_version 99, expected 1"),
         (b'{"schema_version": 1, "hello": "world"}', "not a run's result"),
         (result(tokens_per_sec="fast"), "tokens_per_sec is 'fast', expected float"),
-        (result(world_size=[2]), "world_size is (2,), expected int"),
+        (result(world_size=[2]), "world_size is [2], expected int"),
         (result(status=None), "without a status"),
         (result(simulated=1), "simulated is 1, expected bool"),
         (result(raw_step_times=[0.1, "x"]), "raw_step_times is (0.1, 'x'), expected tuple"),
