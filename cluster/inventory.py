@@ -33,7 +33,7 @@ class ClusterError(Exception):
 class Node:
     """One machine. The numbers are totals, not what is free right now; unknown memory is None.
 
-    A node that was away has a new ``node_id``; its ``host``, where that is known, is still the same.
+    A node that was away has a new ``node_id``; its ``name``, where that is known, is still the same.
     """
 
     node_id: str
@@ -41,7 +41,7 @@ class Node:
     num_cpus: int
     memory_bytes: int | None = None
     device: str | None = None
-    host: str | None = None
+    name: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
     is_draining: bool = False
 
@@ -90,7 +90,7 @@ class Request:
 def excluding(inventory: Inventory, names: Collection[str]) -> Inventory:
     """The inventory whose groups leave out the nodes that ``names`` name, and remember them.
 
-    A name is a node's id, its host, or the beginning of its id as results have it. A name that no node has
+    A name is a node's id, its name, or the beginning of its id as results have it. A name that no node has
     changes nothing: the node may be away. See ``unknown_nodes``.
     """
     return replace(inventory, groups=tuple(_excluding(group, names) for group in inventory.groups))
@@ -109,4 +109,4 @@ def _excluding(group: WorkerGroup, names: Collection[str]) -> WorkerGroup:
 
 
 def _is_named(node: Node, name: str) -> bool:
-    return name in (node.node_id, node.host) or name == node.node_id[:NODE_NAME_CHARS]
+    return name in (node.node_id, node.name) or name == node.node_id[:NODE_NAME_CHARS]

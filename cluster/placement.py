@@ -101,12 +101,13 @@ class _Lane:
 
     def __init__(self, group: WorkerGroup, in_use: Mapping[str, int]) -> None:
         self._group = group
+        self._num_devices = group.num_devices
         self._empty = _Room(group.nodes)
         self._room = _Room(group.nodes, in_use)
         self._wave = 0
 
     def add(self, request: Request) -> Scheduled | Refused:
-        if request.num_workers > self._group.num_devices:
+        if request.num_workers > self._num_devices:
             return _too_small(request, self._group)
         shares = self._room.take(request)
         if shares is None:

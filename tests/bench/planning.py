@@ -13,7 +13,7 @@ from statistics import median
 from typing import get_args
 
 from cluster.inventory import Inventory, Mode, Node, Request, Vendor, WorkerGroup
-from cluster.placement import place, schedule
+from cluster.placement import Placed, Scheduled, Share, place, schedule
 
 NUM_REQUESTS, NODES_PER_GROUP, DEVICES_PER_NODE, REPEATS = 10_000, 500, 8, 5
 BOUND_S = 2.0
@@ -58,8 +58,7 @@ def _requests() -> list[Request]:
     ]
 
 
-def _scan(requests: Sequence[Request], inventory: Inventory) -> list[tuple[int, dict[str, int]]]:
-    """Each request's wave and what it takes of which node."""
+def _scan(requests: Sequence[Request], inventory: Inventory) -> list[Scheduled]:
     groups = {group.name: group for group in inventory.groups}
     waves = {name: (0, _free(group)) for name, group in groups.items()}
     plans = []
@@ -72,8 +71,13 @@ def _scan(requests: Sequence[Request], inventory: Inventory) -> list[tuple[int, 
             taken = _first_fit(request.num_workers, free) or {}
         for node_id, num in taken.items():
             free[node_id] -= num
-        plans.append((wave, taken))
+        plans.append(Scheduled(wave=wave, placed=_placed(request.group, taken)))
     return plans
+
+
+def _placed(group: str, taken: dict[str, int]) -> Placed:
+    shares = tuple(Share(node_id=node_id, num_workers=num) for node_id, num in taken.items())
+    return Placed(group=group, shares=shares)
 
 
 def _free(group: WorkerGroup) -> dict[str, int]:

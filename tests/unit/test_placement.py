@@ -105,9 +105,9 @@ def test_an_excluded_node_is_left_out_and_named_in_the_reason() -> None:
     )
 
 
-def test_a_node_is_excluded_by_its_id_its_host_or_its_name_in_results() -> None:
+def test_a_node_is_excluded_by_its_id_its_name_or_its_name_in_results() -> None:
     nodes = tuple(
-        Node(node_id=f"{index}{'0' * 55}", num_devices=1, num_cpus=1, host=f"host-{index}") for index in "123"
+        Node(node_id=f"{index}{'0' * 55}", num_devices=1, num_cpus=1, name=f"host-{index}") for index in "123"
     )
     there = inventory(WorkerGroup(name="a", vendor="cpu", nodes=nodes))
     names = [nodes[0].node_id, "host-1", "200000000000", "30", "elsewhere"]
