@@ -14,4 +14,7 @@ and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on fr
 
 What came of it: ``report`` (the entry), ``reports`` (the story, and copies), with its ``report_arguments``.
 ``importing`` (older results beside ours). ``comparing`` (B against a baseline), told by ``verdicts``.
+
+The cluster: ``clusters`` (what is there, and a mixed one on this machine for a command), with its
+``cluster_arguments`` and ``cluster_tables``.
 """

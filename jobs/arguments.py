@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 
 from jobs.checkpoints.arguments import add_checkpoints_arguments
+from jobs.cluster_arguments import add_cluster_arguments
+from jobs.doctor.arguments import add_doctor_arguments
 from jobs.report_arguments import (
     add_compare_arguments,
     add_import_arguments,
@@ -131,4 +133,6 @@ def longhaul_parser() -> argparse.ArgumentParser:
     add_compare_arguments(commands.add_parser("compare", help="whether results are slower than a baseline"))
     add_import_arguments(commands.add_parser("import", help="read older results into the same table"))
     add_checkpoints_arguments(commands.add_parser("checkpoints", help="see, check and take out checkpoints"))
+    add_cluster_arguments(commands.add_parser("cluster", help="see the cluster, or try one on this machine"))
+    add_doctor_arguments(commands.add_parser("doctor", help="what is wrong with nodes, links and the store"))
     return parser
