@@ -1,0 +1,101 @@
+"""What an operator changes and starts: ``cluster.yaml`` and the units for systemd."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.accelerators import accelerator
+from cluster.inventory import DEVICE_LABEL, GROUP_LABEL, VENDOR_LABEL
+
+ROOT = Path(__file__).parents[2]
+LAUNCHER: dict[str, Any] = yaml.safe_load((ROOT / "cluster.yaml").read_text())
+DEVICE_FLAGS = {
+    "nvidia": {"--gpus=all", "--ipc=host", "--ulimit=memlock=-1"},
+    "amd": {
+        "--device=/dev/kfd",
+        "--device=/dev/dri",
+        "--group-add=video",
+        "--group-add=render",
+        "--ipc=host",
+        "--security-opt=seccomp=unconfined",
+        "--ulimit=memlock=-1",
+    },
+}
+UNITS = {path.name: path.read_text() for path in sorted((ROOT / "cluster").glob("*.service"))}
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_a_rented_node_says_what_it_is_and_sees_its_devices(vendor: str) -> None:
+    node_type = LAUNCHER["available_node_types"][vendor]
+    labels = node_type["labels"]
+    assert (labels[GROUP_LABEL], labels[VENDOR_LABEL]) == (vendor, vendor)
+    chip = accelerator(labels[DEVICE_LABEL])
+    assert chip is not None
+    assert chip.vendor == vendor
+    assert set(node_type["docker"]["worker_run_options"]) >= DEVICE_FLAGS[vendor]
+
+
+def test_the_host_of_an_amd_node_is_prepared_in_all_that_every_host_is() -> None:
+    commands = LAUNCHER["available_node_types"]["amd"]["initialization_commands"]
+    assert any("numa_balancing" in command for command in commands)
+    # A node type's commands replace the common ones.
+    assert {command for command in LAUNCHER["initialization_commands"] if "sudo" in command} < set(commands)
+
+
+def test_each_node_type_has_its_own_image_and_all_of_one_release() -> None:
+    images = [LAUNCHER["docker"]["image"]]
+    images += [LAUNCHER["available_node_types"][name]["docker"]["worker_image"] for name in ("nvidia", "amd")]
+    assert len(set(images)) == 3
+    assert {image.partition(":")[2] for image in images} == {"0.1.0"}
+
+
+def test_rays_start_is_authenticated_and_its_dashboard_is_on_loopback() -> None:
+    heads = _starts(LAUNCHER["head_start_ray_commands"])
+    workers = _starts(LAUNCHER["worker_start_ray_commands"])
+    assert all("export RAY_AUTH_MODE=token" in command for command in heads + workers)
+    assert "--dashboard-host=127.0.0.1" in heads[0]
+    assert "~/.ray/auth_token" in LAUNCHER["file_mounts"]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_comes_back_and_ends_within_its_time(name: str) -> None:
+    unit = _sections(UNITS[name])
+    assert unit["Service"]["Restart"] == ["always"]
+    assert unit["Service"]["User"] == ["longhaul"]
+    assert unit["Service"]["KillMode"] == ["mixed"]
+    assert unit["Install"]["WantedBy"] == ["multi-user.target"]
+    assert {"After", "Wants"} <= unit["Unit"].keys()
+
+
+def test_the_workers_unit_starts_our_script_and_does_not_repeat_wrong_settings() -> None:
+    service = _sections(UNITS["longhaul-worker.service"])["Service"]
+    (start,) = service["ExecStart"]
+    assert (ROOT / Path(start).relative_to("/opt/longhaul")).stat().st_mode & 0o111
+    assert service["RestartPreventExitStatus"] == ["2"]
+    (prepare,) = service["ExecStartPre"]
+    assert prepare.startswith("+/bin/sh -c")
+    assert "numa_balancing" in shlex.split(prepare)[2]
+
+
+def test_the_heads_unit_trains_nothing_and_shows_its_dashboard_to_nobody() -> None:
+    (start,) = _sections(UNITS["longhaul-head.service"])["Service"]["ExecStart"]
+    assert {"--head", "--num-cpus=0", "--dashboard-host=127.0.0.1", "--block"} <= set(start.split())
+
+
+def _starts(commands: list[str]) -> list[str]:
+    return [command for command in commands if "ray start" in command]
+
+
+def _sections(unit: str) -> dict[str, dict[str, list[str]]]:
+    """A key of a unit may stand several times."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    for line in unit.splitlines():
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            section.setdefault(key, []).append(value)
+    return sections
