@@ -60,12 +60,28 @@ _STEPS = _columns(
 
 _SAMPLES = _columns(
     ("device", "text", "", "the device's name, and its number on the node"),
-    ("taken_s", "float", "s since 1970", "when it was looked at"),
+    (
+        "taken_s",
+        "float",
+        "s since 1970",
+        "when it was recorded; the look itself was at most some seconds before",
+    ),
     ("utilization_pct", "float", "%", "of the time since the look before in which the device was busy"),
     ("power_watts", "float", "W", "drawn by the device"),
     ("clock_mhz", "float", "MHz", "of its compute clock"),
     ("temperature_c", "float", "°C", "of the chip"),
     ("memory_bytes", "int", "bytes", "allocated by this rank"),
+)
+
+# A look tells more since these were added; where it was recorded before that, they are null.
+_SAMPLES_ADDED = _columns(
+    ("energy_joules", "float", "J", "the device's energy counter, from some time in the past"),
+    ("power_cap_watts", "float", "W", "what the device may draw"),
+    ("memory_clock_mhz", "float", "MHz", "of its memory"),
+    ("memory_used_bytes", "int", "bytes", "in use on the device by all, as its driver tells"),
+    ("throttle_reasons", "text", "", "why its clock was held back; empty if it wasn't"),
+    ("ecc_corrected", "int", "", "memory errors that were corrected, since its driver was loaded"),
+    ("ecc_uncorrected", "int", "", "memory errors that were not, since its driver was loaded"),
 )
 
 _INCIDENTS = _columns(
@@ -194,10 +210,11 @@ _METRICS = _columns(
 
 PARTS: Mapping[str, tuple[Column, ...]] = {
     "steps": (*_WHOSE, *_STEPS),
-    "samples": (*_WHOSE, *_SAMPLES),
+    "samples": (*_WHOSE, *_SAMPLES, *_SAMPLES_ADDED),
     "incidents": (*_WHOSE, *_INCIDENTS),
     "phases": (*_WHOSE, *_PHASES),
 }
+ADDED: Mapping[str, tuple[Column, ...]] = {"samples": _SAMPLES_ADDED}
 SUPERSEDED = Column(
     name="superseded",
     kind="bool",

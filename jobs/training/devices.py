@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 
 from cluster.inventory import Vendor
+from cluster.readings import Address, Telemetry
+from cluster.telemetry import telemetry_of
 from jobs.training.context import Context
 from jobs.training.failures import DeviceMismatch
 
@@ -33,6 +35,24 @@ def platform_of(device: torch.device) -> Platform:
 def device_name(device: torch.device) -> str | None:
     """The market name as the driver tells it; None on a CPU, which is not named by it."""
     return None if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
+def telemetry(device: torch.device) -> Telemetry:
+    return telemetry_of(platform_of(device), _address(device))
+
+
+def _address(device: torch.device) -> Address:
+    """As torch tells it: an older one, or a runtime that hides the bus, leaves out what it doesn't know."""
+    if device.type == "cpu":
+        return Address()
+    found = torch.cuda.get_device_properties(device)
+    uuid = getattr(found, "uuid", None)
+    domain, bus, slot = (getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
+    is_known = isinstance(domain, int) and isinstance(bus, int) and isinstance(slot, int)
+    return Address(
+        uuid=None if uuid is None else str(uuid),
+        pci=f"{domain:04x}:{bus:02x}:{slot:02x}" if is_known else None,
+    )
 
 
 def identity(context: Context) -> DeviceIdentity:

@@ -13,6 +13,8 @@ from cluster.amd_smi import open_amd_smi
 from cluster.nvml import open_nvml
 from cluster.readings import Address, Nothing, Reading, Telemetry
 from cluster.telemetry import Sampler, telemetry_of
+from jobs.training.looking import sample_of
+from reporting.attempts import DeviceSample
 from tests.unit.devices import ADDRESS, H100, MI300X, MI300X_ANSWERS, PCI, UUID, Scripted
 
 DEADLINE_S = 5.0
@@ -273,3 +275,29 @@ def test_nothing_is_not_looked_at() -> None:
         assert threading.active_count() == before
         sampler.begin()
         assert sampler.end() == ()
+
+
+def test_a_reading_is_recorded_under_the_columns_names() -> None:
+    sample = sample_of("gpu 0", open_nvml(H100(), ADDRESS).read(), 7_000)
+    assert sample == DeviceSample(
+        device="gpu 0",
+        utilization_pct=99.0,
+        power_watts=695.25,
+        clock_mhz=1_410.0,
+        temperature_c=71.0,
+        memory_bytes=7_000,
+        energy_joules=5_000.0,
+        power_cap_watts=500.0,
+        memory_clock_mhz=2_619.0,
+        memory_used_bytes=61_000_000_000,
+        throttle_reasons="heat, power cap",
+        ecc_corrected=3,
+        ecc_uncorrected=1,
+    )
+
+
+@pytest.mark.parametrize(("throttle", "recorded"), [(None, None), ((), "")])
+def test_an_unhindered_clock_is_told_from_one_of_which_nothing_is_known(
+    throttle: tuple[str, ...] | None, recorded: str | None
+) -> None:
+    assert sample_of("gpu 0", Reading(throttle=throttle), 0).throttle_reasons == recorded
