@@ -45,6 +45,10 @@ class Node:
     labels: tuple[tuple[str, str], ...] = ()
     is_draining: bool = False
 
+    @property
+    def short_name(self) -> str:
+        return self.name or self.node_id[:NODE_NAME_CHARS]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGroup:
@@ -65,6 +69,11 @@ class WorkerGroup:
     @property
     def num_devices(self) -> int:
         return sum(node.num_devices for node in self.nodes)
+
+    @property
+    def all_nodes(self) -> tuple[Node, ...]:
+        """By their ids, with those excluded."""
+        return tuple(sorted((*self.nodes, *self.excluded), key=lambda node: node.node_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

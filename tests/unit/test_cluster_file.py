@@ -94,7 +94,8 @@ def test_two_vendors_in_one_group_are_refused(tmp_path: Path) -> None:
     }
     assert refusal(tmp_path, available_node_types=mixed) == (
         "group 'nvidia' has nvidia H100-SXM (available_node_types.n) and amd MI300X "
-        "(available_node_types.a); a group is one vendor and one device model: give them different longhaul.group labels"
+        "(available_node_types.a); a group is one vendor and one device model: "
+        "give them different longhaul.group labels"
     )
 
 
