@@ -17,4 +17,6 @@ What came of it: ``report`` (the entry), ``reports`` (the story, and copies), wi
 
 The cluster: ``clusters`` (what is there, and a mixed one on this machine for a command), with its
 ``cluster_arguments`` and ``cluster_tables``.
+
+Whether nodes, links, store and space will do: ``doctor``.
 """
