@@ -1,6 +1,6 @@
 """What the Ray cluster that this process is connected to really has, right now."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import ray
@@ -15,26 +15,29 @@ def live_inventory() -> Inventory:
     Nodes that are being drained are among the ``excluded`` of their group.
     """
     source = f"the Ray cluster at {ray.get_runtime_context().gcs_address}"
-    draining = ray._private.state.state.get_draining_nodes()
-    alive = sorted(_alive(), key=lambda node: str(node["NodeID"]))
-    groups = grouped(_described(found, draining) for found in alive)
-    if not groups:
+    inventory = inventory_of(ray.nodes(), ray._private.state.state.get_draining_nodes(), source)
+    if not inventory.groups:
         raise ClusterError(f"{source} has no node with devices; expected CPUs or GPUs on at least one")
+    return inventory
+
+
+def inventory_of(table: Iterable[dict[str, Any]], draining: Collection[str], source: str) -> Inventory:
+    """Ray's table of nodes -> the groups of those that are alive, by name; there may be none."""
+    alive = sorted((node for node in table if node["Alive"]), key=lambda node: str(node["NodeID"]))
+    groups = grouped(_described(found, draining) for found in alive)
     return Inventory(groups=tuple(sorted(groups, key=lambda group: group.name)), source=source)
 
 
 def describe_free(group: WorkerGroup) -> str:
-    """What each node of the group could give to a new run, for messages."""
+    """What each node of the group could give to a new run, or that it is away, for messages."""
     free = ray._private.state.available_resources_per_node()
-    return ", ".join(f"{node.node_id[:8]}: " + _amounts(free.get(node.node_id, {})) for node in group.nodes)
+    return ", ".join(f"{node.node_id[:8]}: " + _amounts(free.get(node.node_id)) for node in group.nodes)
 
 
-def _amounts(resources: Mapping[str, float]) -> str:
+def _amounts(resources: Mapping[str, float] | None) -> str:
+    if resources is None:
+        return "is not there now"
     return f"{resources.get('CPU', 0):g} CPU, {resources.get('GPU', 0):g} GPU free"
-
-
-def _alive() -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _described(found: dict[str, Any], draining: Collection[str]) -> Described:

@@ -25,7 +25,7 @@ from cluster.inventory import (
 )
 from cluster.local import OBJECT_STORE_BYTES, token_of_our_own
 from cluster.machine import this_machine
-from cluster.nodes import nodes_of
+from cluster.nodes import look
 from cluster.variables import variables
 
 START_TIMEOUT_S = 120.0
@@ -171,7 +171,7 @@ class MixedCluster:
             raise NotStarted(f"{name} did not start{self._said(name)}")
 
     def _wait_until_registered(self, names: set[str], deadline: float) -> None:
-        while missing := names - {node.name for node in nodes_of(self.address) if node.state == "alive"}:
+        while missing := names - {node.name for node in look(self.address).nodes if node.state == "alive"}:
             if time.monotonic() > deadline:
                 raise NotStarted(f"{', '.join(sorted(missing))} did not join within {START_TIMEOUT_S:.0f} s")
             time.sleep(_POLL_INTERVAL_S)

@@ -4,7 +4,7 @@ Asking costs one connection to the head: no job is registered, no worker started
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,21 +31,35 @@ class SeenNode:
     why_lost: str | None = None
 
 
-def nodes_of(address: str) -> list[SeenNode]:
-    """By group and name. ``ClusterError`` if nobody answers there, after some seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One moment of a cluster: Ray's own table, for ``cluster.live``, and what it says of every node."""
+
+    address: str
+    table: tuple[dict[str, Any], ...]
+    draining: frozenset[str]
+
+    @property
+    def nodes(self) -> list[SeenNode]:
+        return seen(self.table, self.draining)
+
+
+def look(address: str) -> View:
+    """``ClusterError`` if nobody answers there, after some seconds."""
     with _state_of(address) as state:
         try:
             table, draining = state.node_table(), state.get_draining_nodes()
         except Exception as error:
             # Ray raises what its several layers happen to raise; all of it says that the head is away.
             raise ClusterError(f"{address}: no Ray cluster answers there ({_first_line(error)})") from None
-    return seen(table, set(draining))
+    return View(address=address, table=tuple(table), draining=frozenset(draining))
 
 
-def seen(table: list[dict[str, Any]], draining: set[str]) -> list[SeenNode]:
-    """Ray's table of nodes -> one entry per name that is alive, or that is lost and did not come back."""
-    alive = [entry for entry in table if entry["Alive"]]
-    dead = [entry for entry in table if not entry["Alive"]]
+def seen(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[SeenNode]:
+    """By group and name, every node that is alive, and every name that was lost and did not come back."""
+    entries = list(table)
+    alive = [entry for entry in entries if entry["Alive"]]
+    dead = [entry for entry in entries if not entry["Alive"]]
     lives = Counter(_key(entry) for entry in dead)
     back = {_key(entry) for entry in alive}
     last = {_key(entry): entry for entry in dead if _key(entry) not in back}

@@ -8,7 +8,8 @@ _LOCAL_EXIT_CODES = (
     "130 interrupted"
 )
 _SHOW_EXIT_CODES = (
-    "exit codes: 0 shown; 2 wrong usage or file, or no cluster; 3 less is there than FILE promises"
+    "exit codes: 0 shown, and as FILE promises; 1 something is there that breaks the promise; 2 wrong usage "
+    "or file, or no cluster; 3 less is there than promised, or more"
 )
 
 

@@ -5,12 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 from cluster.nodes import SeenNode
+from cluster.presence import Finding
 from jobs.tables import Column, as_text
 
 _ID_CHARS = 12
 
 
-def as_data(address: str, nodes: Sequence[SeenNode]) -> dict[str, Any]:
+def as_data(address: str, nodes: Sequence[SeenNode], findings: Sequence[Finding] = ()) -> dict[str, Any]:
     groups = sorted({node.group for node in nodes})
     return {
         "address": address,
@@ -18,10 +19,11 @@ def as_data(address: str, nodes: Sequence[SeenNode]) -> dict[str, Any]:
             {"group": group, "nodes": [asdict(node) for node in nodes if node.group == group]}
             for group in groups
         ],
+        "findings": [asdict(finding) for finding in findings],
     }
 
 
-def as_lines(address: str, nodes: Sequence[SeenNode]) -> str:
+def as_lines(address: str, nodes: Sequence[SeenNode], findings: Sequence[Finding] = ()) -> str:
     columns = [
         Column(title="group", texts=tuple(node.group for node in nodes)),
         Column(title="node", texts=tuple(node.name for node in nodes)),
@@ -31,7 +33,8 @@ def as_lines(address: str, nodes: Sequence[SeenNode]) -> str:
         Column(title="id", texts=tuple(node.node_id[:_ID_CHARS] for node in nodes)),
         Column(title="remarks", texts=tuple("; ".join(_remarks(node)) for node in nodes)),
     ]
-    return f"the Ray cluster at {address}\n{as_text(columns)}"
+    lines = [f"the Ray cluster at {address}", as_text(columns).rstrip("\n")]
+    return "\n".join([*lines, *(finding.describe() for finding in findings)])
 
 
 def _remarks(node: SeenNode) -> list[str]:

@@ -12,9 +12,12 @@ from pathlib import Path
 from types import FrameType
 
 from cluster.config import read_cluster
-from cluster.inventory import ClusterError
+from cluster.inventory import ClusterError, Inventory
+from cluster.nodes import View, look
+from cluster.presence import Finding, presence
+from jobs.cluster_tables import as_data, as_lines
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_MISSING, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_WARNINGS, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 EXIT_NO_COMMAND = 127
 
 # A sweep that is interrupted ends its worker groups first.
@@ -99,19 +102,25 @@ def _terminal_has_told_it() -> bool:
 
 
 def show(args: argparse.Namespace) -> int:
-    from cluster.nodes import nodes_of
-
     address = os.environ.get("RAY_ADDRESS")
     if not address:
         raise ClusterError(
             "RAY_ADDRESS names no cluster; run this in a job, on the head with RAY_ADDRESS=auto, or under "
             "`longhaul cluster local FILE -- ...`"
         )
-    from jobs.cluster_tables import as_data, as_lines
+    promised = read_cluster(args.cluster) if args.cluster else None
+    view = look(address)
+    findings = _held_against(promised, view) if promised else ()
+    data, text = as_data(address, view.nodes, findings), as_lines(address, view.nodes, findings)
+    print(json.dumps(data, indent=1) if args.json else text)
+    levels = {finding.level for finding in findings}
+    return EXIT_FAILED if "failed" in levels else EXIT_WARNINGS if "warning" in levels else EXIT_OK
 
-    nodes = nodes_of(address)
-    print(json.dumps(as_data(address, nodes), indent=1) if args.json else as_lines(address, nodes).rstrip())
-    return EXIT_OK
+
+def _held_against(promised: Inventory, view: View) -> tuple[Finding, ...]:
+    from cluster.live import inventory_of
+
+    return presence(promised, inventory_of(view.table, view.draining, f"the Ray cluster at {view.address}"))
 
 
 def _complain(verb: str, problem: str, code: int) -> int:

@@ -2,13 +2,33 @@
 
 import sys
 
-from tests.bench import command_line, comparing, planning, recording, saving, sessions, timing_cost, uploading
+from tests.bench import (
+    command_line,
+    comparing,
+    looking,
+    planning,
+    recording,
+    saving,
+    sessions,
+    timing_cost,
+    uploading,
+)
 
 
 def main() -> int:
     results = [
         bench.main()
-        for bench in (planning, timing_cost, recording, command_line, comparing, sessions, saving, uploading)
+        for bench in (
+            planning,
+            timing_cost,
+            recording,
+            command_line,
+            comparing,
+            looking,
+            sessions,
+            saving,
+            uploading,
+        )
     ]
     print("all bounds are met" if all(results) else "a bound is missed")
     return 0 if all(results) else 1

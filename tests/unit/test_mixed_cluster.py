@@ -1,5 +1,6 @@
 """A mixed cluster on one machine: what it would start, what is told of nodes, who is called simulated."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,16 @@ from cluster.config import read_cluster
 from cluster.inventory import GROUP_LABEL, SIMULATED_LABEL, VENDOR_LABEL, ClusterError
 from cluster.mixed import nodes_to_start
 from cluster.nodes import seen
+from cluster.presence import presence
 from jobs.cli import main
-from jobs.cluster_tables import as_lines
+from jobs.cluster_tables import as_data, as_lines
 from jobs.scoreboard import scores
 from jobs.tables import plan_table, score_table
-from tests.conftest import Golden
+from jobs.verdicts import Side, as_json, as_markdown, as_text
+from reporting.comparing import compare_sets
+from tests.conftest import Golden, strict_json
 from tests.unit.builders import cells_of, group, inventory, measurement, plans_of, record, run_of, sweep
+from tests.unit.result_rows import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "cluster" / "mixed.yaml"
@@ -131,10 +136,25 @@ def test_a_node_of_nobody_is_of_the_group_local() -> None:
     assert (node.group, node.is_simulated) == ("local", False)
 
 
-def test_what_is_shown_of_nodes(golden: Golden) -> None:
+def test_what_is_shown_of_nodes_and_of_what_was_promised(golden: Golden) -> None:
     table = [entry("amd-0", "amd"), dead("amd-0", "amd", 1), dead("nvidia-0", "nvidia", 1)]
+    amd = group("amd", (1,), vendor="amd", simulated=True)
+    findings = presence(read_cluster(SHIPPED), inventory(amd))
 
-    golden("cluster_show.txt", as_lines("127.0.0.1:6379", seen(table, {"amd-0-id"})))
+    golden("cluster_show.txt", as_lines("127.0.0.1:6379", seen(table, {"amd-0-id"}), findings) + "\n")
+
+
+def test_data_for_programs_has_what_people_see() -> None:
+    nodes = seen([entry("amd-0", "amd"), dead("nvidia-0", "nvidia", 1)], set())
+    findings = presence(read_cluster(SHIPPED), inventory())
+
+    found = strict_json(json.dumps(as_data("127.0.0.1:6379", nodes, findings)))
+
+    assert [(one["group"], one["nodes"][0]["state"]) for one in found["groups"]] == [
+        ("amd", "alive"),
+        ("nvidia", "lost"),
+    ]
+    assert {(one["group"], one["kind"]) for one in found["findings"]} >= {("amd", "missing_nodes")}
 
 
 def test_plans_and_scores_say_which_groups_are_simulated() -> None:
@@ -147,3 +167,13 @@ def test_plans_and_scores_say_which_groups_are_simulated() -> None:
     assert row.simulated
     assert plan_table(plans, 1).count("amd (simulated)") == 1
     assert score_table(scores(cells_of(spec), [row])).count("amd (simulated)") == 1
+
+
+def test_a_comparison_says_in_every_form_which_groups_are_simulated() -> None:
+    amd, nvidia = rows(1000, 1001, group="amd", simulated=True), rows(1000, 1001, group="nvidia")
+    sides = Side(text="a", rows=tuple(amd)), Side(text="b", rows=tuple(nvidia))
+    found = compare_sets(*(side.rows for side in sides), 0.02)
+
+    for write in (as_text, as_markdown):
+        assert "on simulated devices, which say nothing of real ones: amd\n" in write(found, *sides, 0.02)
+    assert strict_json(as_json(found, *sides, 0.02))["simulated_groups"] == ["amd"]
