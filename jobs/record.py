@@ -10,6 +10,7 @@ from cluster.accelerators import Accelerator, accelerator
 from jobs.grid import Run
 from jobs.metrics import METRICS, Metric
 from jobs.plan import Plan
+from jobs.power import power_of
 from jobs.source import commit, source_digest
 from jobs.training.job import Recipe
 from jobs.training.measurement import Failure, Measurement, RankSummary
@@ -147,6 +148,7 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         performance_metrics=_performance(recipe.grad_accum, measured, per_device),
         memory_metrics=memory,
         loss_metrics=_losses(measured),
+        power_metrics=power_of(measured.ranks, recipe.tokens_per_step * num_steps),
         metrics={name: _metric(metric, recipe, measured) for name, metric in METRICS.items()},
         per_rank=_ranks(measured.ranks),
         raw_step_times=tuple(round(seconds, 6) for seconds in measured.step_times_s),

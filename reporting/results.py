@@ -12,6 +12,7 @@ from reporting.records import (
     EnvironmentRecord,
     LossRecord,
     MemoryRecord,
+    PowerRecord,
     RecordError,
     RunRecord,
 )
@@ -31,6 +32,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "memory_metrics": {field.name: field.name for field in fields(MemoryRecord)},
     "loss_metrics": {field.name: f"loss_{field.name}" for field in fields(LossRecord)},
+    "power_metrics": {field.name: field.name for field in fields(PowerRecord)},
     "gpu_info": {"name": "device_name", "count": "device_count", "driver": "driver"},
     "environment": {field.name: field.name for field in fields(EnvironmentRecord)},
 }

@@ -1,7 +1,9 @@
 """What a worker group tells of one run: measured, or failed. Plain data. Needs no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from cluster.watching import Watched
 
 Status = Literal[
     "ok",
@@ -32,7 +34,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """One rank's own view of the window. Device memory is None where no accelerator is."""
+    """One rank's own view of the window. Device memory is None where no accelerator is.
+
+    ``watched`` is what its device's telemetry told, empty where there is none.
+    """
 
     rank: int
     node: str
@@ -49,6 +54,7 @@ class RankSummary:
     device_memory_bytes: int | None
     device_used_bytes: int | None
     host_peak_growth_bytes: int
+    watched: Watched = field(default_factory=Watched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
