@@ -73,6 +73,19 @@ class Executor(Protocol):
         """
 
 
+def as_promised(planned: WorkerGroup, live: WorkerGroup | None) -> WorkerGroup:
+    """The live one, if it is there. Results say of a group what its plan said: ``ClusterError`` rather than
+    one that calls simulated devices real.
+    """
+    if live is not None and live.simulated != planned.simulated:
+        is_what = {True: "simulated", False: "real"}
+        raise ClusterError(
+            f"group {planned.name!r}: its devices are {is_what[live.simulated]}, but the cluster file "
+            f"promises {is_what[planned.simulated]} ones; plan on the file that the cluster was started from"
+        )
+    return live or planned
+
+
 class RayExecutor:
     """The cluster that ``RAY_ADDRESS`` names, else a private Ray, started when it is needed."""
 
@@ -101,7 +114,7 @@ class RayExecutor:
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         # A group that only a cluster file knows may still come up: the autoscaler starts what is asked for.
         live = self._connect()
-        return {name: live.group(name) or group for name, group in planned.items()}
+        return {name: as_promised(group, live.group(name)) for name, group in planned.items()}
 
     def run(self, queues: Queues, limits: Limits, listen: Listen) -> None:
         from jobs.launch.cells import launch

@@ -14,6 +14,7 @@ from cluster.nodes import seen
 from cluster.presence import presence
 from jobs.cli import main
 from jobs.cluster_tables import as_data, as_lines
+from jobs.executors import as_promised
 from jobs.scoreboard import scores
 from jobs.tables import plan_table, score_table
 from jobs.verdicts import Side, as_json, as_markdown, as_text
@@ -177,3 +178,15 @@ def test_a_comparison_says_in_every_form_which_groups_are_simulated() -> None:
     for write in (as_text, as_markdown):
         assert "on simulated devices, which say nothing of real ones: amd\n" in write(found, *sides, 0.02)
     assert strict_json(as_json(found, *sides, 0.02))["simulated_groups"] == ["amd"]
+
+
+def test_what_was_planned_as_real_is_never_run_on_simulated_devices() -> None:
+    real, simulated = (group("amd", vendor="amd", simulated=is_so) for is_so in (False, True))
+
+    there = group("amd", (4, 4), vendor="amd")
+
+    assert (as_promised(real, None), as_promised(real, there)) == (real, there)
+    with pytest.raises(
+        ClusterError, match="its devices are simulated, but the cluster file promises real ones"
+    ):
+        as_promised(real, simulated)
