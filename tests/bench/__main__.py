@@ -10,6 +10,7 @@ from tests.bench import (
     recording,
     saving,
     sessions,
+    telemetry,
     timing_cost,
     uploading,
 )
@@ -25,6 +26,7 @@ def main() -> int:
             command_line,
             comparing,
             looking,
+            telemetry,
             sessions,
             saving,
             uploading,
