@@ -50,7 +50,7 @@ def examine(store: Store, *, deadline_s: float) -> StoreFacts:
     thread.start()
     thread.join(deadline_s)
     if thread.is_alive():
-        return replace(trial.found, failed=f"{trial.step}: no answer within {deadline_s:.0f} s")
+        return replace(trial.found, failed=f"{trial.step}: no answer within {deadline_s:g} s")
     return trial.found
 
 
@@ -58,7 +58,7 @@ class _Trial:
     """Step by step; ``step`` is the one it is at, ``found`` what it knows by then."""
 
     def __init__(self, store: Store) -> None:
-        self.step = "begin"
+        self.step = "first object"
         self.found = StoreFacts(url=store.url)
         self._store = store
         self._folder = f"probe/{secrets.token_hex(8)}"

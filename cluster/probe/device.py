@@ -12,6 +12,7 @@ from cluster.facts import CopyRate, GemmRate, Platform, Shape
 from cluster.readings import Address, Nothing, Reading
 from cluster.telemetry import telemetry_of
 
+_INTERFACES = {"cuda": "NVML", "rocm": "AMD SMI"}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 # Of one dtype and shape. A batch is long enough for the clock and for the time that its start takes.
@@ -51,7 +52,7 @@ def telemetry(device: torch.device) -> str | None:
     if device.type == "cpu":
         return None
     found = telemetry_of(platform_found(), _address(device))
-    return None if isinstance(found, Nothing) or found.read() == Reading() else type(found).__name__
+    return None if isinstance(found, Nothing) or found.read() == Reading() else _INTERFACES[platform_found()]
 
 
 def _address(device: torch.device) -> Address:

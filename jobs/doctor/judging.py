@@ -90,7 +90,7 @@ def _devices(asked: Asked, facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(
             level="failed",
             subject=_subject(asked),
-            found=f"{facts.num_devices} devices are visible, {asked.promised_devices} are promised"
+            found=f"only {facts.num_devices} of {asked.promised_devices} promised devices are visible"
             + (f" ({hiding})" if hiding else ""),
             remedy="mend or unset the variables that hide devices, look for a dead one in the kernel's log, "
             "or promise fewer",

@@ -54,8 +54,8 @@ def _node_lines(answer: Answer) -> list[Line]:
         ("versions", ", ".join(f"{name} {value or 'none'}" for name, value in facts.versions.items())),
         *_gemm_lines(facts),
         *((f"to device {copy.device}", _rate(copy.bytes_per_s)) for copy in facts.copies),
-        ("memory", f"{facts.memory_bytes / 2**30:.1f} GiB"),
-        ("/dev/shm", f"{facts.shm_bytes / 2**30:.1f} GiB" if facts.shm_bytes is not None else "none"),
+        ("memory", _memory(facts.memory_bytes)),
+        ("/dev/shm", _memory(facts.shm_bytes) if facts.shm_bytes is not None else "none"),
         *_disk_lines(facts),
         ("clock", _clock(answer.skew)),
         *(("not measured", problem) for problem in facts.problems),
@@ -90,6 +90,8 @@ def _disk_lines(facts: NodeFacts) -> Iterator[Line]:
 def _clock(skew: Skew | None) -> str:
     if skew is None:
         return "unknown"
+    if abs(skew.offset_s) >= 1:
+        return f"{skew.offset_s:+,.1f} s, +- {skew.uncertainty_s * 1e3:.1f} ms"
     return f"{skew.offset_s * 1e3:+.1f} ms, +- {skew.uncertainty_s * 1e3:.1f} ms"
 
 
@@ -138,7 +140,11 @@ def _finding_text(finding: Finding) -> str:
 
 
 def _rate(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e9:,.2f} GB/s"
+    return f"{bytes_per_s / 1e9:,.2f} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:,.0f} MB/s"
+
+
+def _memory(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:,.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:,.0f} MiB"
 
 
 def _flops(rate: float) -> str:
