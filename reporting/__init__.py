@@ -17,6 +17,6 @@ files), ``run_parts`` (reading them), ``survival`` (which steps count), ``ledger
 ``checks`` with their ``inspections`` and ``advice`` judge the cells; ``charts`` (findings as pictures).
 
 What people read: ``words`` (numbers and names), ``selection`` (what is shown where not everything fits),
-``setups`` (machines side by side), ``patterns`` (what each strategy is good for), ``method`` (what numbers
-mean), ``markdown`` and ``page`` (both reports).
+``setups`` (machines side by side), ``nodes`` (which of them fail), ``patterns`` (what each strategy is good
+for), ``method`` (what numbers mean), ``markdown`` and ``page`` (both reports).
 """

@@ -91,7 +91,13 @@ def test_pictures_lie_beside_the_report_and_say_what_they_show() -> None:
 @pytest.mark.parametrize("flag", ["simulated", "imported"])
 def test_numbers_that_nobody_measured_here_say_so(flag: str) -> None:
     cells = tuple(replace(cell, flags=(flag,) if cell.group == "amd" else ()) for cell in EXAMPLE.cells)
-    text = report_md(replace(EXAMPLE, cells=cells), [])
+    rows = tuple(
+        replace(row, simulated=flag == "simulated", imported=flag == "imported")
+        if row.group == "amd"
+        else row
+        for row in EXAMPLE.rows
+    )
+    text = report_md(replace(EXAMPLE, cells=cells, rows=rows), [])
     of_amd = [line for line in text.split("\n") if line.startswith("| amd")]
     assert of_amd and all(line.startswith(f"| amd ({flag}) |") for line in of_amd)
     assert f"nvidia → amd ({flag})" in text

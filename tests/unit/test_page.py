@@ -101,7 +101,7 @@ def test_the_sections_follow_in_the_order_of_reading() -> None:
     page = example_page()
     order = [section.attributes["id"] for section in page.named("section")]
     assert order[:6] == ["answer", "comparisons", "goals", "machines", "cells", "charts"]
-    assert order[6:] == ["checks", "failures", "runs", "skipped", "method", "repeat"]
+    assert order[6:] == ["checks", "failures", "nodes", "runs", "skipped", "method", "repeat"]
     contents = [link.attributes["href"] for link in page.named("a") if link.attributes["href"][0] == "#"]
     assert contents == ["#answer", *(f"#{name}" for name in order)]
 
