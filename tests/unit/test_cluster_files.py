@@ -1,6 +1,8 @@
 """What an operator changes and starts: ``cluster.yaml`` and the units for systemd."""
 
+import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,28 @@ def test_the_workers_unit_starts_our_script_and_does_not_repeat_wrong_settings()
 def test_the_heads_unit_trains_nothing_and_shows_its_dashboard_to_nobody() -> None:
     (start,) = _sections(UNITS["longhaul-head.service"])["Service"]["ExecStart"]
     assert {"--head", "--num-cpus=0", "--dashboard-host=127.0.0.1", "--block"} <= set(start.split())
+
+
+def test_every_file_of_the_room_is_installed_with_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["cluster"]
+    files = {path for path in _files_of_the_room() if path.suffix != ".py"}
+    installed = {path for pattern in patterns for path in (ROOT / "cluster").glob(pattern) if path.is_file()}
+    assert files - installed == set()
+    assert all(any((ROOT / "cluster").glob(pattern)) for pattern in patterns)
+
+
+def test_nothing_is_fetched_by_an_address_of_ours() -> None:
+    """Images and packages come from where the operator's own tools are told to look."""
+    files = [ROOT / "cluster.yaml", *_files_of_the_room(), ROOT / "docs/operations.md"]
+    found = {url for path in files for url in re.findall(r"https?://[^\s,`'\"]+", path.read_text())}
+    assert found <= {"http://127.0.0.1:8265"}
+
+
+def _files_of_the_room() -> list[Path]:
+    return [
+        path for path in (ROOT / "cluster").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
 
 
 def _starts(commands: list[str]) -> list[str]:
