@@ -4,6 +4,7 @@ Nodes that share a machine are asked one after another, as they would measure ea
 answer, or leaves while it is asked, is an answer too.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from cluster.live import live_inventory
 from cluster.local import ray_for_driver
 from cluster.probe.seats import Seat
 from jobs.doctor.envoy import Envoy
-from jobs.doctor.examination import Answer, Asked, Link, Skew
+from jobs.doctor.examination import Answer, Asked, Link, Skew, Unusable
 from jobs.doctor.local import num_ranks
 
 QuestionOf = Callable[[WorkerGroup], Question]
@@ -53,7 +54,7 @@ class _Visit:
 
 
 def ask_cluster(question_of: QuestionOf, store: Store | None) -> Told:
-    """Everything of all nodes with devices. ``store`` None: it can't be used, so nobody is asked for it."""
+    """Everything of all nodes with devices, or ``Unusable``. ``store`` None: nobody is asked for it."""
     try:
         with ray_for_driver():
             inventory = live_inventory()
@@ -63,8 +64,14 @@ def ask_cluster(question_of: QuestionOf, store: Store | None) -> Told:
                 return inventory, answers, tuple(_links(visits, answers))
             finally:
                 _end(visits)
+    except ClusterError as error:
+        raise Unusable(str(error)) from error
     except (ConnectionError, RayError) as error:
-        raise ClusterError(f"RAY_ADDRESS: the cluster does not answer: {error}") from error
+        address = os.environ.get("RAY_ADDRESS")
+        raise Unusable(
+            f"RAY_ADDRESS={address}: the cluster does not answer ({_first_line(error)}); start it, correct "
+            "the address, or unset it to look at this machine alone"
+        ) from error
 
 
 def _visits(inventory: Inventory) -> list[_Visit]:
@@ -74,6 +81,7 @@ def _visits(inventory: Inventory) -> list[_Visit]:
         _Visit(
             asked=Asked(
                 node_id=node.node_id,
+                name=node.short_name,
                 group=group.name,
                 vendor=group.vendor,
                 promised_devices=node.num_devices,
@@ -206,7 +214,7 @@ def _within(visit: _Visit, facts: NodeFacts | str) -> Iterator[Link]:
     finally:
         for envoy in others:
             ray.kill(envoy)
-    yield Link(group=visit.asked.group, node=visit.asked.node_id, rate=rate)
+    yield Link(group=visit.asked.group, node=visit.asked.name, rate=rate)
 
 
 def _across(visits: Sequence[_Visit], facts: dict[str, NodeFacts | str]) -> Link:

@@ -11,6 +11,10 @@ from cluster.inventory import Vendor
 Level = Literal["ok", "warning", "failed"]
 
 
+class Unusable(Exception):
+    """The cluster can't even be asked; the message says why, and what to do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """``remedy`` is what to do about it, empty where there is nothing to do."""
@@ -26,15 +30,12 @@ class Asked:
     """A node, as the inventory knows it before it is asked. ``in_use`` says what somebody else has of it."""
 
     node_id: str
+    name: str
     group: str
     vendor: Vendor
     promised_devices: int
     simulated: bool = False
     in_use: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.node_id[:12]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """``own_versions`` are the driver's, ``source`` where the nodes come from."""
+    """``own_versions`` are the driver's. Who is ``draining`` is not asked."""
 
     source: str
     own_versions: Mapping[str, str | None]
@@ -107,4 +108,5 @@ class Examination:
     links: tuple[Link, ...] = ()
     promises: tuple[Promise, ...] = ()
     forecast: Forecast | None = None
+    draining: tuple[str, ...] = ()
     is_cluster: bool = False

@@ -46,7 +46,7 @@ def between_nodes(answers: Sequence[Answer]) -> Iterator[Finding]:
 def links(found: Sequence[Link]) -> Iterator[Finding]:
     for link in found:
         if isinstance(link.rate, str):
-            where = f"within {link.node[:12]}" if link.node else "across its nodes"
+            where = f"within {link.node}" if link.node else "across its nodes"
             yield Finding(
                 level="failed",
                 subject=link.group,
@@ -54,6 +54,16 @@ def links(found: Sequence[Link]) -> Iterator[Finding]:
                 remedy="name the interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), open the ports between "
                 "the nodes, and run it with NCCL_DEBUG=INFO",
             )
+
+
+def draining(names: Sequence[str]) -> Iterator[Finding]:
+    for name in names:
+        yield Finding(
+            level="warning",
+            subject=name,
+            found="is draining: nothing starts there any more",
+            remedy="if that was not meant, start `ray start` there again",
+        )
 
 
 def promises(seen: Examination) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from cluster.accelerators import accelerator
 from cluster.facts import NodeFacts, Platform
 from cluster.inventory import Vendor
 from jobs.doctor.examination import Answer, Asked, Examination, Finding, Skew
-from jobs.doctor.groups import between_nodes, links, promises, versions
+from jobs.doctor.groups import between_nodes, draining, links, promises, versions
 from jobs.doctor.places import forecast, store
 
 _PLATFORMS: dict[Vendor, Platform] = {"nvidia": "cuda", "amd": "rocm", "cpu": "cpu"}
@@ -36,6 +36,7 @@ def judge(seen: Examination) -> tuple[Finding, ...]:
         *versions(seen),
         *between_nodes(seen.answers),
         *links(seen.links),
+        *draining(seen.draining),
         *promises(seen),
         *store(seen),
         *forecast(seen),
@@ -68,7 +69,7 @@ def _node(answer: Answer) -> Iterator[Finding]:
         *_clock(asked, answer.skew),
     ]
     yield from found or [
-        Finding(level="ok", subject=_subject(asked), found=f"{answer.facts.num_devices} devices, as promised")
+        Finding(level="ok", subject=_subject(asked), found="answers, and has what it promises")
     ]
 
 
@@ -84,6 +85,13 @@ def _devices(asked: Asked, facts: NodeFacts) -> Iterator[Finding]:
             f"finds {facts.platform}",
             remedy="use the image of the vendor, give the container its devices, or label it "
             "longhaul.simulated=true",
+        )
+    elif facts.num_devices < asked.promised_devices and facts.platform == "cpu":
+        yield Finding(
+            level="warning",
+            subject=_subject(asked),
+            found=f"Ray counts {asked.promised_devices} cores, {facts.num_devices} are there: ranks share",
+            remedy="start Ray with --num-cpus of what is there, or give the container more",
         )
     elif facts.num_devices < asked.promised_devices:
         hiding = ", ".join(f"{name}={value}" for name, value in sorted(facts.visible.items()))

@@ -14,7 +14,11 @@ def ask_this_machine(inventory: Inventory, question: Question) -> tuple[tuple[An
     (group,) = inventory.groups
     (node,) = group.nodes
     asked = Asked(
-        node_id=node.node_id, group=group.name, vendor=group.vendor, promised_devices=node.num_devices
+        node_id=node.node_id,
+        name=node.short_name,
+        group=group.name,
+        vendor=group.vendor,
+        promised_devices=node.num_devices,
     )
     facts = probe_node(question)
     answer = Answer(asked=asked, facts=facts, skew=Skew(offset_s=0.0, uncertainty_s=0.0))
@@ -35,5 +39,5 @@ def _links(asked: Asked, num_devices: int, *, on_cpu: bool) -> tuple[Link, ...]:
     try:
         rate = within_machine(count, on_cpu=on_cpu, deadline_s=_LINK_DEADLINE_S)
     except LinkError as error:
-        return (Link(group=asked.group, node=asked.node_id, rate=str(error)),)
-    return (Link(group=asked.group, node=asked.node_id, rate=rate),)
+        return (Link(group=asked.group, node=asked.name, rate=str(error)),)
+    return (Link(group=asked.group, node=asked.name, rate=rate),)

@@ -13,7 +13,7 @@ from cluster.config import read_cluster
 from cluster.facts import NodeFacts, Question, Shape
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from cluster.machine import this_machine
-from jobs.doctor.examination import Answer, Examination, Link, Promise
+from jobs.doctor.examination import Answer, Examination, Link, Promise, Unusable
 from jobs.doctor.forecast import forecast
 from jobs.doctor.judging import exit_code, judge
 from jobs.doctor.plain import as_json
@@ -34,10 +34,10 @@ _TOKENS_ON_CPU, _TOKENS = 256, 8192
 def doctor(args: argparse.Namespace) -> int:
     try:
         return _doctor(args)
-    except (SpecError, ClusterError, StoreError) as error:
+    except (SpecError, ClusterError, StoreError, Unusable) as error:
         for line in str(error).splitlines():
             print(f"longhaul doctor: {line}", file=sys.stderr)
-        return EXIT_USAGE
+        return EXIT_FAILED if isinstance(error, Unusable) else EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
@@ -67,6 +67,9 @@ def examination(spec: RunSpec | None, store: Store, promised: Inventory | None) 
         links=links,
         promises=_promises(promised) if promised else (),
         forecast=forecast(spec, promised or inventory) if spec else None,
+        draining=tuple(
+            f"{group.name}: {node.short_name}" for group in inventory.groups for node in group.excluded
+        ),
         is_cluster=is_cluster,
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from checkpointing.probing import StoreFacts
 from cluster.facts import NodeFacts
-from jobs.doctor.examination import Answer, Examination, Finding, Forecast, Link, Skew
+from jobs.doctor.examination import Answer, Asked, Examination, Finding, Forecast, Link, Skew
 from jobs.doctor.judging import worst
 
 _VERDICTS = {"ok": "All is well.", "warning": "Usable, with warnings.", "failed": "Not usable as it is."}
@@ -47,7 +47,7 @@ def _node_lines(answer: Answer) -> list[Line]:
     if isinstance(facts, str):
         return [("no answer", facts)]
     return [
-        ("devices", _devices(facts, answer.asked.promised_devices)),
+        ("devices", _devices(facts, answer.asked)),
         ("visible", ", ".join(f"{name}={value}" for name, value in sorted(facts.visible.items())) or "all"),
         ("driver", facts.driver or "none"),
         ("telemetry", facts.telemetry or "none"),
@@ -62,7 +62,10 @@ def _node_lines(answer: Answer) -> list[Line]:
     ]
 
 
-def _devices(facts: NodeFacts, promised: int) -> str:
+def _devices(facts: NodeFacts, asked: Asked) -> str:
+    promised = asked.promised_devices
+    if asked.simulated:
+        return f"{promised} simulated, on {facts.num_devices} CPU cores"
     name = facts.device or ("CPU cores" if facts.platform == "cpu" else "unknown")
     number = str(facts.num_devices) if facts.num_devices == promised else f"{facts.num_devices} of {promised}"
     return f"{number} x {name} ({facts.platform})"
@@ -96,7 +99,7 @@ def _clock(skew: Skew | None) -> str:
 
 
 def _link_line(link: Link) -> Line:
-    name = f"{link.group}: within {link.node[:12]}" if link.node else f"{link.group}: across nodes"
+    name = f"{link.group}: within {link.node}" if link.node else f"{link.group}: across nodes"
     if isinstance(link.rate, str):
         return name, link.rate
     rate = link.rate

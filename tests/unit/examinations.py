@@ -54,9 +54,11 @@ def amd(**changes: Any) -> NodeFacts:
     return replace(facts, **changes)
 
 
-def asked(node_id: str, group: str, **changes: Any) -> Asked:
+def asked(node_id: str, name: str, group: str, **changes: Any) -> Asked:
     vendor = changes.pop("vendor", group)
-    return replace(Asked(node_id=node_id, group=group, vendor=vendor, promised_devices=2), **changes)
+    return replace(
+        Asked(node_id=node_id, name=name, group=group, vendor=vendor, promised_devices=2), **changes
+    )
 
 
 def answer(who: Asked, facts: NodeFacts | str, **changes: Any) -> Answer:
@@ -78,8 +80,8 @@ def link(group: str, node: str | None, gigabytes_per_s: float) -> Link:
     return Link(group=group, node=node, rate=rate)
 
 
-A1, A2 = asked("aaaaaaaaaaaa1111", "nvidia"), asked("aaaaaaaaaaab2222", "nvidia")
-B1 = asked("bbbbbbbbbbbb1111", "amd")
+A1, A2 = asked("aaaa1111", "gpu-1", "nvidia"), asked("aaaa2222", "gpu-2", "nvidia")
+B1 = asked("bbbb1111", "gpu-9", "amd")
 
 STORE = StoreFacts(
     url="s3://bucket/longhaul",
@@ -110,7 +112,7 @@ HEALTHY = Examination(
         answer(A2, nvidia(host="gpu-c", gemms=rates(785))),
     ),
     store=STORE,
-    links=(link("amd", B1.node_id, 310), link("nvidia", A1.node_id, 360), link("nvidia", None, 42)),
+    links=(link("amd", B1.name, 310), link("nvidia", A1.name, 360), link("nvidia", None, 42)),
     promises=(
         Promise(group="amd", num_nodes=1, devices_per_node=2),
         Promise(group="nvidia", num_nodes=2, devices_per_node=2),

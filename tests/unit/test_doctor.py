@@ -78,8 +78,8 @@ def test_the_worst_finding_decides() -> None:
 def test_a_node_that_left_while_it_was_asked_is_a_finding_and_keeps_nobody_else_from_answering() -> None:
     found = judge(with_answers(answer(A1, "ActorDiedError: the node left"), answer(A2, nvidia())))
     assert [(one.level, one.subject) for one in found if "nvidia" in one.subject] == [
-        ("failed", "nvidia: aaaaaaaaaaaa"),
-        ("ok", "nvidia: aaaaaaaaaaab"),
+        ("failed", "nvidia: gpu-1"),
+        ("ok", "nvidia: gpu-2"),
     ]
     assert "the node left" in found[0].found
 
@@ -128,13 +128,13 @@ def test_another_python_or_ray_anywhere_is_unusable(package: str, other: str) ->
     versions = {**amd().versions, package: other}
     found = only(with_answers(answer(A1, nvidia()), answer(A2, nvidia()), answer(B1, amd(versions=versions))))
     assert found.level == "failed"
-    assert found.found == f"{package} differs: {OWN[package]}, but amd: bbbbbbbbbbbb has {other}"
+    assert found.found == f"{package} differs: {OWN[package]}, but amd: gpu-9 has {other}"
 
 
 def test_the_drivers_version_is_the_one_that_others_differ_from() -> None:
     older = {**nvidia().versions, "ray": "2.59.0"}
     found = only(with_answers(answer(A1, nvidia(versions=older)), answer(A2, nvidia(versions=older))))
-    assert found.found.startswith("ray differs: 2.60.0, but nvidia: aaaaaaaaaaaa has 2.59.0, nvidia: aaa")
+    assert found.found.startswith("ray differs: 2.60.0, but nvidia: gpu-1 has 2.59.0, nvidia: gpu-2")
 
 
 def test_torch_must_be_the_same_within_a_group_and_may_differ_between_groups() -> None:
@@ -148,7 +148,7 @@ def test_torch_must_be_the_same_within_a_group_and_may_differ_between_groups() -
 def test_a_package_that_is_missing_is_named_with_its_node(package: str, level: str) -> None:
     without = {**nvidia().versions, package: None}
     found = only(with_answers(answer(A1, nvidia(versions=without))))
-    assert (found.level, found.found) == (level, f"{package} is not installed on aaaaaaaaaaaa")
+    assert (found.level, found.found) == (level, f"{package} is not installed on gpu-1")
 
 
 def test_two_device_models_in_a_group_are_unusable() -> None:
@@ -160,8 +160,7 @@ def test_a_device_that_is_slower_than_its_peers_is_named() -> None:
     found = findings(with_answers(answer(A1, nvidia()), answer(A2, nvidia(gemms=rates(600)))))
     assert [finding.level for finding in found] == ["warning", "warning"]
     assert found[0].found == (
-        "bf16 products are slower than on the fastest device: "
-        "aaaaaaaaaaab device 0 by 24%, aaaaaaaaaaab device 1 by 25%"
+        "bf16 products are slower than on the fastest device: gpu-2 device 0 by 24%, gpu-2 device 1 by 25%"
     )
 
 
@@ -194,7 +193,7 @@ def test_too_little_shared_memory_is_a_warning() -> None:
     assert "64 MiB" in only(with_answers(answer(A1, nvidia(shm_bytes=64 * 2**20)))).found
 
 
-@pytest.mark.parametrize("node", [None, A1.node_id])
+@pytest.mark.parametrize("node", [None, A1.name])
 def test_a_link_that_does_not_work_makes_a_group_unusable(node: str | None) -> None:
     found = only(replace(HEALTHY, links=(Link(group="nvidia", node=node, rate="no answer in time"),)))
     assert (found.level, found.subject) == ("failed", "nvidia")
@@ -205,7 +204,18 @@ def test_missing_nodes_are_a_warning_and_missing_devices_a_failure() -> None:
     more_nodes = replace(HEALTHY, promises=(Promise(group="amd", num_nodes=3, devices_per_node=2),))
     assert (only(more_nodes).level, only(more_nodes).found) == ("warning", "1 of 3 nodes are there")
     more_devices = replace(HEALTHY, promises=(Promise(group="amd", num_nodes=1, devices_per_node=8),))
-    assert (only(more_devices).level, only(more_devices).subject) == ("failed", "amd: bbbbbbbbbbbb")
+    assert (only(more_devices).level, only(more_devices).subject) == ("failed", "amd: gpu-9")
+
+
+def test_who_is_draining_is_told_and_not_asked() -> None:
+    found = only(replace(HEALTHY, draining=("amd: gpu-7",)))
+    assert (found.level, found.subject) == ("warning", "amd: gpu-7")
+
+
+def test_more_cores_than_there_are_is_a_warning() -> None:
+    facts = nvidia(platform="cpu", device=None, num_devices=1, gemms=(), copies=())
+    found = only(with_answers(answer(replace(A1, vendor="cpu"), facts)))
+    assert (found.level, found.found) == ("warning", "Ray counts 2 cores, 1 are there: ranks share")
 
 
 def test_promises_that_nobody_was_asked_about_say_so() -> None:
@@ -237,7 +247,7 @@ def test_a_store_that_breaks_its_contract_is_named_with_its_remedy(
 
 def test_a_store_that_one_node_does_not_see_is_unusable() -> None:
     found = only(with_answers(answer(A1, nvidia()), answer(A2, nvidia(), sees_store=False)))
-    assert (found.level, found.found) == ("failed", "not the same one on aaaaaaaaaaab")
+    assert (found.level, found.found) == ("failed", "not the same one on gpu-2")
 
 
 @pytest.mark.parametrize(
