@@ -60,8 +60,10 @@ find_device() {
     echo "$names"
 }
 
+# What it says when it fails goes to standard output too, and would be taken for a name.
 nvidia_names() {
-    nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null
+    local names
+    names=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) && echo "$names"
 }
 
 # Only server cards have a name there, and a virtual machine's may have none.

@@ -130,7 +130,7 @@ def test_a_machine_without_devices_joins_only_when_told_that_this_is_right(machi
 
 
 def test_a_driver_that_does_not_answer_yet_is_tried_again_by_systemd(machine: Machine) -> None:
-    machine.has("nvidia-smi", "exit 9")
+    machine.has("nvidia-smi", "echo 'NVIDIA-SMI has failed'; exit 9")
     code, said = machine.run(LONGHAUL_VENDOR="nvidia")
     assert code == 1
     assert "nvidia-smi finds no device" in said
