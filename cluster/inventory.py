@@ -71,6 +71,11 @@ class WorkerGroup:
         return sum(node.num_devices for node in self.nodes)
 
     @property
+    def may_mix_devices(self) -> bool:
+        """Whether all its nodes say that its device models may differ."""
+        return bool(self.nodes) and all((MIXED_LABEL, "true") in node.labels for node in self.nodes)
+
+    @property
     def all_nodes(self) -> tuple[Node, ...]:
         """By their ids, with those excluded."""
         return tuple(sorted((*self.nodes, *self.excluded), key=lambda node: node.node_id))

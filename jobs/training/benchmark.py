@@ -23,6 +23,7 @@ from jobs.training.devices import check_ranks, device_name, identity, telemetry
 from jobs.training.environment import environment_of
 from jobs.training.failures import InvalidLoss
 from jobs.training.feed import Feed
+from jobs.training.identities import Expected
 from jobs.training.job import Job, Window
 from jobs.training.measurement import Measurement, RankSummary
 from jobs.training.step import train_step
@@ -78,7 +79,7 @@ def measure(job: Job, context: Context, source: Telemetry | None = None) -> Meas
 def _measure(job: Job, context: Context, sampler: Sampler) -> Measurement | None:
     _cool_down(job, context)
     _enter(context, "setup", 0)
-    check_ranks(context, job.recipe.world_size, "cpu" if job.simulated else job.vendor)
+    check_ranks(context, _expected(job))
     started = time.perf_counter()
     host_memory.return_large_pieces()
     beside = _Beside(resident_before=host_memory.reset_peak(), sampler=sampler)
@@ -116,6 +117,14 @@ def _measure(job: Job, context: Context, sampler: Sampler) -> Measurement | None
         setup_s=setup_s,
         warmup_s=warmup_s,
         environment=environment_of(context.device),
+    )
+
+
+def _expected(job: Job) -> Expected:
+    return Expected(
+        world_size=job.recipe.world_size,
+        vendor="cpu" if job.simulated else job.vendor,
+        may_mix_devices=job.may_mix_devices,
     )
 
 
