@@ -1,4 +1,4 @@
-"""`longhaul doctor` as a user runs it: on this machine, on real Ray nodes, and where there is nothing to ask."""
+"""`longhaul doctor` as a user runs it: on this machine, on real Ray nodes, and where nobody answers."""
 
 import json
 import os
