@@ -31,10 +31,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """``folder`` is on the disk to be measured; ``is_one_core`` holds the products to one thread."""
+    """``folder`` is on the disk to be measured, None for the node's own temporary files; ``is_one_core``
+    holds the products to one thread.
+    """
 
     shapes: tuple[Shape, ...]
-    folder: str
+    folder: str | None
     is_one_core: bool
 
 

@@ -1,7 +1,7 @@
 """What a node tells of itself without its devices: versions, memory, disk, driver. Needs no torch."""
 
 import os
-import platform
+import sys
 import re
 import secrets
 import shutil
@@ -10,11 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
-from cluster.facts import PACKAGES, DiskFacts
+from cluster.facts import PACKAGES, DiskFacts, Platform
 
 _SHARED_MEMORY = Path("/dev/shm")
-_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-_AMD_DRIVER = Path("/sys/module/amdgpu/version")
+_DRIVERS = {"cuda": "proc/driver/nvidia/version", "rocm": "sys/module/amdgpu/version"}
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 _CHUNK_BYTES = 4 * 2**20
@@ -25,7 +24,7 @@ _LONGEST_WRITE_S = 3.0
 
 
 def versions() -> dict[str, str | None]:
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    return {"python": ".".join(map(str, sys.version_info[:3])), **{name: _version(name) for name in PACKAGES}}
 
 
 def visible_devices() -> dict[str, str]:
@@ -36,16 +35,19 @@ def shared_memory_bytes() -> int | None:
     return shutil.disk_usage(_SHARED_MEMORY).total if _SHARED_MEMORY.is_dir() else None
 
 
-def kernel_driver(vendor: str) -> str | None:
+def kernel_driver(platform: Platform, *, root: Path = Path("/")) -> str | None:
     """The version that the kernel module says it has; None where none is loaded or it doesn't say."""
-    text = _text_of({"cuda": _NVIDIA_DRIVER, "rocm": _AMD_DRIVER}.get(vendor))
-    found = re.search(r"\d+\.\d+(\.\d+)*", text)
+    name = _DRIVERS.get(platform)
+    found = re.search(r"\d+\.\d+(\.\d+)*", _text_of(root / name)) if name else None
     return found[0] if found else None
 
 
 def measure_disk(folder: Path) -> DiskFacts:
-    """Writes at most 64 MiB to a file that is gone afterwards; raises ``OSError``."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes at most 64 MiB to a file that is gone afterwards; raises ``OSError``.
+
+    A folder that is not there yet is not made: its nearest parent is measured.
+    """
+    folder = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
     path = folder / f".longhaul-doctor-{secrets.token_hex(8)}"
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -82,9 +84,9 @@ def _sync_time(descriptor: int) -> float:
     return median(times)
 
 
-def _text_of(path: Path | None) -> str:
+def _text_of(path: Path) -> str:
     try:
-        return path.read_text() if path else ""
+        return path.read_text()
     except OSError:
         return ""
 

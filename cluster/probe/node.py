@@ -4,6 +4,7 @@ import platform
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TypeVar
 
 import torch
@@ -20,7 +21,7 @@ def probe_node(question: Question) -> NodeFacts:
     found = device.platform_found()
     here = device.devices()
     problems: list[str] = []
-    disk = _tried("disk", problems, partial(host.measure_disk, Path(question.folder)))
+    disk = _tried("disk", problems, partial(host.measure_disk, Path(question.folder or gettempdir())))
     with device.one_thread(question.is_one_core):
         gemms = [rate for one in here for rate in _gemms(one, question, problems)]
     return NodeFacts(

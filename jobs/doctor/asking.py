@@ -24,13 +24,11 @@ from cluster.local import ray_for_driver
 from cluster.probe.seats import Seat
 from jobs.doctor.envoy import Envoy
 from jobs.doctor.examination import Answer, Asked, Link, Skew, Unusable
-from jobs.doctor.local import num_ranks
+from jobs.doctor.local import FACTS_DEADLINE_S, num_ranks
 
 QuestionOf = Callable[[WorkerGroup], Question]
 Told = tuple[Inventory, tuple[Answer, ...], tuple[Link, ...]]
 
-# A worker process, torch and, on eight devices, some dozens of products each.
-_FACTS_DEADLINE_S = 90.0
 _QUICK_DEADLINE_S = 15.0
 _LINK_DEADLINE_S = 60.0
 _NUM_CLOCKS = 5
@@ -124,7 +122,7 @@ def _answers(visits: Sequence[_Visit], question_of: QuestionOf, store: Store | N
     facts: dict[str, NodeFacts | str] = {}
     for turn in _turns(visits):
         asked = [(visit, visit.envoy.facts.remote(question_of(visit.group))) for visit in turn]
-        end = time.monotonic() + _FACTS_DEADLINE_S
+        end = time.monotonic() + FACTS_DEADLINE_S
         facts |= {visit.asked.node_id: _answer_to(ref, end, NodeFacts) for visit, ref in asked}
     there = [visit for visit in visits if isinstance(facts[visit.asked.node_id], NodeFacts)]
     seen = _who_sees(store, there) if store and len(there) > 1 else {}

@@ -1,16 +1,18 @@
 """This machine alone, asked in this process: nothing of Ray is started."""
 
-from cluster.facts import Question
+import threading
+
+from cluster.facts import NodeFacts, Question
 from cluster.inventory import Inventory
 from jobs.doctor.examination import Answer, Asked, Link, Skew
 
+# A worker process, torch and, on eight devices, some dozens of products each.
+FACTS_DEADLINE_S = 90.0
 _MOST_RANKS = 8
 _LINK_DEADLINE_S = 20.0
 
 
 def ask_this_machine(inventory: Inventory, question: Question) -> tuple[tuple[Answer, ...], tuple[Link, ...]]:
-    from cluster.probe.node import probe_node
-
     (group,) = inventory.groups
     (node,) = group.nodes
     asked = Asked(
@@ -20,9 +22,29 @@ def ask_this_machine(inventory: Inventory, question: Question) -> tuple[tuple[An
         vendor=group.vendor,
         promised_devices=node.num_devices,
     )
-    facts = probe_node(question)
+    facts = _facts(question)
     answer = Answer(asked=asked, facts=facts, skew=Skew(offset_s=0.0, uncertainty_s=0.0))
+    if isinstance(facts, str):
+        return (answer,), ()
     return (answer,), _links(asked, facts.num_devices, on_cpu=facts.platform == "cpu")
+
+
+def _facts(question: Question) -> NodeFacts | str:
+    """Or why not: a driver that hangs, or a torch that can't be imported, is a finding too."""
+    box: list[NodeFacts | str] = []
+
+    def probe() -> None:
+        try:
+            from cluster.probe.node import probe_node
+
+            box.append(probe_node(question))
+        except Exception as error:
+            box.append(f"{type(error).__name__}: {error}")
+
+    thread = threading.Thread(target=probe, name="probe", daemon=True)
+    thread.start()
+    thread.join(FACTS_DEADLINE_S)
+    return box[0] if box else f"no answer within {FACTS_DEADLINE_S:.0f} s"
 
 
 def num_ranks(on_cpu: bool, num_devices: int) -> int:

@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import tempfile
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -79,12 +78,11 @@ def question_of(group: WorkerGroup, spec: RunSpec | None) -> Question:
     models = [*(_SMALL if on_cpu else _LARGE)]
     if spec and not on_cpu and spec.model not in models:
         models.append(spec.model)
-    folder = spec.checkpoint.local.dir if spec else None
     return Question(
         shapes=tuple(
             shape for name in models for shape in _shapes(name, _TOKENS_ON_CPU if on_cpu else _TOKENS)
         ),
-        folder=folder or tempfile.gettempdir(),
+        folder=spec.checkpoint.local.dir if spec else None,
         is_one_core=on_cpu,
     )
 
