@@ -1,4 +1,4 @@
-"""``cluster.yaml`` through the code with which the installed Ray's launcher reads it."""
+"""``cluster.yaml`` and KubeRay's manifest through the code with which the installed Ray reads them."""
 
 import json
 import re
@@ -9,8 +9,11 @@ import jsonschema  # type: ignore[import-untyped]  # it ships none; Ray brings i
 import pytest
 import ray.autoscaler
 import yaml
+from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
+
+from cluster.config import read_cluster
 
 ROOT = Path(__file__).parents[2]
 OURS = ROOT / "cluster.yaml"
@@ -79,6 +82,19 @@ def test_ray_start_has_every_option_that_we_give_it(path: str) -> None:
     }
     assert len(given) >= 3
     assert given - known == set()
+
+
+def test_ray_on_kubernetes_sees_the_groups_that_the_launchers_file_promises(tmp_path: Path) -> None:
+    manifest = yaml.safe_load((ROOT / "cluster/kuberay/raycluster.yaml").read_text())
+    manifest["metadata"]["namespace"] = "default"
+    seen = tmp_path / "seen.yaml"
+    seen.write_text(yaml.safe_dump(_derive_autoscaling_config_from_ray_cr(manifest)))
+
+    found, promised = read_cluster(seen).groups, read_cluster(OURS).groups
+
+    assert {group.name: (group.vendor, group.device, group.num_devices) for group in found} == {
+        group.name: (group.vendor, group.device, group.num_devices) for group in promised
+    }
 
 
 def _packages(commands: list[str]) -> set[str]:
