@@ -1,10 +1,10 @@
 """What a node tells of itself without its devices: versions, memory, disk, driver. Needs no torch."""
 
 import os
-import sys
 import re
 import secrets
 import shutil
+import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
