@@ -3,6 +3,7 @@
 Asking costs one connection to the head: no job is registered, no worker started.
 """
 
+import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, SIMULATED_LABEL, ClusterError
+
+_KNOCK_TIMEOUT_S = 5.0
 
 State = Literal["alive", "draining", "lost"]
 
@@ -46,12 +49,12 @@ class View:
 
 def look(address: str) -> View:
     """``ClusterError`` if nobody answers there, after some seconds."""
-    with _state_of(address) as state:
-        try:
+    try:
+        with _state_of(address) as state:
             table, draining = state.node_table(), state.get_draining_nodes()
-        except Exception as error:
-            # Ray raises what its several layers happen to raise; all of it says that the head is away.
-            raise ClusterError(f"{address}: no Ray cluster answers there ({_first_line(error)})") from None
+    except Exception as error:
+        # Ray raises what its several layers happen to raise; all of it says that the head is away.
+        raise ClusterError(f"{address}: no Ray cluster answers there ({_first_line(error)})") from None
     return View(address=address, table=tuple(table), draining=frozenset(draining))
 
 
@@ -101,8 +104,9 @@ def _state_of(address: str) -> Iterator[Any]:
     from ray._private.state import GlobalState
     from ray._raylet import GcsClientOptions  # type: ignore[attr-defined]  # compiled: it has no stub
 
-    state = GlobalState()
     found = canonicalize_bootstrap_address(address) or address
+    _knock(found)
+    state = GlobalState()
     state._initialize_global_state(
         GcsClientOptions.create(found, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
     )
@@ -110,3 +114,9 @@ def _state_of(address: str) -> Iterator[Any]:
         yield state
     finally:
         state.disconnect()
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for a minute, in the language that it is written in, and ends this process then."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _KNOCK_TIMEOUT_S).close()
