@@ -6,8 +6,8 @@ a page. It reads a ``spec`` (``spec_file`` is what all specs share, ``errors`` s
 ``memory``, ``queues`` of ``sessions``, and hands them to one of the ``executors``: ``launch`` (Ray:
 ``claims``, a ``board``, the ``group_life`` and its ``progress``) or ``inline`` (this process). The
 ``bookkeeper`` turns what they tell into rows (``record``, ``power``, ``metrics``, ``source``) among the
-``results`` in the store and shows them on the ``display``; at the end ``scoreboard`` and ``tables`` say how
-it went. ``training`` is what happens in a worker.
+``results`` in the store and shows them on the ``display``; at the end ``scoreboard``, ``tables`` and
+``node_history`` say how it went. ``training`` is what happens in a worker.
 
 A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``; ``status``
 and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from.

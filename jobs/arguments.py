@@ -35,7 +35,7 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--store", metavar="URL", help="where the results go (default: the spec's)")
     _add_set(parser, "measure.steps=20")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="take the groups from this cluster.yaml")
+    _add_nodes(parser)
     parser.add_argument(
         "--executor",
         choices=("ray", "inline"),
@@ -73,7 +73,7 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         "--fresh", action="store_true", help="begin at step 0, whatever there is; it stays for now"
     )
     _add_set(parser, "steps=40")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="take the groups from this cluster.yaml")
+    _add_nodes(parser)
     parser.add_argument(
         "--executor",
         choices=("ray", "inline"),
@@ -103,6 +103,17 @@ def _add_set(parser: argparse.ArgumentParser, example: str) -> None:
         default=[],
         metavar="A.B=C",
         help=f"override a value of the spec, such as {example}; may be repeated",
+    )
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="take the groups from this cluster.yaml")
+    parser.add_argument(
+        "--exclude-node",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="run nothing on it: its name, its id, or how a report calls it; may be repeated",
     )
 
 

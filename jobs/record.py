@@ -7,6 +7,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from cluster.accelerators import Accelerator, accelerator
+from cluster.inventory import NODE_NAME_CHARS
 from jobs.grid import Run
 from jobs.metrics import METRICS, Metric
 from jobs.plan import Plan
@@ -40,7 +41,6 @@ if TYPE_CHECKING:  # as in jobs.grid
 _MAX_LOG_LINES = 20
 _MAX_LOG_LINE_BYTES = 300
 _MAX_REASON_BYTES = 1000
-_NODE_ID_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +109,7 @@ def _failed(common: RunRecord, failure: Failure) -> RunRecord:
         wanted_bytes=failure.wanted_bytes,
         ranks=failure.ranks,
         log_tail=lines,
+        nodes=tuple(node[:NODE_NAME_CHARS] for node in failure.nodes),
     )
     return replace(common, status=failure.status, error=error)
 
@@ -236,7 +237,7 @@ def _losses(measured: Measurement) -> LossRecord:
 
 def _ranks(ranks: tuple[RankSummary, ...]) -> RanksRecord:
     return RanksRecord(
-        node=tuple(rank.node[:_NODE_ID_CHARS] for rank in ranks),
+        node=tuple(rank.node[:NODE_NAME_CHARS] for rank in ranks),
         total_sec=tuple(round(rank.total_s, 6) for rank in ranks),
         p50_sec=tuple(round(rank.p50_s, 6) for rank in ranks),
         p95_sec=tuple(round(rank.p95_s, 6) for rank in ranks),

@@ -217,7 +217,7 @@ _METRICS = _columns(
     ("device_count", "int", "devices", "how many different ones took part"),
     ("device_memory_bytes", "int", "bytes", "of one device"),
     ("driver", "text", "", "the driver's version"),
-    ("nodes", "texts", "", "where the ranks ran"),
+    ("nodes", "texts", "", "where the ranks ran, of a failed run those that failed"),
     ("python", "text", "", "version"),
     ("torch", "text", "", "version and build"),
     ("collectives", "text", "", "library of the collectives, and its version"),

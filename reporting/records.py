@@ -17,13 +17,16 @@ class RecordError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
-    """Why a run has no numbers; ``log_tail`` is the last 20 lines at most."""
+    """Why a run has no numbers; ``log_tail`` is the last 20 lines at most. ``nodes`` are those of ``ranks``,
+    or all of the run's where no rank is named; results of older versions have none.
+    """
 
     reason: str
     phase: str | None
     wanted_bytes: int | None
     ranks: tuple[int, ...]
     log_tail: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,10 @@ from reporting.rows import NAMES, Row, row_from
 
 # Section of a result: its keys and the columns that they go into.
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "error": {"reason": "error_reason", "phase": "error_phase", "log_tail": "error_log_tail"},
+    "error": {
+        **{name: f"error_{name}" for name in ("reason", "phase", "log_tail")},
+        "nodes": "nodes",
+    },
     "training_config": {
         name: name for name in ("parameters", "tokens_per_step", "sync", "seed", "isolation", "optimizer")
     },

@@ -21,7 +21,8 @@ Status = Literal[
 class Failure:
     """Why a run has no numbers. ``log_tail`` holds at most the last 20 lines.
 
-    ``wanted_bytes`` is what the allocation that failed asked for, where that is known.
+    ``wanted_bytes`` is what the allocation that failed asked for, where that is known. ``nodes`` are those of
+    ``ranks``, or all where no rank is named; none where the run was never placed or nobody knows.
     """
 
     status: Status
@@ -29,6 +30,7 @@ class Failure:
     phase: str | None = None
     wanted_bytes: int | None = None
     ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
     log_tail: tuple[str, ...] = ()
 
 
