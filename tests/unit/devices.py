@@ -3,6 +3,7 @@
 A record has the library's own names and units. What it is told to ``refuse`` raises, as the real one does.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ from cluster.readings import Address, Reading
 UUID = "8f2d1f0c-52f1-4b0f-a2bb-1d7a4d0f0c11"
 PCI = "0000:c1:00"
 ADDRESS = Address(uuid=UUID, pci=PCI)
+# A test that fails must not leave a thread behind for ever.
+_PATIENCE_S = 10.0
 
 
 class NVMLError(Exception):
@@ -167,3 +170,16 @@ class Scripted:
 
     def read(self) -> Reading:
         return self._left.pop(0) if len(self._left) > 1 else self._left[0]
+
+
+class Hanging:
+    """A driver that answers when it may."""
+
+    def __init__(self) -> None:
+        self.is_asked = threading.Event()
+        self.may_answer = threading.Event()
+
+    def read(self) -> Reading:
+        self.is_asked.set()
+        assert self.may_answer.wait(_PATIENCE_S)
+        return Reading(power_watts=1.0)

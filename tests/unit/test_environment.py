@@ -60,6 +60,20 @@ def test_a_specs_override_of_a_group_reaches_its_workers_and_no_others() -> None
     assert blue.environment == NVIDIA
 
 
+def test_a_job_knows_whether_its_groups_devices_may_differ() -> None:
+    groups = {
+        "red": group("amd", {MIXED_LABEL: "true"}, name="red"),
+        "blue": group("amd", name="blue"),
+    }
+    spec = sweep(groups=list(groups))
+    runs = [Run(cell=cell, repeat=1, order=order) for order, cell in enumerate(cells_of(spec))]
+    found = queues(spec, runs, plans_of(spec, *groups.values()), groups)
+    assert {name: queue[0].jobs[0].may_mix_devices for name, queue in found.items()} == {
+        "red": True,
+        "blue": False,
+    }
+
+
 def test_a_group_that_names_its_interface_uses_it_for_all_collectives() -> None:
     named = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"}
     label = {INTERFACE_LABEL: "eth0"}

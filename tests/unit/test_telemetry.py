@@ -15,7 +15,7 @@ from cluster.readings import Address, Nothing, Reading, Telemetry
 from cluster.telemetry import Sampler, telemetry_of
 from jobs.training.looking import sample_of
 from reporting.attempts import DeviceSample
-from tests.unit.devices import ADDRESS, H100, MI300X, MI300X_ANSWERS, PCI, UUID, Scripted
+from tests.unit.devices import ADDRESS, H100, MI300X, MI300X_ANSWERS, PCI, UUID, Hanging, Scripted
 
 DEADLINE_S = 5.0
 
@@ -172,7 +172,7 @@ def test_the_record_of_amd_smi_covers_all_that_is_asked() -> None:
     assert set.union(*AMD_ANSWERS.values()) == {field.name for field in fields(Reading)}
 
 
-@pytest.mark.parametrize("answer", ["N/A", None, float("nan"), 65_535, -1])
+@pytest.mark.parametrize("answer", ["N/A", None, float("nan"), float("inf"), 65_535, -1])
 def test_what_can_not_be_a_power_is_null(answer: object) -> None:
     power = {"current_socket_power": answer, "average_socket_power": "N/A"}
     assert of_mi300x(MI300X(changes={"amdsmi_get_power_info": power})).power_watts is None
@@ -202,19 +202,6 @@ def test_a_machine_without_the_vendors_library_has_nothing_to_tell() -> None:
     assert isinstance(found, Nothing)
     assert "AMD SMI can't be opened" in found.reason
     assert found.read() == Reading()
-
-
-class Hanging:
-    """A driver that answers when it may."""
-
-    def __init__(self) -> None:
-        self.is_asked = threading.Event()
-        self.may_answer = threading.Event()
-
-    def read(self) -> Reading:
-        self.is_asked.set()
-        assert self.may_answer.wait(DEADLINE_S)
-        return Reading(power_watts=1.0)
 
 
 @contextmanager
@@ -257,6 +244,42 @@ def test_a_driver_that_hangs_holds_up_neither_the_training_nor_its_end() -> None
         sampler.begin()
         assert sampler.end() == ()
         assert sampler.newest() == Reading()
+    driver.may_answer.set()
+
+
+class BegunMeanwhile:
+    """Tells 1 W, of before the window that begins while it is asked, and then 2 W."""
+
+    def __init__(self) -> None:
+        self.samplers: list[Sampler] = []
+        self.is_asked_again = threading.Event()
+
+    def read(self) -> Reading:
+        if self.samplers:
+            self.samplers.pop().begin()
+            return Reading(power_watts=1.0)
+        self.is_asked_again.set()
+        return Reading(power_watts=2.0)
+
+
+def test_a_look_that_was_going_on_when_a_window_began_is_not_of_it() -> None:
+    device = BegunMeanwhile()
+    sampler = Sampler(device, every_s=0.001, patience_s=0.05)
+    device.samplers.append(sampler)
+    sampler.start()
+    assert device.is_asked_again.wait(DEADLINE_S)
+    looks = sampler.end()
+    sampler.close()
+    assert {look.reading.power_watts for look in looks} <= {2.0}
+
+
+def test_a_window_whose_end_the_driver_does_not_tell_tells_nothing() -> None:
+    driver = Hanging()
+    driver.may_answer.set()
+    with sampling(driver, every_s=3600.0, patience_s=0.2) as sampler:
+        sampler.begin()
+        driver.may_answer.clear()
+        assert sampler.end() == ()
     driver.may_answer.set()
 
 

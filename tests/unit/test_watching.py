@@ -38,7 +38,7 @@ def test_energy_that_the_power_contradicts_by_more_than_a_tenth_is_null(
     "counters",
     [
         [0.0, 100.0, 50.0],
-        [200.0, 100.0, 201.0],
+        [0.0, 300.0, 200.0],
         [2**32 - 50.0, 50.0, 150.0],
         [None, 100.0, 200.0],
         [0.0, 100.0, None],
