@@ -5,13 +5,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema  # type: ignore[import-untyped]  # it ships none; Ray brings it along
 import pytest
 import ray.autoscaler
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
-from ray.scripts.scripts import start
+from ray.scripts.scripts import cli, start
 
 from cluster.config import read_cluster
 
@@ -82,6 +83,20 @@ def test_ray_start_has_every_option_that_we_give_it(path: str) -> None:
     }
     assert len(given) >= 3
     assert given - known == set()
+
+
+def test_ray_has_the_commands_that_the_runbook_gives_to_it() -> None:
+    runbook = (ROOT / "docs/operations.md").read_text()
+    blocks = "\n".join(re.findall(r"^ *```sh\n(.*?)^ *```", runbook, flags=re.MULTILINE | re.DOTALL))
+    given = re.findall(r"\bray ((?:job )?[a-z-]+)((?: [^\s#&|]+)*)", re.sub(r"-- python.*|#.*", "", blocks))
+    assert {"up", "down", "dashboard", "drain-node", "job submit"} <= {verb for verb, _ in given}
+    for verb, rest in given:
+        command = cli
+        for word in verb.split():
+            assert isinstance(command, click.Group)
+            command = command.commands[word]
+        known = {name for option in command.params for name in option.opts}
+        assert set(re.findall(r"(?<!\S)--[a-z-]+", rest)) <= known, verb
 
 
 def test_ray_on_kubernetes_sees_the_groups_that_the_launchers_file_promises(tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ def _user(file: Dockerfile) -> Iterator[str]:
         yield "ends as root"
     if not any(rest.startswith("HOME=/home/") for rest in file.all("ENV")):
         yield "has no ENV HOME, which Ray's launcher reads"
+    if not any("PATH='$PATH'" in command and "/etc/profile.d/" in command for command in file.all("RUN")):
+        yield "loses its PATH in login shells"
 
 
 def _torch(file: Dockerfile) -> Iterator[str]:

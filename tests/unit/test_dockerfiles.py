@@ -85,6 +85,7 @@ def test_it_is_built_under_the_names_that_the_cluster_asks_for() -> None:
         ("COPY jobs jobs", "RUN pip install ray", "constraints.txt does not pin"),
         ("USER longhaul", "USER root", "ends as root"),
         ("ENV HOME=/home/longhaul", "", "no ENV HOME"),
+        ("/etc/profile.d/longhaul.sh", "~/.bashrc", "loses its PATH in login shells"),
         ("    && rm -rf /var/lib/apt/lists/*", "    && true", "keeps apt's lists"),
         ("RAY_VERSION=2.60.0", "RAY_VERSION=2.59.0", "RAY_VERSION is 2.59.0, constraints.txt has 2.60.0"),
         ("TORCH_VERSION=2.13.0", "TORCH_VERSION=2.12.0", "TORCH_VERSION is 2.12.0"),
