@@ -30,11 +30,17 @@ _AMD = {
 def worker_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> dict[str, str]:
     """Of a benchmark's worker, which on CPUs gets one thread."""
     threads = _CPU if _is_on_cpus(group) else {}
-    return {**threads, **device_environment(group), **overrides}
+    return {**threads, **long_run_environment(group, overrides)}
 
 
-def device_environment(group: WorkerGroup) -> dict[str, str]:
-    """What any worker of the group needs to find its device and its peers."""
+def long_run_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> dict[str, str]:
+    """What any worker needs to find its device and its peers. On CPUs a long run takes the threads that it
+    finds: nobody compares it with fewer workers.
+    """
+    return {**_devices_and_network(group), **overrides}
+
+
+def _devices_and_network(group: WorkerGroup) -> dict[str, str]:
     if _is_on_cpus(group):
         return _interface(group, "GLOO_SOCKET_IFNAME")
     # RCCL reads NCCL's variables.

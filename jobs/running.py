@@ -20,7 +20,7 @@ from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.repository import Repository
 from checkpointing.store import Store, StoreError, Unavailable, open_store
 from cluster.config import read_cluster
-from cluster.environment import device_environment
+from cluster.environment import long_run_environment
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from jobs.errors import AttemptFailed, SpecError, nearest
 from jobs.executors import AttemptOrder, Executor, Hear, Place, choose_executor
@@ -139,8 +139,7 @@ def _order(spec: RunSpec, group: WorkerGroup, store: Store, run: str) -> Attempt
     return AttemptOrder(
         group=group,
         world_size=spec.world_size,
-        # On CPUs a long run takes the threads that it finds: nobody compares it with fewer workers.
-        environment={**device_environment(group), **spec.environment},
+        environment=long_run_environment(group, spec.environment),
         schedule_timeout_s=spec.limits.schedule_timeout_s,
         collective_timeout_s=_COLLECTIVE_TIMEOUT_S,
     )

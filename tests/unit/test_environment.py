@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from cluster.environment import INTERFACE_LABEL, device_environment, visible_devices, worker_environment
+from cluster.environment import INTERFACE_LABEL, long_run_environment, visible_devices, worker_environment
 from cluster.inventory import MIXED_LABEL, ClusterError, Node, Vendor, WorkerGroup
 from jobs.grid import Run
 from jobs.queues import queues
@@ -34,17 +34,18 @@ def test_each_vendors_workers_have_its_variables(vendor: Vendor, variables: dict
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_workers_of_a_simulated_group_run_on_cpus(vendor: Vendor) -> None:
     assert worker_environment(group(vendor, simulated=True), {}) == CPU
-    assert device_environment(group(vendor, simulated=True)) == {}
+    assert long_run_environment(group(vendor, simulated=True), {}) == {}
 
 
 def test_a_long_run_on_cpus_takes_the_threads_that_it_finds() -> None:
-    assert device_environment(group("cpu")) == {}
-    assert device_environment(group("amd")) == AMD
+    assert long_run_environment(group("cpu"), {}) == {}
+    assert long_run_environment(group("amd"), {}) == AMD
 
 
 def test_what_a_spec_says_of_a_group_wins() -> None:
     changed = {"HSA_NO_SCRATCH_RECLAIM": "0", "NCCL_DEBUG": "WARN"}
     assert worker_environment(group("amd"), changed) == {**AMD, **changed}
+    assert long_run_environment(group("amd"), changed) == {**AMD, **changed}
 
 
 def test_a_specs_override_of_a_group_reaches_its_workers_and_no_others() -> None:
@@ -77,15 +78,15 @@ def test_a_job_knows_whether_its_groups_devices_may_differ() -> None:
 def test_a_group_that_names_its_interface_uses_it_for_all_collectives() -> None:
     named = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"}
     label = {INTERFACE_LABEL: "eth0"}
-    assert device_environment(group("amd", label, label)) == {**AMD, **named}
-    assert device_environment(group("nvidia", label)) == {**NVIDIA, **named}
-    assert device_environment(group("cpu", label)) == {"GLOO_SOCKET_IFNAME": "eth0"}
+    assert long_run_environment(group("amd", label, label), {}) == {**AMD, **named}
+    assert long_run_environment(group("nvidia", label), {}) == {**NVIDIA, **named}
+    assert long_run_environment(group("cpu", label), {}) == {"GLOO_SOCKET_IFNAME": "eth0"}
 
 
 @pytest.mark.parametrize("other", [{}, {INTERFACE_LABEL: "ens5"}])
 def test_nodes_that_name_several_interfaces_are_refused(other: dict[str, str]) -> None:
     with pytest.raises(ClusterError, match=r"group 'local': its nodes name several network interfaces"):
-        device_environment(group("amd", {INTERFACE_LABEL: "eth0"}, other))
+        long_run_environment(group("amd", {INTERFACE_LABEL: "eth0"}, other), {})
 
 
 def test_an_amd_worker_sees_all_devices_that_train_shares() -> None:
