@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,14 @@ def test_a_unit_comes_back_and_ends_within_its_time(name: str) -> None:
     assert {"After", "Wants"} <= unit["Unit"].keys()
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_nothing_wrong_with_a_unit(name: str, tmp_path: Path) -> None:
+    """Whose programs are where ours are only after an installation: here another one stands for them."""
+    assert "Unknown key" in "".join(_faults(tmp_path / name, UNITS[name].replace("Restart=", "Restrat=")))
+    assert _faults(tmp_path / name, UNITS[name]) == []
+
+
 def test_the_workers_unit_starts_our_script_and_does_not_repeat_wrong_settings() -> None:
     service = _sections(UNITS["longhaul-worker.service"])["Service"]
     (start,) = service["ExecStart"]
@@ -107,6 +117,19 @@ def _files_of_the_room() -> list[Path]:
     return [
         path for path in (ROOT / "cluster").rglob("*") if path.is_file() and "__pycache__" not in path.parts
     ]
+
+
+def _faults(path: Path, unit: str) -> list[str]:
+    """Of this unit; a machine may have others of its own with faults."""
+    path.write_text(re.sub(r"(?m)^(ExecStart=)/opt/longhaul/\S+", rf"\1{shutil.which('true')}", unit))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", path],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return [line for line in done.stderr.splitlines() if path.name in line]
 
 
 def _starts(commands: list[str]) -> list[str]:
