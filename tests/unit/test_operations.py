@@ -50,6 +50,12 @@ def test_the_files_that_it_names_exist(path: str) -> None:
     assert (ROOT / path).exists()
 
 
+def test_the_pages_that_it_links_exist() -> None:
+    pages = re.findall(r"\]\(([^)#:]+)\)", RUNBOOK)
+    assert pages
+    assert [page for page in pages if not (ROOT / "docs" / page).exists()] == []
+
+
 def test_its_own_links_lead_somewhere() -> None:
     titles = {
         re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
