@@ -32,6 +32,7 @@ from reporting.words import (
     estimate,
     fraction,
     gigabytes,
+    is_known,
     middle,
     moment,
     num_runs,
@@ -203,10 +204,14 @@ def _picture(chart: Chart) -> str:
 
 
 def _cells(findings: Findings) -> Iterator[str]:
-    heads = ("group", "cell", "status", "tokens/s [95 %]", "n", "CV", "step, s", "memory", "scaling", "MFU")
+    heads = ["group", "cell", "status", "tokens/s [95 %]", "n", "CV", "step, s", "memory", "scaling", "MFU"]
     shown = cells_shown(findings, _MOST_CELLS)
+    rows = [_cell(cell) for cell in shown]
+    if any(is_known(cell.joules_per_token) for cell in shown):
+        heads.append("J/token")
+        rows = [[*row, _raw(number(cell.joules_per_token))] for row, cell in zip(rows, shown, strict=True)]
     if shown:
-        yield _table(heads, "lllrrrrrrr", map(_cell, shown))
+        yield _table(heads, "lll" + "r" * len(heads[3:]), rows)
         yield from _rest(len(shown), len(findings.cells), "cell")
 
 

@@ -42,6 +42,14 @@ def test_every_line_of_a_table_has_as_many_columns_as_its_head(found: Findings) 
         assert {columns(line) for line in lines} == {columns(head)}
 
 
+def test_joules_per_token_are_a_column_where_any_cell_has_them() -> None:
+    assert "J/token" not in report_md(EXAMPLE, [])
+    first, *others = EXAMPLE.cells
+    told = replace(EXAMPLE, cells=(replace(first, joules_per_token=0.737), *others))
+    (found,) = (lines for lines in tables(report_md(told, [])) if "J/token" in lines[0])
+    assert [line.split("|")[-2].strip() for line in found if "0.737" in line] == ["0.737"]
+
+
 @ALL
 def test_what_unfolds_also_folds_and_has_blank_lines_around_its_markdown(found: Findings) -> None:
     text = report_md(found, [chart("one"), chart("two")])
