@@ -182,7 +182,7 @@ def test_a_value_of_the_wrong_kind_is_named_with_its_place(
         ("[" * 10_000, "is not YAML"),
         ("apiVersion: ray.io/v1\nkind: RayCluster", "is a RayCluster of Kubernetes; expected a cluster file"),
         ("services: {web: {}}", "expected a cluster file of Ray's launcher"),
-        ("max_workers: 1000000000\navailable_node_types: {w: {}}", "1,000,000,000 nodes, at most 100,000"),
+        ("max_workers: 1000000\navailable_node_types: {w: {}}", "1,000,000 nodes, at most 100,000"),
         ("max_workers: x\navailable_node_types: {w: {}}", "max_workers: found 'x'"),
     ],
 )

@@ -130,6 +130,14 @@ def test_of_two_nodes_with_one_name_as_many_return_as_came() -> None:
     ]
 
 
+def test_nodes_of_which_nobody_knows_the_name_never_return() -> None:
+    nameless = [replace(nodes("a", life=life)[0], name=None) for life in (1, 2)]
+    assert became(of(nameless[0]), of(nameless[1])) == [
+        "lost warning: node a-1 is lost",
+        "joined note: node a-2 is new, with 8 devices",
+    ]
+
+
 def test_a_node_that_begins_to_drain_is_told_once() -> None:
     draining = of(*nodes("a", is_draining=True))
     assert became(of(*nodes("a")), draining) == ["draining note: node a is being drained"]
