@@ -37,7 +37,7 @@ def _title(answer: Answer) -> str:
     notes = [
         asked.vendor,
         *(["simulated"] if asked.simulated else []),
-        *([asked.in_use] if asked.in_use else []),
+        *([f"{asked.in_use} in use"] if asked.in_use else []),
     ]
     return f"{asked.group}: {asked.name} ({', '.join(notes)})"
 

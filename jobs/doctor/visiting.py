@@ -92,8 +92,8 @@ def _in_use() -> dict[str, str]:
             for name in ("CPU", "GPU")
             if (total := node["Resources"].get(name, 0.0))
         }
-        if words := [f"{count:g} {name}" for name, count in taken.items() if count > 0]:
-            found[node["NodeID"]] = f"{' and '.join(words)} in use"
+        if amounts := [f"{count:g} {name}" for name, count in taken.items() if count > 0]:
+            found[node["NodeID"]] = " and ".join(amounts)
     return found
 
 

@@ -136,7 +136,7 @@ def broken() -> Examination:
                 skew=Skew(offset_s=-42.0, uncertainty_s=0.001),
             ),
             answer(
-                A2,
+                replace(A2, in_use="8 CPU and 1 GPU"),
                 nvidia(
                     host="gpu-c",
                     versions={
