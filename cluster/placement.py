@@ -5,11 +5,15 @@ go that share the devices. When something really starts is decided by queueing. 
 nodes that a group excludes.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.inventory import Inventory, Node, Request, WorkerGroup
+
+# A node as it is sorted: what it has free, below zero, and its id. And how many workers go there.
+_Entry = tuple[int, str]
+_Taken = tuple[_Entry, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +76,11 @@ def _place(request: Request, inventory: Inventory) -> Placed | Refused:
     group = inventory.group(request.group)
     if group is None:
         return _no_group(request, inventory)
-    shares = _Room(group.nodes).take(request)
-    return _too_small(request, group) if shares is None else Placed(group=group.name, shares=shares)
+    taken = _Room(group.nodes).take(request)
+    if taken is None:
+        return _too_small(request, group)
+    shares = (Share(node_id=node_id, num_workers=num) for (_, node_id), num in taken)
+    return Placed(group=group.name, shares=tuple(shares))
 
 
 def _no_group(request: Request, inventory: Inventory) -> Refused:
@@ -105,17 +112,26 @@ class _Lane:
         self._empty = _Room(group.nodes)
         self._room = _Room(group.nodes, in_use)
         self._wave = 0
+        self._shares: dict[tuple[str, int], Share] = {}
 
     def add(self, request: Request) -> Scheduled | Refused:
         if request.num_workers > self._num_devices:
             return _too_small(request, self._group)
-        shares = self._room.take(request)
-        if shares is None:
+        taken = self._room.take(request)
+        if taken is None:
             self._wave += 1
             self._room = self._empty.copy()
-            shares = self._room.take(request)
-            assert shares is not None, "a group that nobody uses has room for what isn't too large for it"
+            taken = self._room.take(request)
+            assert taken is not None, "a group that nobody uses has room for what isn't too large for it"
+        shares = tuple(self._share(node_id, num) for (_, node_id), num in taken)
         return Scheduled(wave=self._wave, placed=Placed(group=self._group.name, shares=shares))
+
+    def _share(self, node_id: str, num_workers: int) -> Share:
+        """The same again and again: making them anew would be most of the work of a large schedule."""
+        found = self._shares.get((node_id, num_workers))
+        if found is None:
+            found = self._shares[node_id, num_workers] = Share(node_id=node_id, num_workers=num_workers)
+        return found
 
 
 class _Room:
@@ -137,7 +153,7 @@ class _Room:
         twin._num_free, twin._num_untouched = self._num_free, self._num_untouched
         return twin
 
-    def take(self, request: Request) -> tuple[Share, ...] | None:
+    def take(self, request: Request) -> list[_Taken] | None:
         """None, and nothing taken, if it does not fit."""
         is_alone = request.mode == "whole_node"
         if request.num_workers > (self._num_untouched if is_alone else self._num_free):
@@ -146,25 +162,37 @@ class _Room:
             taken = _evenly(self._free, request.num_workers)
         else:
             taken = _fewest(self._untouched if is_alone else self._free, request.num_workers)
-        for entry, num_workers in taken:
-            self._give(entry, -entry[0] if is_alone else num_workers)
-        return tuple(Share(node_id=node_id, num_workers=num) for (_, node_id), num in taken)
+        self._give(taken, is_alone=is_alone)
+        return taken
 
-    def _give(self, entry: tuple[int, str], num_devices: int) -> None:
-        left, node_id = entry
-        del self._free[bisect_left(self._free, entry)]
-        if left + num_devices < 0:
-            insort(self._free, (left + num_devices, node_id))
-        self._num_free -= num_devices
-        index = bisect_left(self._untouched, entry)
-        if self._untouched[index : index + 1] == [entry]:
-            del self._untouched[index]
-            self._num_untouched += left
+    def _give(self, taken: Sequence[_Taken], *, is_alone: bool) -> None:
+        entries = [entry for entry, _ in taken]
+        self._num_free -= _remove(self._free, entries)
+        self._num_untouched -= _remove(self._untouched, entries)
+        if not is_alone:
+            left = [(free + num, node_id) for (free, node_id), num in taken if free + num < 0]
+            self._num_free -= sum(free for free, _ in left)
+            self._free += left
+            self._free.sort()
 
 
-def _fewest(nodes: Sequence[tuple[int, str]], num_workers: int) -> list[tuple[tuple[int, str], int]]:
+def _remove(nodes: list[_Entry], gone: Sequence[_Entry]) -> int:
+    """Takes those of ``gone`` out that are there, mostly the first ones; how many devices that are."""
+    pairs = enumerate(zip(nodes, gone, strict=False))
+    num_first = next((index for index, (one, other) in pairs if one != other), min(len(nodes), len(gone)))
+    del nodes[:num_first]
+    num_devices = -sum(free for free, _ in gone[:num_first])
+    for entry in gone[num_first:]:
+        index = bisect_left(nodes, entry)
+        if nodes[index : index + 1] == [entry]:
+            del nodes[index]
+            num_devices -= entry[0]
+    return num_devices
+
+
+def _fewest(nodes: Sequence[_Entry], num_workers: int) -> list[_Taken]:
     """The largest nodes, and for what is left at the end the node that it fills best."""
-    taken: list[tuple[tuple[int, str], int]] = []
+    taken: list[_Taken] = []
     left = num_workers
     for entry in nodes:
         if left <= -entry[0]:
@@ -177,9 +205,9 @@ def _fewest(nodes: Sequence[tuple[int, str]], num_workers: int) -> list[tuple[tu
     return taken
 
 
-def _evenly(nodes: Sequence[tuple[int, str]], num_workers: int) -> list[tuple[tuple[int, str], int]]:
+def _evenly(nodes: Sequence[_Entry], num_workers: int) -> list[_Taken]:
     """Those with the least room first get what they can hold of an even share; the others get the rest."""
-    taken: list[tuple[tuple[int, str], int]] = []
+    taken: list[_Taken] = []
     left = num_workers
     used = nodes[:num_workers]
     for index in range(len(used) - 1, -1, -1):
