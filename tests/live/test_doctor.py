@@ -69,6 +69,7 @@ def test_on_this_machine_every_number_is_there_and_reports_get_the_rates(tmp_pat
     assert len(files(tmp_path)) == 1
 
 
+@pytest.mark.soak
 def test_a_file_in_the_way_of_the_store_is_unusable_and_the_machine_is_told_all_the_same(
     tmp_path: Path,
 ) -> None:
