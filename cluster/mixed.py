@@ -1,10 +1,11 @@
 """A mixed cluster on one machine: a Ray node per promised one, whose devices CPU processes stand in for.
 
 A head without devices, so that drivers have a node that no test or user takes away, and beside it one node
-for each that the file promises, with its labels. All of it listens on loopback only, asks for a token of its
-own, and is gone with the block, like a private Ray.
+for each that the file promises, with its labels. All of it asks for a token of its own, and is gone with the
+block, like a private Ray.
 """
 
+import socket
 import subprocess
 import sys
 import time
@@ -120,7 +121,8 @@ class MixedCluster:
             "--num-cpus=0",
             "--num-gpus=0",
             "--include-dashboard=false",
-            "--ray-client-server-port=0",
+            # Ray's default is one port for the whole machine, and 0 is refused.
+            f"--ray-client-server-port={_free_port()}",
             # Idle workers can't become Train workers, whose environment differs; they only cost a core.
             '--system-config={"prestart_worker_first_driver": false}',
         )
@@ -143,7 +145,6 @@ class MixedCluster:
         """Returns while it starts. Each node has a folder of its own, also the one that it had before."""
         common = [
             f"--node-name={name}",
-            f"--node-ip-address={_LOOPBACK}",
             f"--temp-dir={self.root / name}",
             f"--object-store-memory={OBJECT_STORE_BYTES}",
             "--dashboard-agent-listen-port=0",
@@ -182,6 +183,12 @@ class MixedCluster:
     def _said(self, name: str) -> str:
         said = " ".join(self._log(name).read_text(errors="replace").split())
         return f": {said[-_LOG_CHARS:]}" if said else ""
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((_LOOPBACK, 0))
+        return int(listener.getsockname()[1])
 
 
 def _memory_of_each(num_nodes: int) -> int:

@@ -77,7 +77,7 @@ def test_two_groups_run_at_once_each_on_its_own_nodes_and_everything_says_that_i
     report = run([*LONGHAUL, "report", "--store", str(store), "--pull", str(tmp_path / "report")])
 
     assert done.returncode == 7, done.stdout + done.stderr
-    assert left_processes(folder) == [] and list(folder.iterdir()) == []
+    assert left_processes(folder) == [] and list(folder.glob("lh-*")) == []
     assert all(f"{group} (simulated)" in done.stdout for group in ("nvidia", "amd"))
     found = rows(store)
     assert [row["status"] for row in found] == ["ok"] * 4
@@ -172,7 +172,7 @@ def test_nothing_is_left_after_a_signal_and_the_command_hears_it(
 
     assert process.returncode == code, output
     assert word.read_text() == f"{code}\n"
-    assert left_processes(folder) == [] and list(folder.iterdir()) == []
+    assert left_processes(folder) == [] and list(folder.glob("lh-*")) == []
 
 
 @pytest.mark.soak
@@ -184,7 +184,7 @@ def test_nothing_is_left_15_s_after_kill_9_not_even_the_command(tmp_path: Path, 
     process.kill()
 
     process.wait(30)
-    wait_until(lambda: not left_processes(folder) and not list(folder.iterdir()), GONE_AFTER_KILL_S)
+    wait_until(lambda: not left_processes(folder) and not list(folder.glob("lh-*")), GONE_AFTER_KILL_S)
 
 
 @pytest.mark.soak
@@ -193,7 +193,7 @@ def test_a_command_that_is_not_there_and_a_cluster_that_cannot_start_are_one_lin
     broken = run(local_command("true"), TMPDIR=str(folder), RAY_START_HOOK="nowhere.nothing")
 
     assert (unknown.returncode, unknown.stderr.count("\n")) == (127, 1), unknown.stderr
-    assert list(folder.iterdir()) == []
+    assert list(folder.glob("lh-*")) == []
     assert (broken.returncode, broken.stderr.count("\n")) == (1, 1), broken.stderr
 
 
