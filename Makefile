@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep report dry-run test check format golden bench compare-damage soak clean
+.PHONY: help setup sweep mixed report dry-run test check format golden bench compare-damage soak clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,12 @@ $(READY): pyproject.toml constraints.txt
 
 sweep: setup  ## run the smoke sweep (SPEC=file STORE=folder), print the table, write the report
 	$(BIN)/longhaul sweep $(SPEC) --store $(STORE); found=$$?; $(BIN)/longhaul report --store $(STORE) && exit $$found
+
+# Slower or undecided is an answer too; this machine may well be busier in one half of the time.
+mixed: setup  ## compare two simulated groups, side by side on this machine (STORE=folder)
+	$(BIN)/longhaul cluster local cluster/mixed.yaml -- $(BIN)/longhaul sweep jobs/specs/sweeps/mixed.yaml --store $(STORE)
+	$(BIN)/longhaul report --store $(STORE) --sweep mixed
+	$(BIN)/longhaul compare '$(STORE)#sweep=mixed,group=nvidia' '$(STORE)#sweep=mixed,group=amd'; [ $$? -ne 2 ]
 
 report: setup  ## make the report of everything in STORE again and show it
 	$(BIN)/longhaul report --store $(STORE) --open

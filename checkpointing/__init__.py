@@ -7,6 +7,6 @@ generation: ``manifest`` (what it consists of), ``retention`` (which are kept), 
 on from), ``repository`` (a run's generations in a store). Saving: ``snapshot`` (live state into memory of
 our own), ``cadence`` (when), ``saves``, ``near`` (the nodes' disks), ``publisher`` (into the store, with the
 other ranks), ``writer`` (in the background). Loading: ``reshard`` (who needs which bytes), ``digests``,
-``loading``. Looking after it: ``audit`` (what is wrong), ``leftovers`` (what is of no use any more).
-``hooks``: Ray Train may know of it, too.
+``loading``. Looking after it: ``audit`` (what is wrong), ``leftovers`` (what is of no use any more),
+``probing`` (whether a store can be relied on). ``hooks``: Ray Train may know of it, too.
 """

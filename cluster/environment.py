@@ -1,24 +1,72 @@
-"""The variables that each vendor's workers need before torch loads."""
+"""The variables that each vendor's workers need before torch loads. Pure.
+
+What a spec's ``overrides.<group>.environment`` says wins over all of them. The AMD part follows Ray's and
+RCCL's sources and has not run on a device.
+"""
 
 from collections.abc import Mapping
 
-from cluster.inventory import WorkerGroup
+from cluster.inventory import ClusterError, WorkerGroup
+
+# On every node of a group whose traffic must go over one network interface: its name, as `eth0`.
+INTERFACE_LABEL = "longhaul.interface"
 
 # One thread per worker: on the vendor ``cpu`` a device is one core, so that two workers
 # on two cores are compared with one worker on one.
 _CPU = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 
-# Ray hides devices from the raylet's children by HIP_VISIBLE_DEVICES but shares only the CUDA list among
-# the workers of a node; left unset, every worker sees the whole node and takes its local rank's device.
-_AMD = {"RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1"}
+# CUDA's own order is by speed; Ray and NVML count along the bus, and their numbers go into the lists.
+_NVIDIA = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+_AMD = {
+    # Ray hides devices from the raylet's children by HIP_VISIBLE_DEVICES but shares only the CUDA list among
+    # the workers of a node; left unset, every worker sees the whole node and takes its local rank's device.
+    "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1",
+    # RCCL ends on MI300 without it where the runtime still reclaims scratch memory.
+    "HSA_NO_SCRATCH_RECLAIM": "1",
+}
 
 
 def worker_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> dict[str, str]:
-    """The group's variables; what the spec overrides wins."""
-    if group.vendor == "cpu" or group.simulated:
-        base = _CPU
-    elif group.vendor == "amd":
-        base = _AMD
-    else:
-        base = {}
-    return {**base, **overrides}
+    """Of a benchmark's worker, which on CPUs gets one thread."""
+    threads = _CPU if _is_on_cpus(group) else {}
+    return {**threads, **long_run_environment(group, overrides)}
+
+
+def long_run_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> dict[str, str]:
+    """What any worker needs to find its device and its peers. On CPUs a long run takes the threads that it
+    finds: nobody compares it with fewer workers.
+    """
+    return {**_devices_and_network(group), **overrides}
+
+
+def _devices_and_network(group: WorkerGroup) -> dict[str, str]:
+    if _is_on_cpus(group):
+        return _interface(group, "GLOO_SOCKET_IFNAME")
+    # RCCL reads NCCL's variables.
+    network = _interface(group, "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    return {**(_AMD if group.vendor == "amd" else _NVIDIA), **network}
+
+
+def visible_devices(group_vendor: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """What to change in a worker before torch loads, so that it sees all devices that Train shares among the
+    workers of its node: Train tells them by CUDA's variable alone, while AMD's runtime prefers its own, in
+    which Ray may have left only this worker's device.
+    """
+    shared = variables.get("CUDA_VISIBLE_DEVICES")
+    return {"HIP_VISIBLE_DEVICES": shared} if group_vendor == "amd" and shared else {}
+
+
+def _is_on_cpus(group: WorkerGroup) -> bool:
+    return group.vendor == "cpu" or group.simulated
+
+
+def _interface(group: WorkerGroup, *names: str) -> dict[str, str]:
+    found = sorted({dict(node.labels).get(INTERFACE_LABEL, "") for node in group.nodes})
+    if len(found) > 1:
+        told = ", ".join(name or "none" for name in found)
+        raise ClusterError(
+            f"group {group.name!r}: its nodes name several network interfaces in {INTERFACE_LABEL} ({told}), "
+            "expected one for all; leave the label out, or set NCCL_SOCKET_IFNAME on each node yourself"
+        )
+    return dict.fromkeys(names, found[0]) if found and found[0] else {}

@@ -4,16 +4,25 @@ A *group* is a set of nodes of one vendor and one device model. Nodes carry the 
 ``longhaul.group``; those without it form the group ``local``.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Vendor = Literal["nvidia", "amd", "cpu"]
+# ``packed``: on the fewest nodes. ``spread``: over as many nodes as there are, evenly. ``whole_node``: on
+# the fewest nodes, with nobody else on them.
+Mode = Literal["packed", "spread", "whole_node"]
 
 LOCAL_GROUP = "local"
 GROUP_LABEL = "longhaul.group"
 VENDOR_LABEL = "longhaul.vendor"
 DEVICE_LABEL = "longhaul.device"
 SIMULATED_LABEL = "longhaul.simulated"
+# On every node of a group that may have several device models.
+MIXED_LABEL = "longhaul.mixed_devices"
+
+# Results name a node by so much of its id.
+NODE_NAME_CHARS = 12
 
 
 class ClusterError(Exception):
@@ -22,20 +31,32 @@ class ClusterError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine. The numbers are totals, not what is free right now; unknown memory is None."""
+    """One machine. The numbers are totals, not what is free right now; unknown memory is None.
+
+    A node that was away has a new ``node_id``; its ``name``, where that is known, is still the same.
+    """
 
     node_id: str
     num_devices: int
     num_cpus: int
     memory_bytes: int | None = None
+    device: str | None = None
+    name: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    is_draining: bool = False
+
+    @property
+    def short_name(self) -> str:
+        return self.name or self.node_id[:NODE_NAME_CHARS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGroup:
     """Nodes of one vendor. On the vendor ``cpu`` a device is one core.
 
-    ``device`` is the market name of the accelerator or None when nobody knows it.
+    ``device`` is the market name of all its accelerators, or None when nobody knows it or they differ.
     ``simulated`` means that CPU processes stand in for devices; every result of it says so.
+    Nothing may start on those ``excluded``: somebody left them out, or they are draining.
     """
 
     name: str
@@ -43,10 +64,21 @@ class WorkerGroup:
     nodes: tuple[Node, ...]
     device: str | None = None
     simulated: bool = False
+    excluded: tuple[Node, ...] = ()
 
     @property
     def num_devices(self) -> int:
         return sum(node.num_devices for node in self.nodes)
+
+    @property
+    def may_mix_devices(self) -> bool:
+        """Whether all its nodes say that its device models may differ."""
+        return bool(self.nodes) and all((MIXED_LABEL, "true") in node.labels for node in self.nodes)
+
+    @property
+    def all_nodes(self) -> tuple[Node, ...]:
+        """By their ids, with those excluded."""
+        return tuple(sorted((*self.nodes, *self.excluded), key=lambda node: node.node_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +98,29 @@ class Request:
 
     group: str
     num_workers: int
+    mode: Mode = "packed"
+
+
+def excluding(inventory: Inventory, names: Collection[str]) -> Inventory:
+    """The inventory whose groups leave out the nodes that ``names`` name, and remember them.
+
+    A name is a node's id, its name, or the beginning of its id as results have it. A name that no node has
+    changes nothing: the node may be away. See ``unknown_nodes``.
+    """
+    return replace(inventory, groups=tuple(_excluding(group, names) for group in inventory.groups))
+
+
+def unknown_nodes(inventory: Inventory, names: Collection[str]) -> tuple[str, ...]:
+    """Those of ``names`` that no node has, in their order."""
+    nodes = [node for group in inventory.groups for node in (*group.nodes, *group.excluded)]
+    return tuple(name for name in names if not any(_is_named(node, name) for node in nodes))
+
+
+def _excluding(group: WorkerGroup, names: Collection[str]) -> WorkerGroup:
+    out = tuple(node for node in group.nodes if any(_is_named(node, name) for name in names))
+    kept = tuple(node for node in group.nodes if node not in out)
+    return replace(group, nodes=kept, excluded=(*group.excluded, *out)) if out else group
+
+
+def _is_named(node: Node, name: str) -> bool:
+    return name in (node.node_id, node.name) or name == node.node_id[:NODE_NAME_CHARS]

@@ -7,24 +7,17 @@ is gone with the ``with`` block; if the driver is killed, ``cluster.guardian`` e
 import os
 import secrets
 import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cluster import guardian, machine
+from cluster import machine
+from cluster.guarded import environment_of, guarded_directory
 from cluster.variables import variables
 
-# Ray puts some 60 characters of socket path behind it, and a Unix socket's path ends at 107.
-_LONGEST_DIRECTORY = 40
 # Results never travel through the object store, and containers often have only 64 MiB of /dev/shm.
-_OBJECT_STORE_BYTES = 128 * 2**20
-_GUARDIAN_PATIENCE_S = 15.0
-_PROJECT = Path(__file__).resolve().parent.parent
+OBJECT_STORE_BYTES = 128 * 2**20
 
 
 def ray_for_driver(num_cpus: int | None = None, verbose: bool = False) -> AbstractContextManager[None]:
@@ -55,35 +48,14 @@ def private_ray(num_cpus: int | None = None, verbose: bool = False) -> Iterator[
     That holds at once after a normal end, an exception, Ctrl-C and SIGTERM, and within 15 s after
     ``kill -9`` of the driver. SIGTERM raises ``SystemExit(143)`` unless the caller handles it.
     """
-    root = tempfile.mkdtemp(prefix="lh-", dir=_short_directory())
-    watch = _start_guardian(root)
-    try:
+    with guarded_directory() as root:
         before = signal.getsignal(signal.SIGTERM)
-        with _token_of_our_own(), _started(root, num_cpus, verbose), _terminates_as_exception(before):
+        with token_of_our_own(), _started(root, num_cpus, verbose), _terminates_as_exception(before):
             yield
-    finally:
-        _let_guardian_finish(root, watch)
-
-
-def _short_directory() -> str:
-    chosen = tempfile.gettempdir()
-    return chosen if len(chosen) <= _LONGEST_DIRECTORY else "/tmp"
-
-
-def _start_guardian(root: str) -> "subprocess.Popen[bytes]":
-    """Its standard input is a pipe whose other end this process alone holds: no child inherits it."""
-    return subprocess.Popen(
-        [sys.executable, "-S", "-E", guardian.__file__, root],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd="/",
-    )
 
 
 @contextmanager
-def _token_of_our_own() -> Iterator[None]:
+def token_of_our_own() -> Iterator[None]:
     """Ray listens on every interface, and left alone it would write a token into the home directory."""
     try:
         with variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
@@ -106,12 +78,12 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
     import ray
 
     try:
-        with variables(_environment_of(root)), _errors_of_nodes(verbose):
+        with variables(environment_of(root)), _errors_of_nodes(verbose):
             ray.init(
                 # "auto" would join whatever Ray happens to run on this machine.
                 address="local",
                 num_cpus=num_cpus or machine.num_cpus(),
-                object_store_memory=_OBJECT_STORE_BYTES,
+                object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 log_to_driver=verbose,
                 logging_level=_log_level(verbose),
@@ -122,16 +94,6 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _environment_of(root: str) -> dict[str, str]:
-    path = os.environ.get("PYTHONPATH")
-    return {
-        guardian.MARK: root,
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # Workers import these rooms wherever the driver was started.
-        "PYTHONPATH": f"{_PROJECT}{os.pathsep}{path}" if path else str(_PROJECT),
-    }
 
 
 @contextmanager
@@ -156,13 +118,6 @@ def _hear_nothing(*_: Any) -> None:
 
 def _log_level(verbose: bool) -> str:
     return "INFO" if verbose else "ERROR"
-
-
-def _let_guardian_finish(root: str, watch: "subprocess.Popen[bytes]") -> None:
-    assert watch.stdin is not None
-    watch.stdin.close()
-    if watch.wait(_GUARDIAN_PATIENCE_S) != 0:
-        guardian.clear(root)
 
 
 @contextmanager

@@ -5,13 +5,18 @@ a page. It reads a ``spec`` (``spec_file`` is what all specs share, ``errors`` s
 ``places`` where its store starts), makes its ``grid`` of cells, a ``plan`` of each with its predicted
 ``memory``, ``queues`` of ``sessions``, and hands them to one of the ``executors``: ``launch`` (Ray:
 ``claims``, a ``board``, the ``group_life`` and its ``progress``) or ``inline`` (this process). The
-``bookkeeper`` turns what they tell into rows (``record``, ``metrics``, ``source``) among the ``results`` in
-the store and shows them on the ``display``; at the end ``scoreboard`` and ``tables`` say how it went.
-``training`` is what happens in a worker.
+``bookkeeper`` turns what they tell into rows (``record``, ``power``, ``metrics``, ``source``) among the
+``results`` in the store and shows them on the ``display``; at the end ``scoreboard``, ``tables`` and
+``node_history`` say how it went. ``training`` is what happens in a worker.
 
 A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``; ``status``
 and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from.
 
 What came of it: ``report`` (the entry), ``reports`` (the story, and copies), with its ``report_arguments``.
 ``importing`` (older results beside ours). ``comparing`` (B against a baseline), told by ``verdicts``.
+
+The cluster: ``clusters`` (what is there, and a mixed one on this machine for a command), with its
+``cluster_arguments`` and ``cluster_tables``.
+
+Whether nodes, links, store and space will do: ``doctor``.
 """

@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 
 from jobs.checkpoints.arguments import add_checkpoints_arguments
+from jobs.cluster_arguments import add_cluster_arguments
+from jobs.doctor.arguments import add_doctor_arguments
 from jobs.report_arguments import (
     add_compare_arguments,
     add_import_arguments,
@@ -33,7 +35,7 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--store", metavar="URL", help="where the results go (default: the spec's)")
     _add_set(parser, "measure.steps=20")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="take the groups from this cluster.yaml")
+    _add_nodes(parser)
     parser.add_argument(
         "--executor",
         choices=("ray", "inline"),
@@ -71,7 +73,7 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         "--fresh", action="store_true", help="begin at step 0, whatever there is; it stays for now"
     )
     _add_set(parser, "steps=40")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="take the groups from this cluster.yaml")
+    _add_nodes(parser)
     parser.add_argument(
         "--executor",
         choices=("ray", "inline"),
@@ -104,6 +106,17 @@ def _add_set(parser: argparse.ArgumentParser, example: str) -> None:
     )
 
 
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="take the groups from this cluster.yaml")
+    parser.add_argument(
+        "--exclude-node",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="run nothing on it: its name, its id, or how a report calls it; may be repeated",
+    )
+
+
 def sweep_parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog)
     add_sweep_arguments(parser)
@@ -131,4 +144,6 @@ def longhaul_parser() -> argparse.ArgumentParser:
     add_compare_arguments(commands.add_parser("compare", help="whether results are slower than a baseline"))
     add_import_arguments(commands.add_parser("import", help="read older results into the same table"))
     add_checkpoints_arguments(commands.add_parser("checkpoints", help="see, check and take out checkpoints"))
+    add_cluster_arguments(commands.add_parser("cluster", help="see the cluster, or try one on this machine"))
+    add_doctor_arguments(commands.add_parser("doctor", help="what is wrong with nodes, links and the store"))
     return parser

@@ -1,9 +1,10 @@
 """What a worker group asks Ray for, so that it lands wholly on its group and alone on its nodes. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 
-from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, Inventory, Request, WorkerGroup
+from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, Inventory, Node, Request, WorkerGroup
 from cluster.placement import Placed, Refused, place
 
 # Ray counts resources in ten-thousandths: a claim that is rounded up would not fit its node.
@@ -54,6 +55,11 @@ def _share_of_cpus(group: WorkerGroup, placed: Placed) -> float:
 
 def _selector(group: WorkerGroup) -> dict[str, str]:
     """Ray has no selector for a label that isn't there, so unlabelled nodes are named one by one."""
-    if group.name != LOCAL_GROUP:
-        return {GROUP_LABEL: group.name}
-    return {_NODE_ID_LABEL: f"in({', '.join(node.node_id for node in group.nodes)})"}
+    if group.name == LOCAL_GROUP:
+        return {_NODE_ID_LABEL: f"in({_ids(group.nodes)})"}
+    without = {_NODE_ID_LABEL: f"!in({_ids(group.excluded)})"} if group.excluded else {}
+    return {GROUP_LABEL: group.name} | without
+
+
+def _ids(nodes: Sequence[Node]) -> str:
+    return ", ".join(node.node_id for node in nodes)

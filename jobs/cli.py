@@ -40,6 +40,14 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.checkpoints.commands import checkpoints
 
             return checkpoints(args)
+        case "cluster":
+            from jobs.clusters import cluster
+
+            return cluster(args)
+        case "doctor":
+            from jobs.doctor.story import doctor
+
+            return doctor(args)
         case unknown:
             raise AssertionError(f"no command {unknown!r}: argparse lets only known ones through")
 

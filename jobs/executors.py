@@ -3,13 +3,14 @@
 Neither torch nor Ray is imported before there is something to run.
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from cluster.inventory import ClusterError, Inventory, WorkerGroup
+from cluster.inventory import ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
 from cluster.machine import this_machine
 from cluster.placement import Refused
 from jobs.claims import claim_of
@@ -21,6 +22,8 @@ from jobs.training.task import Task
 
 Listen = Callable[[Event], None]
 Hear = Callable[[Told], None]
+_log = logging.getLogger(__name__)
+
 MakeTask = Callable[[], Task]
 Queues = dict[str, list[Session]]
 
@@ -73,12 +76,29 @@ class Executor(Protocol):
         """
 
 
-class RayExecutor:
-    """The cluster that ``RAY_ADDRESS`` names, else a private Ray, started when it is needed."""
+def as_promised(planned: WorkerGroup, live: WorkerGroup | None) -> WorkerGroup:
+    """The live one, if it is there. Results say of a group what its plan said: ``ClusterError`` rather than
+    one that calls simulated devices real.
+    """
+    if live is not None and live.simulated != planned.simulated:
+        is_what = {True: "simulated", False: "real"}
+        raise ClusterError(
+            f"group {planned.name!r}: its devices are {is_what[live.simulated]}, but the cluster file "
+            f"promises {is_what[planned.simulated]} ones; plan on the file that the cluster was started from"
+        )
+    return live or planned
 
-    def __init__(self, *, verbose: bool, share_nodes: bool) -> None:
+
+class RayExecutor:
+    """The cluster that ``RAY_ADDRESS`` names, else a private Ray, started when it is needed.
+
+    Nothing is planned or placed on the nodes ``excluded``.
+    """
+
+    def __init__(self, *, verbose: bool, share_nodes: bool, excluded: Sequence[str] = ()) -> None:
         self._verbose = verbose
         self._share_nodes = share_nodes
+        self._excluded = excluded
         self._connections = ExitStack()
         self._live: Inventory | None = None
         self.speaks = True
@@ -101,7 +121,7 @@ class RayExecutor:
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         # A group that only a cluster file knows may still come up: the autoscaler starts what is asked for.
         live = self._connect()
-        return {name: live.group(name) or group for name, group in planned.items()}
+        return {name: as_promised(group, live.group(name)) for name, group in planned.items()}
 
     def run(self, queues: Queues, limits: Limits, listen: Listen) -> None:
         from jobs.launch.cells import launch
@@ -130,8 +150,15 @@ class RayExecutor:
             from cluster.local import ray_for_driver
 
             self._connections.enter_context(ray_for_driver(verbose=self._verbose))
-            self._live = live_inventory()
+            self._live = _without(self._excluded, live_inventory())
         return self._live
+
+
+def _without(excluded: Sequence[str], live: Inventory) -> Inventory:
+    for name in unknown_nodes(live, excluded):
+        # It may be away for good reason, so this is none to start nothing.
+        _log.warning("%s has no node %r: nothing is left out for it", live.source, name)
+    return excluding(live, excluded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +182,13 @@ def is_under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def choose_executor(name: str | None, *, verbose: bool, share_nodes: bool) -> Executor:
+def choose_executor(
+    name: str | None, *, verbose: bool, share_nodes: bool, excluded: Sequence[str] = ()
+) -> Executor:
     """By name; by default Ray, but under ``torchrun`` the processes that it started."""
     if (name or ("inline" if is_under_torchrun() else "ray")) == "inline":
         return InlineExecutor(Place.of_this_process())
-    return RayExecutor(verbose=verbose, share_nodes=share_nodes)
+    return RayExecutor(verbose=verbose, share_nodes=share_nodes, excluded=excluded)
 
 
 class InlineExecutor:

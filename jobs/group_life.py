@@ -41,7 +41,7 @@ class GroupLife:
         self._limits = limits
         self._examine = examine
         self._since = now
-        self._is_assembled = False
+        self._node_ids: tuple[str, ...] = ()
         self._ready: dict[int, Ready] = {}
         self._progress: Progress | None = None
         self._troubles: dict[int, Failure] = {}
@@ -54,7 +54,7 @@ class GroupLife:
             case Appointed():
                 pass
             case Assembled():
-                self._is_assembled, self._since = True, now
+                self._node_ids, self._since = post.node_ids, now
             case Ready():
                 self._ready[post.rank] = post
                 if len(self._ready) == self._world_size:
@@ -112,7 +112,9 @@ class GroupLife:
 
     def _condemn(self, failure: Failure, now: float) -> Event:
         self.is_condemned = True
-        return self._finish(failure, now)
+        ranks = failure.ranks or range(len(self._node_ids))
+        nodes = dict.fromkeys(self._node_ids[rank] for rank in ranks if rank < len(self._node_ids))
+        return self._finish(replace(failure, nodes=tuple(nodes)), now)
 
     def _new_progress(self, now: float) -> Progress:
         return Progress(self._limits, self._world_size, now)
@@ -128,7 +130,7 @@ class GroupLife:
 
     def _false_start(self, now: float) -> Failure | None:
         """Ray Train itself gives up what can't be placed in time; this is for what was, and never came."""
-        limit_s = START_TIMEOUT_S + (0 if self._is_assembled else self._limits.schedule_timeout_s)
+        limit_s = START_TIMEOUT_S + (0 if self._node_ids else self._limits.schedule_timeout_s)
         if now - self._since <= limit_s:
             return None
         missing = tuple(sorted(set(range(self._world_size)) - set(self._ready)))

@@ -46,5 +46,6 @@ def _job(run: Run, plan: Plan, group: WorkerGroup) -> Job:
         window=run.cell.window,
         vendor=group.vendor,
         simulated=group.simulated,
+        may_mix_devices=group.may_mix_devices,
         memory_budget_bytes=plan.memory_budget_bytes,
     )

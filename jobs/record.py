@@ -7,9 +7,11 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from cluster.accelerators import Accelerator, accelerator
+from cluster.inventory import NODE_NAME_CHARS
 from jobs.grid import Run
 from jobs.metrics import METRICS, Metric
 from jobs.plan import Plan
+from jobs.power import power_of
 from jobs.source import commit, source_digest
 from jobs.training.job import Recipe
 from jobs.training.measurement import Failure, Measurement, RankSummary
@@ -39,7 +41,6 @@ if TYPE_CHECKING:  # as in jobs.grid
 _MAX_LOG_LINES = 20
 _MAX_LOG_LINE_BYTES = 300
 _MAX_REASON_BYTES = 1000
-_NODE_ID_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,7 @@ def _failed(common: RunRecord, failure: Failure) -> RunRecord:
         wanted_bytes=failure.wanted_bytes,
         ranks=failure.ranks,
         log_tail=lines,
+        nodes=tuple(node[:NODE_NAME_CHARS] for node in failure.nodes),
     )
     return replace(common, status=failure.status, error=error)
 
@@ -147,6 +149,7 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         performance_metrics=_performance(recipe.grad_accum, measured, per_device),
         memory_metrics=memory,
         loss_metrics=_losses(measured),
+        power_metrics=power_of(measured.ranks, recipe.tokens_per_step * num_steps),
         metrics={name: _metric(metric, recipe, measured) for name, metric in METRICS.items()},
         per_rank=_ranks(measured.ranks),
         raw_step_times=tuple(round(seconds, 6) for seconds in measured.step_times_s),
@@ -234,7 +237,7 @@ def _losses(measured: Measurement) -> LossRecord:
 
 def _ranks(ranks: tuple[RankSummary, ...]) -> RanksRecord:
     return RanksRecord(
-        node=tuple(rank.node[:_NODE_ID_CHARS] for rank in ranks),
+        node=tuple(rank.node[:NODE_NAME_CHARS] for rank in ranks),
         total_sec=tuple(round(rank.total_s, 6) for rank in ranks),
         p50_sec=tuple(round(rank.p50_s, 6) for rank in ranks),
         p95_sec=tuple(round(rank.p95_s, 6) for rank in ranks),

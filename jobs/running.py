@@ -20,6 +20,7 @@ from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.repository import Repository
 from checkpointing.store import Store, StoreError, Unavailable, open_store
 from cluster.config import read_cluster
+from cluster.environment import long_run_environment
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from jobs.errors import AttemptFailed, SpecError, nearest
 from jobs.executors import AttemptOrder, Executor, Hear, Place, choose_executor
@@ -54,7 +55,9 @@ def _train(args: argparse.Namespace) -> int:
     spec = RunSpec.load(args.spec, args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base())
-    with choose_executor(args.executor, verbose=args.verbose, share_nodes=True) as executor:
+    with choose_executor(
+        args.executor, verbose=args.verbose, share_nodes=True, excluded=args.exclude_node
+    ) as executor:
         group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
         store.probe()
         repository = Repository(store, run)
@@ -136,7 +139,7 @@ def _order(spec: RunSpec, group: WorkerGroup, store: Store, run: str) -> Attempt
     return AttemptOrder(
         group=group,
         world_size=spec.world_size,
-        environment=spec.environment,
+        environment=long_run_environment(group, spec.environment),
         schedule_timeout_s=spec.limits.schedule_timeout_s,
         collective_timeout_s=_COLLECTIVE_TIMEOUT_S,
     )
@@ -162,6 +165,7 @@ def _make_task(
         recipe=spec.recipe(),
         vendor=group.vendor,
         simulated=group.simulated,
+        may_mix_devices=group.may_mix_devices,
         num_steps=spec.steps,
         num_samples=spec.data.samples,
         saving=spec.saving(),

@@ -28,6 +28,7 @@ class Score:
     mfu: float | None
     memory_bytes: int | None
     on_host: bool
+    is_simulated: bool
 
     @property
     def tokens_per_sec_per_device(self) -> float | None:
@@ -76,6 +77,7 @@ def _score(cell: Cell, records: list[RunRecord], baseline: _Baseline | None) -> 
         mfu=_median([record.mfu for record in ok]),
         memory_bytes=memory,
         on_host=on_host,
+        is_simulated=any(record.simulated for record in records),
     )
 
 

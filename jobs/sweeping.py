@@ -18,6 +18,7 @@ from jobs.display import open_display
 from jobs.errors import SpecError
 from jobs.executors import Executor, PeersFailed, Place, choose_executor
 from jobs.grid import Cell, Run, expand, schedule
+from jobs.node_history import suspicions
 from jobs.places import store_base
 from jobs.plan import Plan, plan_all
 from jobs.queues import queues
@@ -50,7 +51,9 @@ def sweep(args: argparse.Namespace) -> int:
 def _sweep(args: argparse.Namespace) -> int:
     spec = SweepSpec.load(args.spec, args.set)
     store = open_store(args.store or spec.store, base=store_base())
-    with choose_executor(args.executor, verbose=args.verbose, share_nodes=spec.share_nodes) as executor:
+    with choose_executor(
+        args.executor, verbose=args.verbose, share_nodes=spec.share_nodes, excluded=args.exclude_node
+    ) as executor:
         inventory = read_cluster(args.cluster) if args.cluster else executor.inventory()
         cells = expand(spec, [group.name for group in inventory.groups])
         plans = {plan.cell.cell_id: plan for plan in plan_all(cells, inventory, spec.limits)}
@@ -114,7 +117,7 @@ def _limits(spec: SweepSpec) -> Limits:
 
 def _summary(book: Bookkeeper, cells: Sequence[Cell], store: str) -> str:
     lines = [score_table(scores(cells, book.records))]
-    lines += [f"{line}\n" for line in book.problems]
+    lines += [f"{line}\n" for line in (*book.problems, *suspicions(book.records))]
     return "".join([*lines, f"results: {store}"])
 
 

@@ -24,7 +24,9 @@ class Column:
 
 def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
     columns = [
-        *_cell_columns([plan.cell for plan in plans]),
+        *_cell_columns(
+            [plan.cell for plan in plans], [plan.group is not None and plan.group.simulated for plan in plans]
+        ),
         _numbers("GB/worker", (f"{plan.predicted_memory_bytes / 1e9:.2f}" for plan in plans)),
         _numbers("~s/run", (_or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
         Column(title="placement", texts=tuple(map(placement_text, plans))),
@@ -62,7 +64,7 @@ def placement_text(plan: Plan) -> str:
 def score_table(scores: Sequence[Score]) -> str:
     is_all_on_host = all(score.on_host for score in scores)
     columns = [
-        *_cell_columns([score.cell for score in scores]),
+        *_cell_columns([score.cell for score in scores], [score.is_simulated for score in scores]),
         _numbers("runs", (str(len(score.statuses)) for score in scores)),
         _numbers("tokens/s", (_or_nothing(score.tokens_per_sec, "{:,.0f}") for score in scores)),
         _numbers("+-%", (_or_nothing(score.spread, "{:.1%}", "%") for score in scores)),
@@ -77,10 +79,10 @@ def score_table(scores: Sequence[Score]) -> str:
     return as_text(columns)
 
 
-def _cell_columns(cells: Sequence[Cell]) -> list[Column]:
+def _cell_columns(cells: Sequence[Cell], are_simulated: Sequence[bool]) -> list[Column]:
     recipes = [cell.recipe for cell in cells]
     return [
-        _folding("group", (cell.group for cell in cells)),
+        _folding("group", map(_group_text, cells, are_simulated)),
         _folding("model", (recipe.model.name for recipe in recipes)),
         Column(title="strategy", texts=tuple(recipe.strategy for recipe in recipes)),
         Column(title="devices", texts=tuple(str(recipe.world_size) for recipe in recipes), is_number=True),
@@ -89,6 +91,10 @@ def _cell_columns(cells: Sequence[Cell]) -> list[Column]:
         _folding("grad-accum", (str(recipe.grad_accum) for recipe in recipes)),
         _folding("precision", (recipe.precision for recipe in recipes)),
     ]
+
+
+def _group_text(cell: Cell, is_simulated: bool) -> str:
+    return f"{cell.group} (simulated)" if is_simulated else cell.group
 
 
 def _folding(title: str, texts: Iterable[str]) -> Column:

@@ -39,6 +39,7 @@ def as_text(found: SetComparison, baseline: Side, other: Side, threshold: float)
     lines += [f"only in A: {_name(one)}" for one in found.only_in_baseline[:_MOST_UNMATCHED]]
     lines += [f"only in B: {_name(one)}" for one in found.only_in_other[:_MOST_UNMATCHED]]
     lines += [f"differed{where}: {_difference(one)}" for one, where in _differences(found)]
+    lines += _warnings(baseline, other)
     return "\n".join([*lines, f"{summary(found)}; threshold {_percent(threshold)}"]) + "\n"
 
 
@@ -58,6 +59,7 @@ def as_markdown(found: SetComparison, baseline: Side, other: Side, threshold: fl
     notes = [f"only in A: {plain(_name(one))}" for one in found.only_in_baseline[:_MOST_UNMATCHED]]
     notes += [f"only in B: {plain(_name(one))}" for one in found.only_in_other[:_MOST_UNMATCHED]]
     notes += [f"differed{where}: {plain(_difference(one), 300)}" for one, where in _differences(found)]
+    notes += map(plain, _warnings(baseline, other))
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]).rstrip("\n") + "\n"
 
 
@@ -66,10 +68,20 @@ def as_json(found: SetComparison, baseline: Side, other: Side, threshold: float)
         "baseline": {"target": baseline.text, "num_runs": len(baseline.rows)},
         "other": {"target": other.text, "num_runs": len(other.rows)},
         "threshold": threshold,
+        "simulated_groups": _simulated_groups(baseline, other),
         "summary": summary(found),
         **asdict(found),
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _warnings(baseline: Side, other: Side) -> list[str]:
+    groups = _simulated_groups(baseline, other)
+    return [f"on simulated devices, which say nothing of real ones: {', '.join(groups)}"] if groups else []
+
+
+def _simulated_groups(baseline: Side, other: Side) -> list[str]:
+    return sorted({row.group for row in (*baseline.rows, *other.rows) if row.simulated and row.group})
 
 
 def summary(found: SetComparison) -> str:

@@ -2,8 +2,9 @@
 
 Reading order: ``formulas`` (what each number means), ``records`` (what a run leaves behind),
 ``redaction`` (what must not be left behind), ``rows`` (the table), ``results`` (a result as a row),
-``gathering`` (all of a store), ``findings`` (what a report says), ``conclusions`` (how the table becomes
-them), ``tables`` (rows as files), ``publishing`` (a report's files, and copies of them).
+``machines`` (what devices can do), ``gathering`` (all of a store), ``findings`` (what a report says),
+``conclusions`` (how the table becomes them), ``tables`` (rows as files), ``publishing`` (a report's files,
+and copies of them).
 
 ``statistics`` (intervals, tests, verdicts), ``cells`` (rows as cells), ``comparing`` (cells of two groups).
 
@@ -16,6 +17,6 @@ files), ``run_parts`` (reading them), ``survival`` (which steps count), ``ledger
 ``checks`` with their ``inspections`` and ``advice`` judge the cells; ``charts`` (findings as pictures).
 
 What people read: ``words`` (numbers and names), ``selection`` (what is shown where not everything fits),
-``setups`` (machines side by side), ``patterns`` (what each strategy is good for), ``method`` (what numbers
-mean), ``markdown`` and ``page`` (both reports).
+``setups`` (machines side by side), ``nodes`` (which of them fail), ``patterns`` (what each strategy is good
+for), ``method`` (what numbers mean), ``markdown`` and ``page`` (both reports).
 """

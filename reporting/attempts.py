@@ -65,7 +65,10 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """What a device said of itself just now; None is what it doesn't tell."""
+    """What a device said of itself when last looked at; None is what it doesn't tell.
+
+    Its fields are the columns of ``samples``, in their order.
+    """
 
     device: str
     utilization_pct: float | None = None
@@ -73,3 +76,10 @@ class DeviceSample:
     clock_mhz: float | None = None
     temperature_c: float | None = None
     memory_bytes: int | None = None
+    energy_joules: float | None = None
+    power_cap_watts: float | None = None
+    memory_clock_mhz: float | None = None
+    memory_used_bytes: int | None = None
+    throttle_reasons: str | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None

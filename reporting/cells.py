@@ -100,6 +100,7 @@ def _cell(key: tuple[str | None, ...], rows: Sequence[Row]) -> CellSummary:
         scaling_efficiency_pct=None,
         scaling_baseline_world_size=None,
         mfu=_median(row.mfu for row in ok),
+        joules_per_token=_median(row.energy_joules_per_token for row in ok),
         loss=_median(row.mean_loss for row in ok),
         num_severe_outliers=num_outliers,
         num_steps=sum(len(row.raw_step_times) or row.steps or 0 for row in ok),

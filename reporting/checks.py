@@ -12,6 +12,8 @@ from reporting.inspections import losses, memory, speed, worth
 from reporting.inspections.seen import Seen
 
 MOST_LINES = 20
+# Of runs by their window, of long runs by their clocks' traces.
+_CAPPED = "clocks or power capped"
 _WORST_FIRST: tuple[Level, ...] = ("failed", "warning", "unknown")
 
 
@@ -37,13 +39,14 @@ _INSPECTIONS = (
     _Inspection(name="loss equal across strategies", look=losses.equal, what="{} % off"),
     _Inspection(name="enough repeats", look=worth.repeats, what="{} runs"),
     _Inspection(name="measured by us on real devices", look=worth.origins, what=""),
+    _Inspection(name=_CAPPED, look=speed.held_back, what="held back in {} % of the looks"),
 )
 
 
 def check(cells: Sequence[CellSummary], runs: Sequence[LongRun] = ()) -> tuple[Check, ...]:
     """In the checks' order. A check that found nothing to look at says nothing."""
     clocks = _Inspection(
-        name="clocks or power capped",
+        name=_CAPPED,
         look=lambda _: speed.clocks(runs),
         what="clock at {} % of its best",
         noun="device",

@@ -60,12 +60,28 @@ _STEPS = _columns(
 
 _SAMPLES = _columns(
     ("device", "text", "", "the device's name, and its number on the node"),
-    ("taken_s", "float", "s since 1970", "when it was looked at"),
+    (
+        "taken_s",
+        "float",
+        "s since 1970",
+        "when it was recorded; the look itself was at most some seconds before",
+    ),
     ("utilization_pct", "float", "%", "of the time since the look before in which the device was busy"),
     ("power_watts", "float", "W", "drawn by the device"),
     ("clock_mhz", "float", "MHz", "of its compute clock"),
     ("temperature_c", "float", "°C", "of the chip"),
     ("memory_bytes", "int", "bytes", "allocated by this rank"),
+)
+
+# A look tells more since these were added; where it was recorded before that, they are null.
+_SAMPLES_ADDED = _columns(
+    ("energy_joules", "float", "J", "the device's energy counter, from some time in the past"),
+    ("power_cap_watts", "float", "W", "what the device may draw"),
+    ("memory_clock_mhz", "float", "MHz", "of its memory"),
+    ("memory_used_bytes", "int", "bytes", "in use on the device by all, as its driver tells"),
+    ("throttle_reasons", "text", "", "why its clock was held back; empty if it wasn't"),
+    ("ecc_corrected", "int", "", "memory errors that were corrected, since its driver was loaded"),
+    ("ecc_uncorrected", "int", "", "memory errors that were not, since its driver was loaded"),
 )
 
 _INCIDENTS = _columns(
@@ -174,12 +190,34 @@ _METRICS = _columns(
     ("rank_total_sec_max", "float", "s", "the slowest rank's time for the window"),
     ("rank_total_sec_min", "float", "s", "the fastest rank's"),
     ("energy_joules_per_token", "float", "J/token", "by the devices' energy counters over the window"),
+    (
+        "energy_joules",
+        "float",
+        "J",
+        "of all devices, by their counters; null unless each agrees with its power within 10 %",
+    ),
+    ("energy_integrated_joules", "float", "J", "of all devices: their power, integrated over the window"),
+    ("power_watts_mean", "float", "W", "drawn by a device, in the mean"),
+    ("power_cap_watts", "float", "W", "what a device was allowed to draw, the tightest of them"),
+    ("power_cap_default_watts", "float", "W", "what it is allowed to draw where nobody changed that"),
+    ("clock_mhz_min", "float", "MHz", "lowest compute clock seen on any device"),
+    ("clock_mhz_median", "float", "MHz", "median over the devices' medians of the compute clock"),
+    ("memory_clock_mhz_median", "float", "MHz", "the same of the memory's clock"),
+    ("temperature_c_max", "float", "°C", "the hottest seen on any device"),
+    (
+        "throttled_pct",
+        "float",
+        "%",
+        "of the looks at a device in which its clock was held back, on the worst device",
+    ),
+    ("throttled", "pairs", "%", "the same for each reason: power cap, heat, hardware ..."),
+    ("ecc_errors", "int", "", "memory errors of all devices during the window, corrected or not"),
     ("platform", "text", "", "cuda, rocm or cpu"),
     ("device_name", "text", "", "the market name of rank 0's device"),
     ("device_count", "int", "devices", "how many different ones took part"),
     ("device_memory_bytes", "int", "bytes", "of one device"),
     ("driver", "text", "", "the driver's version"),
-    ("nodes", "texts", "", "where the ranks ran"),
+    ("nodes", "texts", "", "where the ranks ran, of a failed run those that failed"),
     ("python", "text", "", "version"),
     ("torch", "text", "", "version and build"),
     ("collectives", "text", "", "library of the collectives, and its version"),
@@ -194,10 +232,11 @@ _METRICS = _columns(
 
 PARTS: Mapping[str, tuple[Column, ...]] = {
     "steps": (*_WHOSE, *_STEPS),
-    "samples": (*_WHOSE, *_SAMPLES),
+    "samples": (*_WHOSE, *_SAMPLES, *_SAMPLES_ADDED),
     "incidents": (*_WHOSE, *_INCIDENTS),
     "phases": (*_WHOSE, *_PHASES),
 }
+ADDED: Mapping[str, tuple[Column, ...]] = {"samples": _SAMPLES_ADDED}
 SUPERSEDED = Column(
     name="superseded",
     kind="bool",

@@ -73,6 +73,7 @@ class CellSummary:
     scaling_efficiency_pct: float | None
     scaling_baseline_world_size: int | None
     mfu: float | None
+    joules_per_token: float | None = None
     loss: float | None
     num_severe_outliers: int
     num_steps: int

@@ -1,4 +1,5 @@
-"""All results of a store as rows: what our sweeps measured, and what was imported.
+"""All results of a store as rows: what our sweeps measured, beside what their machines can do, and what was
+imported.
 
 A file that can't be read is named and skipped, never the reason that there is no report. A store that can't
 be read is one: ``StoreError``, as half a table would be a wrong one.
@@ -14,6 +15,7 @@ from itertools import chain
 from checkpointing.store import Missing, Store, is_name
 from reporting.findings import Skipped
 from reporting.importers.stored import FOLDER, read_imported
+from reporting.machines import read_machines, with_measured_peaks
 from reporting.records import RecordError
 from reporting.results import row_of
 from reporting.rows import Row
@@ -38,7 +40,8 @@ def gather(store: Store, *, sweeps: Sequence[str] = ()) -> Gathered:
     if not sweeps:
         imported, unread = _read_all(store, store.list(FOLDER), read_imported)
         rows, skipped = rows + imported, skipped + unread
-    return Gathered(rows=rows, skipped=skipped)
+    machines, illegible = read_machines(store)
+    return Gathered(rows=with_measured_peaks(rows, machines), skipped=skipped + illegible)
 
 
 def _is_result(name: str) -> bool:

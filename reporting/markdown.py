@@ -10,6 +10,7 @@ from html import escape
 
 from reporting.findings import Advice, CellSummary, Chart, Check, Comparison, Findings, LongRun
 from reporting.method import DEFINITIONS, how_to_repeat
+from reporting.nodes import NodeSummary, node_summaries, num_without_nodes
 from reporting.patterns import Pattern, patterns
 from reporting.selection import (
     Failure,
@@ -31,6 +32,7 @@ from reporting.words import (
     estimate,
     fraction,
     gigabytes,
+    is_known,
     middle,
     moment,
     num_runs,
@@ -73,7 +75,7 @@ def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
 
 def _folded(findings: Findings, pictures: Sequence[str]) -> tuple[tuple[str, list[str]], ...]:
     """What to unfold, and what is then seen."""
-    failed = failures(findings.cells)
+    failed, nodes = failures(findings.cells), node_summaries(findings.rows)
     meanings = _items(f"**{term}**: {plain(text, 2000)}" for term, text in DEFINITIONS)
     return (
         ("More charts", list(pictures[_NUM_OPEN_CHARTS:])),
@@ -82,6 +84,7 @@ def _folded(findings: Findings, pictures: Sequence[str]) -> tuple[tuple[str, lis
         ("Hardware and software", list(_machines(findings))),
         (counted(len(findings.runs), "long run"), list(_runs(findings.runs))),
         (counted(len(failed), "failure"), list(_failures(failed))),
+        (_nodes_title(nodes), list(_nodes(nodes, num_without_nodes(findings.rows)))),
         (f"{counted(len(findings.skipped), 'file')} skipped", list(_skipped(findings))),
         ("What the numbers mean", [meanings]),
         ("How to repeat it", list(_commands(findings))),
@@ -201,10 +204,14 @@ def _picture(chart: Chart) -> str:
 
 
 def _cells(findings: Findings) -> Iterator[str]:
-    heads = ("group", "cell", "status", "tokens/s [95 %]", "n", "CV", "step, s", "memory", "scaling", "MFU")
+    heads = ["group", "cell", "status", "tokens/s [95 %]", "n", "CV", "step, s", "memory", "scaling", "MFU"]
     shown = cells_shown(findings, _MOST_CELLS)
+    rows = [_cell(cell) for cell in shown]
+    if any(is_known(cell.joules_per_token) for cell in shown):
+        heads.append("J/token")
+        rows = [[*row, _raw(number(cell.joules_per_token))] for row, cell in zip(rows, shown, strict=True)]
     if shown:
-        yield _table(heads, "lllrrrrrrr", map(_cell, shown))
+        yield _table(heads, "lll" + "r" * len(heads[3:]), rows)
         yield from _rest(len(shown), len(findings.cells), "cell")
 
 
@@ -297,6 +304,32 @@ def _failure(failure: Failure) -> str:
     return f"{said}\n\n<pre>\n{log}\n</pre>" if log.strip() else said
 
 
+def _nodes_title(found: Sequence[NodeSummary]) -> str:
+    num_suspicious = sum(node.is_suspicious for node in found)
+    return counted(len(found), "node") + (f", {num_suspicious:,} suspicious" if num_suspicious else "")
+
+
+def _nodes(found: Sequence[NodeSummary], num_unknown: int) -> Iterator[str]:
+    if found:
+        heads = ("group", "node", "runs", "failed", "share", "in a row", "verdict")
+        yield _table(heads, "llrrrrl", map(_node, found[:_MOST]))
+        yield from _rest(min(_MOST, len(found)), len(found), "node", "index.html has more")
+        if num_unknown:
+            yield f"{counted(num_unknown, 'failure')} of which no node was recorded."
+
+
+def _node(found: NodeSummary) -> list[str]:
+    return [
+        f"{plain(found.group, 40)}{_origin(found.origins)}",
+        plain(found.node, 60),
+        count(found.num_runs),
+        count(found.num_failed),
+        _raw(fraction(found.failed_share)),
+        count(found.num_in_row),
+        f"**{found.verdict}**" if found.is_suspicious else "",
+    ]
+
+
 def _skipped(findings: Findings) -> Iterator[str]:
     shown = findings.skipped[:_MOST]
     if shown:
@@ -319,9 +352,9 @@ def _items(items: Iterable[str]) -> str:
     return "\n".join(f"- {item}" for item in items)
 
 
-def _rest(shown: int, there: int, noun: str) -> Iterator[str]:
+def _rest(shown: int, there: int, noun: str, where: str = "findings.json has all") -> Iterator[str]:
     if shown < there:
-        yield f"{shown:,} of {counted(there, noun)} are shown; findings.json has all."
+        yield f"{shown:,} of {counted(there, noun)} are shown; {where}."
 
 
 def _origin(flags: Iterable[str], whose: str = "") -> str:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from checkpointing.store import Store, check_name
 from reporting.attempts import DRIVER, Attempt
-from reporting.columns import PARTS, SUPERSEDED, Column
+from reporting.columns import ADDED, PARTS, SUPERSEDED, Column
 
 SCHEMA_VERSION = 1
 _VERSION, _TABLE, _ATTEMPT = b"longhaul.part", b"longhaul.table", b"longhaul.attempt"
@@ -121,11 +121,11 @@ def encode_part(table: str, attempt: Attempt, rows: Rows) -> bytes:
 
 
 def decode_part(name: PartName, data: bytes) -> Part:
-    """Columns that this version doesn't know are left out."""
+    """Columns that this version doesn't know are left out; those that an older one didn't know are null."""
     try:
         with pq.ParquetFile(BytesIO(data)) as file:
             attempt = _attempt(name, file.schema_arrow.metadata or {})
-            rows = file.read(columns=[column.name for column in PARTS[name.table]])
+            rows = _completed(name.table, file.read(columns=_names(name)))
             return Part(attempt=attempt, rows=rows.select(_names(name)).cast(schema_of(name.table)))
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
         raise PartError(f"not a part that can be read ({_first_line(error)})") from None
@@ -195,6 +195,13 @@ def _attempt(name: PartName, about: Mapping[bytes, bytes]) -> Attempt:
     if (attempt.run, attempt.term) != (name.run, name.term):
         raise PartError(f"it was recorded by attempt {attempt.term} of {attempt.run}")
     return attempt
+
+
+def _completed(table: str, rows: Rows) -> Rows:
+    for column in ADDED.get(table, ()):
+        if column.name not in rows.column_names:
+            rows = rows.append_column(column.name, pa.nulls(rows.num_rows, _TYPES[column.kind]))
+    return rows
 
 
 def _names(name: PartName) -> list[str]:

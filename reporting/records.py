@@ -5,7 +5,7 @@ for the whole job, so ``rank`` is 0; ``per_rank`` has what the ranks saw.
 """
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 SCHEMA_VERSION = 1
@@ -17,13 +17,16 @@ class RecordError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
-    """Why a run has no numbers; ``log_tail`` is the last 20 lines at most."""
+    """Why a run has no numbers; ``log_tail`` is the last 20 lines at most. ``nodes`` are those of ``ranks``,
+    or all of the run's where no rank is named; results of older versions have none.
+    """
 
     reason: str
     phase: str | None
     wanted_bytes: int | None
     ranks: tuple[int, ...]
     log_tail: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,29 @@ class MemoryRecord:
     allocator_retries: int | None
     host_peak_growth_bytes_max: int
     predicted_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerRecord:
+    """What the devices' telemetry told of the window: energy of all devices, limits and clocks of the worst.
+
+    ``energy_joules`` is null unless each device's counter agrees with its power within 10 %. ``throttled``
+    has the percentage of the looks for each reason.
+    """
+
+    energy_joules: float | None = None
+    energy_integrated_joules: float | None = None
+    energy_joules_per_token: float | None = None
+    power_watts_mean: float | None = None
+    power_cap_watts: float | None = None
+    power_cap_default_watts: float | None = None
+    clock_mhz_min: float | None = None
+    clock_mhz_median: float | None = None
+    memory_clock_mhz_median: float | None = None
+    temperature_c_max: float | None = None
+    throttled_pct: float | None = None
+    throttled: dict[str, float] = field(default_factory=dict)
+    ecc_errors: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +193,7 @@ class RunRecord:
     performance_metrics: PerformanceRecord | None = None
     memory_metrics: MemoryRecord | None = None
     loss_metrics: LossRecord | None = None
+    power_metrics: PowerRecord | None = None
     metrics: dict[str, float | None]
     per_rank: RanksRecord | None = None
     raw_step_times: tuple[float, ...] = ()
@@ -186,6 +213,7 @@ _SECTIONS = {
     "performance_metrics": PerformanceRecord,
     "memory_metrics": MemoryRecord,
     "loss_metrics": LossRecord,
+    "power_metrics": PowerRecord,
     "per_rank": RanksRecord,
     "environment": EnvironmentRecord,
 }

@@ -12,6 +12,7 @@ from reporting.records import (
     EnvironmentRecord,
     LossRecord,
     MemoryRecord,
+    PowerRecord,
     RecordError,
     RunRecord,
 )
@@ -19,7 +20,10 @@ from reporting.rows import NAMES, Row, kind_of, row_from
 
 # Section of a result: its keys and the columns that they go into.
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "error": {"reason": "error_reason", "phase": "error_phase", "log_tail": "error_log_tail"},
+    "error": {
+        **{name: f"error_{name}" for name in ("reason", "phase", "log_tail")},
+        "nodes": "nodes",
+    },
     "training_config": {
         name: name for name in ("parameters", "tokens_per_step", "sync", "seed", "isolation", "optimizer")
     },
@@ -31,6 +35,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "memory_metrics": {field.name: field.name for field in fields(MemoryRecord)},
     "loss_metrics": {field.name: f"loss_{field.name}" for field in fields(LossRecord)},
+    "power_metrics": {field.name: field.name for field in fields(PowerRecord)},
     "gpu_info": {"name": "device_name", "count": "device_count", "driver": "driver"},
     "environment": {field.name: field.name for field in fields(EnvironmentRecord)},
 }

@@ -65,6 +65,7 @@ def _facts_of(row: Row) -> Iterator[tuple[Kind, str, str | None]]:
     yield "hardware", "datasheet peak", _peak(row)
     yield "hardware", "measured peak", _teraflops(row.measured_peak_flops)
     yield "hardware", "driver", row.driver
+    yield "hardware", "power cap", _watts(row.power_cap_watts)
     yield "software", "platform", row.platform
     yield "software", "torch", row.torch
     yield "software", "collectives", row.collectives
@@ -76,6 +77,10 @@ def _facts_of(row: Row) -> Iterator[tuple[Kind, str, str | None]]:
         yield "package", short(name), value
     for name, value in row.variables:
         yield "variable", short(name), value
+
+
+def _watts(watts: float | None) -> str | None:
+    return None if watts is None else f"{watts:,.0f} W"
 
 
 def _gigabytes(num_bytes: int | None) -> str | None:

@@ -32,8 +32,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "torch": ("jobs.training", "jobs.inline", "cluster.probe", "checkpointing.snapshot"),
     "ray": (
-        "cluster.live", "cluster.local", "checkpointing.hooks", "jobs.launch", "jobs.keeper", "jobs.doctor",
-        "jobs.pack", "jobs.training.worker",
+        "cluster.live", "cluster.local", "cluster.nodes", "checkpointing.hooks", "jobs.launch", "jobs.keeper",
+        "jobs.doctor", "jobs.pack", "jobs.training.worker",
     ),
     "deepspeed": ("jobs.training.strategies.zero",),
     "pydantic": ("jobs.spec_file", "jobs.spec", "jobs.run_spec"),
@@ -41,6 +41,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "rich": ("jobs.display",),
     "psutil": ("cluster.machine",),
     "pynvml": ("cluster.machine", "cluster.telemetry", "jobs.training.environment"),
+    "amdsmi": ("cluster.telemetry",),
     "numpy": ("reporting.statistics", "reporting.charts", "jobs.training.randomness"),
     "orjson": ("reporting.results",),
     "pyarrow": ("reporting.tables", "reporting.parts"),
@@ -63,7 +64,7 @@ PURE = (
 )  # fmt: skip
 
 TAKEN_NAMES = frozenset(
-    {*sys.stdlib_module_names, *FRONT_DOORS, *ROOMS, "pytest", "hypothesis", "transformers", "amdsmi"}
+    {*sys.stdlib_module_names, *FRONT_DOORS, *ROOMS, "pytest", "hypothesis", "transformers"}
 )
 _IGNORE_WITHOUT_REASON = re.compile(r"#\s*(type:\s*ignore|noqa)\b(\[[^]]*\]|:\s*[A-Z0-9, ]+)?\s*$")
 

@@ -2,9 +2,9 @@
 
 Reading order: ``job`` (what is asked), ``context`` (where a rank stands), ``measurement`` (what it
 tells), ``benchmark`` (one run as a page) with ``step``, ``timing``, ``feed`` and ``data``, ``precision``,
-``devices``, ``environment`` and ``host_memory``; ``models`` and ``strategies``; ``randomness`` (what a
-rank would draw next); ``failures`` and ``remains`` (what is learnt when it goes wrong); ``worker`` and
-``watch`` (a rank under Ray).
+``devices``, their ``identities`` and ``looking`` (what they tell), ``environment`` and ``host_memory``;
+``models`` and ``strategies``; ``randomness`` (what a rank would draw next); ``failures`` and ``remains``
+(what is learnt when it goes wrong); ``worker`` and ``watch`` (a rank under Ray).
 
 A long run: ``task`` (what is asked), ``long_run`` (one attempt as a page), the ``events`` that it
 tells and its ``recording``; ``samples`` in the order of a ``stream``; ``control`` (what all ranks agree on at

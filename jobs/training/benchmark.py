@@ -14,12 +14,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cluster.readings import Telemetry
+from cluster.telemetry import Sampler
+from cluster.watching import Watched, watched
 from jobs.training import host_memory
 from jobs.training.context import Context, Phase
-from jobs.training.devices import check_ranks, device_name, identity
+from jobs.training.devices import check_ranks, device_name, identity, telemetry
 from jobs.training.environment import environment_of
 from jobs.training.failures import InvalidLoss
 from jobs.training.feed import Feed
+from jobs.training.identities import Expected
 from jobs.training.job import Job, Window
 from jobs.training.measurement import Measurement, RankSummary
 from jobs.training.step import train_step
@@ -54,13 +58,31 @@ class _RankWindow:
     summary: RankSummary
 
 
-def measure(job: Job, context: Context) -> Measurement | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beside:
+    """What is watched beside the steps: the host's memory, which was ``resident_before``, and the device."""
+
+    resident_before: int
+    sampler: Sampler
+
+
+def measure(job: Job, context: Context, source: Telemetry | None = None) -> Measurement | None:
+    """``source`` tells of the device; None: its vendor's telemetry."""
+    sampler = Sampler(source or telemetry(context.device))
+    sampler.start()
+    try:
+        return _measure(job, context, sampler)
+    finally:
+        sampler.close()
+
+
+def _measure(job: Job, context: Context, sampler: Sampler) -> Measurement | None:
     _cool_down(job, context)
     _enter(context, "setup", 0)
-    check_ranks(context, job.recipe.world_size, "cpu" if job.simulated else job.vendor)
+    check_ranks(context, _expected(job))
     started = time.perf_counter()
     host_memory.return_large_pieces()
-    resident_before = host_memory.reset_peak()
+    beside = _Beside(resident_before=host_memory.reset_peak(), sampler=sampler)
     with host_memory.budget(job.memory_budget_bytes):
         engine = build(job.recipe, context.device)
         try:
@@ -69,7 +91,7 @@ def measure(job: Job, context: Context) -> Measurement | None:
             setup_s = time.perf_counter() - started
             warmup = _warm_up(job, context, engine, feed)
             warmup_s = time.perf_counter() - started - setup_s
-            window = _measure_window(job, context, engine, feed, warmup, resident_before)
+            window = _measure_window(job, context, engine, feed, warmup, beside)
             _enter(context, "gather", 0)
             ranks = _all_gather(window, context)
             _enter(context, "teardown", 0)
@@ -95,6 +117,14 @@ def measure(job: Job, context: Context) -> Measurement | None:
         setup_s=setup_s,
         warmup_s=warmup_s,
         environment=environment_of(context.device),
+    )
+
+
+def _expected(job: Job) -> Expected:
+    return Expected(
+        world_size=job.recipe.world_size,
+        vendor="cpu" if job.simulated else job.vendor,
+        may_mix_devices=job.may_mix_devices,
     )
 
 
@@ -139,16 +169,18 @@ def _warm_enough(times: list[float]) -> bool:
 
 
 def _measure_window(
-    job: Job, context: Context, engine: Engine, feed: Feed, warmup: _Warmup, resident_before: int
+    job: Job, context: Context, engine: Engine, feed: Feed, warmup: _Warmup, beside: _Beside
 ) -> _RankWindow:
     num_steps = _num_steps(job.window, warmup.median_step_s)
+    beside.sampler.begin()
     step_times_s, losses = _run_window(job, context, engine, feed, warmup.steps, num_steps)
+    told = watched(beside.sampler.end())
     return _RankWindow(
         step_times_s=step_times_s,
         losses=losses,
         num_skipped_updates=engine.num_skipped_updates,
         h2d_s=feed.copy_s(),
-        summary=_summary(context, step_times_s, losses, resident_before),
+        summary=_summary(context, step_times_s, losses, beside.resident_before, told),
     )
 
 
@@ -185,7 +217,7 @@ def _run_window(
 
 
 def _summary(
-    context: Context, step_times_s: list[float], losses: list[float], resident_before: int
+    context: Context, step_times_s: list[float], losses: list[float], resident_before: int, told: Watched
 ) -> RankSummary:
     peak = _device_peak(context.device)
     return RankSummary(
@@ -204,6 +236,7 @@ def _summary(
         device_memory_bytes=peak.total,
         device_used_bytes=peak.used,
         host_peak_growth_bytes=max(0, host_memory.peak_bytes() - resident_before),
+        watched=told,
     )
 
 

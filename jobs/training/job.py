@@ -69,4 +69,5 @@ class Job:
     window: Window
     vendor: Vendor
     simulated: bool = False
+    may_mix_devices: bool = False
     memory_budget_bytes: int | None = None

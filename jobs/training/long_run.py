@@ -21,6 +21,7 @@ from jobs.training.context import Context
 from jobs.training.control import Control, Orders
 from jobs.training.devices import check_ranks
 from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned, finite
+from jobs.training.identities import Expected
 from jobs.training.mailbox import open_mailbox
 from jobs.training.randomness import seed
 from jobs.training.recording import Record, recording
@@ -56,7 +57,7 @@ def run(task: Task, context: Context, services: Services) -> None:
 
 def _run(task: Task, context: Context, services: Services, record: Record) -> None:
     context.pulse.phase = "setup"
-    check_ranks(context, task.recipe.world_size, "cpu" if task.simulated else task.vendor)
+    check_ranks(context, _expected(task))
     repository = Repository(open_store(task.store), task.run)
     origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
     seed(task.recipe.seed, context.rank, context.device)
@@ -70,6 +71,14 @@ def _run(task: Task, context: Context, services: Services, record: Record) -> No
         _Attempt(task, context, engine, repository, services, record, start).work()
     finally:
         engine.close()
+
+
+def _expected(task: Task) -> Expected:
+    return Expected(
+        world_size=task.recipe.world_size,
+        vendor="cpu" if task.simulated else task.vendor,
+        may_mix_devices=task.may_mix_devices,
+    )
 
 
 def _prove_store(task: Task, context: Context, repository: Repository) -> None:

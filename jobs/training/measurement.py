@@ -1,7 +1,9 @@
 """What a worker group tells of one run: measured, or failed. Plain data. Needs no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from cluster.watching import Watched
 
 Status = Literal[
     "ok",
@@ -19,7 +21,8 @@ Status = Literal[
 class Failure:
     """Why a run has no numbers. ``log_tail`` holds at most the last 20 lines.
 
-    ``wanted_bytes`` is what the allocation that failed asked for, where that is known.
+    ``wanted_bytes`` is what the allocation that failed asked for, where that is known. ``nodes`` are those of
+    ``ranks``, or all where no rank is named; none where the run was never placed or nobody knows.
     """
 
     status: Status
@@ -27,12 +30,16 @@ class Failure:
     phase: str | None = None
     wanted_bytes: int | None = None
     ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
     log_tail: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """One rank's own view of the window. Device memory is None where no accelerator is."""
+    """One rank's own view of the window. Device memory is None where no accelerator is.
+
+    ``watched`` is what its device's telemetry told, empty where there is none.
+    """
 
     rank: int
     node: str
@@ -49,6 +56,7 @@ class RankSummary:
     device_memory_bytes: int | None
     device_used_bytes: int | None
     host_peak_growth_bytes: int
+    watched: Watched = field(default_factory=Watched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

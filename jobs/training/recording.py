@@ -5,7 +5,7 @@ the store or for the device, and nothing raises into the training.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -13,12 +13,16 @@ from torch import Tensor
 
 from checkpointing.saves import Note
 from checkpointing.store import Store, open_store
+from cluster.readings import Nothing
+from cluster.telemetry import Sampler
 from jobs.training.context import Context
+from jobs.training.devices import telemetry
+from jobs.training.looking import sample_of
 from jobs.training.restoring import Start
 from jobs.training.saving import Point
 from jobs.training.strategies import Engine
 from jobs.training.task import Recording, Task
-from reporting.attempts import DeviceSample, Incident, Step
+from reporting.attempts import Incident, Step
 from reporting.outbox import Outbox
 from reporting.recorder import Look, Recorder, Sink
 from reporting.redaction import without_credentials
@@ -119,18 +123,23 @@ class Record:
 def recording(task: Task, context: Context) -> Iterator[Record]:
     """However the block ends, that is recorded, and what was recorded is written."""
     store = open_store(task.store)
+    source = telemetry(context.device)
+    sampler = Sampler(source)
     recorder = Recorder(
         task.described(),
         context.rank,
         Outbox(store, context.rank),
         flush_s=task.recording.flush_s,
         sinks=_sinks(task.recording, store) if context.rank == 0 else (),
-        look=_look(context),
+        look=_look(context, sampler),
     )
     record = Record(task, context, recorder)
+    sampler.start()
     recorder.start()
     try:
         record.begin()
+        if isinstance(source, Nothing) and context.device.type != "cpu":
+            recorder.incident(Incident(kind="warning", text=f"no telemetry: {source.reason}"))
         yield record
     except BaseException as error:
         record.end(error, context.pulse.step)
@@ -139,6 +148,7 @@ def recording(task: Task, context: Context) -> Iterator[Record]:
         record.end(None, context.pulse.step)
     finally:
         recorder.close(_CLOSE_TIMEOUT_S)
+        sampler.close()
 
 
 def _sinks(wanted: Recording, store: Store) -> list[Sink]:
@@ -155,30 +165,10 @@ def _sinks(wanted: Recording, store: Store) -> list[Sink]:
     return sinks
 
 
-def _look(context: Context) -> Look | None:
-    """None on a CPU, whose load is everybody's."""
+def _look(context: Context, sampler: Sampler) -> Look | None:
+    """None on a CPU, whose load is everybody's. It never waits for the driver: the sampler does."""
     device = context.device
     if device.type == "cpu":
         return None
     name = f"{torch.cuda.get_device_name(device)} {context.node[:8]}/{context.local_rank}"
-
-    def look() -> DeviceSample:
-        milliwatts = _told(torch.cuda.power_draw, device)
-        return DeviceSample(
-            device=name,
-            utilization_pct=_told(torch.cuda.utilization, device),
-            power_watts=None if milliwatts is None else milliwatts / 1e3,
-            clock_mhz=_told(torch.cuda.clock_rate, device),
-            temperature_c=_told(torch.cuda.temperature, device),
-            memory_bytes=torch.cuda.memory_allocated(device),
-        )
-
-    return look
-
-
-def _told(ask: Callable[[torch.device], int], device: torch.device) -> float | None:
-    """None where the driver's library is missing or has no answer."""
-    try:
-        return float(ask(device))
-    except (RuntimeError, ImportError, ModuleNotFoundError):
-        return None
+    return lambda: sample_of(name, sampler.newest(), torch.cuda.memory_allocated(device))

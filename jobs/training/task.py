@@ -77,6 +77,7 @@ class Task:
     eval_samples: int = 0
     spec: Mapping[str, Any] = field(default_factory=dict)
     group: str = "local"
+    may_mix_devices: bool = False
     leased_s: float = field(default_factory=time.time)
     recording: Recording = field(default_factory=Recording)
 

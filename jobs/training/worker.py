@@ -20,6 +20,7 @@ from ray.train.backend import Backend, BackendConfig
 from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.hooks import point_at
 from checkpointing.store import StoreError
+from cluster.environment import visible_devices
 from cluster.inventory import Vendor
 from jobs.board import Done, Post, Raised, Ready
 from jobs.sessions import Started
@@ -124,7 +125,7 @@ class RankContext:
 
 def _meet(assignment: Assignment) -> "Context":
     """Joins the default process group. It is not left again: the process ends with the group."""
-    _see_the_whole_node(assignment)
+    os.environ.update(visible_devices(assignment.vendor, os.environ))
     import torch.distributed as dist
 
     place = ray.train.get_context()
@@ -137,14 +138,6 @@ def _meet(assignment: Assignment) -> "Context":
         node=ray.get_runtime_context().get_node_id(),
         device=device,
     )
-
-
-def _see_the_whole_node(assignment: Assignment) -> None:
-    """Train shares the devices of a node among its workers by CUDA's variable alone; AMD's runtime and torch
-    prefer their own, in which Ray left only this worker's device.
-    """
-    if assignment.vendor == "amd" and (shared := os.environ.get("CUDA_VISIBLE_DEVICES")):
-        os.environ["HIP_VISIBLE_DEVICES"] = shared
 
 
 def _device(backend: Literal["gloo", "nccl"]) -> "torch.device":

@@ -13,6 +13,11 @@ MOST_STRAGGLING = 0.05
 _SUPERLINEAR_PCT = 110.0
 _POOR_SCALING_PCT = 30.0
 _CAPPED = 0.90
+# Of a window's looks, for reasons that no device should have for long.
+_MOST_HINDERED_PCT = 5.0
+_HINDRANCES = frozenset({"heat", "hardware", "power brake", "board limit", "reliability"})
+# Drivers round what they cap at.
+_LOWERED = 0.99
 # Two traces of few samples say nothing of what a device keeps up.
 _FEWEST_SAMPLES = 10
 
@@ -121,6 +126,45 @@ def stragglers(cells: Sequence[CellSummary]) -> Iterator[Seen]:
 def _lag(row: Row) -> float | None:
     slowest, fastest = row.rank_total_sec_max, row.rank_total_sec_min
     return slowest / fastest - 1 if slowest and fastest and (row.world_size or 1) > 1 else None
+
+
+def held_back(cells: Sequence[CellSummary]) -> Iterator[Seen]:
+    """At its own power cap a device does what it was made for; at a lower one, or too hot, it doesn't."""
+    for cell in cells:
+        rows = [row for row in ok_rows(cell) if not (row.throttled_pct is row.power_cap_watts is None)]
+        if rows:
+            yield _of_limits(cell, max(rows, key=_hindrance))
+
+
+def _of_limits(cell: CellSummary, row: Row) -> Seen:
+    hindered = {reason: pct for reason, pct in row.throttled if reason in _HINDRANCES}
+    if max(hindered.values(), default=0.0) > _MOST_HINDERED_PCT:
+        reasons = ", ".join(f"{reason} in {pct:.0f} %" for reason, pct in sorted(hindered.items()))
+        return Seen(
+            level="warning",
+            subject=name_of(cell),
+            found=f"a device's clock was held back by {reasons} of the looks",
+            advice="Look at its cooling and its power supply, then repeat the cell.",
+            badness=_hindrance(row),
+        )
+    cap, default = row.power_cap_watts, row.power_cap_default_watts
+    if cap is not None and default is not None and cap < _LOWERED * default:
+        return Seen(
+            level="warning",
+            subject=name_of(cell),
+            found=f"a device's power was capped at {cap:,.0f} W, by default it is {default:,.0f} W",
+            advice="Give it its default cap, or compare it with devices that are capped alike.",
+            badness=_hindrance(row),
+        )
+    return Seen(level="ok", subject=name_of(cell), value=row.throttled_pct)
+
+
+def _hindrance(row: Row) -> float:
+    """Orders runs: what is worst comes last."""
+    hindered = max((pct / 100 for reason, pct in row.throttled if reason in _HINDRANCES), default=0.0)
+    cap, default = row.power_cap_watts, row.power_cap_default_watts
+    lowered = 1 - cap / default if cap and default else 0.0
+    return max(hindered if hindered > _MOST_HINDERED_PCT / 100 else 0.0, lowered, 0.0)
 
 
 def clocks(runs: Sequence[LongRun]) -> Iterator[Seen]:

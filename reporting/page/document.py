@@ -12,6 +12,7 @@ from reporting.page.goals import goals
 from reporting.page.machines import machines
 from reporting.page.markup import Markup, element, together, void
 from reporting.page.measured import cells
+from reporting.page.nodes import nodes
 from reporting.page.pictures import pictures
 from reporting.page.pieces import origin_chips
 from reporting.page.trainings import trainings
@@ -49,6 +50,7 @@ def _after_charts(findings: Findings) -> tuple[Section, ...]:
     return (
         ("checks", "Checks", checks(findings)),
         ("failures", "Failures", failed(findings)),
+        ("nodes", "Nodes", nodes(findings)),
         ("runs", "Long runs", trainings(findings)),
         ("skipped", "Skipped files", skipped(findings)),
         ("method", "Method", method()),

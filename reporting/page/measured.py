@@ -41,6 +41,8 @@ _COLUMNS = (
     Column(title="H2D, GB/s", is_number=True, hint="host to device, per device"),
     Column(title="Flags"),
 )
+# Left out where no device told its energy: a column of nothing helps nobody.
+_ENERGY = Column(title="J/token", is_number=True, hint="energy of all devices, median over runs")
 _CAPTION = "Medians over runs; a cell of which no run went well has no numbers"
 _SIZES = (1, *range(4, 8))
 
@@ -49,7 +51,13 @@ def cells(findings: Findings) -> Markup:
     if not findings.cells:
         return NOTHING
     shown = cells_shown(findings, MOST_CELLS)
-    found = Table(label="cell-table", caption=_CAPTION, columns=_COLUMNS, rows=[_row(cell) for cell in shown])
+    has_energy = any(is_known(cell.joules_per_token) for cell in shown)
+    found = Table(
+        label="cell-table",
+        caption=_CAPTION,
+        columns=(*_COLUMNS[:-1], _ENERGY, _COLUMNS[-1]) if has_energy else _COLUMNS,
+        rows=[_row(cell, has_energy) for cell in shown],
+    )
     where = "best ones, failed and flagged ones first; all are in metrics.csv"
     return section(
         "cells",
@@ -63,7 +71,7 @@ def cells(findings: Findings) -> Markup:
     )
 
 
-def _row(cell: CellSummary) -> list[Cell]:
+def _row(cell: CellSummary, has_energy: bool) -> list[Cell]:
     subject, speed, step = cell.subject, cell.tokens_per_sec, cell.step_time_sec
     return [
         Cell(together((short(cell.group, 60), origin_chips(cell.flags)))),
@@ -81,6 +89,7 @@ def _row(cell: CellSummary) -> list[Cell]:
         numeric(percent(cell.scaling_efficiency_pct), cell.scaling_efficiency_pct),
         _percent(cell.mfu),
         numeric(number(cell.h2d_gbps_per_gpu), cell.h2d_gbps_per_gpu),
+        *([numeric(number(cell.joules_per_token), cell.joules_per_token)] if has_energy else []),
         Cell(_flags(cell)),
     ]
 

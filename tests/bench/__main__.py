@@ -5,10 +5,13 @@ import sys
 from tests.bench import (
     command_line,
     comparing,
+    looking,
+    planning,
     recording,
     reports,
     saving,
     sessions,
+    telemetry,
     timing_cost,
     uploading,
 )
@@ -17,7 +20,19 @@ from tests.bench import (
 def main() -> int:
     results = [
         bench.main()
-        for bench in (timing_cost, recording, command_line, comparing, reports, sessions, saving, uploading)
+        for bench in (
+            planning,
+            timing_cost,
+            recording,
+            command_line,
+            comparing,
+            reports,
+            looking,
+            telemetry,
+            sessions,
+            saving,
+            uploading,
+        )
     ]
     print("all bounds are met" if all(results) else "a bound is missed")
     return 0 if all(results) else 1

@@ -49,12 +49,12 @@ def run(
 
 
 @contextmanager
-def running(command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
+def running(command: Sequence[str], **environment: str) -> Iterator["subprocess.Popen[str]"]:
     """The command under way; whatever happens in the block, it is ended with all that it started."""
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=_environment(),
+        env=_environment() | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -46,10 +46,13 @@ SWIFT_KEYS = {**S3_KEYS, "AWS_ACCESS_KEY_ID": "lab:admin", "AWS_SECRET_ACCESS_KE
 
 
 @contextmanager
-def moto(folder: Path, *, checks_keys: bool = False) -> Iterator[int]:
-    """Its port. S3's semantics, in memory, bytes unchecked. With ``checks_keys`` it refuses every key."""
+def moto(folder: Path, *, unchecked_requests: int | None = None) -> Iterator[int]:
+    """Its port. S3's semantics, in memory, bytes unchecked. After so many requests it refuses what a key's
+    policy does not allow; without the number, never.
+    """
     port = free_port()
-    environment = {"INITIAL_NO_AUTH_ACTION_COUNT": "0"} if checks_keys else {}
+    checked = {"INITIAL_NO_AUTH_ACTION_COUNT": str(unchecked_requests)}
+    environment = checked if unchecked_requests is not None else {}
     command = [sys.executable, "-m", "tests.live.moto_in_turn", str(port)]
     with _running(command, port, folder / "moto.log", environment):
         yield port

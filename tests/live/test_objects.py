@@ -117,7 +117,7 @@ def test_a_store_that_creates_what_exists_is_refused(moto: int) -> None:
 def test_keys_that_a_server_does_not_know_are_denied_at_once_and_not_repeated(tmp_path: Path) -> None:
     says = r"^store: s3://checkpoints/runs: a: 403 .*credentials"
     with (
-        servers.moto(tmp_path, checks_keys=True) as port,
+        servers.moto(tmp_path, unchecked_requests=0) as port,
         environment({**S3_KEYS, "AWS_ENDPOINT_URL": f"http://{HOST}:{port}"}),
     ):
         store = open_store("s3://checkpoints/runs")

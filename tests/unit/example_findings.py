@@ -484,7 +484,15 @@ def _hostile_cell(strategy: str, group: str, guess: Estimate | None) -> CellSumm
         tokens_per_sec_per_device=guess,
         step_time_sec=guess,
         **dict.fromkeys(
-            ("peak_vram_gb", "device_memory_gb", "h2d_gbps_per_gpu", "scaling_efficiency_pct", "mfu", "loss"),
+            (
+                "peak_vram_gb",
+                "device_memory_gb",
+                "h2d_gbps_per_gpu",
+                "scaling_efficiency_pct",
+                "mfu",
+                "loss",
+                "joules_per_token",
+            ),
             number,
         ),
     )

@@ -1,10 +1,11 @@
 """Attempts of made-up long runs, and the parts that they leave."""
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 from checkpointing.store import Store
-from reporting.attempts import Attempt
+from reporting.attempts import Attempt, DeviceSample
 from reporting.parts import PartName, encode_part, table_of
 
 NOON_S = 1_800_000_000.0
@@ -37,6 +38,11 @@ def incident_row(
     kind: str, *, happened_s: float = NOON_S, step: int | None = None, text: str = ""
 ) -> tuple[Any, ...]:
     return (kind, happened_s, step, None, None, None, None, None, text)
+
+
+def sample_row(sample: DeviceSample, taken_s: float) -> tuple[Any, ...]:
+    device, *told = astuple(sample)
+    return (device, taken_s, *told)
 
 
 def leave(

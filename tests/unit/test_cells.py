@@ -25,7 +25,8 @@ def scaling(*found: Row) -> dict[tuple[str, int], tuple[float | None, int | None
 
 
 def test_repeats_of_a_cell_are_one_cell() -> None:
-    found = cell(*rows(900.0, 1000.0, 1100.0, world_size=2, mfu=0.4, h2d_gbps_per_gpu=2.0, mean_loss=5.0))
+    told = {"mfu": 0.4, "h2d_gbps_per_gpu": 2.0, "mean_loss": 5.0, "energy_joules_per_token": 0.7}
+    found = cell(*rows(900.0, 1000.0, 1100.0, world_size=2, **told))
     assert found.tokens_per_sec
     assert found.tokens_per_sec_per_device
     assert found.step_time_sec
@@ -33,6 +34,7 @@ def test_repeats_of_a_cell_are_one_cell() -> None:
     assert found.tokens_per_sec_per_device.median == 500.0
     assert found.step_time_sec.median == pytest.approx(0.064)
     assert (found.mfu, found.h2d_gbps_per_gpu, found.loss) == (0.4, 2.0, 5.0)
+    assert found.joules_per_token == 0.7
     assert (found.status, found.num_failed, len(found.rows)) == ("ok", 0, 3)
 
 

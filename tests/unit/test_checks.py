@@ -33,6 +33,13 @@ def with_rows(*changes: dict[str, Any], **cell_changes: Any) -> CellSummary:
     return cell(rows=rows, num_runs=len(rows), **cell_changes)
 
 
+CAPPED = "clocks or power capped"
+AT_ITS_CAP: dict[str, Any] = {
+    "throttled_pct": 93.0,
+    "throttled": (("power cap", 93.0),),
+    "power_cap_watts": 700.0,
+    "power_cap_default_watts": 700.0,
+}
 MEASURED_PEAK = {"tokens_per_sec_per_device": 4_000.0, "flops_per_token": 1e9}
 
 
@@ -86,6 +93,13 @@ MEASURED_PEAK = {"tokens_per_sec_per_device": 4_000.0, "flops_per_token": 1e9}
             "warning",
             "10.0 % longer",
         ),
+        (CAPPED, cell(row=AT_ITS_CAP), "ok", "held back in 93 % of the looks"),
+        (CAPPED, cell(row={"power_cap_watts": 700.0}), "ok", "as it should be"),
+        (CAPPED, cell(row={**AT_ITS_CAP, "power_cap_watts": 500.0}), "warning", "500 W, by default it is"),
+        (CAPPED, cell(row={**AT_ITS_CAP, "throttled": (("heat", 40.0),)}), "warning", "by heat in 40 %"),
+        (CAPPED, cell(row={**AT_ITS_CAP, "throttled": (("heat", 4.0),)}), "ok", "93 %"),
+        (CAPPED, with_rows({}, AT_ITS_CAP, {"throttled_pct": 9.0, "throttled": (("hardware", 9.0),)}),
+         "warning", "by hardware in 9 %"),
         ("enough repeats", cell(num_runs=4), "ok", "4 runs"),
         ("enough repeats", cell(num_runs=3), "warning", "1 cell with 3 ok runs"),
         (ORIGIN, cell(), "ok", "as it should be"),

@@ -1,9 +1,9 @@
 """What a worker group asks for on groups of every shape."""
 
-from cluster.inventory import WorkerGroup
+from cluster.inventory import WorkerGroup, excluding
 from cluster.placement import Refused
 from jobs.claims import Claim, claim_of
-from tests.unit.builders import group
+from tests.unit.builders import group, inventory
 
 
 def claim(on: WorkerGroup, world_size: int, *, share_nodes: bool = False) -> Claim:
@@ -51,3 +51,15 @@ def test_a_named_group_is_asked_for_by_its_label_and_the_unlabelled_one_by_its_n
 def test_more_than_the_group_has_is_refused() -> None:
     answer = claim_of(group(devices=(2,)), 3, share_nodes=False)
     assert answer == Refused(reason="local has 2 devices on 1 node, 3 were asked for")
+
+
+def test_an_excluded_node_is_left_out_of_what_ray_is_asked_for() -> None:
+    for name, selector in (
+        ("amd", {"longhaul.group": "amd", "ray.io/node-id": "!in(amd-0)"}),
+        ("local", {"ray.io/node-id": "in(local-1)"}),
+    ):
+        (left,) = excluding(inventory(group(name, (2, 2))), [f"{name}-0"]).groups
+        assert claim(left, 2).selector == selector
+        answer = claim_of(left, 3, share_nodes=False)
+        assert isinstance(answer, Refused)
+        assert f"without {name}-0 (excluded)" in answer.reason

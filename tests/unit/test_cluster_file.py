@@ -93,8 +93,9 @@ def test_two_vendors_in_one_group_are_refused(tmp_path: Path) -> None:
         "a": {"resources": {"GPU": 8}, "labels": AMD | {"longhaul.group": "nvidia"}},
     }
     assert refusal(tmp_path, available_node_types=mixed) == (
-        "group 'nvidia' has nvidia H100-SXM and amd MI300X; a group is one vendor and one device model: "
-        "give the node types different longhaul.group labels"
+        "group 'nvidia' has nvidia H100-SXM (available_node_types.n) and amd MI300X "
+        "(available_node_types.a); a group is one vendor and one device model: "
+        "give them different longhaul.group labels"
     )
 
 
@@ -103,7 +104,33 @@ def test_two_device_models_in_one_group_are_refused(tmp_path: Path) -> None:
         "a": {"resources": {"GPU": 8}, "labels": AMD},
         "b": {"resources": {"GPU": 8}, "labels": AMD | {"longhaul.device": "MI325X"}},
     }
-    assert "has amd MI300X and amd MI325X" in refusal(tmp_path, available_node_types=mixed)
+    text = refusal(tmp_path, available_node_types=mixed)
+    assert "has amd MI300X (available_node_types.a) and amd MI325X (available_node_types.b)" in text
+    assert text.endswith('(longhaul.mixed_devices: "true" on all of its nodes allows several models)')
+
+
+def test_device_models_may_be_mixed_where_every_node_type_of_the_group_says_so(tmp_path: Path) -> None:
+    labels = AMD | {"longhaul.mixed_devices": "true"}
+    one = {"max_workers": 1, "resources": {"GPU": 8}, "labels": labels}
+    other = one | {"labels": labels | {"longhaul.device": "MI325X"}}
+    (found,) = read(tmp_path, available_node_types={"a": one, "b": other}).groups
+    assert found.device is None
+    assert [node.device for node in found.nodes] == ["MI300X", "MI325X"]
+    silent = other | {"labels": AMD | {"longhaul.device": "MI325X"}}
+    assert "has amd MI300X" in refusal(tmp_path, available_node_types={"a": one, "b": silent})
+
+
+def test_a_node_knows_its_labels(tmp_path: Path) -> None:
+    found = read(tmp_path, available_node_types={"a": {"resources": {"GPU": 1}, "labels": AMD}})
+    assert dict(found.groups[0].nodes[0].labels) == AMD
+
+
+def test_a_named_group_without_a_vendor_is_refused_also_without_gpus(tmp_path: Path) -> None:
+    node_type = {"resources": {"CPU": 8}, "labels": {"longhaul.group": "lab"}}
+    assert refusal(tmp_path, available_node_types={"w": node_type}) == (
+        "available_node_types.w.labels: found longhaul.vendor=None, expected one of nvidia, amd, cpu: "
+        "group 'lab' must say whose devices it has"
+    )
 
 
 @pytest.mark.parametrize("labels", [{}, {"longhaul.vendor": "intel"}, {"longhaul.vendor": "NVIDIA"}])
@@ -133,6 +160,7 @@ def test_a_cluster_without_devices_is_refused(tmp_path: Path, node_types: dict[s
             {"labels": {"longhaul.simulated": True}},
             "w.labels.longhaul.simulated: found True, expected text; put it in quotes",
         ),
+        ({"labels": {1: "a"}}, "w.labels: found the label 1, expected text; put it in quotes"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_named_with_its_place(
@@ -149,6 +177,12 @@ def test_a_value_of_the_wrong_kind_is_named_with_its_place(
         ("", "has no 'available_node_types'"),
         ("- a", "has no 'available_node_types'"),
         ("available_node_types: 3", "has no 'available_node_types'"),
+        ("a: 2026-99-99", "is not YAML"),
+        ("a: 1\n---\nb: 2", "is not YAML"),
+        ("[" * 10_000, "is not YAML"),
+        ("apiVersion: ray.io/v1\nkind: RayCluster", "is a RayCluster of Kubernetes; expected a cluster file"),
+        ("services: {web: {}}", "expected a cluster file of Ray's launcher"),
+        ("max_workers: 1000000\navailable_node_types: {w: {}}", "1,000,000 nodes, at most 100,000"),
         ("max_workers: x\navailable_node_types: {w: {}}", "max_workers: found 'x'"),
     ],
 )

@@ -93,7 +93,7 @@ def test_what_all_ranks_raise_is_told_at_once_and_the_next_job_stays() -> None:
     for rank in (0, 1):
         running.hear(Raised(run_id="a", rank=rank, failure=replace(invalid, ranks=(rank,))))
     running.judge(now=1)
-    assert running.failure() == replace(invalid, ranks=(0, 1))
+    assert running.failure() == replace(invalid, ranks=(0, 1), nodes=("n",))
     assert running.life.is_condemned
     assert running.left == ["b"]
 
@@ -115,7 +115,7 @@ def test_one_ranks_trouble_is_told_alone_after_its_grace() -> None:
     running.start()
     running.hear(Raised(run_id="a", rank=0, failure=CLOSED))
     running.judge(now=1 + GRACE_S + 0.1)
-    assert running.failure() == CLOSED
+    assert running.failure() == replace(CLOSED, nodes=("n",))
 
 
 def test_a_death_without_a_word_says_so() -> None:
@@ -179,7 +179,7 @@ def test_a_group_that_ends_too_early_fails_only_its_current_job() -> None:
     running = Group()
     running.start()
     running.events += running.life.end("gone", now=5)
-    assert running.failure() == Failure(status="crash", reason="gone")
+    assert running.failure() == Failure(status="crash", reason="gone", nodes=("n",))
     assert running.left == ["b"]
 
 
@@ -202,3 +202,31 @@ def test_the_board_keeps_each_ranks_newest_beat_and_every_other_post() -> None:
         board.post("g", post)
     assert board.take() == [("g", Started(run_id="a")), ("g", newest), ("g", beat(1))]
     assert board.take() == []
+
+
+def test_a_failure_names_the_nodes_of_the_ranks_that_failed() -> None:
+    group = started_on("n0", "n1")
+    group.hear(Raised(run_id="a", rank=1, failure=replace(CLOSED, ranks=(1,))))
+    group.judge(now=1 + GRACE_S + 0.1)
+    assert group.failure().nodes == ("n1",)
+
+
+def test_a_failure_of_no_rank_in_particular_names_all_nodes_once() -> None:
+    for node_ids, nodes in ((("n1", "n0"), ("n1", "n0")), (("n", "n"), ("n",))):
+        group = started_on(*node_ids)
+        group.events += group.life.end("gone", 2)
+        assert group.failure().nodes == nodes
+
+
+def test_what_was_never_placed_failed_on_no_node() -> None:
+    group = Group()
+    group.events += group.life.refuse(Failure(status="unschedulable", reason="too large"))
+    outcomes = [event.outcome for event in group.events if isinstance(event, Finished)]
+    assert [outcome.nodes for outcome in outcomes if isinstance(outcome, Failure)] == [(), ()]
+
+
+def started_on(*node_ids: str) -> Group:
+    group = Group()
+    ready = [Ready(rank=rank, logs=(), oom_kills=0) for rank in (0, 1)]
+    group.hear(Assembled(node_ids=node_ids), *ready, Started(run_id="a"))
+    return group

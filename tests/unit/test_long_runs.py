@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing.store import MemoryStore, Store, Unavailable
-from reporting.attempts import DRIVER
+from reporting.attempts import DRIVER, DeviceSample
 from reporting.findings import LongRun
 from reporting.ledger import PHASES, AttemptStory, Span, coarser, ledger
 from reporting.long_runs import long_run, long_runs, write_steps
 from reporting.thinning import Thinned
-from tests.unit.recorded import NOON_S, attempt, incident_row, leave, step_row
+from tests.unit.recorded import NOON_S, attempt, incident_row, leave, sample_row, step_row
 
 STEP_S = 2.0
 
@@ -200,9 +200,9 @@ def test_power_and_clock_are_traced_by_device_and_what_a_device_does_not_tell_is
     store = MemoryStore()
     record(store, [Life(at_s=0, start=0, end=1)])
     samples = [
-        ("gpu 0", NOON_S + 1, 90.0, 600.0, None, None, None),
-        ("gpu 0", NOON_S + 2, 95.0, 650.0, None, None, None),
-        ("gpu 1", NOON_S + 2, None, None, 1400.0, None, None),
+        sample_row(DeviceSample(device="gpu 0", utilization_pct=90.0, power_watts=600.0), NOON_S + 1),
+        sample_row(DeviceSample(device="gpu 0", utilization_pct=95.0, power_watts=650.0), NOON_S + 2),
+        sample_row(DeviceSample(device="gpu 1", clock_mhz=1400.0), NOON_S + 2),
     ]
     leave(store, attempt(), "samples", samples)
     run = only(store)

@@ -42,6 +42,14 @@ def test_every_line_of_a_table_has_as_many_columns_as_its_head(found: Findings) 
         assert {columns(line) for line in lines} == {columns(head)}
 
 
+def test_joules_per_token_are_a_column_where_any_cell_has_them() -> None:
+    assert "J/token" not in report_md(EXAMPLE, [])
+    first, *others = EXAMPLE.cells
+    told = replace(EXAMPLE, cells=(replace(first, joules_per_token=0.737), *others))
+    (found,) = (lines for lines in tables(report_md(told, [])) if "J/token" in lines[0])
+    assert [line.split("|")[-2].strip() for line in found if "0.737" in line] == ["0.737"]
+
+
 @ALL
 def test_what_unfolds_also_folds_and_has_blank_lines_around_its_markdown(found: Findings) -> None:
     text = report_md(found, [chart("one"), chart("two")])
@@ -91,7 +99,13 @@ def test_pictures_lie_beside_the_report_and_say_what_they_show() -> None:
 @pytest.mark.parametrize("flag", ["simulated", "imported"])
 def test_numbers_that_nobody_measured_here_say_so(flag: str) -> None:
     cells = tuple(replace(cell, flags=(flag,) if cell.group == "amd" else ()) for cell in EXAMPLE.cells)
-    text = report_md(replace(EXAMPLE, cells=cells), [])
+    rows = tuple(
+        replace(row, simulated=flag == "simulated", imported=flag == "imported")
+        if row.group == "amd"
+        else row
+        for row in EXAMPLE.rows
+    )
+    text = report_md(replace(EXAMPLE, cells=cells, rows=rows), [])
     of_amd = [line for line in text.split("\n") if line.startswith("| amd")]
     assert of_amd and all(line.startswith(f"| amd ({flag}) |") for line in of_amd)
     assert f"nvidia → amd ({flag})" in text

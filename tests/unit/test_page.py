@@ -101,7 +101,7 @@ def test_the_sections_follow_in_the_order_of_reading() -> None:
     page = example_page()
     order = [section.attributes["id"] for section in page.named("section")]
     assert order[:6] == ["answer", "comparisons", "goals", "machines", "cells", "charts"]
-    assert order[6:] == ["checks", "failures", "runs", "skipped", "method", "repeat"]
+    assert order[6:] == ["checks", "failures", "nodes", "runs", "skipped", "method", "repeat"]
     contents = [link.attributes["href"] for link in page.named("a") if link.attributes["href"][0] == "#"]
     assert contents == ["#answer", *(f"#{name}" for name in order)]
 
@@ -140,6 +140,15 @@ def test_numbers_that_nobody_measured_here_say_so_wherever_they_stand(flag: str)
     assert [flag in row for row in rows] == [row.startswith("amd") for row in rows]
     assert f"nvidia → amd {flag}" in page.by_id("comparison-table").shown
     assert "nvidia → amd both simulated" in example_page().by_id("comparison-table").shown
+
+
+def test_joules_per_token_are_a_column_where_any_cell_has_them() -> None:
+    first, *others = EXAMPLE.cells
+    told = page_of(replace(EXAMPLE, cells=(replace(first, joules_per_token=0.737), *others)))
+    heads = [head.shown for head in told.within("cell-table", "th")]
+    assert any("J/token" in head for head in heads)
+    assert "0.737" in told.by_id("cell-table").shown
+    assert "J/token" not in example_page().by_id("cell-table").shown
 
 
 def test_a_comparison_has_ratio_interval_runs_p_winner_and_its_own_differences() -> None:

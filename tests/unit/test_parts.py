@@ -8,10 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from checkpointing.store import MemoryStore
-from reporting.attempts import DRIVER
-from reporting.columns import PARTS, TABLES
+from reporting.attempts import DRIVER, DeviceSample
+from reporting.columns import ADDED, PARTS, TABLES
 from reporting.ledger import PHASES
 from reporting.parts import (
+    WHOSE,
     PartError,
     PartName,
     decode_part,
@@ -23,7 +24,7 @@ from reporting.parts import (
     without_superseded,
 )
 from reporting.rows import Row
-from tests.unit.recorded import attempt, incident_row, leave, step_row
+from tests.unit.recorded import attempt, incident_row, leave, sample_row, step_row
 
 
 def name_of(first: int, last: int, *, table: str = "steps", rank: int = 0, term: int = 1) -> PartName:
@@ -84,6 +85,28 @@ def test_parts_of_a_rank_come_in_the_order_in_which_they_were_recorded() -> None
     for number in (10, 2, 1):
         leave(store, attempt(), "steps", [step_row(number)], number=number)
     assert [name.first for name in parts_of(store)] == [1, 2, 10]
+
+
+def test_a_look_recorded_before_devices_told_more_reads_as_one_that_told_no_more() -> None:
+    row = sample_row(DeviceSample(device="gpu 0", power_watts=600.0, energy_joules=5.0), 1.0)
+    table = table_of("samples", attempt(), 0, [row])
+    older = table.drop_columns([column.name for column in ADDED["samples"]])
+    data = encode_part("samples", attempt(), older)
+    found = decode_part(name_of(1, 1, table="samples"), data).rows
+    assert found.schema == schema_of("samples")
+    assert found.column("power_watts").to_pylist() == [600.0]
+    assert found.column("energy_joules").to_pylist() == [None]
+
+
+def test_a_part_that_lacks_what_it_always_had_is_none() -> None:
+    table = table_of("steps", attempt(), 0, [step_row(1)]).drop_columns(["loss"])
+    with pytest.raises(PartError, match="not a part that can be read"):
+        decode_part(name_of(1, 1), encode_part("steps", attempt(), table))
+
+
+def test_a_look_has_the_columns_of_its_table_in_order() -> None:
+    told = [column.name for column in PARTS["samples"] if column.name not in (*WHOSE, "taken_s")]
+    assert told == [field.name for field in fields(DeviceSample)]
 
 
 def a_part() -> bytes:

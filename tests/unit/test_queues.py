@@ -99,7 +99,7 @@ def test_a_session_brings_its_groups_variables_and_the_specs_win() -> None:
     variables = {name: dict(queue[0].environment) for name, queue in found.items()}
     assert variables == {
         "local": {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
-        "amd": {"RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1"},
+        "amd": {"RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1", "HSA_NO_SCRATCH_RECLAIM": "1"},
         "fake": {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
     }
 

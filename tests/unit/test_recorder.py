@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from checkpointing.store import Buffer, MemoryStore, Unavailable
+from cluster.telemetry import Sampler
+from jobs.training.looking import sample_of
 from reporting.attempts import Attempt, DeviceSample, Incident, Step
 from reporting.outbox import Outbox
 from reporting.parts import decode_part, encode_part, parts_of, rows_in, table_of
 from reporting.recorder import Recorder, Sink
+from tests.unit.devices import Hanging
 from tests.unit.recorded import attempt, step_row
 
 DEADLINE_S = 10.0
@@ -253,6 +256,21 @@ def test_a_device_that_can_not_be_looked_at_is_told_once() -> None:
             recorder.step(a_step(number))
             wait_until(lambda number=number: len(rows(store, "steps")) == number)  # type: ignore[misc]  # bound now
     assert [row["kind"] for row in rows(store, "incidents")] == ["warning"]
+
+
+def test_a_driver_that_hangs_costs_a_look_its_numbers_and_no_row() -> None:
+    store, driver = MemoryStore(), Hanging()
+    sampler = Sampler(driver, patience_s=0.01)
+    sampler.start()
+    with recording(store, look=lambda: sample_of("gpu 0", sampler.newest(), 7_000), flush_s=0.01):
+        assert driver.is_asked.wait(DEADLINE_S)
+        wait_until(lambda: bool(rows(store, "samples")))
+    driver.may_answer.set()
+    sampler.close()
+    samples = rows(store, "samples")
+    assert {(row["device"], row["memory_bytes"], row["power_watts"]) for row in samples} == {
+        ("gpu 0", 7_000, None)
+    }
 
 
 def test_only_rank_0_keeps_the_ledger() -> None:

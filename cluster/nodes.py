@@ -1,0 +1,122 @@
+"""Every node that a running cluster knows of, also those that it lost, without becoming a driver of it.
+
+Asking costs one connection to the head: no job is registered, no worker started.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, SIMULATED_LABEL, ClusterError
+
+_KNOCK_TIMEOUT_S = 5.0
+
+State = Literal["alive", "draining", "lost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenNode:
+    """``name`` is what the node was started with, else its address; a node that comes back has it again and
+    another ``node_id``. ``times_lost`` counts its earlier lives, as far as the head remembers them.
+    """
+
+    name: str
+    node_id: str
+    group: str
+    state: State
+    is_simulated: bool
+    num_cpus: int
+    num_gpus: int
+    times_lost: int = 0
+    why_lost: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One moment of a cluster: Ray's own table, for ``cluster.live``, and what it says of every node."""
+
+    address: str
+    table: tuple[dict[str, Any], ...]
+    draining: frozenset[str]
+
+    @property
+    def nodes(self) -> list[SeenNode]:
+        return seen(self.table, self.draining)
+
+
+def look(address: str) -> View:
+    """``ClusterError`` if nobody answers there, after some seconds."""
+    try:
+        with _state_of(address) as state:
+            table, draining = state.node_table(), state.get_draining_nodes()
+    except Exception as error:
+        # Ray raises what its several layers happen to raise; all of it says that the head is away.
+        raise ClusterError(f"{address}: no Ray cluster answers there ({_first_line(error)})") from None
+    return View(address=address, table=tuple(table), draining=frozenset(draining))
+
+
+def seen(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[SeenNode]:
+    """By group and name, every node that is alive, and every name that was lost and did not come back."""
+    entries = list(table)
+    alive = [entry for entry in entries if entry["Alive"]]
+    dead = [entry for entry in entries if not entry["Alive"]]
+    lives = Counter(_key(entry) for entry in dead)
+    back = {_key(entry) for entry in alive}
+    last = {_key(entry): entry for entry in dead if _key(entry) not in back}
+    found = [_node(entry, "draining" if entry["NodeID"] in draining else "alive", lives) for entry in alive]
+    found += [_node(entry, "lost", lives) for entry in last.values()]
+    return sorted(found, key=lambda node: (node.group, node.name, node.node_id))
+
+
+def _node(entry: Mapping[str, Any], state: State, lives: Mapping[tuple[str, str], int]) -> SeenNode:
+    resources = entry["Resources"]
+    return SeenNode(
+        name=entry["NodeName"],
+        node_id=entry["NodeID"],
+        group=_group(entry),
+        state=state,
+        is_simulated=entry["Labels"].get(SIMULATED_LABEL) == "true",
+        num_cpus=int(resources.get("CPU", 0)),
+        num_gpus=int(resources.get("GPU", 0)),
+        times_lost=lives.get(_key(entry), 0),
+        why_lost=(entry.get("DeathReasonMessage") or None) if state == "lost" else None,
+    )
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[str, str]:
+    return _group(entry), entry["NodeName"]
+
+
+def _group(entry: Mapping[str, Any]) -> str:
+    return str(entry["Labels"].get(GROUP_LABEL, LOCAL_GROUP))
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+@contextmanager
+def _state_of(address: str) -> Iterator[Any]:
+    from ray._private.services import canonicalize_bootstrap_address
+    from ray._private.state import GlobalState
+    from ray._raylet import GcsClientOptions  # type: ignore[attr-defined]  # compiled: it has no stub
+
+    found = canonicalize_bootstrap_address(address) or address
+    _knock(found)
+    state = GlobalState()
+    state._initialize_global_state(
+        GcsClientOptions.create(found, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+    )
+    try:
+        yield state
+    finally:
+        state.disconnect()
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for a minute, in the language that it is written in, and ends this process then."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _KNOCK_TIMEOUT_S).close()

@@ -1,0 +1,112 @@
+"""What torch finds of devices, and how fast they multiply and take copies."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from cluster.facts import CopyRate, GemmRate, Platform, Shape
+from cluster.readings import Address, Nothing, Reading
+from cluster.telemetry import telemetry_of
+
+_INTERFACES = {"cuda": "NVML", "rocm": "AMD SMI"}
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+# Of one dtype and shape. A batch is long enough for the clock and for the time that its start takes.
+_NUM_BATCHES = 5
+_BATCH_S = 0.03
+_COPY_BYTES = 64 * 2**20
+
+
+def platform_found() -> Platform:
+    if not torch.cuda.is_available():
+        return "cpu"
+    return "rocm" if torch.version.hip else "cuda"
+
+
+def devices() -> list[torch.device]:
+    """All accelerators that this process sees, or one core of the host."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.device("cuda", index) for index in range(count)] or [torch.device("cpu")]
+
+
+def market_name(device: torch.device) -> str | None:
+    return None if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
+@contextmanager
+def one_thread(is_wanted: bool) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if is_wanted else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def telemetry(device: torch.device) -> str | None:
+    """The interface that answers for power; None where none does."""
+    if device.type == "cpu":
+        return None
+    found = telemetry_of(platform_found(), _address(device))
+    return None if isinstance(found, Nothing) or found.read() == Reading() else _INTERFACES[platform_found()]
+
+
+def _address(device: torch.device) -> Address:
+    """NVIDIA's interface goes by the uuid, AMD's by the place on the bus; a runtime may hide either."""
+    found = torch.cuda.get_device_properties(device)
+    uuid = getattr(found, "uuid", None)
+    domain, bus, slot = (getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
+    is_known = isinstance(domain, int) and isinstance(bus, int) and isinstance(slot, int)
+    return Address(
+        uuid=None if uuid is None else str(uuid),
+        pci=f"{domain:04x}:{bus:02x}:{slot:02x}" if is_known else None,
+    )
+
+
+def gemm_rates(device: torch.device, shapes: Sequence[Shape]) -> Iterator[GemmRate]:
+    """About 0.2 s for each dtype and shape, longer only where one product takes longer than that."""
+    for dtype, kind in _DTYPES.items():
+        for shape in shapes:
+            left = torch.randn(shape.rows, shape.inner, device=device).to(kind)
+            right = torch.randn(shape.inner, shape.columns, device=device).to(kind)
+            out = torch.empty(shape.rows, shape.columns, dtype=kind, device=device)
+            seconds = _fastest(device, partial(torch.matmul, left, right, out=out))
+            yield GemmRate(
+                device=device.index or 0, dtype=dtype, shape=shape, flops_per_s=shape.flops / seconds
+            )
+
+
+def copy_rate(device: torch.device) -> CopyRate | None:
+    """None on a CPU, where nothing is copied."""
+    if device.type == "cpu":
+        return None
+    source = torch.empty(_COPY_BYTES, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=device)
+    seconds = _fastest(device, partial(target.copy_, source, non_blocking=True))
+    return CopyRate(device=device.index or 0, bytes_per_s=_COPY_BYTES / seconds)
+
+
+def _fastest(device: torch.device, work: Callable[[], Tensor]) -> float:
+    """Seconds of one ``work``, of the fastest batch; the first ones warm up."""
+    _batch(device, work, 2)
+    once = _batch(device, work, 1)
+    size = max(1, round(_BATCH_S / once))
+    return min(_batch(device, work, size) for _ in range(_NUM_BATCHES))
+
+
+def _batch(device: torch.device, work: Callable[[], Tensor], size: int) -> float:
+    _wait_for(device)
+    start = time.perf_counter()
+    for _ in range(size):
+        work()
+    _wait_for(device)
+    return (time.perf_counter() - start) / size
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,132 @@
+"""All-reduce between processes: how fast the links within and between nodes really are.
+
+``all_reduce`` is one rank's part. ``within_machine`` starts all ranks on this machine, as
+``python -m cluster.probe.links SEAT``, and ends them.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import torch.distributed as dist
+
+from cluster.facts import LinkRate
+from cluster.probe.seats import Seat
+
+_PROJECT = Path(__file__).resolve().parents[2]
+_SMALL_BYTES = 8 * 2**10
+_LARGE_BYTES = {"gloo": 4 * 2**20, "nccl": 256 * 2**20}
+_NUM_SMALL, _NUM_LARGE = 50, 5
+_MARGIN_S = 5.0
+
+
+class LinkError(Exception):
+    """The ranks did not come together, or not in time; the message is the first one's."""
+
+
+def all_reduce(seat: Seat) -> LinkRate:
+    """Collective, in a process without a process group; every rank gets the same sizes."""
+    device = torch.device("cpu") if seat.device is None else torch.device("cuda", seat.device)
+    backend = "gloo" if seat.device is None else "nccl"
+    if seat.device is not None:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend,
+        init_method=seat.meeting,
+        rank=seat.rank,
+        world_size=seat.num_ranks,
+        timeout=timedelta(seconds=seat.deadline_s),
+    )
+    try:
+        small_s = _time_of(_SMALL_BYTES, _NUM_SMALL, device)
+        large_s = _time_of(_LARGE_BYTES[backend], _NUM_LARGE, device)
+    finally:
+        dist.destroy_process_group()
+    moved = _LARGE_BYTES[backend] * 2 * (seat.num_ranks - 1) / seat.num_ranks
+    return LinkRate(
+        num_ranks=seat.num_ranks,
+        backend=backend,
+        size_bytes=_LARGE_BYTES[backend],
+        bus_bytes_per_s=moved / large_s,
+        small_s=small_s,
+    )
+
+
+def within_machine(num_ranks: int, *, on_cpu: bool, deadline_s: float) -> LinkRate:
+    """``LinkError`` unless all ranks end well within the deadline; none of them is left either way."""
+    with TemporaryDirectory(prefix="longhaul-") as folder:
+        seats = [
+            Seat(
+                rank=rank,
+                num_ranks=num_ranks,
+                meeting=f"file://{Path(folder) / 'meeting'}",
+                device=None if on_cpu else rank,
+                deadline_s=deadline_s,
+            )
+            for rank in range(num_ranks)
+        ]
+        return LinkRate(**json.loads(_run_all(seats, deadline_s)[0]))
+
+
+def _run_all(seats: Sequence[Seat], deadline_s: float) -> list[str]:
+    end = time.monotonic() + deadline_s + _MARGIN_S
+    processes = [_start(seat) for seat in seats]
+    try:
+        return [_answer_of(process, max(0.1, end - time.monotonic())) for process in processes]
+    except subprocess.TimeoutExpired:
+        raise LinkError(f"{len(seats)} ranks on this machine did not end within {deadline_s:.0f} s") from None
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def _start(seat: Seat) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "cluster.probe.links", json.dumps(asdict(seat))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=_PROJECT,
+    )
+
+
+def _answer_of(process: "subprocess.Popen[str]", timeout_s: float) -> str:
+    out, said = process.communicate(timeout=timeout_s)
+    if process.returncode != 0:
+        last = said.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+        raise LinkError(f"all-reduce on this machine: {last[0]}")
+    return out
+
+
+def _time_of(size_bytes: int, count: int, device: torch.device) -> float:
+    """Seconds of one all-reduce, of the fastest of three batches; the first call warms up."""
+    values = torch.zeros(size_bytes // 4, device=device)
+    dist.all_reduce(values)
+    return min(_batch(values, count) for _ in range(3))
+
+
+def _batch(values: torch.Tensor, count: int) -> float:
+    _wait_for(values)
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(count):
+        dist.all_reduce(values)
+    _wait_for(values)
+    return (time.perf_counter() - start) / count
+
+
+def _wait_for(values: torch.Tensor) -> None:
+    if values.device.type != "cpu":
+        torch.cuda.synchronize(values.device)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(all_reduce(Seat(**json.loads(sys.argv[1]))))))

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Keeps this machine in a Ray cluster: finds out whose devices it has, labels the node with it, and starts Ray
+# again whenever it ends. A node that was declared dead exits when its link heals, and does not come back by
+# itself. SIGTERM ends Ray and then this script, with exit code 0.
+#
+#   LONGHAUL_HEAD=10.0.0.1:6379 cluster/start_worker.sh [options of ray start]
+#
+# LONGHAUL_HEAD    where the head listens
+# LONGHAUL_VENDOR  nvidia, amd or cpu; must be said where there are devices of both or of none
+# LONGHAUL_GROUP   the group's name; without it, the vendor's
+# LONGHAUL_DEVICE  the devices' market name; without it, what the driver calls them
+# LONGHAUL_ROOT    in front of /dev, /proc and /sys, for trying this on a machine that has no devices
+#
+# Exit codes: 0 stopped by a signal, 1 not now (the driver may still be loading), 2 wrong settings.
+set -uo pipefail
+
+readonly ROOT=${LONGHAUL_ROOT:-}
+readonly FIRST_WAIT_S=2
+readonly LONGEST_WAIT_S=60
+# What ran for so long was well: the next failure is a new one.
+readonly HEALTHY_S=600
+
+main() {
+    [[ -n ${LONGHAUL_HEAD:-} ]] || refuse "LONGHAUL_HEAD is not set; expected the head's address, host:6379"
+    local vendor device labels
+    vendor=$(find_vendor) || exit
+    device=$(find_device "$vendor") || exit
+    labels="longhaul.group=$(as_label "${LONGHAUL_GROUP:-$vendor}"),longhaul.vendor=$vendor"
+    [[ -z $device ]] || labels+=",longhaul.device=$(as_label "$device")"
+    [[ $vendor != amd ]] || warn_of_numa_balancing
+    trap stop TERM INT
+    keep_running ray start --address="$LONGHAUL_HEAD" --labels="$labels" --block "$@"
+}
+
+find_vendor() {
+    local has_amd='' has_nvidia=''
+    [[ ! -e $ROOT/dev/kfd ]] || has_amd=1
+    [[ -z $(nvidia_names) ]] || has_nvidia=1
+    case "${LONGHAUL_VENDOR:-}/$has_nvidia/$has_amd" in
+        nvidia/1/* | /1/) echo nvidia ;;
+        amd/*/1 | //1) echo amd ;;
+        cpu/*/*) echo cpu ;;
+        /1/1) refuse "found devices of NVIDIA and of AMD; expected LONGHAUL_VENDOR to say which to use" ;;
+        //) fail "found no device ($ROOT/dev/kfd, nvidia-smi); set LONGHAUL_VENDOR=cpu if that is right" ;;
+        nvidia/*) fail "LONGHAUL_VENDOR is nvidia, but nvidia-smi finds no device; look at its output" ;;
+        amd/*) fail "LONGHAUL_VENDOR is amd, but there is no $ROOT/dev/kfd; is the driver amdgpu loaded?" ;;
+        *) refuse "LONGHAUL_VENDOR is '$LONGHAUL_VENDOR'; expected nvidia, amd or cpu" ;;
+    esac
+}
+
+find_device() {
+    if [[ -n ${LONGHAUL_DEVICE:-} || $1 == cpu ]]; then
+        echo "${LONGHAUL_DEVICE:-}"
+        return
+    fi
+    local names
+    names=$("$1_names" | sort -u)
+    [[ $names != *$'\n'* ]] || refuse "found several models (${names//$'\n'/, }); a group has devices of one"
+    [[ -n $names ]] || say "the driver names no model: plans and MFU need LONGHAUL_DEVICE"
+    echo "$names"
+}
+
+# What it says when it fails goes to standard output too, and would be taken for a name.
+nvidia_names() {
+    local names
+    names=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) && echo "$names"
+}
+
+# Only server cards have a name there, and a virtual machine's may have none.
+amd_names() {
+    cat "$ROOT"/sys/class/drm/card*/device/product_name 2>/dev/null | grep -v '^$'
+}
+
+# Ray takes letters, digits and . _ - in a label, with a letter or digit at both ends.
+as_label() {
+    local text=${1//[^A-Za-z0-9._-]/-}
+    while [[ $text == [-._]* ]]; do text=${text#?}; done
+    text=${text:0:63}
+    while [[ $text == *[-._] ]]; do text=${text%?}; done
+    echo "$text"
+}
+
+warn_of_numa_balancing() {
+    local setting=$ROOT/proc/sys/kernel/numa_balancing
+    if [[ -r $setting && $(<"$setting") != 0 ]]; then
+        say "$setting is not 0: RCCL stalls while the kernel moves its pages; set it to 0"
+    fi
+}
+
+keep_running() {
+    local wait_s=$FIRST_WAIT_S began code
+    while :; do
+        began=$(date +%s)
+        run "$@"
+        code=$?
+        (($(date +%s) - began < HEALTHY_S)) || wait_s=$FIRST_WAIT_S
+        say "ray ended with $code; starting it again in $wait_s s"
+        run sleep "$wait_s"
+        wait_s=$((wait_s * 2 < LONGEST_WAIT_S ? wait_s * 2 : LONGEST_WAIT_S))
+    done
+}
+
+# In the background, because bash attends to a signal only between its own commands.
+run() {
+    "$@" &
+    wait $!
+}
+
+stop() {
+    local jobs
+    mapfile -t jobs < <(jobs -p)
+    ((${#jobs[@]} == 0)) || kill -TERM "${jobs[@]}" 2>/dev/null
+    wait
+    say "stopped"
+    exit 0
+}
+
+say() { echo "start_worker: $*" >&2; }
+
+fail() {
+    say "$*"
+    exit 1
+}
+
+refuse() {
+    say "$*"
+    exit 2
+}
+
+main "$@"

@@ -1,0 +1,65 @@
+"""What a run will take of the store and of the nodes' disks, from its spec alone."""
+
+from cluster.inventory import Inventory, Request
+from cluster.placement import Placed, Refused, place
+from jobs.doctor.examination import Forecast
+from jobs.run_spec import RunSpec
+from jobs.training.models.presets import preset
+
+# The weights and AdamW's two moments in fp32, each once, however many ranks there are.
+_BYTES_PER_PARAMETER = 12
+# The generation that is on its way, and one that waits to be verified.
+_UNDER_WAY = 2
+_LEAST_KEPT = 2
+
+
+def forecast(spec: RunSpec, inventory: Inventory) -> Forecast:
+    size = 0 if spec.saving() is None else _BYTES_PER_PARAMETER * preset(spec.model).num_parameters
+    (answer,) = place([Request(group=spec.group, num_workers=spec.world_size)], inventory)
+    local = spec.checkpoint.local
+    return Forecast(
+        run=spec.name,
+        generation_bytes=size,
+        num_kept=_num_kept(spec),
+        grows=_growth(spec),
+        local_folder=local.dir,
+        local_bytes=round(size * (local.keep + 1) * _fullest_share(answer, spec)) if local.dir else None,
+        save_every_s=None if spec.checkpoint.every_steps else spec.checkpoint.every_s,
+        refused=answer.reason if isinstance(answer, Refused) else None,
+    )
+
+
+def _num_kept(spec: RunSpec) -> int:
+    """The rules add up, each with all it can keep; but never more than are saved at all."""
+    keeping = spec.checkpoint.retention
+    ends = _num_epochs(spec) // (keeping.every_epochs or 1) if keeping.epochs or keeping.every_epochs else 0
+    spaced = spec.steps // keeping.every_steps if keeping.every_steps else 0
+    best = keeping.best if spec.eval.every_steps else 0
+    kept = max(keeping.last, _LEAST_KEPT) + ends + spaced + best + _UNDER_WAY
+    saved = _num_saved(spec)
+    return kept if saved is None else min(kept, saved)
+
+
+def _num_saved(spec: RunSpec) -> int | None:
+    """None where they come by the clock. The end of an epoch and of the run is saved besides."""
+    every = spec.checkpoint.every_steps
+    if every is None:
+        return None
+    return spec.steps // (every * max(1, spec.checkpoint.store.every)) + _num_epochs(spec) + 1
+
+
+def _num_epochs(spec: RunSpec) -> int:
+    samples = spec.steps * spec.world_size * spec.micro_batch * spec.grad_accum
+    return samples // spec.data.samples
+
+
+def _growth(spec: RunSpec) -> str | None:
+    every_s = spec.checkpoint.retention.every_s
+    return f"every {every_s:,.0f} s" if every_s and spec.saving() else None
+
+
+def _fullest_share(answer: Placed | Refused, spec: RunSpec) -> float:
+    """Of a generation, on the node with the most ranks; all of it where nobody knows."""
+    if isinstance(answer, Refused):
+        return 1.0
+    return max(share.num_workers for share in answer.shares) / spec.world_size
