@@ -193,6 +193,8 @@ def work_on(num_ranks: int) -> Work:
     return Work(saved=trainings, resumed=moves(2, num_ranks))
 
 
+# By default whole runs show the same, through a real store: `test_long_run`.
+@pytest.mark.soak
 def test_under_the_same_strategy_nothing_tells_a_resumed_training_from_an_undisturbed_one(
     on_two: list[Endings],
 ) -> None:
@@ -202,12 +204,14 @@ def test_under_the_same_strategy_nothing_tells_a_resumed_training_from_an_undist
     print(f"\n{len(PRECISIONS) * len(STRATEGIES)} of 10 strategies and precisions to the bit")
 
 
+@pytest.mark.soak
 def test_a_training_that_is_set_back_takes_the_same_steps_again(on_two: list[Endings]) -> None:
     for precision, strategy in product(PRECISIONS, STRATEGIES):
         recipe = training(strategy, 2, precision)
         assert [rank[SetBack(training=recipe)] for rank in on_two] == [rank[recipe] for rank in on_two]
 
 
+@pytest.mark.soak
 def test_every_strategy_goes_on_from_every_other(on_two: list[Endings]) -> None:
     for saved, resumed in PAIRS:
         key = Resumed(origin=training(saved, 2), now=training(resumed, 2))
@@ -215,7 +219,6 @@ def test_every_strategy_goes_on_from_every_other(on_two: list[Endings]) -> None:
     print(f"\n{len(PAIRS)} of 25 pairs")
 
 
-# Whole runs cross world sizes in `test_long_run`.
 @pytest.mark.soak
 @pytest.mark.parametrize(("source", "target"), MOVES)
 def test_a_training_goes_on_at_another_world_size(moved: list[Endings], source: int, target: int) -> None:

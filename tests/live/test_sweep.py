@@ -159,6 +159,7 @@ def _kill_and_finish(tmp_path: Path, num_kills: int) -> None:
     assert not [name for name in files(store) if ".tmp-" in name and "result.json" in name]
 
 
+@pytest.mark.soak
 def test_two_sweeps_of_one_name_at_once_do_no_harm(tmp_path: Path) -> None:
     store = tmp_path / "store"
     command = sweep_command(write_spec(tmp_path), store)
