@@ -12,13 +12,12 @@ from jobs.sessions import Beat, Event, Finished, Limits, Started
 from jobs.training.job import Job
 from jobs.training.measurement import Failure, Measurement
 from jobs.training.remains import Remains
+from jobs.troubles import Troubles
 
 # From the workers' placement until all have met: processes, imports from a slow disk, a first collective.
 START_TIMEOUT_S = 300.0
 # From the last result until the worker group is gone by itself.
 END_TIMEOUT_S = 30.0
-# One rank's trouble is often the echo of another's: a killed peer shows as a closed connection first.
-GRACE_S = 2.0
 
 
 class GroupLife:
@@ -44,8 +43,7 @@ class GroupLife:
         self._node_ids: tuple[str, ...] = ()
         self._ready: dict[int, Ready] = {}
         self._progress: Progress | None = None
-        self._troubles: dict[int, Failure] = {}
-        self._troubled_at: float | None = None
+        self._troubles = Troubles(self._world_size)
 
     def hear(self, post: Post, now: float) -> list[Event]:
         if self.is_condemned or not self.left:
@@ -68,7 +66,7 @@ class GroupLife:
                 self.is_condemned = bool(self._troubles)
                 return [self._finish(post.measurement, now)]
             case Raised() if post.run_id == self.left[0].run_id:
-                self._blame(post.rank, post.failure, now)
+                self._troubles.raised(post.rank, post.failure, now)
             case Raised():
                 # Its job is done, since rank 0 told so, but this rank will not follow to the next one.
                 self.is_condemned = True
@@ -90,8 +88,7 @@ class GroupLife:
         """The worker group is gone: the current job, if any, failed, for ``reason`` if no better is known."""
         if self.is_condemned or not self.left:
             return []
-        failure = one_failure(list(self._troubles.values())) if self._troubles else _crash(reason)
-        return [self._condemn(failure, now)]
+        return [self._condemn(self._troubles.failure() or _crash(reason), now)]
 
     def refuse(self, failure: Failure) -> list[Event]:
         """None of the jobs was ever placed."""
@@ -120,9 +117,8 @@ class GroupLife:
         return Progress(self._limits, self._world_size, now)
 
     def _verdict(self, now: float) -> Failure | None:
-        if self._troubled_at is not None:
-            is_complete = len(self._troubles) == self._world_size or now - self._troubled_at > GRACE_S
-            return one_failure(list(self._troubles.values())) if is_complete else None
+        if self._troubles:
+            return self._troubles.failure() if self._troubles.is_all_told(now) else None
         if self._progress is not None:
             failure = self._progress.failure(now)
             return replace(failure, log_tail=self._log_tail(failure.ranks)) if failure else None
@@ -138,10 +134,6 @@ class GroupLife:
             f"ranks {list(missing)} did not join their process group within {limit_s:.0f} s", missing
         )
 
-    def _blame(self, rank: int, failure: Failure, now: float) -> None:
-        self._troubles.setdefault(rank, failure)
-        self._troubled_at = self._troubled_at or now
-
     def _lose(self, lost: Lost, now: float) -> None:
         if lost.rank in self._troubles:
             return
@@ -155,9 +147,7 @@ class GroupLife:
             ranks=(lost.rank,),
             log_tail=remains.log_tail if remains else (),
         )
-        # Before what its peers raised: that may well be about this rank.
-        self._troubles = {lost.rank: failure} | self._troubles
-        self._troubled_at = self._troubled_at or now
+        self._troubles.lost(lost.rank, failure, now)
 
     def _log_tail(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
         """Of the first of ``ranks``, or of rank 0."""
@@ -172,21 +162,6 @@ def _reason(lost: Lost, remains: Remains | None, was_starved: bool) -> str:
     if remains is None or not lost.is_death:
         return lost.reason
     return f"{lost.reason}: {remains.signal or 'without a word in its log, as SIGKILL leaves it'}"
-
-
-def one_failure(failures: Sequence[Failure]) -> Failure:
-    """The most telling of several ranks' failures, with all ranks that tell the same.
-
-    What has a name of its own outweighs a crash, because the peers of such a rank only see it vanish; among
-    equals the first counts.
-    """
-    told = next((failure for failure in failures if failure.status != "crash"), failures[0])
-    same = [failure for failure in failures if _essence(failure) == _essence(told)]
-    return replace(told, ranks=tuple(sorted({rank for failure in same for rank in failure.ranks})))
-
-
-def _essence(failure: Failure) -> tuple[str, str, str | None]:
-    return failure.status, failure.reason, failure.phase
 
 
 def _crash(reason: str, ranks: tuple[int, ...] = ()) -> Failure:

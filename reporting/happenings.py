@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from reporting.attempts import DRIVER
 from reporting.ledger import AttemptStory
 from reporting.thinning import Thinned
 
@@ -45,13 +46,16 @@ def told(
 ) -> tuple[tuple[float, str, str], ...]:
     """(seconds since ``begin_s``, kind, text) in the order of time; of what is very frequent only some.
 
-    Of a failure that several ranks tell of it is the first; one that nobody told of is there too.
+    Of a failure that several tell of it is the driver's word, which has heard all ranks, else the first; one
+    that nobody told of is there too.
     """
     kinds: dict[str, Thinned[Happening]] = {}
     failed: set[int] = set()
-    for one in sorted([*happenings, *_silent(happenings, stories)], key=lambda one: one.happened_s):
+    in_time = sorted([*happenings, *_silent(happenings, stories)], key=lambda one: one.happened_s)
+    by_driver = {one.term for one in in_time if one.kind == "failure" and one.rank == DRIVER}
+    for one in in_time:
         if one.kind == "failure":
-            if one.term in failed:
+            if one.term in failed or (one.term in by_driver and one.rank != DRIVER):
                 continue
             failed.add(one.term)
         kinds.setdefault(one.kind, Thinned(_MOST_OF_A_KIND)).add(one)

@@ -19,8 +19,10 @@ from jobs.claims import Claim
 from jobs.errors import AttemptFailed
 from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, scratch, train_settings
 from jobs.training.events import Told
+from jobs.training.measurement import Failure
 from jobs.training.task import Task
 from jobs.training.worker import Assignment, Peers, train
+from jobs.troubles import Troubles
 
 _POLL_INTERVAL_S = 0.25
 _BOARD_TIMEOUT_S = 60.0
@@ -50,6 +52,7 @@ def attempt(task: Task, seat: Seat, listen: Callable[[Told], None]) -> str | Non
             while fit.is_going():
                 time.sleep(_POLL_INTERVAL_S)
                 fit.hear(listen)
+                fit.judge()
             # What was posted while the last poll was on its way.
             fit.hear(listen)
         except BaseException:
@@ -66,7 +69,7 @@ class _Fit:
         self._board = board
         self._storage = storage
         self._controller: Any = None
-        self._failure: AttemptFailed | None = None
+        self._troubles = Troubles(task.recipe.world_size)
         self._error: Exception | None = None
         self._result: Any = None
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
@@ -84,9 +87,14 @@ class _Fit:
     def result(self) -> str | None:
         give_back(self._name)
         if self._error is not None:
-            raise self._failure or AttemptFailed(reason_of(self._error))
+            raise self._failed(self._error)
         checkpoint = self._result.checkpoint
         return pointed_at(checkpoint) if checkpoint else None
+
+    def judge(self) -> None:
+        """Ends what can't go on, once every rank that has something to say of it has said it."""
+        if self._troubles.is_all_told(time.monotonic()):
+            self._kill()
 
     def abort(self) -> None:
         """A controller that is still starting tells its handle on the board, and is ended then."""
@@ -102,17 +110,18 @@ class _Fit:
             case Appointed():
                 self._controller = post.controller
             case Raised():
-                self._blame(f"rank {post.rank}: {post.failure.reason}", post.failure.log_tail)
+                self._troubles.raised(post.rank, post.failure, time.monotonic())
             case Lost():
-                self._blame(f"rank {post.rank}: {post.reason}", ())
+                failure = Failure(status="crash", reason=post.reason, ranks=(post.rank,))
+                self._troubles.lost(post.rank, failure, time.monotonic())
             case _ if isinstance(post, Told):
                 listen(post)
 
-    def _blame(self, reason: str, log_tail: tuple[str, ...]) -> None:
-        """The first counts: peers of a rank that failed only see it vanish."""
-        if self._failure is None:
-            self._failure = AttemptFailed(reason, log_tail)
-            self._kill()
+    def _failed(self, error: Exception) -> AttemptFailed:
+        failure = self._troubles.failure()
+        if failure is None:
+            return AttemptFailed(reason_of(error))
+        return AttemptFailed(f"{_ranks(failure.ranks)}: {failure.reason}", failure.log_tail)
 
     def _kill(self) -> None:
         if self._controller is not None:
@@ -161,3 +170,7 @@ class _Fit:
 
 def _hear_nothing(_told: Told) -> None:
     return None
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,8 +77,7 @@ def test_a_run_whose_worker_and_driver_were_killed_is_the_run_that_was_left_alon
     assert again.returncode == 0
     assert "nothing to do" in again.stdout
     killed_worker, killed_driver = failures_of(store)
-    # Whose word arrives first, that of the watch or that of the peer that lost it, is chance.
-    assert killed_worker.startswith("attempt 1, ")
+    assert re.fullmatch(r"attempt 1, rank \d: its worker process has died", killed_worker)
     assert killed_driver.startswith("attempt 2")
 
 

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from jobs.board import Assembled, Board, Done, Lost, Post, Raised, Ready
-from jobs.group_life import END_TIMEOUT_S, GRACE_S, START_TIMEOUT_S, GroupLife, one_failure
+from jobs.group_life import END_TIMEOUT_S, START_TIMEOUT_S, GroupLife
 from jobs.sessions import Beat, Event, Finished, Limits, Started
 from jobs.training.job import Job, Window
 from jobs.training.measurement import Failure
 from jobs.training.remains import Remains
+from jobs.troubles import GRACE_S, one_failure
 from tests.unit.builders import measurement, run_of, sweep
 
 LIMITS = Limits(schedule_timeout_s=60, cell_timeout_s=600, hang_timeout_s=30)

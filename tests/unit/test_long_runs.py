@@ -129,11 +129,11 @@ def test_a_run_that_is_begun_afresh_supersedes_all_before_it() -> None:
     assert (run.num_steps, run.num_superseded) == (3, 5)
 
 
-def test_what_befell_it_is_told_in_order_and_a_failure_once() -> None:
+def test_what_befell_it_is_told_in_order_and_a_failure_once_by_the_driver() -> None:
     store = MemoryStore()
     record(store, KILLED_TWICE)
-    of = attempt(term=1)
-    leave(store, of, "incidents", [incident_row("failure", happened_s=NOON_S + 31, text="peer")], rank=1)
+    echoes = [incident_row("failure", happened_s=NOON_S + second, text="peer") for second in (29, 31)]
+    leave(store, attempt(term=1), "incidents", echoes, rank=1)
     told = [(second, kind) for second, kind, _ in only(store).incidents]
     assert told == [
         (2, "restore"), (30, "failure"), (102, "restore"), (114, "failure"), (202, "restore"), (226, "end"),
