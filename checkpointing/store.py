@@ -176,12 +176,8 @@ class LocalStore:
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         folder = self._path(prefix)
         with self._as_store_errors(prefix):
-            for directory, _, files in os.walk(folder, onerror=_raise_unless_gone):
-                # By hand, as a path object for each folder costs as much as looking into it.
-                within = prefix + directory[len(str(folder)) :]
-                names = (f"{within}/{file}" for file in files)
-                # What else lies there, half written or copied by hand, is no object.
-                yield from (name for name in names if name > after and is_name(name))
+            # What else lies there, half written or copied by hand, is no object.
+            yield from (name for name in _walk(folder, prefix) if name > after and is_name(name))
 
     def delete(self, name: str) -> None:
         path = self._path(name)
@@ -322,10 +318,23 @@ def _make_directory(folder: Path) -> None:
         _sync_directory(folder.parent)
 
 
-def _raise_unless_gone(error: OSError) -> None:
-    """A folder that can't be read must not look empty: all its results would be measured again."""
-    if not isinstance(error, _NO_OBJECT):
-        raise error
+def _walk(folder: Path, within: str) -> Iterator[str]:
+    """The names of all files below ``folder``, whose own is ``within``. Links to folders are not followed.
+
+    A folder that can't be read raises, as it must not look empty: all its results would be measured again.
+    """
+    ahead = [(str(folder), within)]
+    while ahead:
+        path, name = ahead.pop()
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        ahead.append((entry.path, f"{name}/{entry.name}"))
+                    elif not entry.is_dir():
+                        yield f"{name}/{entry.name}"
+        except _NO_OBJECT:
+            continue
 
 
 def _sync_directory(folder: Path) -> None:

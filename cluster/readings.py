@@ -23,6 +23,22 @@ class Address:
     uuid: str | None = None
     pci: str | None = None
 
+    @classmethod
+    def of(cls, properties: object) -> "Address":
+        """From torch's properties of a device: an older torch, or a runtime that hides the bus, tells less.
+
+        NVIDIA's interface goes by the uuid, AMD's by the place on the bus.
+        """
+        uuid = getattr(properties, "uuid", None)
+        domain, bus, slot = (
+            getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")
+        )
+        is_known = isinstance(domain, int) and isinstance(bus, int) and isinstance(slot, int)
+        return cls(
+            uuid=None if uuid is None else str(uuid),
+            pci=f"{domain:04x}:{bus:02x}:{slot:02x}" if is_known else None,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:

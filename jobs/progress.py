@@ -60,9 +60,9 @@ class Progress:
 
     def _standstill(self, now: float) -> Failure | None:
         limit_s = self._step_limit_s()
-        behind = self._behind()
-        is_stepping = behind and self._latest[behind[0]].phase in _STEPPING
-        if not is_stepping or now - self._moved <= limit_s:
+        behind = self._behind(self._heard)
+        beat = self._latest.get(behind[0])
+        if beat is None or beat.phase not in _STEPPING or now - self._moved <= limit_s:
             return None
         return self._failed(f"no step for {limit_s:.0f} s; {_ranks(behind)} furthest behind", behind)
 
@@ -72,11 +72,12 @@ class Progress:
             return None
         if not self._has_moved:
             return self._failed(f"no change of phase for {limit_s:.0f} s", sorted(self._heard))
-        reason = f"not done after {limit_s:g} s{self._where()}; raise limits.cell_timeout_s to let it go on"
+        where = self._where(self._heard)
+        reason = f"not done after {limit_s:g} s{where}; raise limits.cell_timeout_s to let it go on"
         return Failure(status="timeout", reason=reason, phase=self.phase)
 
     def _failed(self, what: str, ranks: list[int]) -> Failure:
-        return Failure(status="hang", reason=what + self._where(), phase=self.phase, ranks=tuple(ranks))
+        return Failure(status="hang", reason=what + self._where(ranks), phase=self.phase, ranks=tuple(ranks))
 
     def _step_limit_s(self) -> float:
         floor_s = self._limits.hang_timeout_s
@@ -84,16 +85,20 @@ class Progress:
             return floor_s * _FIRST_STEP_PATIENCE
         return max(floor_s, _PATIENCE * percentile(list(self._step_times_s), 99))
 
-    def _behind(self) -> list[int]:
-        """The ranks that have come least far."""
-        places = {rank: (_IN_ORDER.index(beat.phase), beat.step) for rank, beat in self._latest.items()}
+    def _behind(self, ranks: Iterable[int]) -> list[int]:
+        """Those of ``ranks`` that have come least far. One that was never heard has come nowhere."""
+        places = {rank: self._place(rank) for rank in ranks}
         return sorted(rank for rank, place in places.items() if place == min(places.values()))
 
-    def _where(self) -> str:
-        behind = self._behind()
-        if not behind:
-            return ", before its first sign of life"
-        beat = self._latest[behind[0]]
+    def _place(self, rank: int) -> tuple[int, int]:
+        beat = self._latest.get(rank)
+        return (_IN_ORDER.index(beat.phase), beat.step) if beat else (-1, 0)
+
+    def _where(self, ranks: Iterable[int]) -> str:
+        """Where the one of them that has come least far was last heard."""
+        beat = self._latest.get(self._behind(ranks)[0])
+        if beat is None:
+            return ", before any sign of life"
         at_step = f" at step {beat.step} of {beat.num_steps}" if beat.phase in _STEPPING else ""
         return f", in {beat.phase}{at_step}"
 

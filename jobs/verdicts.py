@@ -9,9 +9,8 @@ from jobs.tables import Column
 from jobs.tables import as_text as table_text
 from reporting.comparing import SetComparison, Unmatched
 from reporting.findings import Comparison, Difference, Verdict
-from reporting.markdown import plain
 from reporting.rows import Row
-from reporting.words import counted, probability
+from reporting.words import counted, plain, probability
 
 _MOST_DIFFERENCES = 30
 _MOST_UNMATCHED = 30

@@ -3,7 +3,6 @@
 GitHub's Markdown; pictures are named by their place beside the file.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -38,8 +37,8 @@ from reporting.words import (
     num_runs,
     number,
     percent,
+    plain,
     probability,
-    short,
     times,
     winner,
 )
@@ -52,8 +51,6 @@ _MOST_FAILURES = 10
 _MOST_CHECKS = 10
 _MOST_LINES = 10
 _NUM_OPEN_CHARTS = 1
-# Also what would begin a list; an at sign would call somebody.
-_SPECIAL = re.compile(r"[\\`*_\[\]#|~$@]|^[-+]|(?<=^\d)[.)](?= |$)|(?<=^\d\d)[.)](?= |$)")
 
 
 def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
@@ -107,12 +104,6 @@ def _as_far_as_they_fit(parts: list[str], folded: Iterable[tuple[str, list[str]]
 def _fold(summary: str, inside: Iterable[str]) -> str:
     """Without the blank lines GitHub would show the Markdown inside as it is written."""
     return "\n\n".join((f"<details>\n<summary>{summary}</summary>", *inside, "</details>"))
-
-
-def plain(text: str | None, length: int = 100) -> str:
-    """Text that Markdown leaves alone: no markup, no HTML, no end of a table's cell, and nobody is called."""
-    safe = escape(short(text, length).replace(THIN, " "), quote=False)
-    return _SPECIAL.sub(lambda found: "&#64;" if found[0] == "@" else f"\\{found[0]}", safe)
 
 
 def _summary(findings: Findings) -> Iterator[str]:

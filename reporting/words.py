@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from html import escape
 from math import floor, isfinite, log10
 from typing import TypeGuard
 
@@ -12,6 +13,8 @@ UNKNOWN = "–"
 THIN = "\u202f"  # between a number and its unit, and never at a line's end
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# In Markdown; also what would begin a list; an at sign would call somebody.
+_MARKUP = re.compile(r"[\\`*_\[\]#|~$@]|^[-+]|(?<=^\d)[.)](?= |$)|(?<=^\d\d)[.)](?= |$)")
 _DURATIONS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"))
 
 
@@ -143,3 +146,9 @@ def joined(texts: Iterable[str], most: int = 5) -> str:
     found = list(texts)
     shown = ", ".join(short(text) for text in found[:most]) or UNKNOWN
     return shown if len(found) <= most else f"{shown} and {len(found) - most:,} more"
+
+
+def plain(text: str | None, length: int = 100) -> str:
+    """Text that Markdown leaves alone: no markup, no HTML, no end of a table's cell, and nobody is called."""
+    safe = escape(short(text, length).replace(THIN, " "), quote=False)
+    return _MARKUP.sub(lambda found: "&#64;" if found[0] == "@" else f"\\{found[0]}", safe)

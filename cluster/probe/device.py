@@ -51,20 +51,8 @@ def telemetry(device: torch.device) -> str | None:
     """The interface that answers for power; None where none does."""
     if device.type == "cpu":
         return None
-    found = telemetry_of(platform_found(), _address(device))
+    found = telemetry_of(platform_found(), Address.of(torch.cuda.get_device_properties(device)))
     return None if isinstance(found, Nothing) or found.read() == Reading() else _INTERFACES[platform_found()]
-
-
-def _address(device: torch.device) -> Address:
-    """NVIDIA's interface goes by the uuid, AMD's by the place on the bus; a runtime may hide either."""
-    found = torch.cuda.get_device_properties(device)
-    uuid = getattr(found, "uuid", None)
-    domain, bus, slot = (getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
-    is_known = isinstance(domain, int) and isinstance(bus, int) and isinstance(slot, int)
-    return Address(
-        uuid=None if uuid is None else str(uuid),
-        pci=f"{domain:04x}:{bus:02x}:{slot:02x}" if is_known else None,
-    )
 
 
 def gemm_rates(device: torch.device, shapes: Sequence[Shape]) -> Iterator[GemmRate]:

@@ -24,21 +24,12 @@ def device_name(device: torch.device) -> str | None:
 
 
 def telemetry(device: torch.device) -> Telemetry:
-    return telemetry_of(platform_of(device), _address(device))
+    address = Address() if device.type == "cpu" else _address(device)
+    return telemetry_of(platform_of(device), address)
 
 
 def _address(device: torch.device) -> Address:
-    """As torch tells it: an older one, or a runtime that hides the bus, leaves out what it doesn't know."""
-    if device.type == "cpu":
-        return Address()
-    found = torch.cuda.get_device_properties(device)
-    uuid = getattr(found, "uuid", None)
-    domain, bus, slot = (getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
-    is_known = isinstance(domain, int) and isinstance(bus, int) and isinstance(slot, int)
-    return Address(
-        uuid=None if uuid is None else str(uuid),
-        pci=f"{domain:04x}:{bus:02x}:{slot:02x}" if is_known else None,
-    )
+    return Address.of(torch.cuda.get_device_properties(device))
 
 
 def identity(context: Context) -> DeviceIdentity:

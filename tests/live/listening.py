@@ -39,16 +39,20 @@ def session(group: WorkerGroup, *jobs: Job) -> Session:
 
 @dataclass
 class Listener:
-    """Keeps what it hears. ``act`` is called once, at the first step of any run's window."""
+    """Keeps what it hears. ``act`` is called once, when so many ranks have told of a step of the window."""
 
     act: Callable[[], None] | None = None
+    act_at_ranks: int = 1
     events: list[Event] = field(default_factory=list)
+    _stepping: set[int] = field(default_factory=set)
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
         if self.act and isinstance(event, Beat) and event.phase == "window" and event.step > 0:
-            act, self.act = self.act, None
-            act()
+            self._stepping.add(event.rank)
+            if len(self._stepping) == self.act_at_ranks:
+                act, self.act = self.act, None
+                act()
 
     def story(self) -> list[str]:
         """Starts and ends in order, as in ``["start a", "ok a"]``."""

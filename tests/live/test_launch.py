@@ -67,7 +67,7 @@ def test_a_worker_that_crashes_names_its_signal_and_its_last_words(group: Worker
 
 
 def test_a_stopped_worker_is_a_hang_that_names_it(group: WorkerGroup) -> None:
-    listener = Listener(act=_stop_a_worker)
+    listener = Listener(act=_stop_a_worker, act_at_ranks=2)
     limits = replace(LIMITS, hang_timeout_s=5)
     launch({group.name: [session(group, job("a", group, world_size=2, steps=ENDLESS))]}, limits, listener)
     failure = listener.failure("a")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.live.commands import QUICK, files, rows, run, running, sweep_command, write_spec
 
-KILLS_IN_CI, KILLS_IN_SOAK = 2, 20
+KILLS_IN_CI, KILLS_IN_SOAK = 3, 20
 
 
 def test_a_sweep_leaves_one_small_result_per_run_and_nothing_else(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from reporting.findings import Findings
-from reporting.markdown import plain, report_md
+from reporting.markdown import report_md
+from reporting.words import plain
 from tests.conftest import Golden
 from tests.unit.example_findings import empty_findings, example_findings, findings, hostile_findings
 from tests.unit.pages import chart, many_cells

@@ -70,13 +70,24 @@ def test_a_silent_rank_is_a_hang_in_any_phase() -> None:
     failure = progress.failure(now=31)
     assert failure is not None
     assert (failure.status, failure.ranks) == ("hang", (0, 2))
-    assert failure.reason == "ranks 0, 2 are silent for 30 s, in setup"
+    assert failure.reason == "ranks 0, 2 are silent for 30 s, before any sign of life"
+
+
+def test_a_silent_rank_is_where_it_was_last_heard_however_far_the_others_are() -> None:
+    progress = Progress(LIMITS, 2, now=0)
+    progress.note(beat(0, "warmup", 1), now=0)
+    for now in range(31):
+        progress.note(beat(1, "window", now), now)
+    failure = progress.failure(now=31)
+    assert failure is not None
+    assert (failure.ranks, failure.phase) == ((0,), "window")
+    assert failure.reason == "rank 0 is silent for 30 s, in warmup at step 1 of 100"
 
 
 def test_a_rank_that_was_never_heard_has_no_place() -> None:
     failure = Progress(LIMITS, 1, now=0).failure(now=31)
     assert failure is not None
-    assert failure.reason == "rank 0 is silent for 30 s, before its first sign of life"
+    assert failure.reason == "rank 0 is silent for 30 s, before any sign of life"
     assert failure.phase is None
 
 

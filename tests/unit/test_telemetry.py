@@ -1,9 +1,11 @@
 """What devices tell of themselves, from records: no line of this has asked a real device."""
 
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -22,6 +24,23 @@ DEADLINE_S = 5.0
 
 def of_mi300x(device: MI300X) -> Reading:
     return open_amd_smi(device, ADDRESS).read()
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        (
+            {"uuid": uuid.UUID("f1e2" * 8), "pci_domain_id": 0, "pci_bus_id": 193, "pci_device_id": 0},
+            Address(uuid="f1e2f1e2-f1e2-f1e2-f1e2-f1e2f1e2f1e2", pci="0000:c1:00"),
+        ),
+        ({"pci_domain_id": 1, "pci_bus_id": 2, "pci_device_id": None}, Address()),
+        ({"uuid": "GPU-3"}, Address(uuid="GPU-3")),
+    ],
+)
+def test_an_address_has_what_torch_tells_of_a_device(
+    properties: dict[str, object], expected: Address
+) -> None:
+    assert Address.of(SimpleNamespace(**properties)) == expected
 
 
 def test_nvml_tells_everything_in_our_units() -> None:
