@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from time import perf_counter
 
 from checkpointing.store import Missing, Store, is_name
 from reporting.findings import Skipped
@@ -22,6 +23,8 @@ from reporting.rows import Row
 
 _NUM_READERS = 16
 _BATCH = 64
+# A file: less than this is a local disk's answer.
+_NEAR_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +54,31 @@ def _is_result(name: str) -> bool:
 def _read_all(
     store: Store, names: Iterable[str], read: Callable[[bytes, str], tuple[Row, ...]]
 ) -> tuple[tuple[Row, ...], tuple[Skipped, ...]]:
-    """Threads wait for the store, by turns with what takes a processor's time: together they get in each
-    other's way.
-    """
     rows: list[Row] = []
     skipped: list[Skipped] = []
-    with ThreadPoolExecutor(max_workers=_NUM_READERS) as pool:
-        for turn in _split(sorted(names), _NUM_READERS * _BATCH):
-            for name, data in chain(*list(pool.map(partial(_get, store), _split(turn, _BATCH)))):
-                try:
-                    rows.extend(read(data, name))
-                except RecordError as error:
-                    skipped.append(Skipped(name=name, reason=str(error)))
+    for name, data in _contents(store, sorted(names)):
+        try:
+            rows.extend(read(data, name))
+        except RecordError as error:
+            skipped.append(Skipped(name=name, reason=str(error)))
     return tuple(rows), tuple(skipped)
+
+
+def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Threads wait for a store that is far, by turns with what takes a processor's time: together they get in
+    each other's way. So they do at a store that is as near as another thread: its files are read one by one.
+    """
+    started = perf_counter()
+    first = _get(store, names[:_BATCH])
+    is_near = perf_counter() - started < _NEAR_S * len(first)
+    yield from first
+    if is_near:
+        for batch in _split(names[_BATCH:], _BATCH):
+            yield from _get(store, batch)
+        return
+    with ThreadPoolExecutor(max_workers=_NUM_READERS) as pool:
+        for turn in _split(names[_BATCH:], _NUM_READERS * _BATCH):
+            yield from chain(*list(pool.map(partial(_get, store), _split(turn, _BATCH))))
 
 
 def _get(store: Store, names: Sequence[str]) -> list[tuple[str, bytes]]:

@@ -14,7 +14,8 @@ from typing import Any, NoReturn, get_args, get_origin
 from reporting.records import RecordError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Nobody changes one; frozen ones take twice as long to make, and reports make very many.
+@dataclass(slots=True, kw_only=True)
 class Row:
     strategy: str | None = None
     world_size: int | None = None
@@ -134,9 +135,12 @@ def row_from(found: Mapping[str, Any]) -> Row:
     for name in _ELEMENTS.keys() & values.keys():
         if not {*map(type, values[name])} <= _ELEMENTS[name]:
             _refuse((name, values[name]))
-    return Row(
-        **{name: value for name, value in values.items() if type(value) is not float or isfinite(value)}
-    )
+    # One that is not finite leaves no sum finite.
+    if not isfinite(sum([value for value in values.values() if type(value) is float])):
+        values = {
+            name: value for name, value in values.items() if type(value) is not float or isfinite(value)
+        }
+    return Row(**values)
 
 
 def _refuse(item: tuple[str, Any]) -> NoReturn:
