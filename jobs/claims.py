@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
+from typing import Literal
 
-from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, Inventory, Node, Request, WorkerGroup
+from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, Inventory, Mode, Node, Request, WorkerGroup
 from cluster.placement import Placed, Refused, place
 
 # Ray counts resources in ten-thousandths: a claim that is rounded up would not fit its node.
@@ -19,19 +20,28 @@ class Claim:
     num_workers: int
     resources: dict[str, float]
     selector: dict[str, str]
-    is_on_one_node: bool
+    strategy: Literal["PACK", "STRICT_PACK", "SPREAD"]
 
     def describe(self) -> str:
         each = " and ".join(f"{amount:g} {name}" for name, amount in self.resources.items())
         return f"{self.num_workers} x {each}"
 
 
-def claim_of(group: WorkerGroup, num_workers: int, *, share_nodes: bool) -> Claim | Refused:
+def mode_of(*, share_nodes: bool, spread: bool) -> Mode:
+    if spread:
+        return "spread"
+    return "packed" if share_nodes else "whole_node"
+
+
+def claim_of(
+    group: WorkerGroup, num_workers: int, *, share_nodes: bool, spread: bool = False
+) -> Claim | Refused:
     """Unless nodes are shared, the workers of a node take all its CPUs together: then no other run, of this
     sweep or another, fits beside them. The node that gets fewer workers than the others, where they can't
     be divided evenly, has room left; so has one that has more CPUs than the smallest of its group.
     """
-    answer = place([Request(group=group.name, num_workers=num_workers)], _only(group))[0]
+    mode = mode_of(share_nodes=share_nodes, spread=spread)
+    answer = place([Request(group=group.name, num_workers=num_workers, mode=mode)], _only(group))[0]
     if isinstance(answer, Refused):
         return answer
     device = {} if group.vendor == "cpu" else {"GPU": 1.0}
@@ -39,7 +49,7 @@ def claim_of(group: WorkerGroup, num_workers: int, *, share_nodes: bool) -> Clai
         num_workers=num_workers,
         resources={"CPU": 1.0 if share_nodes else _share_of_cpus(group, answer)} | device,
         selector=_selector(group),
-        is_on_one_node=len(answer.shares) == 1,
+        strategy="SPREAD" if spread else "STRICT_PACK" if len(answer.shares) == 1 else "PACK",
     )
 
 

@@ -95,9 +95,11 @@ class RayExecutor:
     Nothing is planned or placed on the nodes ``excluded``.
     """
 
-    def __init__(self, *, verbose: bool, share_nodes: bool, excluded: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, verbose: bool, share_nodes: bool, spread: bool = False, excluded: Sequence[str] = ()
+    ) -> None:
         self._verbose = verbose
-        self._share_nodes = share_nodes
+        self._share_nodes, self._spread = share_nodes, spread
         self._excluded = excluded
         self._connections = ExitStack()
         self._live: Inventory | None = None
@@ -126,11 +128,11 @@ class RayExecutor:
     def run(self, queues: Queues, limits: Limits, listen: Listen) -> None:
         from jobs.launch.cells import launch
 
-        launch(queues, limits, listen, share_nodes=self._share_nodes)
+        launch(queues, limits, listen, share_nodes=self._share_nodes, spread=self._spread)
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
         group = self.groups({order.group.name: order.group})[order.group.name]
-        claim = claim_of(group, order.world_size, share_nodes=self._share_nodes)
+        claim = claim_of(group, order.world_size, share_nodes=self._share_nodes, spread=self._spread)
         if isinstance(claim, Refused):
             raise ClusterError(claim.reason)
         from jobs.launch.attempts import Seat, attempt
@@ -183,12 +185,12 @@ def is_under_torchrun() -> bool:
 
 
 def choose_executor(
-    name: str | None, *, verbose: bool, share_nodes: bool, excluded: Sequence[str] = ()
+    name: str | None, *, verbose: bool, share_nodes: bool, spread: bool = False, excluded: Sequence[str] = ()
 ) -> Executor:
     """By name; by default Ray, but under ``torchrun`` the processes that it started."""
     if (name or ("inline" if is_under_torchrun() else "ray")) == "inline":
         return InlineExecutor(Place.of_this_process())
-    return RayExecutor(verbose=verbose, share_nodes=share_nodes, excluded=excluded)
+    return RayExecutor(verbose=verbose, share_nodes=share_nodes, spread=spread, excluded=excluded)
 
 
 class InlineExecutor:

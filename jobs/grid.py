@@ -150,7 +150,7 @@ def _cell(spec: "SweepSpec", point: _Point) -> Cell:
     environment = tuple(sorted(override.environment.items())) if override else ()
     window = spec.measure.window()
     return Cell(
-        cell_id=_digest(point.group, recipe, window, environment, share_nodes=spec.share_nodes),
+        cell_id=_digest(point.group, recipe, window, environment, _seating(spec)),
         group=point.group,
         recipe=recipe,
         window=window,
@@ -158,20 +158,24 @@ def _cell(spec: "SweepSpec", point: _Point) -> Cell:
     )
 
 
+def _seating(spec: "SweepSpec") -> dict[str, bool]:
+    """What is as it always was stands in no identity, so that this one stays as well."""
+    return {"share_nodes": spec.share_nodes} | ({"spread": True} if spec.spread else {})
+
+
 def _digest(
     group: str,
     recipe: Recipe,
     window: Window,
     environment: tuple[tuple[str, str], ...],
-    *,
-    share_nodes: bool,
+    seating: dict[str, bool],
 ) -> str:
     identity = {
         "group": group,
         "recipe": {**_fields(recipe), "model": _model_fields(recipe.model)},
         "window": _fields(window),
         "environment": environment,
-        "share_nodes": share_nodes,
+        **seating,
     }
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from cluster.accelerators import accelerator
-from cluster.inventory import Inventory, Request, WorkerGroup
+from cluster.inventory import Inventory, Mode, Request, WorkerGroup
 from cluster.placement import Placed, Refused, place
 from jobs.grid import Cell
 from jobs.memory import predict_memory
@@ -48,8 +48,10 @@ class Plan:
         return self.memory_limit_bytes if on_cpu else None
 
 
-def plan_all(cells: Sequence[Cell], inventory: Inventory, limits: "Limits") -> list[Plan]:
-    requests = [Request(group=cell.group, num_workers=cell.recipe.world_size) for cell in cells]
+def plan_all(
+    cells: Sequence[Cell], inventory: Inventory, limits: "Limits", mode: Mode = "whole_node"
+) -> list[Plan]:
+    requests = [Request(group=cell.group, num_workers=cell.recipe.world_size, mode=mode) for cell in cells]
     answers = place(requests, inventory)
     return [
         _plan(cell, inventory.group(cell.group), answer, limits)

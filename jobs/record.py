@@ -97,6 +97,7 @@ def _config(spec: "SweepSpec", run: Run) -> ConfigRecord:
         max_s=window.max_s,
         seed=recipe.seed,
         isolation=spec.isolation,
+        spread=spec.spread,
         optimizer=asdict(recipe.optimizer),
     )
 

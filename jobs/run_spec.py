@@ -113,6 +113,7 @@ class RunSpec(SpecFile):
     strategy: StrategyName = "ddp"
     world_size: Count = 1
     group: Name = "local"
+    spread: bool = False
     precision: PrecisionName = "fp32"
     seq_len: Count = 64
     micro_batch: Count = 1

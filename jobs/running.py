@@ -56,7 +56,7 @@ def _train(args: argparse.Namespace) -> int:
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base())
     with choose_executor(
-        args.executor, verbose=args.verbose, share_nodes=True, excluded=args.exclude_node
+        args.executor, verbose=args.verbose, share_nodes=True, spread=spec.spread, excluded=args.exclude_node
     ) as executor:
         group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
         store.probe()

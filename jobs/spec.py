@@ -94,6 +94,7 @@ class SweepSpec(SpecFile):
     limits: Limits = Limits()
     isolation: Literal["group", "run"] = "group"
     share_nodes: bool = False
+    spread: bool = False
     logging: Literal["results", "full"] = "results"
     include: tuple[Selection, ...] = ()
     exclude: tuple[Selection, ...] = ()

@@ -14,6 +14,7 @@ from checkpointing.store import StoreError, Unavailable, open_store
 from cluster.config import read_cluster
 from cluster.inventory import ClusterError, WorkerGroup
 from jobs.bookkeeper import Bookkeeper
+from jobs.claims import mode_of
 from jobs.display import open_display
 from jobs.errors import SpecError
 from jobs.executors import Executor, PeersFailed, Place, choose_executor
@@ -52,11 +53,16 @@ def _sweep(args: argparse.Namespace) -> int:
     spec = SweepSpec.load(args.spec, args.set)
     store = open_store(args.store or spec.store, base=store_base())
     with choose_executor(
-        args.executor, verbose=args.verbose, share_nodes=spec.share_nodes, excluded=args.exclude_node
+        args.executor,
+        verbose=args.verbose,
+        share_nodes=spec.share_nodes,
+        spread=spec.spread,
+        excluded=args.exclude_node,
     ) as executor:
         inventory = read_cluster(args.cluster) if args.cluster else executor.inventory()
         cells = expand(spec, [group.name for group in inventory.groups])
-        plans = {plan.cell.cell_id: plan for plan in plan_all(cells, inventory, spec.limits)}
+        mode = mode_of(share_nodes=spec.share_nodes, spread=spec.spread)
+        plans = {plan.cell.cell_id: plan for plan in plan_all(cells, inventory, spec.limits, mode)}
         if args.dry_run:
             if executor.speaks:
                 print(_plans_json(spec, plans) if args.json else plan_table([*plans.values()], spec.repeats))

@@ -175,6 +175,12 @@ _METRICS = _columns(
     ("seed", "int", "", "of weights and samples"),
     ("sync", "text", "", "whether devices were synchronised per window or per step"),
     ("isolation", "text", "", "what repeats share: nothing, or the processes"),
+    (
+        "spread",
+        "bool",
+        "",
+        "whether its workers went to as many nodes as there were, not to as few as hold them",
+    ),
     ("peak_allocated_bytes_max", "int", "bytes", "most memory allocated, on the fullest device"),
     ("peak_allocated_bytes_min", "int", "bytes", "the same on the emptiest one"),
     ("peak_reserved_bytes_max", "int", "bytes", "most that torch's allocator held, on the fullest device"),

@@ -19,8 +19,8 @@ from reporting.statistics import THRESHOLD, Contrast, Sample, contrasts, step_er
 # Whatever was chosen or was there, and not what came out of it: two sides that agree here are a fair pair.
 _CONDITIONS = (
     "vendor", "device_name", "device_memory_bytes", "driver", "platform", "torch", "python", "collectives",
-    "commit", "source_digest", "seed", "sync", "isolation", "steps", "warmup_rule", "tier", "parameters",
-    "timing_unit", "simulated", "imported",
+    "commit", "source_digest", "seed", "sync", "isolation", "spread", "steps", "warmup_rule", "tier",
+    "parameters", "timing_unit", "simulated", "imported",
 )  # fmt: skip
 # Maps: each of their keys is a condition.
 _MAPS = {"packages": "package", "variables": "variable", "optimizer": "optimizer"}

@@ -50,6 +50,7 @@ class ConfigRecord:
     seed: int
     isolation: str
     optimizer: dict[str, float]
+    spread: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,8 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "nodes": "nodes",
     },
     "training_config": {
-        name: name for name in ("parameters", "tokens_per_step", "sync", "seed", "isolation", "optimizer")
+        name: name
+        for name in ("parameters", "tokens_per_step", "sync", "seed", "isolation", "spread", "optimizer")
     },
     "performance_metrics": {
         **{f"{kind}_sec": f"step_time_{kind}_sec" for kind in ("p50", "p90", "p95", "p99", "min", "max")},

@@ -78,6 +78,7 @@ class Row:
     seed: int | None = None
     sync: str | None = None
     isolation: str | None = None
+    spread: bool | None = None
     peak_allocated_bytes_max: int | None = None
     peak_allocated_bytes_min: int | None = None
     peak_reserved_bytes_max: int | None = None

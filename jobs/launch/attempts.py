@@ -153,7 +153,7 @@ class _Fit:
                 num_workers=seat.claim.num_workers,
                 use_gpu="GPU" in seat.claim.resources,
                 resources_per_worker=seat.claim.resources,
-                placement_strategy="STRICT_PACK" if seat.claim.is_on_one_node else "PACK",
+                placement_strategy=seat.claim.strategy,
                 label_selector=seat.claim.selector,
             ),
             run_config=RunConfig(

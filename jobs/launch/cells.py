@@ -50,6 +50,7 @@ def launch(
     listen: Callable[[Event], None],
     *,
     share_nodes: bool = False,
+    spread: bool = False,
 ) -> None:
     """Works all queues off; ``listen`` hears every event, in this thread.
 
@@ -57,7 +58,7 @@ def launch(
     raising ``listen``) is raised again after all its worker groups are ended.
     """
     with variables(train_settings(limits.schedule_timeout_s)), scratch() as storage, open_board() as board:
-        terms = _Terms(limits=limits, board=board, storage=storage, share_nodes=share_nodes)
+        terms = _Terms(limits=limits, board=board, storage=storage, share_nodes=share_nodes, spread=spread)
         lanes = [_Lane(sessions, terms) for sessions in queues.values()]
         try:
             while lanes := [lane for lane in lanes if lane.advance(listen)]:
@@ -93,6 +94,7 @@ class _Terms:
     board: Any
     storage: str
     share_nodes: bool
+    spread: bool
 
 
 class _Lane:
@@ -138,7 +140,9 @@ class _Fit:
         self._error: Exception | None = None
         self._node_ids: tuple[str, ...] = ()
         self._controller: Any = None
-        self._claim = claim_of(session.group, session.world_size, share_nodes=terms.share_nodes)
+        self._claim = claim_of(
+            session.group, session.world_size, share_nodes=terms.share_nodes, spread=terms.spread
+        )
         self._condemned_at: float | None = None
         self._was_seen_to_end = False
 
@@ -253,7 +257,7 @@ class _Fit:
                 num_workers=claim.num_workers,
                 use_gpu="GPU" in claim.resources,
                 resources_per_worker=claim.resources,
-                placement_strategy="STRICT_PACK" if claim.is_on_one_node else "PACK",
+                placement_strategy=claim.strategy,
                 label_selector=claim.selector,
             ),
             run_config=RunConfig(

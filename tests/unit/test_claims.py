@@ -21,7 +21,7 @@ def test_the_workers_of_a_node_take_all_of_it_together_and_never_more() -> None:
         asked = claim(group(devices=(16,)), world_size)
         total = asked.resources["CPU"] * world_size
         assert 16 - 0.01 < total <= 16
-        assert asked.is_on_one_node
+        assert asked.strategy == "STRICT_PACK"
 
 
 def test_two_runs_never_fit_one_node() -> None:
@@ -35,12 +35,19 @@ def test_two_runs_never_fit_one_node() -> None:
 def test_a_worker_with_a_device_takes_one_and_its_share_of_the_cpus() -> None:
     asked = claim(group("red", devices=(4, 4), vendor="amd"), 8)
     assert asked.resources == {"CPU": 1.0, "GPU": 1.0}
-    assert not asked.is_on_one_node
+    assert asked.strategy == "PACK"
     assert asked.describe() == "8 x 1 CPU and 1 GPU"
 
 
 def test_a_shared_node_gives_each_worker_one_cpu() -> None:
     assert claim(group(devices=(8,)), 2, share_nodes=True).resources == {"CPU": 1.0}
+
+
+def test_workers_that_are_spread_take_their_share_of_every_node() -> None:
+    asked = claim_of(group(devices=(8, 8)), 4, share_nodes=False, spread=True)
+    assert isinstance(asked, Claim)
+    assert (asked.strategy, asked.resources) == ("SPREAD", {"CPU": 4.0})
+    assert claim(group(devices=(8, 8)), 4).resources == {"CPU": 2.0}
 
 
 def test_a_named_group_is_asked_for_by_its_label_and_the_unlabelled_one_by_its_nodes() -> None:

@@ -96,6 +96,8 @@ def test_what_does_not_determine_a_result_leaves_the_identity(change: dict[str, 
         {"models": ["qwen-tiny"]},
         {"groups": ["nvidia"]},
         {"seed": 1},
+        {"share_nodes": True},
+        {"spread": True},
         {"grad_accum": 2},
         *(
             {"axes": {axis: [value]}}

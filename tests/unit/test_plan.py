@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cluster.inventory import WorkerGroup
+from cluster.placement import Placed
 from jobs.grid import expand, schedule
 from jobs.plan import PREDICTION_ERROR, Plan, plan_all
 from jobs.tables import plan_table
@@ -44,6 +45,16 @@ def test_more_workers_than_devices_are_unschedulable_however_much_memory_there_i
     found = plan(group(devices=(1,)), axes={"world_size": [2]}, limits={"memory_gb_per_worker": 1e-6})
     assert found.refused
     assert (found.refused.status, found.refused.phase) == ("unschedulable", None)
+
+
+def test_spread_workers_are_placed_on_all_nodes_and_share_the_memory_of_each() -> None:
+    spec = sweep(axes={"world_size": [2]})
+    nodes = inventory(group(devices=(2, 2), memory_bytes=64 * GB))
+    for mode, shares, limit in (("spread", [1, 1], 0.8 * 64 * GB), ("whole_node", [2], 0.4 * 64 * GB)):
+        (found,) = plan_all(expand(spec, []), nodes, spec.limits, mode)
+        assert isinstance(found.answer, Placed)
+        assert [share.num_workers for share in found.answer.shares] == shares
+        assert found.memory_limit_bytes == int(limit)
 
 
 def test_what_cannot_fit_however_wrong_the_prediction_is_refused_with_what_it_wants() -> None:
