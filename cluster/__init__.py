@@ -6,8 +6,8 @@ fits where), ``environment`` (what each vendor's workers need); then where an in
 Ray, of which ``nodes`` tells who is there and who was lost); what is to be known of it: ``presence`` (what
 is there of what was promised), ``changes`` (nodes lost and returned), ``scores`` (nodes that fail); and
 ``local``, a private Ray, or ``mixed``, several nodes on this machine: both ``guarded``, for their
-``guardian`` ends them if nobody else does. ``variables`` sets some for a while. What a node tells of
-itself: its ``facts``, found by a ``probe``.
+``guardian`` ends them if nobody else does. ``variables`` sets some for a while; ``tuning`` says which make
+Ray notice what is gone. What a node tells of itself: its ``facts``, found by a ``probe``.
 
 What a device tells of itself while it works: ``readings`` (one look), ``nvml`` and ``amd_smi`` (whom to
 ask), ``telemetry`` (a thread that looks), ``watching`` (what the looks at a window say together).

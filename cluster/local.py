@@ -14,6 +14,7 @@ from typing import Any
 
 from cluster import machine
 from cluster.guarded import environment_of, guarded_directory
+from cluster.tuning import ON_ONE_MACHINE, where_unset
 from cluster.variables import variables
 
 # Results never travel through the object store, and containers often have only 64 MiB of /dev/shm.
@@ -77,8 +78,9 @@ def _reread_authentication() -> None:
 def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
     import ray
 
+    settings = environment_of(root) | where_unset(ON_ONE_MACHINE, os.environ)
     try:
-        with variables(environment_of(root)), _errors_of_nodes(verbose):
+        with variables(settings), _errors_of_nodes(verbose):
             ray.init(
                 # "auto" would join whatever Ray happens to run on this machine.
                 address="local",

@@ -5,6 +5,7 @@ for each that the file promises, with its labels. All of it asks for a token of 
 block, like a private Ray.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from cluster.inventory import (
 from cluster.local import OBJECT_STORE_BYTES, token_of_our_own
 from cluster.machine import this_machine
 from cluster.nodes import look
+from cluster.tuning import ON_ONE_MACHINE, where_unset
 from cluster.variables import variables
 
 START_TIMEOUT_S = 120.0
@@ -86,7 +88,8 @@ def mixed_cluster(inventory: Inventory) -> Iterator["MixedCluster"]:
     was started with its ``environment``. After ``kill -9`` of this process that takes up to 15 s.
     """
     nodes = nodes_to_start(inventory)
-    with guarded_directory() as root, token_of_our_own(), variables(environment_of(root)):
+    settings = where_unset(ON_ONE_MACHINE, os.environ)
+    with guarded_directory() as root, token_of_our_own(), variables(environment_of(root) | settings):
         cluster = MixedCluster(root, num_nodes=len(nodes))
         cluster.start(nodes)
         yield cluster

@@ -19,6 +19,7 @@ from ray.train.v2.api.exceptions import ControllerError
 from ray.util.placement_group import get_placement_group, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cluster import tuning
 from jobs.board import Appointed, Assembled, Board, Lost, Post
 
 _CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
@@ -92,7 +93,7 @@ def train_settings(schedule_timeout_s: float) -> dict[str, str]:
     """Ray Train reads these in the driver at each ``fit()`` and hands some on to its controller."""
     return {
         "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(schedule_timeout_s),
-        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
+        **tuning.IN_TRAIN,
         # Each of these is a process or a thread more beside the workers that are measured.
         "RAY_TRAIN_METRICS_ENABLED": "0",
         "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
