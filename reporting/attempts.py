@@ -5,7 +5,7 @@ from typing import Literal, SupportsFloat
 
 Kind = Literal[
     "start", "restore", "save", "skipped save", "failed save", "failure", "interruption", "warning",
-    "dropped records", "end",
+    "dropped records", "stop", "restart", "give up", "alarm", "end",
 ]  # fmt: skip
 DRIVER = -1
 
@@ -51,7 +51,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """Something that is worth a line of its own; what doesn't apply is None."""
+    """Something that is worth a line of its own; what doesn't apply is None.
+
+    A driver's ``failure`` has the newest ``step`` that it heard of, and ``seconds`` since it heard of it; its
+    ``restart`` the seconds that it waits before the next attempt; ``stop`` the step that was saved on request.
+    """
 
     kind: Kind
     step: int | None = None

@@ -8,7 +8,7 @@ from reporting.attempts import DRIVER
 from reporting.ledger import AttemptStory
 from reporting.thinning import Thinned
 
-LAST_WORDS = ("end", "failure", "interruption")
+LAST_WORDS = ("end", "stop", "failure", "interruption")
 _MOST_OF_A_KIND = 200
 
 

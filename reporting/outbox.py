@@ -25,8 +25,16 @@ class _Sent:
 
 
 class Outbox:
+    """``first`` is the first part's number; whoever writes for the same attempt and rank takes others."""
+
     def __init__(
-        self, store: Store, rank: int, *, merged_at: int = _MERGED_AT, most_bytes: int = _MOST_BYTES
+        self,
+        store: Store,
+        rank: int,
+        *,
+        first: int = 1,
+        merged_at: int = _MERGED_AT,
+        most_bytes: int = _MOST_BYTES,
     ) -> None:
         self.num_dropped_rows = 0
         self._store = store
@@ -34,7 +42,7 @@ class Outbox:
         self._merged_at = merged_at
         self._most_bytes = most_bytes
         self._waiting: deque[tuple[PartName, bytes, Rows]] = deque()
-        self._number = 0
+        self._number = first - 1
         self._landed: dict[str, list[_Sent]] = {}
         self._replaced: dict[str, list[PartName]] = {}
 

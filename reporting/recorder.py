@@ -208,9 +208,13 @@ class Recorder:
 
 
 def leave_word(store: Store, attempt: Attempt, one: Incident, *, now_s: float) -> None:
-    """The driver's, of an attempt whose workers may not tell it themselves any more. Raises nothing."""
-    outbox = Outbox(store, DRIVER)
-    outbox.add("incidents", attempt, table_of("incidents", attempt, DRIVER, [_incident_row(one, now_s)]))
+    """The driver's, of an attempt whose workers may not tell it themselves any more. Raises nothing.
+
+    Each word is a part of its own, whichever driver leaves it: the microsecond is its number.
+    """
+    rows = table_of("incidents", attempt, DRIVER, [_incident_row(one, now_s)])
+    outbox = Outbox(store, DRIVER, first=int(now_s * 1e6))
+    outbox.add("incidents", attempt, rows)
     outbox.send(attempt)
 
 

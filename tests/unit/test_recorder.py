@@ -13,7 +13,7 @@ from jobs.training.looking import sample_of
 from reporting.attempts import Attempt, DeviceSample, Incident, Step
 from reporting.outbox import Outbox
 from reporting.parts import decode_part, encode_part, parts_of, rows_in, table_of
-from reporting.recorder import Recorder, Sink
+from reporting.recorder import Recorder, Sink, leave_word
 from tests.unit.devices import Hanging
 from tests.unit.recorded import attempt, step_row
 
@@ -303,3 +303,16 @@ def test_many_flushes_become_few_parts_and_each_row_stays_once(num_flushes: int)
         assert [row["step"] for row in rows(store, "steps")] == list(range(number + 1))
     # One for each merge, what the last merge replaced, and what is not merged yet.
     assert len(list(store.list("runs"))) <= num_flushes // 3 + 2 * 3
+
+
+def test_a_driver_leaves_several_words_of_one_attempt_and_none_hides_another() -> None:
+    store = MemoryStore()
+    for now_s, one in (
+        (5.0, Incident(kind="failure", text="lost")),
+        (5.1, Incident(kind="restart", seconds=2)),
+    ):
+        leave_word(store, attempt(), one, now_s=now_s)
+    assert [(row["kind"], row["rank"]) for row in rows(store, "incidents")] == [
+        ("failure", -1),
+        ("restart", -1),
+    ]
