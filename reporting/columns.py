@@ -89,8 +89,8 @@ _INCIDENTS = _columns(
         "kind",
         "text",
         "",
-        "start, restore, save, failed or skipped save, failure, interruption, warning, dropped records, stop, "
-        "restart, give up, alarm, end",
+        "start, restore, save, failed or skipped save, failure, interruption, warning, dropped records, "
+        "stop, restart, give up, alarm, end",
     ),
     ("happened_s", "float", "s since 1970", "when it was over"),
     ("step", "int", "steps", "steps done by then"),
@@ -98,7 +98,7 @@ _INCIDENTS = _columns(
         "seconds",
         "float",
         "s",
-        "how long it took; of a failure that the driver tells since it heard of a step, of a restart until it",
+        "how long it took; of a driver's failure since it last heard of a step, of a restart until then",
     ),
     ("blocked_s", "float", "s", "how long the training stood still for it"),
     ("num_bytes", "int", "bytes", "of this rank's share"),
