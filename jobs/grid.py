@@ -14,11 +14,13 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING
 
 from jobs.errors import SpecError
-from jobs.training.job import Recipe, Window
+from jobs.training.job import OptimizerConfig, Recipe, Window
 from jobs.training.models.presets import ModelConfig, preset
 
 if TYPE_CHECKING:  # a grid needs a spec, but not the YAML and pydantic behind it
     from jobs.spec import Selection, SweepSpec
+
+_OF_SCHEDULES = ("schedule", "min_lr_ratio", "decay_steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +186,16 @@ def _digest(
 def _fields(value: Recipe | Window) -> dict[str, object]:
     fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, Recipe):
-        fields["optimizer"] = asdict(value.optimizer)
+        fields["optimizer"] = _optimizer_fields(value.optimizer)
+    return fields
+
+
+def _optimizer_fields(optimizer: OptimizerConfig) -> dict[str, object]:
+    """As in ``_seating``: a schedule that is not asked for stands in no identity."""
+    fields = asdict(optimizer)
+    if optimizer.schedule == "constant":
+        for name in _OF_SCHEDULES:
+            del fields[name]
     return fields
 
 

@@ -122,6 +122,11 @@ class SweepSpec(SpecFile):
             raise ValueError("groups: 'auto' stands for all groups; name it alone")
         if AUTO not in self.groups:
             self._check_groups()
+        if self.optimizer.schedule != "constant" and self.optimizer.decay_steps is None:
+            raise ValueError(
+                "optimizer.decay_steps: is missing; a sweep's cells have no last step for a "
+                "schedule to end at"
+            )
         return self
 
     def _check_groups(self) -> None:

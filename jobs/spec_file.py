@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from yaml.error import MarkedYAMLError
 
 from jobs.errors import SpecError, nearest
-from jobs.training.job import OptimizerConfig, Precision, Strategy
+from jobs.training.job import OptimizerConfig, Precision, Schedule, Strategy
 from jobs.training.models.presets import PRESETS
 from reporting.redaction import redacted
 
@@ -108,9 +108,28 @@ class Optimizer(Strict):
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     warmup_steps: Annotated[int, Field(ge=0)] = 10
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    schedule: Schedule = "constant"
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    decay_steps: Count | None = None
 
-    def config(self) -> OptimizerConfig:
-        return OptimizerConfig(**self.model_dump())
+    def config(self, *, num_steps: int | None = None) -> OptimizerConfig:
+        """``num_steps`` are those of the whole training: where a schedule ends that says nothing of it."""
+        fields = self.model_dump()
+        if self.schedule != "constant" and self.decay_steps is None:
+            fields["decay_steps"] = num_steps
+        return OptimizerConfig(**fields)
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.schedule == "constant" and (self.decay_steps or self.min_lr_ratio):
+            key = "decay_steps" if self.decay_steps else "min_lr_ratio"
+            raise ValueError(f"{key} means nothing where schedule is constant; expected linear or cosine")
+        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
+            raise ValueError(
+                f"decay_steps {self.decay_steps} lies within the warm-up of {self.warmup_steps} steps; "
+                "expected more, since they count from the first step"
+            )
+        return self
 
 
 class SpecFile(Strict):

@@ -8,11 +8,15 @@ from jobs.training.models.presets import ModelConfig
 
 Strategy = Literal["ddp", "fsdp", "zero1", "zero2", "zero3"]
 Precision = Literal["fp32", "bf16"]
+Schedule = Literal["constant", "linear", "cosine"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW with a linear warm-up to ``lr`` over ``warmup_steps``; gradients clipped to ``clip_norm``."""
+    """AdamW with a linear warm-up to ``lr`` over ``warmup_steps``; gradients clipped to ``clip_norm``.
+
+    What comes after the warm-up is ``schedule``'s, see ``schedules``; ``decay_steps`` counts all updates.
+    """
 
     lr: float = 3e-4
     beta1: float = 0.9
@@ -21,6 +25,9 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     warmup_steps: int = 10
     clip_norm: float = 1.0
+    schedule: Schedule = "constant"
+    min_lr_ratio: float = 0.0
+    decay_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

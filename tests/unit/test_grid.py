@@ -131,6 +131,7 @@ def test_what_does_not_determine_a_result_leaves_the_identity(change: dict[str, 
                 ("clip_norm", 2),
             ]
         ),
+        {"optimizer": {"schedule": "linear", "decay_steps": 50}},
         {"overrides": {"local": {"environment": {"NCCL_DEBUG": "INFO"}}}},
     ],
     ids=json.dumps,
@@ -158,6 +159,25 @@ def test_the_identities_of_the_smoke_sweep_are_what_they_were(golden: Golden) ->
     """If this changes, every result that people have is measured again."""
     cells = expand(SweepSpec.load(SMOKE), ["local"])
     golden("smoke_cells.txt", "".join(f"{cell.cell_id} {cell.readable_name}\n" for cell in cells))
+
+
+def test_each_word_of_a_schedule_makes_other_cells() -> None:
+    words: list[dict[str, Any]] = [
+        {"schedule": "linear", "decay_steps": 50},
+        {"schedule": "cosine", "decay_steps": 50},
+        {"schedule": "cosine", "decay_steps": 60},
+        {"schedule": "cosine", "decay_steps": 50, "min_lr_ratio": 0.1},
+    ]
+    assert len({the_id(optimizer=of) for of in words}) == len(words)
+
+
+def test_a_schedule_that_is_named_as_it_always_was_leaves_the_identity() -> None:
+    assert the_id(optimizer={"schedule": "constant"}) == the_id()
+
+
+def test_a_sweeps_schedule_needs_an_end() -> None:
+    with pytest.raises(ValueError, match=r"optimizer.decay_steps: is missing; a sweep's cells have no last"):
+        sweep(optimizer={"schedule": "cosine"})
 
 
 def test_include_adds_a_part_of_the_grid_beside_the_axes() -> None:

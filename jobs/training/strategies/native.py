@@ -10,7 +10,7 @@ from checkpointing.snapshot import Piece
 from jobs.training.job import Recipe
 from jobs.training.strategies import Counters, Footprint, state
 from jobs.training.strategies.memory import moments, release_memory, storage_bytes
-from jobs.training.strategies.optimizer import adamw, clip, warm_up
+from jobs.training.strategies.optimizer import adamw, clip, schedule
 
 
 class NativeEngine:
@@ -36,7 +36,7 @@ class NativeEngine:
         self._grad_accum = recipe.grad_accum
         self._clip_norm = recipe.optimizer.clip_norm
         self._optimizer = adamw(model.parameters(), recipe.optimizer)
-        self._schedule = warm_up(self._optimizer, recipe.optimizer)
+        self._schedule = schedule(self._optimizer, recipe.optimizer)
 
     def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
         with nullcontext() if last else self._defer():

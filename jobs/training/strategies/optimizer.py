@@ -10,6 +10,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from jobs.training.job import OptimizerConfig
+from jobs.training.schedules import share
 
 
 def adamw(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:
@@ -24,9 +25,8 @@ def adamw(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:
     )
 
 
-def warm_up(optimizer: AdamW, config: OptimizerConfig) -> LambdaLR:
-    """Step n, counted from 0, runs at ``(n + 1) / warmup_steps`` of the full rate, then at all of it."""
-    return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / max(1, config.warmup_steps)))
+def schedule(optimizer: AdamW, config: OptimizerConfig) -> LambdaLR:
+    return LambdaLR(optimizer, lambda num_updates: share(num_updates, config))
 
 
 def clip(parameters: Iterable[Parameter], max_norm: float) -> Tensor:

@@ -20,7 +20,7 @@ from jobs.training.models.init import fill, materialize
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies import Counters, Footprint, state, zero_state
 from jobs.training.strategies.memory import moments, release_memory, storage_bytes
-from jobs.training.strategies.optimizer import adamw, warm_up
+from jobs.training.strategies.optimizer import adamw, schedule
 
 if not torch.cuda.is_available():
     # Read by the imports below; without it DeepSpeed warns that it found no accelerator.
@@ -92,7 +92,7 @@ def _initialize(recipe: Recipe, device: torch.device) -> Any:
         engine, *_ = deepspeed.initialize(
             model=decoder,
             optimizer=optimizer,
-            lr_scheduler=warm_up(optimizer, recipe.optimizer),
+            lr_scheduler=schedule(optimizer, recipe.optimizer),
             config=config,
             dist_init_required=False,
         )
