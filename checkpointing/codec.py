@@ -33,6 +33,7 @@ _KINDS: Mapping[str, type[Entry]] = {
         history.Load,
         history.Resumed,
         history.Stop,
+        history.Stopped,
         history.Finish,
     )
 }
@@ -121,12 +122,17 @@ def _fields(value: object) -> dict[str, Any]:
     """Of one of our dataclasses; ``asdict`` takes ten times as long, and a view may hold thousands."""
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} is not JSON")
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, View) and value.stopped_step is None:
+        # Older versions don't know it and take it for damage: it is written only where it says something.
+        del found["stopped_step"]
+    return found
 
 
 def _view(body: dict[str, Any]) -> View:
     view = View(**{**body, "generations": tuple(map(_generation, body["generations"]))})
-    if not all(map(is_count, (view.term, view.life, view.life_term, view.num_lost, *view.loads.values()))):
+    counts = (view.term, view.life, view.life_term, view.num_lost, view.stopped_step or 0)
+    if not all(map(is_count, (*counts, *view.loads.values()))):
         raise ValueError(f"a view of term {view.term!r}, life {view.life!r}, loads {view.loads!r}")
     return view
 

@@ -50,6 +50,7 @@ class View:
 
     ``life_term`` is the term in which the present life began. ``loads`` counts how often a generation was
     loaded since a step was last finished after loading it, ``num_lost`` the records that were damaged.
+    ``stopped_step`` is where the present attempt ended because it was asked to; None if it did not.
     """
 
     term: int = 0
@@ -61,6 +62,7 @@ class View:
     stop_asked: bool = False
     finished_step: int | None = None
     num_lost: int = 0
+    stopped_step: int | None = None
 
     def generation(self, name: str) -> Generation | None:
         return next((found for found in self.generations if found.name == name), None)
@@ -132,7 +134,15 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Somebody asks the run to save and end."""
+    """Somebody asks the present attempt to save and end; a later one begins unasked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The attempt ended after ``step`` steps, because it was asked to; ``why`` says by whom."""
+
+    step: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,14 +153,16 @@ class Finish:
 
 
 Entry = (
-    Lease | Fresh | Commit | Verified | Pin | Unpin | Quarantine | Tombstone | Load | Resumed | Stop | Finish
-)
+    Lease | Fresh | Commit | Verified | Pin | Unpin | Quarantine | Tombstone | Load | Resumed
+    | Stop | Stopped | Finish
+)  # fmt: skip
 
 
 def after(view: View, entry: Entry) -> View:
     match entry:
         case Lease(owner=owner):
-            return replace(view, term=view.term + 1, owner=owner, stop_asked=False, finished_step=None)
+            view = replace(view, stop_asked=False, stopped_step=None, finished_step=None)
+            return replace(view, term=view.term + 1, owner=owner)
         case Fresh():
             return replace(view, life=view.life + 1, life_term=view.term)
         case Commit(generation=generation):
@@ -174,6 +186,8 @@ def after(view: View, entry: Entry) -> View:
             return replace(view, loads=_without(view.loads, (name,)))
         case Stop():
             return replace(view, stop_asked=True)
+        case Stopped(step=step):
+            return replace(view, stopped_step=step)
         case Finish(step=step):
             return replace(view, finished_step=step)
         case unknown:

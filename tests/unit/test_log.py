@@ -22,6 +22,7 @@ from checkpointing.history import (
     Quarantine,
     Resumed,
     Stop,
+    Stopped,
     Tombstone,
     Unpin,
     Verified,
@@ -45,6 +46,7 @@ ONE_OF_EACH: tuple[Entry, ...] = (
     Load(name="g"),
     Resumed(name="g"),
     Stop(),
+    Stopped(step=7, why="asked to"),
     Finish(step=7),
     Fresh(),
 )
@@ -330,6 +332,30 @@ def test_a_record_that_is_whole_but_says_nonsense_is_corrupt(change: dict[str, o
 def test_a_record_of_an_impossible_generation_is_corrupt(change: dict[str, object]) -> None:
     body = unseal(encode(_record(Commit(generation=generation(1)))))
     body["view"]["generations"][0] |= change
+    with pytest.raises(Corrupt):
+        decode(seal(body), 3)
+
+
+def test_a_stop_is_the_present_attempts_and_the_next_one_knows_nothing_of_it() -> None:
+    log = Log(MemoryStore(), "r")
+    term = log.lease("a")
+    log.append(Stop())
+    asked = log.append(Stop())
+    stopped = log.append(Stopped(step=7, why="asked to"), term=term)
+    log.lease("b")
+    assert (asked.stop_asked, asked.stopped_step) == (True, None)
+    assert (stopped.stop_asked, stopped.stopped_step) == (True, 7)
+    assert (log.view.stop_asked, log.view.stopped_step) == (False, None)
+
+
+def test_versions_that_know_nothing_of_stops_read_all_records_but_those_that_tell_of_one() -> None:
+    told = [unseal(encode(_record(entry)))["view"] for entry in (Stop(), Stopped(step=7, why="x"), Stop())]
+    assert ["stopped_step" in view for view in told] == [False, True, False]
+
+
+def test_an_impossible_step_of_a_stop_is_corrupt() -> None:
+    body = unseal(encode(_record(Stopped(step=7, why="x"))))
+    body["view"]["stopped_step"] = -7
     with pytest.raises(Corrupt):
         decode(seal(body), 3)
 
