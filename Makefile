@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run test check format golden bench compare-damage soak clean
+.PHONY: help setup sweep mixed report dry-run test test-hosts check format golden bench compare-damage soak clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ dry-run: setup  ## show what `make sweep` would do
 
 test: setup  ## run all tests but the long proofs
 	$(BIN)/python -m pytest
+
+test-hosts: setup  ## run the tests that make hosts on this machine and fail them; needs root
+	$(BIN)/python -m pytest -m 'hosts and not soak' tests/hosts_tier
 
 check: setup  ## format, lint, types, architecture: seconds
 	$(BIN)/ruff format --check .

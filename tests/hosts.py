@@ -1,0 +1,294 @@
+"""Several hosts on one machine, as namespaces that a switch joins: power goes, links fail. Needs root.
+
+Each host has its own address, process tree, ``/tmp/ray``, ``/dev/shm`` and home; the rest of the file system
+is the machine's, so that a folder may be a store that all of them see. The switch is a namespace as well:
+nothing of it is in the machine's own network. All of it ends with the ``with`` block, and also when the
+process that holds it is killed, because each first process ends when its standard input does.
+"""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+_TOOLS = ("ip", "unshare", "nsenter", "mount")
+_NETWORK = "10.77.0"
+_SHARED_MEMORY = "512m"
+_DEADLINE_S = 20.0
+_OWN = ("--net", "--mount", "--uts", "--ipc", "--pid")
+_RAYS = Path("/tmp/ray")
+
+# Plugged in from outside before the first line reaches it.
+_HOST = """
+set -e
+read -r _
+hostname {name}
+mount --bind {folder}/hosts /etc/hosts
+mount --bind {folder}/resolv.conf /etc/resolv.conf
+mount --bind {folder}/ray /tmp/ray
+mount -t tmpfs -o size={shared_memory} tmpfs /dev/shm
+ip link set lo up
+ip addr add {address}/24 dev eth0
+ip link set eth0 up
+touch {folder}/up
+while read -r _; do :; done
+"""
+_SWITCH = """
+set -e
+ip link add lan type bridge
+ip link set lan up
+touch {folder}/up
+while read -r _; do :; done
+"""
+
+
+def why_not() -> str | None:
+    """Why this machine can't have hosts in it; None where it can."""
+    if sys.platform != "linux":
+        return "hosts are made of Linux' namespaces"
+    if os.geteuid() != 0:
+        return "making hosts needs root"
+    if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
+        return f"making hosts needs {', '.join(missing)}"
+    trial = ["unshare", *_OWN, "--fork", "--mount-proc", "ip", "link", "add", "lan", "type", "bridge"]
+    done = subprocess.run(trial, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    return None if done.returncode == 0 else f"namespaces are refused: {done.stderr.strip()}"
+
+
+@contextmanager
+def hosts_on(folder: Path) -> Iterator["Lan"]:
+    """A switch without hosts; each is plugged in with ``Lan.host``. ``folder`` takes their files."""
+    is_made = not _RAYS.exists()
+    _RAYS.mkdir(exist_ok=True)
+    lan = Lan(folder)
+    try:
+        lan.boot()
+        yield lan
+    finally:
+        lan.end()
+        if is_made:
+            with suppress(OSError):  # somebody else's Ray is in it by now
+                _RAYS.rmdir()
+
+
+class Lan:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._switch = _Namespaces(folder / "switch", "--net")
+        self._hosts: list[Host] = []
+
+    def boot(self) -> None:
+        self._switch.start(_SWITCH)
+        self._switch.wait_until_up()
+
+    def host(self, name: str) -> "Host":
+        """Up and connected when it returns. A name is used once."""
+        address = f"{_NETWORK}.{10 + len(self._hosts)}"
+        host = Host(name, address, self._folder / name, self._switch)
+        self._hosts.append(host)
+        host.boot()
+        return host
+
+    def end(self) -> None:
+        for host in self._hosts:
+            host.power_off()
+        self._switch.end()
+
+
+class Host:
+    """Its processes may be watched and killed from outside like any other's of this machine."""
+
+    def __init__(self, name: str, address: str, folder: Path, switch: "_Namespaces") -> None:
+        self.name = name
+        self.address = address
+        self.folder = folder
+        self._switch = switch
+        self._own = _Namespaces(folder, *_OWN, "--mount-proc")
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def boot(self) -> None:
+        for below in ("ray", "home"):
+            (self.folder / below).mkdir(parents=True)
+        # gloo looks its own name up.
+        (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{self.address} {self.name}\n")
+        # Whoever asks for a name, as Ray does for a cloud's, is told at once that nobody knows it.
+        (self.folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        self._own.start(_HOST, name=self.name, address=self.address, shared_memory=_SHARED_MEMORY)
+        ends = ("type", "veth", "peer", "name", "eth0", "netns", str(self._own.init))
+        self._switch.run("ip", "link", "add", self.name, *ends)
+        self._switch.run("ip", "link", "set", self.name, "master", "lan", "up")
+        self._own.go()
+        self._own.wait_until_up()
+
+    def start(self, command: Sequence[str], *, log: str, **environment: str) -> "subprocess.Popen[bytes]":
+        """A process of this host. What it says is added to ``folder/log``."""
+        with (self.folder / log).open("ab") as output:
+            process = subprocess.Popen(
+                self._own.inside(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environment() | environment,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return process
+
+    def run(self, command: Sequence[str], *, deadline_s: float, **environment: str) -> str:
+        """What it said on standard output; raises with what it said on the other if it fails."""
+        done = subprocess.run(
+            self._own.inside(command),
+            capture_output=True,
+            text=True,
+            timeout=deadline_s,
+            check=False,
+            env=self._environment() | environment,
+            cwd=ROOT,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(
+                f"{self.name}: {shlex.join(command)} ended with {done.returncode}: {done.stderr}"
+            )
+        return done.stdout
+
+    def says(self, log: str) -> str:
+        path = self.folder / log
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def processes(self, words: str) -> list[psutil.Process]:
+        """Those with the words in their command lines; none of a host that is off."""
+        if not self._own.is_up():
+            return []
+        tree = _process_tree(self._own.init)
+        members = (process for process in psutil.process_iter() if _process_tree(process.pid) == tree)
+        return [process for process in members if words in _command_line(process)]
+
+    def cut(self) -> None:
+        """Nothing goes in or out, and nobody is told."""
+        self._switch.run("ip", "link", "set", self.name, "down")
+
+    def heal(self) -> None:
+        self._switch.run("ip", "link", "set", self.name, "up")
+
+    def power_off(self) -> None:
+        """All of its processes are gone at once. For good: a host that returns has another name."""
+        self._own.end()
+        for process in self._started:
+            process.wait(_DEADLINE_S)
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of a user's cluster or token: with one, a process would ask it of all others."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        return {
+            **kept,
+            "HOME": str(self.folder / "home"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "RAY_AUTH_MODE": "disabled",
+        }
+
+
+class _Namespaces:
+    """Those of one first process, which all others in them end with."""
+
+    def __init__(self, folder: Path, *kinds: str) -> None:
+        self._folder = folder
+        self._kinds = kinds
+        self._unshare: subprocess.Popen[bytes] | None = None
+
+    def start(self, script: str, **words: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        text = script.format(folder=shlex.quote(str(self._folder)), **words)
+        with (self._folder / "console").open("wb") as console:
+            self._unshare = subprocess.Popen(
+                ["unshare", *self._kinds, "--fork", "--kill-child=KILL", "bash", "-c", text],
+                stdin=subprocess.PIPE,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        wait_until(self.is_up, _DEADLINE_S, f"{self._folder.name}: its first process")
+
+    def go(self) -> None:
+        assert self._unshare is not None and self._unshare.stdin is not None
+        self._unshare.stdin.write(b"\n")
+        self._unshare.stdin.flush()
+
+    def wait_until_up(self) -> None:
+        up = self._folder / "up"
+        wait_until(lambda: up.exists() or not self.is_up(), _DEADLINE_S, f"{self._folder.name}: its start")
+        if not up.exists():
+            raise RuntimeError(f"{self._folder.name}: {(self._folder / 'console').read_text().strip()}")
+
+    def is_up(self) -> bool:
+        return self._first_process() is not None
+
+    @property
+    def init(self) -> int:
+        init = self._first_process()
+        if init is None:
+            raise RuntimeError(f"{self._folder.name} is off")
+        return init
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        kinds = (kind for kind in self._kinds if kind in _OWN)
+        return ["nsenter", f"--target={self.init}", *kinds, "--", *command]
+
+    def run(self, *command: str) -> None:
+        done = subprocess.run(
+            self.inside(command), capture_output=True, text=True, timeout=_DEADLINE_S, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{shlex.join(command)}: {done.stderr.strip()}")
+
+    def end(self) -> None:
+        """The kernel kills all others of a process tree with its first."""
+        if self._unshare is None:
+            return
+        if (init := self._first_process()) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(init, signal.SIGKILL)
+        assert self._unshare.stdin is not None
+        self._unshare.stdin.close()
+        self._unshare.wait(_DEADLINE_S)
+
+    def _first_process(self) -> int | None:
+        if self._unshare is None or self._unshare.poll() is not None:
+            return None
+        children = Path(f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children")
+        with suppress(OSError):
+            return next((int(word) for word in children.read_text().split()), None)
+        return None
+
+
+def wait_until(is_so: Callable[[], bool], deadline_s: float, what: str = "it") -> float:
+    """How long it took; ``TimeoutError`` where it took longer than the deadline."""
+    began = time.monotonic()
+    while not is_so():
+        if time.monotonic() - began > deadline_s:
+            raise TimeoutError(f"{what} did not happen within {deadline_s:.0f} s")
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def _process_tree(pid: int) -> str | None:
+    with suppress(OSError):
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    return None
+
+
+def _command_line(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""

@@ -1,0 +1,1 @@
+"""Faults of whole hosts: needs root, and what ``make test-hosts`` runs."""
