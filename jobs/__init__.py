@@ -9,8 +9,9 @@ process). The ``bookkeeper`` turns what they tell into rows (``record``, ``power
 among the ``results`` in the store and shows them on the ``display``; at the end ``scoreboard``, ``tables``
 and ``node_history`` say how it went. ``training`` is what happens in a worker.
 
-A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``; ``status``
-and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from.
+A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``; ``elastic``
+says at which world size it goes on; ``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what it
+left to go on from.
 
 What came of it: ``report`` (the entry), ``reports`` (the story, and copies), with its ``report_arguments``.
 ``importing`` (older results beside ours). ``comparing`` (B against a baseline), told by ``verdicts``.

@@ -1,11 +1,12 @@
 """RunSpec: one long training; a YAML file (see ``spec_file``)."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, model_serializer, model_validator
 
 from checkpointing.cadence import Cadence
 from checkpointing.retention import Retention
+from jobs.elastic import Batch, Patience, refusal, sizes_between
 from jobs.spec_file import (
     Count,
     ModelName,
@@ -99,6 +100,44 @@ class Record(Strict):
         return Recording(flush_s=self.flush_s, tensorboard=self.tensorboard, wandb=wandb)
 
 
+class WorldSize(Strict):
+    """``world_size: N``, or between ``min`` and ``max`` ranks. Where both are the same it is stored as N."""
+
+    min: Count
+    max: Count
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_range(cls, value: object) -> object:
+        if isinstance(value, dict) and {"min", "max"} <= value.keys():
+            return value
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return {"min": value, "max": value}
+        raise ValueError(f"found {value!r}, expected a number of ranks, or both of {{min: 1, max: 4}}")
+
+    @model_validator(mode="after")
+    def _is_range(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}; expected them the other way round")
+        return self
+
+    @model_serializer
+    def _as_stored(self) -> int | dict[str, Any]:
+        return self.min if self.min == self.max else {"min": self.min, "max": self.max}
+
+
+class Elastic(Strict):
+    """Where ``world_size`` is a range: how long a run waits for a spare before it goes on with fewer ranks,
+    and how long there must have been room for more before it stops at a checkpoint to grow.
+    """
+
+    wait_for_spare_s: Annotated[float, Field(ge=0)] = 60.0
+    grow_after_s: Annotated[float, Field(ge=0)] = 300.0
+
+    def patience(self) -> Patience:
+        return Patience(**self.model_dump())
+
+
 class RunLimits(Strict):
     schedule_timeout_s: Span = 300.0
 
@@ -111,7 +150,8 @@ class RunSpec(SpecFile):
     store: Annotated[str, Field(min_length=1)] = "results"
     model: ModelName
     strategy: StrategyName = "ddp"
-    world_size: Count = 1
+    world_size: WorldSize = WorldSize(min=1, max=1)
+    elastic: Elastic = Elastic()
     group: Name = "local"
     spread: bool = False
     precision: PrecisionName = "fp32"
@@ -129,14 +169,29 @@ class RunSpec(SpecFile):
     limits: RunLimits = RunLimits()
     environment: dict[VariableName, VariableValue] = Field(default_factory=dict)
 
-    def recipe(self) -> Recipe:
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The world sizes that it may run at, ascending; at each a step has the same samples."""
+        return sizes_between(self.world_size.min, self.world_size.max, self._batch)
+
+    @property
+    def _batch(self) -> Batch:
+        return Batch(
+            sequences=self.world_size.max * self.micro_batch * self.grad_accum,
+            micro_batch=self.micro_batch,
+            eval_samples=self.eval.samples if self.eval.every_steps else 0,
+        )
+
+    def recipe(self, world_size: int | None = None) -> Recipe:
+        """At one of its ``sizes``, by default the largest."""
+        size = world_size or self.world_size.max
         return Recipe(
             model=preset(self.model),
             strategy=self.strategy,
-            world_size=self.world_size,
+            world_size=size,
             seq_len=self.seq_len,
             micro_batch=self.micro_batch,
-            grad_accum=self.grad_accum,
+            grad_accum=self._batch.grad_accum(size),
             precision=self.precision,
             seed=self.seed,
             optimizer=self.optimizer.config(),
@@ -163,12 +218,8 @@ class RunSpec(SpecFile):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        per_pass = self.world_size * self.micro_batch
-        if self.eval.every_steps and self.eval.samples % per_pass:
-            raise ValueError(
-                f"eval.samples: {self.eval.samples} can't be divided among {self.world_size} ranks with "
-                f"micro-batches of {self.micro_batch}; expected a multiple of {per_pass}"
-            )
+        if reason := refusal(self.world_size.min, self.world_size.max, self._batch):
+            raise ValueError(reason)
         longest = preset(self.model).max_seq_len
         if self.seq_len > longest:
             raise ValueError(f"seq_len: {self.seq_len} is longer than {self.model} can take ({longest})")

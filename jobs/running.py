@@ -138,7 +138,7 @@ def _group(spec: RunSpec, inventory: Inventory) -> WorkerGroup:
 def _order(spec: RunSpec, group: WorkerGroup, store: Store, run: str) -> AttemptOrder:
     return AttemptOrder(
         group=group,
-        world_size=spec.world_size,
+        world_size=spec.world_size.max,
         environment=long_run_environment(group, spec.environment),
         schedule_timeout_s=spec.limits.schedule_timeout_s,
         collective_timeout_s=_COLLECTIVE_TIMEOUT_S,

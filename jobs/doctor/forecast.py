@@ -15,7 +15,7 @@ _LEAST_KEPT = 2
 
 def forecast(spec: RunSpec, inventory: Inventory) -> Forecast:
     size = 0 if spec.saving() is None else _BYTES_PER_PARAMETER * preset(spec.model).num_parameters
-    (answer,) = place([Request(group=spec.group, num_workers=spec.world_size)], inventory)
+    answer = _largest_place(spec, inventory)
     local = spec.checkpoint.local
     return Forecast(
         run=spec.name,
@@ -23,10 +23,17 @@ def forecast(spec: RunSpec, inventory: Inventory) -> Forecast:
         num_kept=_num_kept(spec),
         grows=_growth(spec),
         local_folder=local.dir,
-        local_bytes=round(size * (local.keep + 1) * _fullest_share(answer, spec)) if local.dir else None,
+        local_bytes=round(size * (local.keep + 1) * _fullest_share(answer)) if local.dir else None,
         save_every_s=None if spec.checkpoint.every_steps else spec.checkpoint.every_s,
         refused=answer.reason if isinstance(answer, Refused) else None,
     )
+
+
+def _largest_place(spec: RunSpec, inventory: Inventory) -> Placed | Refused:
+    """Of the sizes that fit; where none does, why the smallest doesn't."""
+    requests = [Request(group=spec.group, num_workers=size) for size in reversed(spec.sizes)]
+    answers = place(requests, inventory)
+    return next((answer for answer in answers if isinstance(answer, Placed)), answers[-1])
 
 
 def _num_kept(spec: RunSpec) -> int:
@@ -49,8 +56,7 @@ def _num_saved(spec: RunSpec) -> int | None:
 
 
 def _num_epochs(spec: RunSpec) -> int:
-    samples = spec.steps * spec.world_size * spec.micro_batch * spec.grad_accum
-    return samples // spec.data.samples
+    return spec.steps * spec.recipe().sequences_per_step // spec.data.samples
 
 
 def _growth(spec: RunSpec) -> str | None:
@@ -58,8 +64,9 @@ def _growth(spec: RunSpec) -> str | None:
     return f"every {every_s:,.0f} s" if every_s and spec.saving() else None
 
 
-def _fullest_share(answer: Placed | Refused, spec: RunSpec) -> float:
+def _fullest_share(answer: Placed | Refused) -> float:
     """Of a generation, on the node with the most ranks; all of it where nobody knows."""
     if isinstance(answer, Refused):
         return 1.0
-    return max(share.num_workers for share in answer.shares) / spec.world_size
+    workers = [share.num_workers for share in answer.shares]
+    return max(workers) / sum(workers)

@@ -1,0 +1,111 @@
+"""At which world sizes a run may go on, and which of them an attempt starts at. Pure.
+
+The samples of a step and their order are the same at every size: what differs is how many micro-batches
+each rank does of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What ranks divide among themselves: a step's sequences and, unless it is 0, an evaluation's samples."""
+
+    sequences: int
+    micro_batch: int
+    eval_samples: int = 0
+
+    def grad_accum(self, world_size: int) -> int:
+        """Of a size that ``divides`` it."""
+        return self.sequences // (world_size * self.micro_batch)
+
+    def divides(self, world_size: int) -> bool:
+        per_pass = world_size * self.micro_batch
+        return self.sequences % per_pass == 0 and self.eval_samples % per_pass == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """``wait_for_spare_s`` before a run goes on smaller; it grows after ``grow_after_s`` of room for more."""
+
+    wait_for_spare_s: float = 60.0
+    grow_after_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """There is ``room`` for fewer than ``wanted``; after ``for_s`` more the run goes on with fewer."""
+
+    wanted: int
+    room: int
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a driver remembers between attempts and looks around: the size that it reckons with, since when
+    there has been too little room for it, and since when there has been room for more than what runs.
+    """
+
+    wanted: int
+    short_since_s: float | None = None
+    more_since_s: float | None = None
+
+
+def sizes_between(smallest: int, largest: int, batch: Batch) -> tuple[int, ...]:
+    """Ascending; those that the batch can be divided among."""
+    return tuple(size for size in range(smallest, largest + 1) if batch.divides(size))
+
+
+def refusal(smallest: int, largest: int, batch: Batch) -> str | None:
+    """Why a run can't be between these sizes; None if it can be at both."""
+    wrong = next((size for size in (smallest, largest) if not batch.divides(size)), None)
+    if wrong is None:
+        return None
+    too_many = f"can't be divided among {wrong} ranks with micro-batches of {batch.micro_batch}"
+    if batch.sequences % (wrong * batch.micro_batch):
+        would_do = ", ".join(map(str, sizes_between(1, largest, batch)))
+        return f"world_size: the {batch.sequences} sequences of a step {too_many}; sizes that do: {would_do}"
+    multiple = lcm(smallest, largest) * batch.micro_batch
+    return f"eval.samples: {batch.eval_samples} {too_many}; expected a multiple of {multiple}"
+
+
+def choose(
+    sizes: Sequence[int], outlook: Outlook, *, room: int, now_s: float, patience: Patience
+) -> tuple[Start | Wait, Outlook]:
+    """At which of ``sizes`` (ascending) an attempt starts that could have ``room`` devices now.
+
+    What it reckons with, or more, at once; less only after it has waited for a spare. Where not even the
+    smallest fits, that one is asked for, as a run that has no other size does, which never waits here.
+    """
+    best = max((size for size in sizes if size <= room), default=sizes[0])
+    if best >= outlook.wanted:
+        return Start(world_size=best), Outlook(wanted=best)
+    since_s = now_s if outlook.short_since_s is None else outlook.short_since_s
+    left_s = since_s + patience.wait_for_spare_s - now_s
+    if left_s > 0:
+        waits = Wait(wanted=outlook.wanted, room=room, for_s=left_s)
+        return waits, replace(outlook, short_since_s=since_s)
+    return Start(world_size=best), Outlook(wanted=best)
+
+
+def look_for_more(
+    sizes: Sequence[int], outlook: Outlook, *, room: int | None, now_s: float, patience: Patience
+) -> tuple[int | None, Outlook]:
+    """While ``outlook.wanted`` ranks run: a larger size to move on to, once there has been room for one long
+    enough without a break. ``room`` counts their own devices; None is not known, which is a break.
+    """
+    larger = max((size for size in sizes if outlook.wanted < size <= (room or 0)), default=None)
+    if larger is None:
+        return None, replace(outlook, more_since_s=None)
+    since_s = now_s if outlook.more_since_s is None else outlook.more_since_s
+    if now_s - since_s < patience.grow_after_s:
+        return None, replace(outlook, more_since_s=since_s)
+    return larger, Outlook(wanted=larger)
