@@ -1,6 +1,7 @@
 """At which world sizes a run goes on: with any cluster, however its nodes come and go."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -159,7 +160,7 @@ def test_a_run_never_leaves_its_sizes_and_never_flaps(
 ) -> None:
     starts = life(sizes, rooms, Patience(wait_for_spare_s=wait_s, grow_after_s=grow_s))
     assert all(start.size in sizes for start in starts)
-    for before, after in zip(starts, starts[1:], strict=False):
+    for before, after in pairwise(starts):
         was_lost = min(rooms[before.at_s : after.at_s + 1]) < before.size
         if not was_lost:
             # It gave up its place itself: for more, that had been there all the time.
