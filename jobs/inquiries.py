@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from datetime import timedelta
 from typing import Any
 
 from checkpointing.errors import NothingToResume
@@ -25,16 +26,38 @@ def status(args: argparse.Namespace) -> int:
 
 def _text(found: dict[str, Any]) -> str:
     steps = f"{found['step']}/{found['num_steps']}" if found["num_steps"] else str(found["step"])
-    state = "finished" if found["finished"] else "not finished"
-    lines = [f"{found['run']}: {state}, step {steps}, attempt {found['attempts']}"]
+    lines = [f"{found['run']}: {_state(found)}, step {steps}, attempt {found['attempts']}"]
     if found["loss"] is not None:
         lines.append(f"loss {found['loss']:.4f}")
+    if found["stage"] == "training" and found["tokens_per_s"] is not None:
+        eta = f", done in {_span(found['eta_s'])}" if found["eta_s"] is not None else ""
+        lines.append(f"{found['tokens_per_s']:,.0f} tokens/s{eta}")
     if found["newest_generation"]:
         age = found["newest_durable_age_s"]
-        lines.append(f"newest checkpoint {found['newest_generation']}, {age:,.0f} s old")
+        risk = f", {found['steps_at_risk']} steps ago" if found["steps_at_risk"] else ""
+        lines.append(f"newest checkpoint {found['newest_generation']}, {age:,.0f} s old{risk}")
     else:
         lines.append("no checkpoint yet")
     return "\n".join(lines + (_recorded(found["recorded"]) if found["recorded"] else []))
+
+
+def _state(found: dict[str, Any]) -> str:
+    why = f" ({found['why']})" if found["why"] else ""
+    match found["stage"]:
+        case None:
+            return "not finished"
+        case "waiting" if found["retry_in_s"] is not None:
+            return f"waits {_span(found['retry_in_s'])} for its next attempt{why}"
+        case "silent":
+            return f"no word of it for {_span(found['told_age_s'])}, its driver may be gone"
+        case "failed" | "given up" | "stopped" | "interrupted":
+            return f"{found['stage']}{why}"
+        case stage:
+            return str(stage)
+
+
+def _span(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def _recorded(found: dict[str, Any]) -> list[str]:

@@ -1,30 +1,67 @@
-"""What a long run says while it goes on: one line per event, as ``ray job submit`` streams it."""
+"""What a long run says while it goes on: a line per event, and every few seconds one on how it is doing.
 
+In a terminal that line is renewed in its place; elsewhere it is one more, as ``ray job submit`` streams it.
+"""
+
+import shutil
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self, TextIO
 
 from checkpointing.saves import Note
+from jobs.run_state import LastStep, RunState, Stage
 from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned
 
-_PROGRESS_EVERY_S = 2.0
+_RENEWED_EVERY_S = 1.0
+_LINE_EVERY_S = 5.0
+# Where nothing new was heard the line only says that somebody is still there.
+_SAME_LINE_EVERY_S = 60.0
+# The newest ones; a run of weeks has tens of thousands.
+_MOST_SAVES = 1_000
 
 
 class RunDisplay:
-    """``quiet`` keeps standard output free for a program's JSON; ``silent`` says nothing at all."""
+    """``quiet`` keeps standard output free for a program's JSON; ``silent`` says nothing at all.
 
-    def __init__(self, run: str, *, quiet: bool, silent: bool) -> None:
-        self._run = run
-        self._out = sys.stderr if quiet else sys.stdout
+    As a context it also speaks while nothing is heard, from a thread of its own.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        *,
+        quiet: bool,
+        silent: bool,
+        ticks: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._is_silent = silent
+        self._ticks = ticks
+        self._clock = clock
+        self._lines = _Lines(run, sys.stderr if quiet else sys.stdout)
+        self._state = RunState(ticks())
         self._start: Resumption | None = None
         self._end: Ended | None = None
-        self._saves: list[Note] = []
-        self._told: dict[str, Any] = {}
-        self._last_progress_s = 0.0
+        self._saves: deque[Note] = deque(maxlen=_MOST_SAVES)
+        self._is_news = False
+        self._shown_s = float("-inf")
         self._tell: Callable[[Mapping[str, Any]], None] = _tell_nobody
+        self._lock = threading.RLock()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="status line", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._lines.clear()
 
     def on_progress(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
         if not self._is_silent:
@@ -34,28 +71,53 @@ class RunDisplay:
     def is_durable(self) -> bool:
         return self._end is not None and self._end.problem is None
 
+    def last_step(self) -> LastStep | None:
+        """Of the attempt that goes on or went last."""
+        with self._lock:
+            return self._state.last_step(self._ticks())
+
+    def begins(self, attempt: int) -> None:
+        """``attempt`` is its term in the run's log."""
+        with self._lock:
+            self._start = self._end = None
+            self._state.begins(attempt, self._ticks())
+            self._changed()
+
+    def waits(self, for_s: float, why: str) -> None:
+        """The next attempt comes then."""
+        with self._lock:
+            self._state.waits(for_s, why, self._ticks())
+            self._changed()
+            self._say(self._state.line(self._ticks()))
+
+    def ends(self, stage: Stage, why: str | None = None) -> None:
+        """How the run was left; those who ask the store later are told the same."""
+        with self._lock:
+            self._state.ends(stage, self._ticks(), why)
+            self._changed()
+
+    def note(self, text: str) -> None:
+        """Something to know, whoever says it."""
+        self._say(text)
+
     def hear(self, told: Told) -> None:
-        match told:
-            case Resumption():
-                self._start = told
-                self._say_start(told)
-            case Progress():
-                self._told = asdict(told)
-                self._tell(self._told)
-                if time.monotonic() - self._last_progress_s >= _PROGRESS_EVERY_S:
-                    self._last_progress_s = time.monotonic()
-                    self._say(_progress(told))
-            case Note():
-                self._saves.append(told)
-                self._say(_save(told))
-            case Evaluated():
-                self._say(f"step {told.step}: {_value('val_loss', told.val_loss)}")
-            case Warned():
-                self._say(f"warning: {told.text}")
-            case Ended():
-                self._end = told
-                if self._did_a_step(told):
-                    self._tell({**self._told, "step": told.step, "loss": told.loss})
+        with self._lock:
+            self._state.hear(told, self._ticks(), self._clock())
+            self._is_news = True
+            self._say_event(told)
+            if isinstance(told, Progress):
+                self.renew()
+            if isinstance(told, Progress) or (isinstance(told, Ended) and self._did_a_step(told)):
+                self._tell(self._record())
+
+    def renew(self) -> None:
+        """The status line, if its time has come."""
+        with self._lock:
+            waited_s = self._ticks() - self._shown_s
+            if self._is_silent or waited_s < self._interval_s():
+                return
+            self._shown_s, self._is_news = self._ticks(), False
+            self._lines.renew(self._state.line(self._ticks()))
 
     def summarise(self, pointer: str | None) -> None:
         if self._end is None:
@@ -80,9 +142,43 @@ class RunDisplay:
             "saves": [asdict(saved) for saved in self._saves],
         }
 
+    def _work(self) -> None:
+        while not self._done.wait(_RENEWED_EVERY_S):
+            with self._lock:
+                self.renew()
+                self._tell(self._record())
+
+    def _interval_s(self) -> float:
+        if self._lines.is_terminal:
+            return _RENEWED_EVERY_S
+        return _LINE_EVERY_S if self._is_news else _SAME_LINE_EVERY_S
+
+    def _changed(self) -> None:
+        self._is_news = True
+        self._tell(self._record())
+
+    def _record(self) -> dict[str, Any]:
+        record = self._state.record(self._ticks(), self._clock())
+        return {**record, "step": self._end.step, "loss": self._end.loss} if self._end else record
+
     def _did_a_step(self, end: Ended) -> bool:
         """Else what earlier attempts told of it is the newest there is."""
         return self._start is None or end.step > self._start.step
+
+    def _say_event(self, told: Told) -> None:
+        match told:
+            case Resumption():
+                self._start = told
+                self._say_start(told)
+            case Note():
+                self._saves.append(told)
+                self._say(_save(told))
+            case Evaluated():
+                self._say(f"step {told.step}: {_value('val_loss', told.val_loss)}")
+            case Warned():
+                self._say(f"warning: {told.text}")
+            case Ended():
+                self._end = told
 
     def _say_start(self, start: Resumption) -> None:
         for line in start.trail:
@@ -91,19 +187,42 @@ class RunDisplay:
 
     def _say(self, text: str) -> None:
         if not self._is_silent:
-            print(f"{self._run}: {text}", file=self._out, flush=True)
+            with self._lock:
+                self._lines.say(text)
 
 
-def _progress(told: Progress) -> str:
-    loss = _value("loss", told.loss)
-    line = f"step {told.step}/{told.num_steps}  {loss}  {told.tokens_per_s:,.0f} tokens/s"
-    if told.durable_s is None:
-        line += "  nothing durable yet"
-    else:
-        line += f"  durable: step {told.durable_step}, {time.time() - told.durable_s:.0f} s ago"
-    if told.num_failed_saves:
-        line += f"  {told.num_failed_saves} saves failed"
-    return line
+class _Lines:
+    """Lines that stay and, below them in a terminal, one that is renewed."""
+
+    def __init__(self, run: str, out: TextIO) -> None:
+        self._run = run
+        self._out = out
+        self._renewed = ""
+        self.is_terminal = out.isatty()
+
+    def say(self, text: str) -> None:
+        renewed = self._renewed
+        self.clear()
+        print(f"{self._run}: {text}", file=self._out, flush=True)
+        if renewed:
+            self._draw(renewed)
+
+    def renew(self, text: str) -> None:
+        if self.is_terminal:
+            self._draw(f"{self._run}: {text}")
+        else:
+            self.say(text)
+
+    def clear(self) -> None:
+        if self._renewed:
+            print("\r\x1b[K", end="", file=self._out, flush=True)
+            self._renewed = ""
+
+    def _draw(self, line: str) -> None:
+        # A line that wraps could not be taken back.
+        most = shutil.get_terminal_size().columns - 1
+        self._renewed = line
+        print(f"\r\x1b[K{line[:most]}", end="", file=self._out, flush=True)
 
 
 def _value(name: str, value: float | None) -> str:

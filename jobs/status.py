@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from checkpointing.errors import NothingToResume
+from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import Missing, Store, StoreError, check_name
@@ -15,14 +16,22 @@ from reporting.long_runs import long_run
 
 _INTERVAL_S = 2.0
 _NUM_INCIDENTS = 5
+# A driver tells at least every few seconds; one that has not for so long may be gone.
+_SILENT_AFTER_S = 30.0
+_GOING_ON = ("starting", "training", "waiting")
 
 
 class StatusFile:
-    """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context."""
+    """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context.
+
+    What an earlier driver told stays until this one tells otherwise.
+    """
 
     def __init__(self, store: Store, run: str) -> None:
         self._store = store
         self._name = _name_of(run)
+        self._run = run
+        self._before: Mapping[str, Any] | None = None
         self._newest: Mapping[str, Any] | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="status", daemon=True)
@@ -48,7 +57,9 @@ class StatusFile:
         newest, self._newest = self._newest, None
         if newest is not None:
             with suppress(StoreError):
-                self._store.put(self._name, json.dumps(newest).encode())
+                if self._before is None:
+                    self._before = _told(self._store, self._run)
+                self._store.put(self._name, json.dumps({**self._before, **newest}).encode())
 
 
 def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
@@ -58,7 +69,10 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
     if view.term == 0:
         raise NothingToResume(f"{store.url}: there is no run {run!r}; expected the name of one below runs/")
     told = _told(store, run)
-    generations = of_this_life(view)
+    if told.get("attempt", view.term) < view.life_term:
+        # It was begun afresh since.
+        told = {}
+    now_s, generations = clock(), of_this_life(view)
     newest = latest(generations)
     step = max(told.get("step", 0), newest.step if newest else 0, view.finished_step or 0)
     return {
@@ -68,13 +82,31 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
         "loss": told.get("loss", newest.metrics.get("loss") if newest else None),
         "tokens_per_s": told.get("tokens_per_s"),
         "finished": view.finished_step is not None,
+        "stage": _stage(view, told, now_s),
+        "why": told.get("why"),
+        "told_age_s": max(0.0, now_s - told["told_s"]) if "told_s" in told else None,
+        "retry_in_s": max(0.0, told["retry_at_s"] - now_s) if told.get("retry_at_s") else None,
+        "eta_s": told.get("eta_s"),
         "newest_generation": newest.name if newest else None,
-        "newest_durable_age_s": max(0.0, clock() - newest.committed_s) if newest else None,
+        "newest_durable_age_s": max(0.0, now_s - newest.committed_s) if newest else None,
+        "steps_at_risk": step - (newest.step if newest else 0),
         "num_generations": len(generations),
         "attempts": view.term,
         "stop_asked": view.stop_asked,
         "recorded": _recorded(store, run),
     }
+
+
+def _stage(view: View, told: Mapping[str, Any], now_s: float) -> str | None:
+    """What the run is doing. ``silent`` is one of which nothing was heard; None where nobody told."""
+    if view.finished_step is not None:
+        return "finished"
+    stage: str | None = told.get("stage")
+    if view.term > told.get("attempt", view.term):
+        stage = "starting"
+    if stage in _GOING_ON and now_s - told.get("told_s", now_s) > _SILENT_AFTER_S:
+        return "silent"
+    return stage
 
 
 def _recorded(store: Store, run: str) -> dict[str, Any] | None:

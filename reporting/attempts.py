@@ -53,8 +53,8 @@ class Step:
 class Incident:
     """Something that is worth a line of its own; what doesn't apply is None.
 
-    A driver's ``failure`` has the newest ``step`` that it heard of, and ``seconds`` since then; its ``restart``
-    the seconds that it waits before the next attempt; ``stop`` has the step that was saved on request.
+    A driver's ``failure`` has the newest ``step`` it heard of, and ``seconds`` since then; its ``restart``
+    the seconds until the next attempt; ``stop`` has the step that was saved on request.
     """
 
     kind: Kind

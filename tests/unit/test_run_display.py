@@ -4,6 +4,9 @@ import json
 import re
 import time
 from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
 from math import inf, nan
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from checkpointing.saves import Note
 from jobs.run_display import RunDisplay
+from jobs.run_state import LastStep, Stage
 from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned, finite
 from tests.conftest import strict_json
 
@@ -99,6 +103,134 @@ def test_progress_says_how_old_the_newest_durable_step_is_and_how_many_saves_fai
     assert 1e9 < int(found[1]) <= time.time() + 1
 
 
+class Clock:
+    """Goes on by what it is told, for both of a display's clocks."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def step(number: int, **changes: Any) -> Progress:
+    return replace(GOING_ON, step=number, num_steps=100, **changes)
+
+
+def shown(clock: Clock) -> RunDisplay:
+    return RunDisplay("r", quiet=False, silent=False, ticks=clock, clock=clock)
+
+
+def test_a_line_comes_every_five_seconds_and_says_when_it_will_be_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    display = shown(clock)
+    for number in range(1, 12):
+        display.hear(step(number, durable_step=2, durable_s=990.0))
+        clock.now += 1
+    first, second, third = lines(capsys)
+    assert first.endswith("12,346 tokens/s  durable: step 2, 10 s ago")
+    assert second == "r: step 6/100  loss 2.3457  12,346 tokens/s  ETA 0:01:34  durable: step 2, 15 s ago"
+    assert "step 11/100" in third and "ETA 0:01:29" in third
+
+
+def test_the_age_of_the_work_at_risk_grows_while_nothing_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    display = shown(clock)
+    display.hear(step(1, durable_step=1, durable_s=1000.0))
+    clock.now += 300
+    display.renew()
+    assert lines(capsys)[1].endswith("durable: step 1, 300 s ago")
+
+
+def test_what_comes_next_is_said_between_two_attempts(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    display = shown(clock)
+    display.hear(step(1))
+    clock.now += 10
+    display.waits(8.0, "rank 1: crash")
+    clock.now += 8
+    display.begins(2)
+    clock.now += 5
+    display.renew()
+    display.hear(step(2))
+    clock.now += 5
+    display.hear(step(3))
+    assert lines(capsys)[1:] == [
+        "r: attempt 2 comes in 0:00:08: rank 1: crash",
+        "r: attempt 2 has been starting for 0:00:05",
+        "r: step 3/100  loss 2.3457  12,346 tokens/s  ETA 0:08:05  nothing durable yet  attempt 2",
+    ]
+
+
+def test_the_newest_step_is_the_attempts_own_and_has_an_age() -> None:
+    clock = Clock()
+    display = shown(clock)
+    assert display.last_step() is None
+    display.hear(step(7))
+    clock.now += 4
+    assert display.last_step() == LastStep(step=7, ago_s=4.0)
+    display.begins(2)
+    assert display.last_step() is None
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_in_a_terminal_the_line_is_renewed_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    clock, terminal = Clock(), Terminal()
+    with redirect_stdout(terminal):
+        display = shown(clock)
+        display.hear(step(1))
+        display.hear(Warned(text="careful"))
+        clock.now += 1
+        display.hear(step(2))
+    erased = "\r\x1b[K"
+    # One column less than there are, so that it never wraps.
+    first, second = "r: step 1/100  loss 2.3457  1", "r: step 2/100  loss 2.3457  1"
+    assert terminal.getvalue() == (
+        f"{erased}{first}{erased}r: warning: careful\n{erased}{first}{erased}{second}"
+    )
+
+
+def test_as_a_context_it_speaks_while_nothing_is_heard_and_tells_those_who_ask() -> None:
+    heard: list[Mapping[str, Any]] = []
+    with RunDisplay("r", quiet=False, silent=False) as display:
+        display.on_progress(heard.append)
+        deadline = time.monotonic() + 10
+        while not heard:
+            assert time.monotonic() < deadline, "nothing was told in time"
+            time.sleep(0.01)
+    assert heard[0]["stage"] == "starting"
+
+
+@pytest.mark.parametrize(
+    ("stage", "why"), [("stopped", "at step 4"), ("given up", "twice the same"), ("failed", "store away")]
+)
+def test_how_a_run_was_left_is_told_to_those_who_ask(stage: Stage, why: str) -> None:
+    heard: list[Mapping[str, Any]] = []
+    clock = Clock()
+    display = shown(clock)
+    display.on_progress(heard.append)
+    display.hear(step(3))
+    display.ends(stage, why)
+    assert (heard[-1]["stage"], heard[-1]["why"], heard[-1]["step"]) == (stage, why, 3)
+    assert heard[-1]["told_s"] == clock.now
+
+
+def test_until_when_a_run_waits_is_told_as_a_time_of_day() -> None:
+    heard: list[Mapping[str, Any]] = []
+    clock = Clock()
+    display = shown(clock)
+    display.on_progress(heard.append)
+    display.waits(30.0, "no room")
+    assert (heard[-1]["stage"], heard[-1]["retry_at_s"]) == ("waiting", 1030.0)
+
+
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
@@ -175,7 +307,8 @@ def progress_of(*told: Told) -> list[Any]:
 def test_the_end_is_told_on_top_of_the_newest_progress() -> None:
     first, last = progress_of(BEGINNING, GOING_ON, END)
     assert (first["step"], first["loss"]) == (5, 2.34567)
-    assert last == first | {"step": 8, "loss": 1.98766}
+    assert (last["step"], last["loss"], last["stage"]) == (8, 1.98766, "finished")
+    assert last["num_steps"] == first["num_steps"] == 8
 
 
 def test_a_loss_that_is_not_finite_is_told_as_null() -> None:

@@ -1,6 +1,7 @@
 """How a run is doing, for those who ask later: from the log, and from the small file beside it."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,14 @@ def test_without_a_word_of_the_run_its_log_says_how_far_it_is(repository: Reposi
         "loss": 1.0,
         "tokens_per_s": None,
         "finished": False,
+        "stage": None,
+        "why": None,
+        "told_age_s": None,
+        "retry_in_s": None,
+        "eta_s": None,
         "newest_generation": generation(2).name,
         "newest_durable_age_s": 100.0,
+        "steps_at_risk": 0,
         "num_generations": 2,
         "attempts": 1,
         "stop_asked": False,
@@ -85,6 +92,64 @@ def test_a_run_that_is_finished_or_was_asked_to_stop_says_so(repository: Reposit
     assert asked(repository)["stop_asked"] is True
     repository.append(Finish(step=40), term=1)
     assert (asked(repository)["finished"], asked(repository)["step"]) == (True, 40)
+
+
+@pytest.mark.parametrize(
+    ("told", "stage"),
+    [
+        ({"stage": "training", "attempt": 1, "told_s": 90.0}, "training"),
+        ({"stage": "training", "attempt": 1, "told_s": 70.0}, "silent"),
+        ({"stage": "waiting", "attempt": 1, "told_s": 101.0}, "waiting"),
+        ({"stage": "stopped", "attempt": 1, "told_s": 2.0}, "stopped"),
+        ({"stage": "given up", "attempt": 1, "told_s": 2.0}, "given up"),
+        ({"stage": "failed", "attempt": 1, "told_s": 2.0}, "failed"),
+        # An attempt has begun since, and has not told anything yet.
+        ({"stage": "stopped", "attempt": 0, "told_s": 99.0}, "starting"),
+    ],
+)
+def test_what_it_does_is_what_its_driver_told_unless_that_is_old(
+    told: dict[str, Any], stage: str, repository: Repository
+) -> None:
+    tell(repository, json.dumps(TOLD | told))
+    assert asked(repository)["stage"] == stage
+
+
+def test_what_was_told_before_a_run_was_begun_afresh_counts_no_more(repository: Repository) -> None:
+    tell(repository, json.dumps(TOLD | {"stage": "failed", "attempt": 1, "told_s": 101.0}))
+    repository.take_over("me", fresh=True)
+    found = asked(repository)
+    assert (found["step"], found["stage"], found["loss"]) == (0, None, None)
+
+
+def test_a_driver_that_begins_leaves_standing_what_the_one_before_it_told(repository: Repository) -> None:
+    tell(repository, json.dumps(TOLD))
+    with StatusFile(repository.store, RUN) as status:
+        status.tell({"stage": "starting", "attempt": 2})
+    found = strict_json(repository.store.get(f"runs/{RUN}/status.json"))
+    assert found == TOLD | {"stage": "starting", "attempt": 2}
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"stage": "training", "eta_s": 3600.0}, ["training, step 35/40", "1,000 tokens/s, done in 1:00:00"]),
+        (
+            {"stage": "waiting", "why": "node lost", "retry_at_s": 9e9},
+            ["waits ", " for its next attempt (node lost)"],
+        ),
+        ({"stage": "given up", "why": "the same error twice"}, ["r: given up (the same error twice), step"]),
+        ({"stage": "stopped", "why": "at step 35"}, ["r: stopped (at step 35), step 35/40"]),
+        ({"stage": "training", "told_s": 0.0}, ["no word of it for ", "its driver may be gone"]),
+        ({}, [", 15 steps ago"]),
+    ],
+)
+def test_people_read_what_it_does_and_what_is_at_risk(
+    told: dict[str, Any], said: list[str], repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell(repository, json.dumps({**TOLD, "attempt": 1, "told_s": time.time(), **told}))
+    assert main(["status", RUN]) == 0
+    text = capsys.readouterr().out
+    assert [part for part in said if part not in text] == []
 
 
 def test_a_run_that_is_not_there_is_an_error_that_says_where_it_was_sought() -> None:

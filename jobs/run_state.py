@@ -1,0 +1,140 @@
+"""What a driver knows of its run right now, from what it hears, for its status line and for who asks. Pure.
+
+Times are the driver's: ``now`` by a clock that never goes back, ``wall_s`` since 1970. Of what workers tell
+by their own clocks only the age of a generation is taken, once.
+"""
+
+from collections import deque
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from jobs.training.events import Ended, Progress, Resumption, Told
+
+Stage = Literal[
+    "starting", "training", "waiting", "stopped", "given up", "failed", "interrupted", "finished"
+]  # fmt: skip
+# Over so long the speed is taken that the rest is expected to go at.
+_SPEED_OVER_S = 120.0
+_MOST_POINTS = 240
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastStep:
+    """The newest step that the driver heard of in this attempt, and how long ago it was news."""
+
+    step: int
+    ago_s: float
+
+
+class RunState:
+    def __init__(self, now: float) -> None:
+        self.stage: Stage = "starting"
+        self._since = now
+        self._why: str | None = None
+        self._attempt = 1
+        self._retry_at: float | None = None
+        self._told: Progress | None = None
+        self._durable: tuple[int, float] | None = None
+        self._points: deque[tuple[float, int]] = deque(maxlen=_MOST_POINTS)
+
+    def begins(self, attempt: int, now: float) -> None:
+        """``attempt`` counts all of the run's, whoever drove them."""
+        self._attempt = attempt
+        self._points.clear()
+        self._enter("starting", now)
+
+    def waits(self, for_s: float, why: str, now: float) -> None:
+        self._enter("waiting", now, why)
+        self._retry_at = now + for_s
+
+    def ends(self, stage: Stage, now: float, why: str | None = None) -> None:
+        self._enter(stage, now, why)
+
+    def hear(self, told: Told, now: float, wall_s: float) -> None:
+        match told:
+            case Resumption():
+                self._points.append((now, told.step))
+            case Progress():
+                self._take(told, now, wall_s)
+            case Ended() if told.problem is None:
+                self._enter("finished", now)
+
+    def last_step(self, now: float) -> LastStep | None:
+        """None before this attempt has told where it begins."""
+        if not self._points:
+            return None
+        heard_s, step = self._points[-1]
+        return LastStep(step=step, ago_s=now - heard_s)
+
+    def line(self, now: float) -> str:
+        match self.stage:
+            case "starting":
+                return f"attempt {self._attempt} has been starting for {_span(now - self._since)}"
+            case "waiting":
+                left = max(0.0, (self._retry_at or now) - now)
+                return f"attempt {self._attempt + 1} comes in {_span(left)}: {self._why}"
+            case "training" if self._told:
+                return "  ".join(self._facts(self._told, now))
+        return self.stage + (f": {self._why}" if self._why else "")
+
+    def record(self, now: float, wall_s: float) -> dict[str, Any]:
+        """For those who are not there. Times in it are since 1970."""
+        told = asdict(self._told) if self._told else {}
+        return {
+            **told,
+            "stage": self.stage,
+            "since_s": wall_s - (now - self._since),
+            "why": self._why,
+            "attempt": self._attempt,
+            "retry_at_s": None if self._retry_at is None else wall_s + self._retry_at - now,
+            "eta_s": self._eta_s(),
+            "told_s": wall_s,
+        }
+
+    def _enter(self, stage: Stage, now: float, why: str | None = None) -> None:
+        self.stage, self._since, self._why, self._retry_at = stage, now, why, None
+
+    def _take(self, told: Progress, now: float, wall_s: float) -> None:
+        if self.stage != "training":
+            self._enter("training", now)
+        self._told = told
+        self._points.append((now, told.step))
+        if told.durable_s is None or told.durable_step is None:
+            self._durable = None
+        elif self._durable is None or self._durable[0] != told.durable_step:
+            self._durable = (told.durable_step, now - max(0.0, wall_s - told.durable_s))
+
+    def _facts(self, told: Progress, now: float) -> list[str]:
+        facts = [
+            f"step {told.step}/{told.num_steps}",
+            "loss not finite" if told.loss is None else f"loss {told.loss:.4f}",
+            f"{told.tokens_per_s:,.0f} tokens/s",
+        ]
+        eta_s = self._eta_s()
+        facts += [f"ETA {_span(eta_s)}"] if eta_s is not None else []
+        facts.append(self._at_risk(told, now))
+        facts += [f"{told.num_failed_saves} saves failed"] if told.num_failed_saves else []
+        facts += [f"attempt {self._attempt}"] if self._attempt > 1 else []
+        return facts
+
+    def _at_risk(self, told: Progress, now: float) -> str:
+        if self._durable is None:
+            return "nothing durable yet"
+        step, since = self._durable
+        return f"durable: step {step}, {now - since:.0f} s ago"
+
+    def _eta_s(self) -> float | None:
+        """At the speed of the last minutes, everything that was not training included."""
+        told, points = self._told, self._points
+        if self.stage != "training" or told is None or len(points) < 2:
+            return None
+        newest_s, newest = points[-1]
+        first_s, first = next(point for point in points if point[0] >= newest_s - _SPEED_OVER_S)
+        if newest <= first or newest_s <= first_s:
+            return None
+        return (told.num_steps - newest) * (newest_s - first_s) / (newest - first)
+
+
+def _span(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
