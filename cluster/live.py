@@ -7,6 +7,7 @@ import ray
 
 from cluster.grouping import Described, grouped
 from cluster.inventory import ClusterError, Inventory, Node, WorkerGroup
+from cluster.placement import room
 
 
 def live_inventory() -> Inventory:
@@ -26,6 +27,11 @@ def inventory_of(table: Iterable[dict[str, Any]], draining: Collection[str], sou
     alive = sorted((node for node in table if node["Alive"]), key=lambda node: str(node["NodeID"]))
     groups = grouped(_described(found, draining) for found in alive)
     return Inventory(groups=tuple(sorted(groups, key=lambda group: group.name)), source=source)
+
+
+def free_devices(group: WorkerGroup) -> int:
+    """For how many more workers the group has room right now, nodes that are left out not counted."""
+    return room(group, ray._private.state.available_resources_per_node())
 
 
 def describe_free(group: WorkerGroup) -> str:

@@ -48,6 +48,16 @@ class Refused:
     reason: str
 
 
+def room(group: WorkerGroup, free: Mapping[str, Mapping[str, float]]) -> int:
+    """How many workers that share nodes could start now; ``free`` are Ray's resources by node id.
+
+    A node that is not in it is away. A worker needs a core, and beside it the group's device, if it has one.
+    """
+    needed = ("CPU",) if group.vendor == "cpu" else ("CPU", "GPU")
+    on_nodes = (free.get(node.node_id, {}) for node in group.nodes)
+    return sum(int(min(there.get(name, 0.0) for name in needed)) for there in on_nodes)
+
+
 def place(requests: Sequence[Request], inventory: Inventory) -> list[Placed | Refused]:
     """One answer per request, in their order; equal requests get equal answers."""
     answers: dict[Request, Placed | Refused] = {}

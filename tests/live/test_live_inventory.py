@@ -18,7 +18,7 @@ from cluster.inventory import (
     ClusterError,
     Inventory,
 )
-from cluster.live import describe_free, live_inventory
+from cluster.live import describe_free, free_devices, live_inventory
 from cluster.local import ray_for_driver
 from jobs.launch.cells import launch
 from jobs.sessions import Finished, Limits, Started
@@ -67,6 +67,7 @@ def test_groups_come_from_labels_and_a_head_without_devices_is_none(inventory: I
     assert (local.vendor, local.device, local.num_devices, local.simulated) == ("cpu", None, 1, False)
     assert red.nodes[0].num_cpus == 2
     assert describe_free(red) == f"{red.nodes[0].node_id[:8]}: 2 CPU, 1 GPU free"
+    assert [free_devices(group) for group in inventory.groups] == [2, 1, 1]
 
 
 def test_groups_run_side_by_side_and_each_only_on_its_own_nodes(inventory: Inventory) -> None:

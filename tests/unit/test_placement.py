@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.inventory import Inventory, Mode, Node, Request, WorkerGroup, excluding, unknown_nodes
-from cluster.placement import Placed, Refused, Scheduled, Share, place, schedule
+from cluster.placement import Placed, Refused, Scheduled, Share, place, room, schedule
 from tests.unit.builders import group, inventory
 
 inventories = st.lists(
@@ -291,3 +291,14 @@ def test_nothing_is_placed_on_an_excluded_node(
 
 def _fewest(num_workers: int, largest_first: list[int]) -> int:
     return next(count for count in range(len(largest_first) + 1) if sum(largest_first[:count]) >= num_workers)
+
+
+def test_room_is_what_the_nodes_that_are_there_have_free_by_the_scarcer_of_core_and_device() -> None:
+    free = {"amd-0": {"CPU": 8.0, "GPU": 1.0}, "amd-1": {"CPU": 0.5, "GPU": 4.0}, "amd-2": {"CPU": 3.0}}
+    assert room(group("amd", (4, 4, 4, 4), vendor="amd"), free) == 1
+    assert room(group("amd", (4, 4, 4, 4), vendor="cpu"), free) == 11
+
+
+def test_nodes_that_are_left_out_give_no_room() -> None:
+    (left,) = excluding(inventory(group("local", (2, 3))), ["local-1"]).groups
+    assert room(left, {"local-0": {"CPU": 2.0}, "local-1": {"CPU": 3.0}}) == 2
