@@ -1,6 +1,7 @@
 """What rank 0 decides at every step and all ranks learn by its end: one tiny reduction beside the step.
 
-Each rank adds what it alone knows, whether a save of its own is still on its way; rank 0 adds the orders.
+Each rank adds what it alone knows: whether a save of its own is still on its way, and whether somebody
+wishes the run to end. Rank 0 adds the orders.
 """
 
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ import torch
 import torch.distributed as dist
 
 from checkpointing.cadence import Busy, Order
+from jobs.training.wishes import Aim, Wish, aim_of, strength
 
 _DISK, _STORE, _WAIT = 1, 2, 4
 # Where in the word each answer stands.
-_SAVE, _TELL, _POINT, _BUSY_DISK, _BUSY_STORE, _LENGTH = range(6)
+_SAVE, _TELL, _POINT, _BUSY_DISK, _BUSY_STORE, _WISH, _LENGTH = range(7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,17 @@ class Orders:
     point: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """The same on all ranks: rank 0's orders, which places were busy on any rank as the step began, and what
+    any of them was wished by then.
+    """
+
+    orders: Orders
+    busy: Busy
+    aim: Aim | None
+
+
 class Control:
     """Every rank makes the same calls: once per step ``begin``, then ``end``."""
 
@@ -33,19 +46,26 @@ class Control:
         self._word = torch.zeros(_LENGTH, dtype=torch.int64)
         self._work: dist.Work | None = None
 
-    def begin(self, orders: Orders, busy: Busy) -> None:
+    def begin(self, orders: Orders, busy: Busy, wish: Wish | None) -> None:
         """``orders`` count on rank 0 only. Does not wait."""
-        values = (_flags(orders.save), orders.tell, orders.point, busy.disk, busy.store)
+        values = (_flags(orders.save), orders.tell, orders.point, busy.disk, busy.store, strength(wish))
         self._word.copy_(torch.tensor([int(value) for value in values]))
         self._work = dist.all_reduce(self._word, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
-    def end(self) -> tuple[Orders, Busy]:
-        """Rank 0's orders, and which places were busy on any rank as the step began."""
+    def end(self) -> Agreed:
         assert self._work is not None
         self._work.wait()
         word = self._word.tolist()
-        busy = Busy(disk=bool(word[_BUSY_DISK]), store=bool(word[_BUSY_STORE]))
-        return Orders(save=_order(word[_SAVE]), tell=bool(word[_TELL]), point=bool(word[_POINT])), busy
+        return Agreed(
+            orders=Orders(save=_order(word[_SAVE]), tell=bool(word[_TELL]), point=bool(word[_POINT])),
+            busy=Busy(disk=bool(word[_BUSY_DISK]), store=bool(word[_BUSY_STORE])),
+            aim=aim_of(word[_WISH]),
+        )
+
+    def agree(self, wish: Wish | None) -> Aim | None:
+        """The strongest that any rank was wished. Waits for them."""
+        self.begin(Orders(), Busy(), wish)
+        return self.end().aim
 
     def mean(self, value: float) -> float:
         """Over all ranks, the same on each to the bit. Waits for them."""

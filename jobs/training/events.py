@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from checkpointing.saves import Note
+from jobs.training.wishes import Wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +50,26 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """All steps are done. ``problem`` says why the end could not be saved; None if it is durable.
-
-    ``loss`` is that of the last step, if this attempt did one.
+    """All steps are done, or it was wished to end here. ``problem`` says why the end could not be saved; None
+    if it is durable. ``loss`` is that of the last step, if this attempt did one.
     """
 
     step: int
     loss: float | None
     generation: str | None
     problem: str | None = None
+    wish: Wish | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawn:
+    """It was wished to end before it had loaded anything: there was nothing to save, and nothing is lost."""
+
+    wish: Wish
 
 
 # A note is of rank 0's share of a save.
-Told = Resumption | Progress | Evaluated | Note | Warned | Ended
+Told = Resumption | Progress | Evaluated | Note | Warned | Ended | Withdrawn
 
 
 def finite(value: float) -> float | None:

@@ -2,28 +2,31 @@
 
 Every rank calls ``run`` with the same task. Rank 0 tells what goes on; a failing save is told and never
 raised. A failure of the training itself raises, and then the peers may be stuck in a collective.
+
+What any rank is wished, all ranks follow at the same step border: they save, and end. Nothing is lost.
 """
 
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 import torch.distributed as dist
 
 from checkpointing.cadence import Busy
-from checkpointing.history import Finish, Resumed
+from checkpointing.history import Finish, Resumed, Stopped
 from checkpointing.repository import Repository
 from checkpointing.saves import Note
 from checkpointing.store import StoreError, open_store
 from jobs.training.context import Context
 from jobs.training.control import Control, Orders
 from jobs.training.devices import check_ranks
-from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned, finite
+from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned, Withdrawn, finite
 from jobs.training.identities import Expected
 from jobs.training.mailbox import open_mailbox
-from jobs.training.randomness import seed
+from jobs.training.randomness import RandomState, seed
 from jobs.training.recording import Record, recording
 from jobs.training.restoring import Start, restore
 from jobs.training.samples import Samples
@@ -31,6 +34,7 @@ from jobs.training.saving import Point, Saver, near_disk
 from jobs.training.step import train_step
 from jobs.training.strategies import Engine, build
 from jobs.training.task import Task
+from jobs.training.wishes import Aim, Wish, stronger
 
 Tell = Callable[[Told], None]
 # Tells Ray Train of a durable generation: its name, its step, the loss. Every rank takes part.
@@ -44,10 +48,15 @@ _POINT_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the place where a rank runs does for it. ``point_at`` is None without Ray."""
+    """What the place where a rank runs does for it. ``point_at`` is None without Ray.
+
+    ``wish`` is what this rank is wished; once there, it is not taken back. It is asked at each step and never
+    waits.
+    """
 
     tell: Tell
     point_at: PointAt | None = None
+    wish: Callable[[], Wish | None] = lambda: None
 
 
 def run(task: Task, context: Context, services: Services) -> None:
@@ -62,6 +71,11 @@ def _run(task: Task, context: Context, services: Services, record: Record) -> No
     origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
     seed(task.recipe.seed, context.rank, context.device)
     _prove_store(task, context, repository)
+    if wish := _shared_wish(context, services):
+        # Here nothing is loaded yet: no generation is suspected because of it.
+        if context.rank == 0:
+            services.tell(Withdrawn(wish=wish))
+        return
     engine = build(task.recipe, context.device)
     try:
         record.restoring()
@@ -90,6 +104,13 @@ def _prove_store(task: Task, context: Context, repository: Repository) -> None:
             f"store: {repository.store.url}: ranks {blind} do not see what rank 0 sees there; a run over "
             "several nodes needs object storage, or a directory that all of them share"
         )
+
+
+def _shared_wish(context: Context, services: Services) -> Wish | None:
+    """The strongest of all ranks', the same on each."""
+    wishes: list[Wish | None] = [None] * context.world_size
+    dist.all_gather_object(wishes, services.wish())
+    return reduce(stronger, wishes)
 
 
 def _tell_start(start: Start, context: Context, tell: Tell) -> None:
@@ -123,6 +144,8 @@ class _Attempt:
         self._step = start.step
         self._position = start.position
         self._busy = Busy()
+        self._aim: Aim | None = None
+        self._is_evaluation_due = start.is_evaluation_due and task.eval_every > 0
         self._last_told_s = time.monotonic()
         self._last_told_step = start.step
         self._last_pointed_s = time.monotonic()
@@ -133,8 +156,11 @@ class _Attempt:
             self._saver.start()
         self._context.pulse.phase, self._context.pulse.num_steps = "window", self._task.num_steps
         loss = float("nan")
+        self._aim = self._control.agree(self._services.wish())
+        if self._is_evaluation_due:
+            self._evaluate()
         self._record.phase("data wait")
-        while self._step < self._task.num_steps:
+        while self._step < self._task.num_steps and self._aim is None:
             loss = self._do_step()
             if self._step == self._start.step + 1:
                 self._note_resumed()
@@ -145,20 +171,22 @@ class _Attempt:
         """Its loss over all ranks, where somebody wants to know it, else NaN."""
         point = self._next_point()
         own_busy = self._saver.busy() if self._saver else Busy()
-        self._control.begin(self._orders(point), own_busy)
+        self._control.begin(self._orders(point), own_busy, self._services.wish())
         started = time.perf_counter()
         rows = self._samples.rows(self._position)
         self._record.begin_step(self._engine)
         own_loss = train_step(self._engine, self._samples.on_device(rows))
-        orders, self._busy = self._control.end()
+        agreed = self._control.end()
+        orders, self._busy, self._aim = agreed.orders, agreed.busy, agreed.aim
         self._step, self._position = point.step, point.position
         self._context.pulse.step, self._context.pulse.step_s = self._step, time.perf_counter() - started
-        is_wanted = orders.save or orders.tell or orders.point or self._step == self._task.num_steps
+        is_last = self._step == self._task.num_steps or self._aim is not None
+        is_wanted = orders.save or orders.tell or orders.point or is_last
         loss = self._control.mean(own_loss.item()) if is_wanted else float("nan")
         if point.is_evaluated:
-            self._record.phase("eval")
-            point = point.with_metrics(val_loss=self._evaluate())
-        if orders.save and self._saver:
+            val_loss = self._evaluate()
+            point = point if val_loss is None else point.with_metrics(val_loss=val_loss)
+        if orders.save and self._saver and not self._is_evaluation_due:
             self._record.phase("save")
             self._saver.cut(point.with_metrics(loss=loss), orders.save)
             # What was heard of before this cut says nothing about what is busy after it.
@@ -172,9 +200,22 @@ class _Attempt:
         self._record.end_step(point, self._engine, own_loss, num_skipped_saves)
         return loss
 
-    def _evaluate(self) -> float:
-        """The loss over the held-out samples, the same on all ranks."""
-        losses = [self._engine.evaluate(ids, labels) for ids, labels in self._samples.held_out()]
+    def _evaluate(self) -> float | None:
+        """The loss over the held-out samples, the same on all ranks; None where a wish came between.
+
+        Then it is still due, and will draw the same random numbers.
+        """
+        self._record.phase("eval")
+        self._is_evaluation_due = True
+        before, losses = RandomState(self._context.rank, self._context.device), []
+        for ids, labels in self._samples.held_out():
+            if self._aim is not None:
+                before.restore()
+                return None
+            self._control.begin(Orders(), Busy(), self._services.wish())
+            losses.append(self._engine.evaluate(ids, labels))
+            self._aim = self._control.end().aim
+        self._is_evaluation_due = False
         val_loss = self._control.mean(torch.stack(losses).mean().item())
         if self._context.rank == 0:
             self._services.tell(Evaluated(step=self._step, val_loss=finite(val_loss)))
@@ -230,38 +271,57 @@ class _Attempt:
         self._pointed_at = newest
 
     def _note_resumed(self) -> None:
-        """A step was finished after loading: the generation is no poison."""
+        """A step was finished after loading, or none was wanted: the generation is no poison."""
         if self._context.rank == 0 and self._start.is_own and self._start.generation:
             with suppress(StoreError):
                 self._repository.append(Resumed(name=self._start.generation), term=self._task.term)
 
     def _end(self, loss: float) -> None:
         self._record.phase("save")
-        problem = self._save_the_end(loss) if self._saver else None
+        is_done = self._step >= self._task.num_steps
+        wish = None if is_done else _shared_wish(self._context, self._services)
+        assert is_done or wish, "a wish was taken back"
+        problem = self._save_the_end(loss) if self._saver and self._has_got_somewhere() else None
         if self._services.point_at is not None and self._saver:
             self._point(loss)
         if self._context.rank != 0:
             return
+        if wish and self._step == self._start.step:
+            self._note_resumed()
         if problem is None:
-            problem = self._note_finish()
+            problem = self._note_end(wish)
         self._services.tell(
-            Ended(step=self._step, loss=finite(loss), generation=self._newest(), problem=problem)
+            Ended(step=self._step, loss=finite(loss), generation=self._newest(), problem=problem, wish=wish)
         )
+
+    def _has_got_somewhere(self) -> bool:
+        """Else it stands where the run began, or where another run left it."""
+        return self._step > self._start.step or (self._start.is_own and self._step > 0)
 
     def _save_the_end(self, loss: float) -> str | None:
         """Waits for what is on its way, and saves once more unless the last step is durable by then."""
         assert self._saver is not None
         self._saver.wait()
-        point = Point(step=self._step, position=self._position, epoch_end=None, metrics={"loss": loss})
+        point = Point(
+            step=self._step,
+            position=self._position,
+            epoch_end=None,
+            is_evaluation_due=self._is_evaluation_due,
+            metrics={"loss": loss},
+        )
         if self._control.from_rank_0(self._saver.tally.durable_step != self._step):
             self._saver.cut(point, self._saver.final_order)
             self._saver.wait()
         is_durable = self._saver.tally.durable_step == self._step
-        return None if is_durable else "the last step could not be saved to the store"
+        return None if is_durable else f"step {self._step} could not be saved to the store"
 
-    def _note_finish(self) -> str | None:
+    def _note_end(self, wish: Wish | None) -> str | None:
+        """One that moves on has not stopped: its log says nothing until the next attempt begins."""
         try:
-            self._repository.append(Finish(step=self._step), term=self._task.term)
+            if wish is None:
+                self._repository.append(Finish(step=self._step), term=self._task.term)
+            elif wish.aim == "stop":
+                self._repository.append(Stopped(step=self._step, why=wish.why), term=self._task.term)
         except StoreError as error:
             return str(error)
         return None

@@ -32,7 +32,7 @@ class Start:
     """Where the training goes on: ``step`` steps are done, ``position`` samples consumed.
 
     ``is_own`` is False for a generation of another run; else ``term`` is the attempt that saved it.
-    ``warning`` is None if all is as it was.
+    ``warning`` is None if all is as it was. ``is_evaluation_due``: the step before was to be evaluated.
     """
 
     step: int
@@ -42,6 +42,7 @@ class Start:
     is_own: bool
     term: int | None = None
     warning: str | None = None
+    is_evaluation_due: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,7 @@ def _restore(task: Task, context: Context, engine: Engine, source: _Source, what
                 is_own=is_own,
                 term=cut.term if is_own else None,
                 warning=_restore_random(context, random, offer.manifest),
+                is_evaluation_due=is_own and cut.state.get("is_evaluation_due", False),
             )
         refused[chosen.name] = problem
         if context.rank == 0 and chosen.is_stored and source.term is not None:

@@ -29,12 +29,16 @@ _NUM_ROOMS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Where the training stands at a step border: ``step`` steps are done, ``position`` samples consumed."""
+    """Where the training stands at a step border: ``step`` steps are done, ``position`` samples consumed.
+
+    ``is_evaluation_due``: the step was to be evaluated, and is not yet.
+    """
 
     step: int
     position: int
     epoch_end: int | None
     is_evaluated: bool = False
+    is_evaluation_due: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def with_metrics(self, **metrics: float) -> "Point":
@@ -158,6 +162,7 @@ class Saver:
             metrics={name: value for name, value in point.metrics.items() if isfinite(value)},
             state={
                 "position": point.position,
+                "is_evaluation_due": point.is_evaluation_due,
                 "seq_len": recipe.seq_len,
                 "precision": recipe.precision,
                 "model": recipe.model.name,

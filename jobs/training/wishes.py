@@ -1,0 +1,33 @@
+"""That a run is to save and end before its last step. Pure.
+
+Anybody may wish it at any moment; the ranks agree on the step border at which they follow.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# "move on": save, end, and go on elsewhere or otherwise. "stop": save, end, and leave it at that.
+Aim = Literal["move on", "stop"]
+_BY_STRENGTH: tuple[Aim, ...] = ("move on", "stop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """``why`` says for people who wishes it, such as "Ctrl-C"."""
+
+    aim: Aim
+    why: str
+
+
+def strength(wish: Wish | None) -> int:
+    """0 for none; of two wishes the one that asks for more is followed."""
+    return 0 if wish is None else 1 + _BY_STRENGTH.index(wish.aim)
+
+
+def aim_of(strength: int) -> Aim | None:
+    return _BY_STRENGTH[strength - 1] if strength else None
+
+
+def stronger(one: Wish | None, other: Wish | None) -> Wish | None:
+    """Of equals the first."""
+    return other if strength(other) > strength(one) else one
