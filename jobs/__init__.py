@@ -13,6 +13,8 @@ A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and
 says at which world size it goes on; ``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what it
 left to go on from.
 
+What a long run reads: ``tokens``, found and held against its spec.
+
 What came of it: ``report`` (the entry), ``reports`` (the story, and copies), with its ``report_arguments``.
 ``importing`` (older results beside ours). ``comparing`` (B against a baseline), told by ``verdicts``.
 

@@ -28,10 +28,25 @@ Span = Annotated[float, Field(gt=0)]
 
 
 class Data(Strict):
-    """``samples`` make an epoch."""
+    """``samples`` make an epoch of synthetic data; ``tokens`` at ``path`` are as many as they are.
 
-    kind: Literal["synthetic"] = "synthetic"
+    ``tokenizer`` is what they must have been packed with: its file, its digest, or its name.
+    """
+
+    kind: Literal["synthetic", "tokens"] = "synthetic"
     samples: Count = 4096
+    path: Annotated[str, Field(min_length=1)] | None = None
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        if self.kind == "tokens" and self.path is None:
+            raise ValueError("tokens need a path, such as {kind: tokens, path: tokens/books}")
+        if self.kind == "tokens" and "samples" in self.model_fields_set:
+            raise ValueError("samples: of tokens all are used; leave it out, or use kind: synthetic")
+        if self.kind == "synthetic" and (self.path or self.tokenizer):
+            raise ValueError("synthetic data has no path and no tokenizer; expected kind: tokens with them")
+        return self
 
 
 class NearPlace(Strict):

@@ -29,7 +29,8 @@ from jobs.run_display import RunDisplay
 from jobs.run_spec import RunSpec
 from jobs.spec_file import check_plain_name
 from jobs.status import StatusFile, status_of
-from jobs.training.task import Origin, Task
+from jobs.tokens import find_tokens, num_samples
+from jobs.training.task import Origin, Task, Tokens
 from reporting.attempts import Incident, Kind
 from reporting.recorder import leave_word
 from reporting.redaction import without_credentials
@@ -64,13 +65,14 @@ def _train(args: argparse.Namespace) -> int:
         origin, what = _beginning(args.resume, repository, spec, fresh=args.fresh)
         if _is_finished(repository, spec) and not args.fresh and args.resume == "latest":
             return _say_finished(args, store, run) if executor.speaks else EXIT_OK
+        tokens = find_tokens(spec)
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
         with StatusFile(store, run) as status:
             display.on_progress(status.tell)
             pointer = _attempt(
                 executor,
                 _order(spec, group, store, run),
-                partial(_make_task, spec, store, repository, group, origin, what, args.fresh),
+                partial(_make_task, spec, store, repository, group, origin, what, args.fresh, tokens),
                 display.hear,
             )
         if not executor.speaks:
@@ -153,11 +155,12 @@ def _make_task(
     origin: Origin | None,
     what: str,
     fresh: bool,
+    tokens: Tokens | None,
 ) -> Task:
     """Takes the lease: whoever ran before is fenced from here on."""
     run = repository.run
     term = repository.take_over(f"{socket.gethostname()}:{os.getpid()}", fresh=fresh)
-    described = _described(spec)
+    described = _described(spec, tokens)
     store.put(f"runs/{run}/spec.json", json.dumps(described, indent=1).encode())
     return Task(
         run=run,
@@ -167,7 +170,7 @@ def _make_task(
         simulated=group.simulated,
         may_mix_devices=group.may_mix_devices,
         num_steps=spec.steps,
-        num_samples=spec.data.samples,
+        num_samples=num_samples(spec, tokens),
         saving=spec.saving(),
         term=term,
         attempt=secrets.token_hex(4),
@@ -179,12 +182,16 @@ def _make_task(
         spec=described,
         group=group.name,
         recording=spec.record.policy(),
+        tokens=tokens,
     )
 
 
-def _described(spec: RunSpec) -> Mapping[str, Any]:
+def _described(spec: RunSpec, tokens: Tokens | None) -> Mapping[str, Any]:
     """What is stored with the run. Values of variables stay out: they may be secrets."""
-    return {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
+    described = {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
+    if tokens:
+        described["data"] |= {"digest": tokens.index.digest, "samples": tokens.windows.num_samples}
+    return described
 
 
 def _beginning(

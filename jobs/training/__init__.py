@@ -7,6 +7,7 @@ stands), ``measurement`` (what it tells), ``benchmark`` (one run as a page) with
 (what is learnt when it goes wrong); ``worker`` and ``watch`` (a rank under Ray).
 
 A long run: ``task`` (what is asked), ``long_run`` (one attempt as a page), the ``events`` that it
-tells and its ``recording``; ``samples`` in the order of a ``stream``; ``control`` (what all ranks agree on at
+tells and its ``recording``; ``samples`` in the order of a ``stream``, ``windows``
+of the ``shards`` that a ``token_index`` names; ``control`` (what all ranks agree on at
 each step), ``saving``, ``restoring`` and the ``mailbox`` between ranks.
 """

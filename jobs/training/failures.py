@@ -7,6 +7,7 @@ import torch
 
 from jobs.training.context import Phase
 from jobs.training.measurement import Failure, Status
+from jobs.training.token_index import DataError
 
 
 class AgreedFailure(Exception):
@@ -62,7 +63,7 @@ def _wanted_bytes(message: str) -> int | None:
 
 def _first_line(error: BaseException) -> str:
     """Our own sentences as they are; of others' the type as well, which often says more."""
-    if isinstance(error, AgreedFailure):
+    if isinstance(error, AgreedFailure | DataError):
         return str(error)
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,12 +1,32 @@
-"""What a long run reads: each sample once per epoch, at any world size. Synthetic so far."""
+"""What a long run reads: each sample once per epoch, at any world size, synthetic or from token shards."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from checkpointing.store import open_store
 from jobs.training.context import Context
 from jobs.training.data import Batch, sample
-from jobs.training.stream import epoch_ended, sample_at
-from jobs.training.task import Task
+from jobs.training.shards import Shards
+from jobs.training.stream import epoch_ended, sample_at, share_of_rank
+from jobs.training.task import Task, Tokens
+from jobs.training.token_index import DataError
+
+# A sample from object storage takes tens of milliseconds, most of them waiting.
+_NUM_READERS = 16
+_TORCH_DTYPES = {"uint16": torch.uint16, "uint32": torch.uint32}
+
+
+class Source(Protocol):
+    """Samples by number; those from ``Task.num_samples`` on are held out of the training."""
+
+    def read(self, numbers: Sequence[int]) -> list[Tensor]: ...
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        """These are asked for next: what takes long may begin."""
 
 
 class Samples:
@@ -16,15 +36,16 @@ class Samples:
         self._task = task
         self._rank = context.rank
         self._device = context.device
+        self._source: Source = (
+            TokenSource(task.tokens, task.recipe.model.vocab_size) if task.tokens else SyntheticSource(task)
+        )
 
     def rows(self, position: int) -> list[Tensor]:
         """On the host, the micro-batches of the step that begins after ``position`` samples."""
         recipe = self._task.recipe
-        found = []
-        for micro in range(recipe.grad_accum):
-            first = position + (micro * recipe.world_size + self._rank) * recipe.micro_batch
-            found.append(torch.stack([self._sample(first + index) for index in range(recipe.micro_batch)]))
-        return found
+        found = self._source.read(self._numbers(position))
+        self._source.expect(self._numbers(position + recipe.sequences_per_step))
+        return list(torch.stack(found).split(recipe.micro_batch))
 
     def on_device(self, rows: list[Tensor]) -> list[Batch]:
         """Waits until the device has done what it was given before: copying does."""
@@ -38,7 +59,7 @@ class Samples:
         batches = []
         for number in range(first, first + self._task.eval_samples - per_pass + 1, per_pass):
             start = number + self._rank * recipe.micro_batch
-            rows = torch.stack([sample(recipe, start + index) for index in range(recipe.micro_batch)])
+            rows = torch.stack(self._source.read(range(start, start + recipe.micro_batch)))
             rows = rows.to(self._device)
             batches.append((rows[:, :-1], rows[:, 1:]))
         return batches
@@ -46,6 +67,65 @@ class Samples:
     def epoch_end(self, before: int, after: int) -> int | None:
         return epoch_ended(before, after, num_samples=self._task.num_samples)
 
-    def _sample(self, position: int) -> Tensor:
-        recipe = self._task.recipe
-        return sample(recipe, sample_at(position, num_samples=self._task.num_samples, seed=recipe.seed))
+    def _numbers(self, position: int) -> list[int]:
+        recipe, num_samples = self._task.recipe, self._task.num_samples
+        shares = share_of_rank(
+            position,
+            rank=self._rank,
+            world_size=recipe.world_size,
+            micro_batch=recipe.micro_batch,
+            grad_accum=recipe.grad_accum,
+        )
+        places = [place for share in shares for place in share]
+        return [sample_at(place, num_samples=num_samples, seed=recipe.seed) for place in places]
+
+
+class SyntheticSource:
+    def __init__(self, task: Task) -> None:
+        self._recipe = task.recipe
+
+    def read(self, numbers: Sequence[int]) -> list[Tensor]:
+        return [sample(self._recipe, number) for number in numbers]
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        """It takes no time to speak of."""
+
+
+class TokenSource:
+    """Reads what is expected while the step before is computed. Ids are checked as they are read."""
+
+    def __init__(self, tokens: Tokens, vocab_size: int) -> None:
+        self._shards = Shards(open_store(tokens.url), tokens.index)
+        self._windows = tokens.windows
+        self._dtype = _TORCH_DTYPES[tokens.index.dtype]
+        self._vocab_size = vocab_size
+        self._readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="samples")
+        self._ahead: dict[int, Future[Tensor]] = {}
+
+    def read(self, numbers: Sequence[int]) -> list[Tensor]:
+        futures = [self._expected(number) or self._begin(number) for number in numbers]
+        return [future.result() for future in futures]
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        for forgotten in self._ahead.values():
+            forgotten.cancel()
+        self._ahead = {number: self._begin(number) for number in numbers}
+
+    def _expected(self, number: int) -> Future[Tensor] | None:
+        # At the end of an epoch a step may have the same sample twice.
+        return self._ahead.pop(number) if number in self._ahead else None
+
+    def _begin(self, number: int) -> Future[Tensor]:
+        return self._readers.submit(self._sample, number)
+
+    def _sample(self, number: int) -> Tensor:
+        start = self._windows.start_of(number)
+        read = self._shards.read(start, self._windows.window_tokens)
+        ids = torch.frombuffer(read, dtype=self._dtype).to(torch.int64)
+        if (largest := int(ids.max())) >= self._vocab_size:
+            where = self._shards.name_at(start + int(ids.argmax()))
+            raise DataError(
+                f"data: {where}: has the token id {largest:,}, but the model's vocabulary ends at "
+                f"{self._vocab_size - 1:,}; pack with the model's tokenizer"
+            )
+        return ids

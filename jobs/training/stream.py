@@ -21,6 +21,17 @@ def sample_at(position: int, *, num_samples: int, seed: int) -> int:
             return index
 
 
+def share_of_rank(
+    position: int, *, rank: int, world_size: int, micro_batch: int, grad_accum: int
+) -> list[range]:
+    """Of the step that begins after ``position`` samples, the positions of one rank's micro-batches.
+
+    All ranks' shares together are the positions up to the next step's, however they are dealt out.
+    """
+    firsts = [position + (micro * world_size + rank) * micro_batch for micro in range(grad_accum)]
+    return [range(first, first + micro_batch) for first in firsts]
+
+
 def epoch_ended(before: int, after: int, *, num_samples: int) -> int | None:
     """The epoch, counted from 1, whose last sample lies between two positions; None if none's does."""
     return after // num_samples if after // num_samples > before // num_samples else None

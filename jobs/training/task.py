@@ -9,6 +9,8 @@ from checkpointing.cadence import Cadence
 from checkpointing.retention import Retention
 from cluster.inventory import Vendor
 from jobs.training.job import Recipe
+from jobs.training.token_index import TokenIndex
+from jobs.training.windows import Windows
 from reporting.attempts import Attempt
 
 
@@ -52,8 +54,18 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """The row of tokens in the shards at ``url``, which is absolute, and how it is cut into samples."""
+
+    url: str
+    index: TokenIndex
+    windows: Windows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """``store`` is absolute. ``num_samples`` make an epoch; ``eval_every`` counts steps, 0 is never.
+    ``tokens`` None means synthetic data.
 
     ``term`` is this attempt's in the run's log, ``attempt`` a random word that no other one has. ``lineage``
     is the log's: what lies on nodes' disks of another log's run of the same name is not touched. ``spec`` is
@@ -80,6 +92,7 @@ class Task:
     may_mix_devices: bool = False
     leased_s: float = field(default_factory=time.time)
     recording: Recording = field(default_factory=Recording)
+    tokens: Tokens | None = None
 
     def described(self) -> Attempt:
         """This attempt as its records name it."""
