@@ -65,11 +65,15 @@ def find_leftovers(repository: Repository, *, now: datetime) -> Leftovers:
 
 
 def sweep(repository: Repository, *, now: datetime) -> None:
-    """Removes what earlier attempts left, without measuring it. Spares what a damaged log may have lost."""
+    """Removes what earlier attempts left, without measuring it. Spares what a damaged log may have lost, and,
+    however wrong ``now`` is, every save that may be going on.
+    """
     for name, objects in repository.garbage().items():
         if not (repository.view.num_lost and _looks_whole(objects)):
             repository.delete_objects(name, objects)
-    abort_uploads(repository.store, _old_uploads(repository, now))
+    uploads = _old_uploads(repository, now)
+    over = [upload for upload in uploads if not repository.is_of_present_term(upload.name)]
+    abort_uploads(repository.store, over)
 
 
 def remove(repository: Repository, leftovers: Leftovers) -> None:

@@ -136,6 +136,10 @@ class Repository:
             if not view.generation(name) and (term := _term_of(name)) is not None and term < view.term
         }
 
+    def is_of_present_term(self, name: str) -> bool:
+        """Whether an object or upload belongs to a save that may be going on."""
+        return name.startswith(f"{self._folder}/") and _term_of(self._generation_of(name)) == self.view.term
+
     def delete_objects(self, generation: str, names: Iterable[str]) -> None:
         """The manifest first: what is half deleted must not look whole."""
         if self.view.generation(generation):
@@ -149,8 +153,11 @@ class Repository:
     def _objects(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for name in self.store.list(self._folder):
-            found.setdefault(name.removeprefix(f"{self._folder}/").partition("/")[0], []).append(name)
+            found.setdefault(self._generation_of(name), []).append(name)
         return found
+
+    def _generation_of(self, name: str) -> str:
+        return name.removeprefix(f"{self._folder}/").partition("/")[0]
 
     def _folder_of(self, generation: str) -> str:
         return check_name(f"{self._folder}/{generation}")

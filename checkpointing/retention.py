@@ -108,11 +108,11 @@ def _unverified_after(generations: Sequence[Generation], good: Sequence[Generati
 def _spaced(
     whole: Sequence[Generation], span: float | None, position: Callable[[Generation], float]
 ) -> list[Generation]:
-    """The oldest, and each that is at least ``span`` behind the one kept before it. What was kept stays kept:
-    taking others away changes nothing.
+    """The oldest, and each that is at least ``span`` behind the one kept last, or anywhere before it: a clock
+    was set back, or the run stepped back. What was kept stays kept: taking others away changes nothing.
     """
     kept: list[Generation] = []
     for found in whole if span else ():
-        if not kept or position(found) - position(kept[-1]) >= (span or 0):
+        if not kept or not 0 <= position(found) - position(kept[-1]) < (span or 0):
             kept.append(found)
     return kept

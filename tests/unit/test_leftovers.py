@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpointing.history import Stop
-from checkpointing.leftovers import find_leftovers, remove, size_of
+from checkpointing.leftovers import find_leftovers, remove, size_of, sweep
 from checkpointing.manifest import CHUNK_BYTES, MANIFEST, file_name
 from checkpointing.repository import Repository
 from checkpointing.retention import Retention
@@ -119,6 +119,23 @@ def test_half_written_files_go_once_nobody_can_go_on_with_them(tmp_path: Path) -
     assert [one.name for one in found.uploads] == [str(old.relative_to(tmp_path))]
     remove(repository, found)
     assert (old.exists(), new.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("off", [timedelta(days=3), timedelta(hours=-1)])
+def test_a_clock_that_is_wrong_takes_nothing_from_a_save_that_is_going_on(
+    off: timedelta, tmp_path: Path
+) -> None:
+    repository, _ = begun(LocalStore(tmp_path))
+    going_on, over = leave(repository, term=2), leave(repository, term=1)
+    halves = {
+        name: tmp_path / "runs" / RUN / "gen" / name / ".tmp-0123456789abcdef" for name in (going_on, over)
+    }
+    for path in halves.values():
+        path.write_bytes(b"half")
+    sweep(repository, now=NOW + off)
+    assert halves[going_on].exists()
+    assert halves[over].exists() == (off < timedelta(0))
+    assert any(going_on in name for name in objects(repository.store))
 
 
 @pytest.mark.parametrize(

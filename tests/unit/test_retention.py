@@ -206,6 +206,17 @@ def test_one_of_each_span_of_time_or_steps_is_kept() -> None:
     assert kept(view, reasons(view, replace(NONE, every_steps=40))) == [1, 5, 9, 10]
 
 
+def test_a_clock_that_was_set_back_costs_no_span() -> None:
+    """A day ahead, then right again: from there on spans are counted anew."""
+    ahead, right = 86_400.0, 100.0
+    times = [90.0, ahead, ahead + 10, right, right + 10, right + 60]
+    entries = [
+        entry for number, at_s in enumerate(times, start=1) for entry in good(number, committed_s=at_s)
+    ]
+    view = view_of(*entries, *good(7, committed_s=right + 70), *good(8, committed_s=right + 80))
+    assert kept(view, reasons(view, replace(NONE, every_s=60))) == [1, 2, 4, 6, 7, 8]
+
+
 def test_a_reason_says_which_rule_keeps_it() -> None:
     view = view_of(*good(1, epoch_end=1), *good(2), *good(3), Pin(name=generation(1).name))
     found = reasons(view, replace(NONE, last=1, epochs=True))
