@@ -4,7 +4,8 @@ A *group* is a set of nodes of one vendor and one device model. Nodes carry the 
 ``longhaul.group``; those without it form the group ``local``.
 """
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -114,6 +115,17 @@ def unknown_nodes(inventory: Inventory, names: Collection[str]) -> tuple[str, ..
     """Those of ``names`` that no node has, in their order."""
     nodes = [node for group in inventory.groups for node in (*group.nodes, *group.excluded)]
     return tuple(name for name in names if not any(_is_named(node, name) for node in nodes))
+
+
+def node_names(group: WorkerGroup, node_ids: Sequence[str]) -> list[str]:
+    """What to call them so that a later inventory still knows whom is meant.
+
+    By its own name a node is known again after it was away; several on one machine may share theirs.
+    """
+    names = {node.node_id: node.name for node in group.all_nodes}
+    shared = {name for name, count in Counter(names.values()).items() if count > 1}
+    found = ((node_id, names.get(node_id)) for node_id in node_ids)
+    return [name if name and name not in shared else node_id[:NODE_NAME_CHARS] for node_id, name in found]
 
 
 def _excluding(group: WorkerGroup, names: Collection[str]) -> WorkerGroup:

@@ -74,6 +74,7 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_set(parser, "steps=40")
     _add_nodes(parser)
+    parser.add_argument("--no-retry", action="store_true", help="end with the first attempt that fails")
     parser.add_argument(
         "--executor",
         choices=("ray", "inline"),

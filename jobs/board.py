@@ -1,7 +1,8 @@
 """Where worker groups leave word for the driver, and what they say. Pure: Ray only carries it.
 
 Workers and Train's controller push, the driver fetches; so a driver that is busy holds nobody up, and
-what it hasn't fetched yet stays bounded: of the beats only each rank's newest is kept.
+what it hasn't fetched yet stays bounded: of the beats only each rank's newest is kept. The other way round
+there is one word: what the driver wishes a group, which its rank 0 fetches.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 from jobs.sessions import Beat, Started
 from jobs.training.events import Told
 from jobs.training.measurement import Failure, Measurement
+from jobs.training.wishes import Wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +59,17 @@ class Raised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """The controller's word on a rank: its process ended, or it raised outside of any job."""
+    """The controller's word on a rank: its process ended, or it raised outside of any job.
+
+    ``is_silent``: its node did not answer any more, rather than being seen to end.
+    """
 
     rank: int
     reason: str
     is_death: bool
     is_out_of_memory: bool
+    is_preempted: bool = False
+    is_silent: bool = False
 
 
 Post = Appointed | Assembled | Ready | Started | Beat | Done | Raised | Lost | Told
@@ -74,6 +81,7 @@ class Board:
     def __init__(self) -> None:
         self._posts: list[tuple[str, Post]] = []
         self._beats: dict[tuple[str, int], Beat] = {}
+        self._wishes: dict[str, Wish] = {}
 
     def post(self, group: str, post: Post) -> None:
         if isinstance(post, Beat):
@@ -86,3 +94,9 @@ class Board:
         taken = [*self._posts, *((group, beat) for (group, _), beat in self._beats.items())]
         self._posts, self._beats = [], {}
         return taken
+
+    def wish(self, group: str, wish: Wish) -> None:
+        self._wishes[group] = wish
+
+    def wished(self, group: str) -> Wish | None:
+        return self._wishes.get(group)

@@ -3,6 +3,10 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from jobs.recovery import Cause
+from jobs.training.measurement import Failure
+from jobs.training.wishes import Wish
+
 
 class SpecError(Exception):
     """The user's turn. Each problem says where, what was found, what was expected, what to do."""
@@ -13,12 +17,41 @@ class SpecError(Exception):
 
 
 class AttemptFailed(Exception):
-    """``reason`` is the first thing that went wrong on any rank; ``log_tail`` what that rank said last."""
+    """``reason`` is the first thing that went wrong on any rank; ``log_tail`` what that rank said last.
 
-    def __init__(self, reason: str, log_tail: Sequence[str] = ()) -> None:
-        super().__init__("\n  ".join([reason, *log_tail]))
-        self.reason = reason
-        self.log_tail = tuple(log_tail)
+    ``failure`` is the same as data. ``nodes`` are those that all its ranks ran on, if it came so far.
+    """
+
+    def __init__(self, failure: Failure, cause: Cause, nodes: Sequence[str] = ()) -> None:
+        self.failure = failure
+        self.cause = cause
+        self.reason = f"{_ranks(failure.ranks)}{failure.reason}"
+        self.log_tail = failure.log_tail
+        self.nodes = tuple(nodes)
+        super().__init__("\n  ".join([self.reason, *self.log_tail]))
+
+
+class StopWished(Exception):
+    """Somebody wishes the run to stop while nothing goes on that could be saved."""
+
+    def __init__(self, wish: Wish) -> None:
+        super().__init__(wish.why)
+        self.wish = wish
+
+
+class GivenUp(Exception):
+    """It makes no sense to try again, for ``why``. The cause is on the last line, after what was said last."""
+
+    def __init__(self, why: str, cause: str, log_tail: Sequence[str] = ()) -> None:
+        super().__init__("\n".join([*(f"  {line}" for line in log_tail), f"given up, {why}: {cause}"]))
+        self.why = why
+        self.cause = cause
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return ""
+    return f"rank {ranks[0]}: " if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}: "
 
 
 def nearest(word: str, known: list[str]) -> str:

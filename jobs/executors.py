@@ -5,6 +5,7 @@ Neither torch nor Ray is imported before there is something to run.
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,15 +14,18 @@ from typing import Protocol, Self
 from cluster.inventory import ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
 from cluster.machine import this_machine
 from cluster.placement import Refused
-from jobs.claims import claim_of
-from jobs.errors import SpecError
+from jobs.claims import Claim, claim_of
+from jobs.errors import AttemptFailed, SpecError
 from jobs.grid import Cell
 from jobs.sessions import Event, Limits, Session
 from jobs.training.events import Told
+from jobs.training.measurement import Failure
 from jobs.training.task import Task
 
 Listen = Callable[[Event], None]
 Hear = Callable[[Told], None]
+# How often a group that has no room is looked at again.
+_ROOM_INTERVAL_S = 0.5
 _log = logging.getLogger(__name__)
 
 MakeTask = Callable[[], Task]
@@ -30,13 +34,18 @@ Queues = dict[str, list[Session]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOrder:
-    """Where an attempt is to run."""
+    """Where an attempt is to run, and ``without`` which nodes, as long as there is room elsewhere.
+
+    ``may_wait``: the run has run before, so where there is no room now there may soon be.
+    """
 
     group: WorkerGroup
     world_size: int
     environment: Mapping[str, str]
     schedule_timeout_s: float
     collective_timeout_s: float
+    without: tuple[str, ...] = ()
+    may_wait: bool = False
 
 
 class PeersFailed(Exception):
@@ -51,6 +60,10 @@ class Executor(Protocol):
 
     @property
     def speaks(self) -> bool: ...
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether another attempt may follow a failed one in this process."""
 
     def __enter__(self) -> Self: ...
 
@@ -72,7 +85,7 @@ class Executor(Protocol):
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
         """One attempt of a long run; the generation that Ray's own result points at. ``AttemptFailed``.
 
-        ``make_task`` is called once, by the process that speaks, when the others are there.
+        Each attempt looks anew what nodes there are. ``make_task`` is called once, by the process that speaks, when the others are there.
         """
 
 
@@ -103,7 +116,7 @@ class RayExecutor:
         self._excluded = excluded
         self._connections = ExitStack()
         self._live: Inventory | None = None
-        self.speaks = True
+        self.speaks = self.can_retry = True
 
     def __enter__(self) -> Self:
         return self
@@ -131,10 +144,7 @@ class RayExecutor:
         launch(queues, limits, listen, share_nodes=self._share_nodes, spread=self._spread)
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
-        group = self.groups({order.group.name: order.group})[order.group.name]
-        claim = claim_of(group, order.world_size, share_nodes=self._share_nodes, spread=self._spread)
-        if isinstance(claim, Refused):
-            raise ClusterError(claim.reason)
+        group, claim = self._room_for(order)
         from jobs.launch.attempts import Seat, attempt
 
         seat = Seat(
@@ -145,6 +155,40 @@ class RayExecutor:
             environment=order.environment,
         )
         return attempt(make_task(), seat, hear)
+
+    def _room_for(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim]:
+        """Waits for it as long as an attempt may wait to be placed, if that makes sense at all."""
+        deadline = time.monotonic() + (order.schedule_timeout_s if order.may_wait else 0.0)
+        while True:
+            answer = self._claim(order)
+            if not isinstance(answer, Refused):
+                return answer
+            if not order.may_wait:
+                raise ClusterError(answer.reason)
+            if time.monotonic() >= deadline:
+                failure = Failure(status="unschedulable", reason=answer.reason)
+                raise AttemptFailed(failure, "no room")
+            time.sleep(_ROOM_INTERVAL_S)
+
+    def _claim(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Refused:
+        """Without the nodes that keep failing, or with them where it must be."""
+        live = self._look()
+        refused = Refused(reason=f"{live.source} has no room at all")
+        for inventory in (excluding(live, order.without), live) if order.without else (live,):
+            group = as_promised(order.group, inventory.group(order.group.name))
+            answer = claim_of(group, order.world_size, share_nodes=self._share_nodes, spread=self._spread)
+            if not isinstance(answer, Refused):
+                return group, answer
+            refused = answer
+        return refused
+
+    def _look(self) -> Inventory:
+        """What is there now, rather than when the first attempt began."""
+        self._connect()
+        from cluster.live import live_inventory
+
+        self._live = _without(self._excluded, live_inventory())
+        return self._live
 
     def _connect(self) -> Inventory:
         if self._live is None:
@@ -199,6 +243,8 @@ class InlineExecutor:
     def __init__(self, place: Place) -> None:
         self._place = place
         self.speaks = place.rank == 0
+        # Peers that are stuck in a collective can't follow to another attempt.
+        self.can_retry = place.world_size == 1
 
     def __enter__(self) -> Self:
         return self

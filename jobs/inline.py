@@ -8,7 +8,7 @@ a collective, so the rank that failed tells its failure and the job ends; runnin
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.store import StoreError
+from jobs.causes import cause_of
 from jobs.errors import AttemptFailed
 from jobs.executors import PeersFailed, Place
 from jobs.sessions import Event, Finished, Session, Started
@@ -69,7 +70,8 @@ def attempt_inline(make_task: Callable[[], Task], place: Place, hear: Callable[[
             raise
         except Exception as error:
             failure = failure_of(error, context.pulse.phase, context.rank)
-            raise AttemptFailed(f"rank {place.rank}: {failure.reason}") from error
+            failure = replace(failure, step=context.pulse.step)
+            raise AttemptFailed(failure, cause_of(failure)) from error
 
 
 def _shared_task(make_task: Callable[[], Task], place: Place) -> Task:

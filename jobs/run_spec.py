@@ -7,6 +7,7 @@ from pydantic import Field, model_serializer, model_validator
 from checkpointing.cadence import Cadence
 from checkpointing.retention import Retention
 from jobs.elastic import Batch, Patience, refusal, sizes_between
+from jobs.recovery import Policy
 from jobs.spec_file import (
     Count,
     ModelName,
@@ -21,6 +22,7 @@ from jobs.spec_file import (
 )
 from jobs.training.job import Recipe
 from jobs.training.models.presets import preset
+from jobs.training.spikes import SpikeBound
 from jobs.training.task import Recording, Saving, WandbProject
 
 Every = Annotated[int, Field(ge=0)]
@@ -153,6 +155,36 @@ class Elastic(Strict):
         return Patience(**self.model_dump())
 
 
+class Recovery(Strict):
+    """How many failures in a row without a newer checkpoint are borne, by their kind; see ``recovery``.
+
+    ``max_attempts`` bounds those of all kinds together; ``max_attempts: 1`` never tries again.
+    """
+
+    max_attempts: Count | None = None
+    losses: Count = 10
+    hangs: Count = 3
+    errors: Count = 3
+    step_backs: Every = 3
+    patience_s: Span = 6 * 3600.0
+    pause_s: Annotated[float, Field(ge=0)] = 1.0
+    most_pause_s: Span = 600.0
+
+    def policy(self) -> Policy:
+        return Policy(**self.model_dump())
+
+
+class LossGuard(Strict):
+    """A loss that is not finite ends an attempt, and so does one that stays above ``spike_ratio`` times its
+    recent median and far outside its noise; null: only the former.
+    """
+
+    spike_ratio: Annotated[float, Field(gt=1)] | None = 1.5
+
+    def bound(self) -> SpikeBound | None:
+        return None if self.spike_ratio is None else SpikeBound(ratio=self.spike_ratio)
+
+
 class RunLimits(Strict):
     schedule_timeout_s: Span = 300.0
 
@@ -173,14 +205,18 @@ class RunSpec(SpecFile):
     seq_len: Count = 64
     micro_batch: Count = 1
     grad_accum: Count = 1
-    steps: Count
+    steps: Count | None = None
+    epochs: Count | None = None
+    weights: Annotated[str, Field(min_length=1)] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     mode: Literal["train", "benchmark"] = "train"
     data: Data = Data()
     optimizer: Optimizer = Optimizer()
     checkpoint: Checkpoint = Checkpoint()
     eval: Evaluation = Evaluation()
+    guard: LossGuard = LossGuard()
     record: Record = Record()
+    recovery: Recovery = Recovery()
     limits: RunLimits = RunLimits()
     environment: dict[VariableName, VariableValue] = Field(default_factory=dict)
 
@@ -197,8 +233,17 @@ class RunSpec(SpecFile):
             eval_samples=self.eval.samples if self.eval.every_steps else 0,
         )
 
-    def recipe(self, world_size: int | None = None) -> Recipe:
-        """At one of its ``sizes``, by default the largest."""
+    def num_steps(self, num_samples: int) -> int:
+        """Where so many samples make an epoch: of ``epochs`` the steps that are whole."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return self.epochs * num_samples // self._batch.sequences
+
+    def recipe(self, world_size: int | None = None, *, num_steps: int | None = None) -> Recipe:
+        """At one of its ``sizes``, by default the largest. ``num_steps`` are those of the whole training, at
+        which a schedule ends that says nothing of it.
+        """
         size = world_size or self.world_size.max
         return Recipe(
             model=preset(self.model),
@@ -209,7 +254,7 @@ class RunSpec(SpecFile):
             grad_accum=self._batch.grad_accum(size),
             precision=self.precision,
             seed=self.seed,
-            optimizer=self.optimizer.config(),
+            optimizer=self.optimizer.config(num_steps=num_steps),
         )
 
     def saving(self) -> Saving | None:
@@ -233,6 +278,9 @@ class RunSpec(SpecFile):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            found = "is missing" if self.steps is None else "and epochs exclude each other"
+            raise ValueError(f"steps: {found}; say how long to train by one of steps: N and epochs: N")
         if reason := refusal(self.world_size.min, self.world_size.max, self._batch):
             raise ValueError(reason)
         longest = preset(self.model).max_seq_len

@@ -9,47 +9,68 @@ import os
 import secrets
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from checkpointing.choice import find
 from checkpointing.errors import Fenced, NothingToResume, Unfit
+from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.store import Store, StoreError, Unavailable, open_store
 from cluster.config import read_cluster
 from cluster.environment import long_run_environment
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
-from jobs.errors import AttemptFailed, SpecError, nearest
-from jobs.executors import AttemptOrder, Executor, Hear, Place, choose_executor
+from jobs.errors import AttemptFailed, GivenUp, SpecError, nearest
+from jobs.executors import AttemptOrder, Executor, Place, choose_executor
 from jobs.places import store_base
+from jobs.restarts import Restarts
 from jobs.run_display import RunDisplay
 from jobs.run_spec import RunSpec
 from jobs.spec_file import check_plain_name
 from jobs.status import StatusFile, status_of
 from jobs.tokens import find_tokens, num_samples
+from jobs.training.job import Recipe
 from jobs.training.task import Origin, Task, Tokens
-from reporting.attempts import Incident, Kind
-from reporting.recorder import leave_word
-from reporting.redaction import without_credentials
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _COLLECTIVE_TIMEOUT_S = 1800.0
+_USERS_TURN = (SpecError, ClusterError, NothingToResume, Unfit)
 
 
 def train(args: argparse.Namespace) -> int:
     try:
         return _train(args)
-    except (SpecError, ClusterError, StoreError, NothingToResume, Unfit, Fenced, AttemptFailed) as error:
+    except (*_USERS_TURN, StoreError, Fenced, AttemptFailed, GivenUp) as error:
         if Place.of_this_process().rank == 0:
             for line in str(error).splitlines():
                 print(f"longhaul train: {line}", file=sys.stderr)
-        is_users_turn = isinstance(error, SpecError | ClusterError | StoreError | NothingToResume | Unfit)
+        is_users_turn = isinstance(error, (*_USERS_TURN, StoreError))
         return EXIT_USAGE if is_users_turn and not isinstance(error, Unavailable) else EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beginning:
+    """What a user asked to begin with; later attempts go on from what the first ones of them left.
+
+    ``term`` is that of this driver's first attempt.
+    """
+
+    origin: Origin | None
+    what: str
+    fresh: bool
+    term: int
+
+    def is_fresh(self, view: View) -> bool:
+        return self.fresh and view.term < self.term
+
+    def resume(self, view: View) -> str:
+        has_saved = any(one.term >= self.term for one in view.generations)
+        return "latest" if has_saved else self.what
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -66,15 +87,12 @@ def _train(args: argparse.Namespace) -> int:
         if _is_finished(repository, spec) and not args.fresh and args.resume == "latest":
             return _say_finished(args, store, run) if executor.speaks else EXIT_OK
         tokens = find_tokens(spec)
+        beginning = _Beginning(origin=origin, what=what, fresh=args.fresh, term=repository.view.term + 1)
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
-        with StatusFile(store, run) as status:
+        with StatusFile(store, run) as status, display:
             display.on_progress(status.tell)
-            pointer = _attempt(
-                executor,
-                _order(spec, group, store, run),
-                partial(_make_task, spec, store, repository, group, origin, what, args.fresh, tokens),
-                display.hear,
-            )
+            make = partial(_make_task, spec, store, repository, group, beginning, tokens)
+            pointer = _attempts(args, executor, spec, group, repository, make, display)
         if not executor.speaks:
             return EXIT_OK
         display.summarise(pointer)
@@ -85,36 +103,40 @@ def _train(args: argparse.Namespace) -> int:
         return EXIT_OK if display.is_durable else EXIT_FAILED
 
 
-def _attempt(
-    executor: Executor, order: AttemptOrder, make_task: Callable[[], Task], hear: Hear
+def _attempts(
+    args: argparse.Namespace,
+    executor: Executor,
+    spec: RunSpec,
+    group: WorkerGroup,
+    repository: Repository,
+    make_task: Callable[[], Task],
+    display: RunDisplay,
 ) -> str | None:
-    """Workers that were killed leave no word of it: how an attempt failed is recorded here too."""
-    made: list[Task] = []
+    """One after another, until one ends well. Peers that share an attempt but don't speak don't judge it."""
+    has_begun = repository.view.term > 0
+    policy = replace(spec.recovery.policy(), max_attempts=1) if args.no_retry else spec.recovery.policy()
+    restarts = Restarts(repository, policy if executor.can_retry else None, display)
 
     def make() -> Task:
-        made.append(make_task())
-        return made[-1]
+        task = make_task()
+        restarts.began(task)
+        return task
 
-    try:
-        return executor.attempt(order, make, hear)
-    except (AttemptFailed, KeyboardInterrupt) as error:
-        for task in made:
-            _leave_word(task, error)
-        raise
+    def attempt(without: tuple[str, ...]) -> str | None:
+        order = _order(spec, group, without, may_wait=has_begun or repository.view.term > 0)
+        return executor.attempt(order, make, display.hear)
 
-
-def _leave_word(task: Task, error: BaseException) -> None:
-    kind: Kind = "failure" if isinstance(error, AttemptFailed) else "interruption"
-    text = without_credentials(str(error)).partition("\n")[0] or None
-    with suppress(StoreError):
-        leave_word(
-            open_store(task.store), task.described(), Incident(kind=kind, text=text), now_s=time.time()
-        )
+    return restarts.work(attempt)
 
 
 def _is_finished(repository: Repository, spec: RunSpec) -> bool:
     finished = repository.refresh().finished_step
-    return finished is not None and finished >= spec.steps
+    return finished is not None and finished >= _num_steps(spec)
+
+
+def _num_steps(spec: RunSpec) -> int:
+    """Looks at the data only where it must: a finished run says so without them."""
+    return spec.steps or spec.num_steps(num_samples(spec, find_tokens(spec)))
 
 
 def _say_finished(args: argparse.Namespace, store: Store, run: str) -> int:
@@ -137,9 +159,11 @@ def _group(spec: RunSpec, inventory: Inventory) -> WorkerGroup:
     return group
 
 
-def _order(spec: RunSpec, group: WorkerGroup, store: Store, run: str) -> AttemptOrder:
+def _order(spec: RunSpec, group: WorkerGroup, without: tuple[str, ...], *, may_wait: bool) -> AttemptOrder:
     return AttemptOrder(
         group=group,
+        without=without,
+        may_wait=may_wait,
         world_size=spec.world_size.max,
         environment=long_run_environment(group, spec.environment),
         schedule_timeout_s=spec.limits.schedule_timeout_s,
@@ -152,43 +176,48 @@ def _make_task(
     store: Store,
     repository: Repository,
     group: WorkerGroup,
-    origin: Origin | None,
-    what: str,
-    fresh: bool,
+    beginning: "_Beginning",
     tokens: Tokens | None,
 ) -> Task:
     """Takes the lease: whoever ran before is fenced from here on."""
     run = repository.run
-    term = repository.take_over(f"{socket.gethostname()}:{os.getpid()}", fresh=fresh)
-    described = _described(spec, tokens)
+    term = repository.take_over(
+        f"{socket.gethostname()}:{os.getpid()}", fresh=beginning.is_fresh(repository.view)
+    )
+    samples = num_samples(spec, tokens)
+    recipe = spec.recipe(num_steps=spec.num_steps(samples))
+    described = _described(spec, tokens, recipe)
     store.put(f"runs/{run}/spec.json", json.dumps(described, indent=1).encode())
     return Task(
         run=run,
         store=store.url,
-        recipe=spec.recipe(),
+        recipe=recipe,
         vendor=group.vendor,
         simulated=group.simulated,
         may_mix_devices=group.may_mix_devices,
-        num_steps=spec.steps,
-        num_samples=num_samples(spec, tokens),
+        num_steps=spec.num_steps(samples),
+        num_samples=samples,
         saving=spec.saving(),
         term=term,
         attempt=secrets.token_hex(4),
         lineage=repository.lineage(),
-        resume=what,
-        origin=origin,
+        resume=beginning.resume(repository.view),
+        origin=beginning.origin,
         eval_every=spec.eval.every_steps,
         eval_samples=spec.eval.samples,
         spec=described,
         group=group.name,
         recording=spec.record.policy(),
         tokens=tokens,
+        weights=spec.weights and str(Path(spec.weights).expanduser().absolute()),
+        spike_bound=spec.guard.bound(),
     )
 
 
-def _described(spec: RunSpec, tokens: Tokens | None) -> Mapping[str, Any]:
+def _described(spec: RunSpec, tokens: Tokens | None, recipe: Recipe) -> Mapping[str, Any]:
     """What is stored with the run. Values of variables stay out: they may be secrets."""
     described = {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
+    described["optimizer"]["decay_steps"] = recipe.optimizer.decay_steps
     if tokens:
         described["data"] |= {"digest": tokens.index.digest, "samples": tokens.windows.num_samples}
     return described

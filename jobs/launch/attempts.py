@@ -4,22 +4,25 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 from ray.train.v2.api.config import LoggingConfig
+from ray.train.v2.api.exceptions import ControllerError
 
 from checkpointing.hooks import Pointers, pointed_at
-from cluster.inventory import WorkerGroup
+from cluster.inventory import WorkerGroup, node_names
 from cluster.variables import variables
-from jobs.board import Appointed, Lost, Post, Raised
+from jobs.board import Appointed, Assembled, Lost, Post, Raised
+from jobs.causes import cause_of
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
 from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, scratch, train_settings
 from jobs.training.events import Told
-from jobs.training.measurement import Failure
+from jobs.training.measurement import Failure, Status
 from jobs.training.task import Task
 from jobs.training.worker import Assignment, Peers, train
 from jobs.troubles import Troubles
@@ -69,6 +72,8 @@ class _Fit:
         self._board = board
         self._storage = storage
         self._controller: Any = None
+        self._node_ids: tuple[str, ...] = ()
+        self._lost: dict[int, Lost] = {}
         self._troubles = Troubles(task.recipe.world_size)
         self._error: Exception | None = None
         self._result: Any = None
@@ -109,19 +114,33 @@ class _Fit:
         match post:
             case Appointed():
                 self._controller = post.controller
+            case Assembled():
+                self._node_ids = post.node_ids
             case Raised():
                 self._troubles.raised(post.rank, post.failure, time.monotonic())
             case Lost():
-                failure = Failure(status="crash", reason=post.reason, ranks=(post.rank,))
+                self._lost.setdefault(post.rank, post)
+                status: Status = "oom" if post.is_out_of_memory else "crash"
+                failure = Failure(status=status, reason=post.reason, ranks=(post.rank,))
                 self._troubles.lost(post.rank, failure, time.monotonic())
             case _ if isinstance(post, Told):
                 listen(post)
 
     def _failed(self, error: Exception) -> AttemptFailed:
-        failure = self._troubles.failure()
-        if failure is None:
-            return AttemptFailed(reason_of(error))
-        return AttemptFailed(f"{_ranks(failure.ranks)}: {failure.reason}", failure.log_tail)
+        failure = self._troubles.failure() or self._never_began(error)
+        nodes = node_names(self._seat.group, self._node_ids)
+        blamed = [nodes[rank] for rank in failure.ranks if rank < len(nodes)]
+        failure = replace(failure, nodes=tuple(dict.fromkeys(blamed)))
+        cause = cause_of(failure, next((self._lost.get(rank) for rank in failure.ranks), None))
+        return AttemptFailed(failure, cause, tuple(dict.fromkeys(nodes)))
+
+    def _never_began(self, error: Exception) -> Failure:
+        match error:
+            case ControllerError(controller_failure=WorkerGroupStartupTimeoutError()):
+                asked, limit_s = self._seat.claim.describe(), self._seat.schedule_timeout_s
+                reason = f"not placed within {limit_s:g} s: asked {self._seat.group.name} for {asked}"
+                return Failure(status="unschedulable", reason=reason)
+        return Failure(status="crash", reason=reason_of(error))
 
     def _kill(self) -> None:
         if self._controller is not None:
@@ -170,7 +189,3 @@ class _Fit:
 
 def _hear_nothing(_told: Told) -> None:
     return None
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -77,6 +77,8 @@ def _lost(rank: int, error: BaseException) -> Lost:
         reason=found[1] if found else reason_of(cause),
         is_death=is_death,
         is_out_of_memory=isinstance(cause, OutOfMemoryError),
+        is_preempted=isinstance(cause, RayActorError) and cause.preempted,
+        is_silent="health check failed" in str(cause),
     )
 
 

@@ -18,11 +18,23 @@ Status = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BadLoss:
+    """The loss of ``step`` was wrong, that of ``good_step`` was not yet: a generation of a later step may be
+    spoilt. ``samples`` are the positions of the run's stream that were read in between, without the last.
+    """
+
+    step: int
+    good_step: int
+    samples: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a run has no numbers. ``log_tail`` holds at most the last 20 lines.
 
     ``wanted_bytes`` is what the allocation that failed asked for, where that is known. ``nodes`` are those of
-    ``ranks``, or all where no rank is named; none where the run was never placed or nobody knows.
+    ``ranks``, or all where no rank is named; none where the run was never placed or nobody knows. ``step`` is
+    how many steps of a long run were done.
     """
 
     status: Status
@@ -32,6 +44,8 @@ class Failure:
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     log_tail: tuple[str, ...] = ()
+    step: int | None = None
+    bad_loss: BadLoss | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

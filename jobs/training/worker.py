@@ -7,8 +7,11 @@ counts are read when it loads; the driver and Train's controller import this mod
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,10 +28,12 @@ from cluster.inventory import Vendor
 from jobs.board import Done, Post, Raised, Ready
 from jobs.sessions import Started
 from jobs.training.context import Pulse
+from jobs.training.hearing import hearing
 from jobs.training.job import Job
 from jobs.training.remains import log_tail, oom_kills
 from jobs.training.task import Task
 from jobs.training.watch import watching
+from jobs.training.wishes import Wish
 
 if TYPE_CHECKING:
     import torch
@@ -71,18 +76,33 @@ def _attempt(task: Task, context: "Context", assignment: Assignment) -> None:
     from jobs.training.failures import failure_of
     from jobs.training.long_run import Services, run
 
-    services = Services(tell=lambda told: _tell(assignment, told), point_at=point_at)
     try:
-        run(task, context, services)
+        with _heard_wish(assignment, context.rank) as wish:
+            tell = partial(_tell, assignment)
+            run(task, context, Services(tell=tell, point_at=point_at, wish=wish))
     except BaseException as error:
         traceback.print_exc()
-        failure = failure_of(error, context.pulse.phase, context.rank)
+        failure = replace(
+            failure_of(error, context.pulse.phase, context.rank), step=context.pulse.step
+        )
         if not isinstance(error, NothingToResume | Unfit | Fenced | StoreError):
             failure = replace(failure, log_tail=_own_log_tail())
         _post(assignment, Raised(run_id=task.run, rank=context.rank, failure=failure))
         raise
     # What was told and not waited for arrives before this.
     _post(assignment, Started(run_id=task.run))
+
+
+def _heard_wish(assignment: Assignment, rank: int) -> AbstractContextManager[Callable[[], Wish | None]]:
+    """Rank 0's word is enough: the ranks agree at each step."""
+    if rank != 0:
+        return nullcontext(_wishes_nothing)
+    board, group = assignment.board, assignment.group
+    return hearing(lambda: ray.get(board.wished.remote(group), timeout=_POST_TIMEOUT_S))
+
+
+def _wishes_nothing() -> None:
+    return None
 
 
 def _run(job: Job, context: "Context", assignment: Assignment) -> None:

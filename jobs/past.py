@@ -1,0 +1,109 @@
+"""How a run's attempts ended, kept in its store beside the log, so that a driver that comes later knows.
+
+One small object per attempt, written by its driver and never deleted. An attempt that left none died with
+its driver. The log doesn't know of them: whoever reads logs only can still read this run's.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from checkpointing.history import View
+from checkpointing.store import Missing, Store, check_name
+from jobs.recovery import Cause, Ending
+
+How = Literal["failed", "given up", "done", "interrupted"]
+
+# A policy looks no further back, and reading them must not take long.
+_MOST_READ = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """``given_up`` says why, where its driver did; ``log_tail`` is what the rank that failed said last.
+
+    There is an ``ending`` if it failed.
+    """
+
+    term: int
+    how: How
+    ending: Ending | None = None
+    log_tail: tuple[str, ...] = ()
+    given_up: str | None = None
+
+
+def leave_note(store: Store, run: str, note: Note) -> None:
+    store.put(_name(run, note.term), json.dumps({"schema": 1, **asdict(note)}, indent=1).encode())
+
+
+def read_past(store: Store, run: str, view: View) -> list[Ending]:
+    """The failed attempts of the run's present life since somebody began it again by hand, in order.
+
+    That is since one was given up, ended well or was interrupted. Of an attempt that died with its driver no
+    more is known than what it saved.
+    """
+    first = max(1, view.life_term, view.term - _MOST_READ + 1)
+    endings: list[Ending] = []
+    for term in range(view.term, first - 1, -1):
+        note = read_note(store, run, term)
+        if note is not None and note.how != "failed":
+            break
+        endings.append(note.ending if note and note.ending else _without_a_word(term, view))
+    return endings[::-1]
+
+
+def given_up(store: Store, run: str, view: View) -> Note | None:
+    """Of the newest attempt, if its driver said that going on makes no sense."""
+    note = read_note(store, run, view.term)
+    return note if note is not None and note.how == "given up" else None
+
+
+def read_note(store: Store, run: str, term: int) -> Note | None:
+    """None where there is none that can be read: then nothing is known of how it ended."""
+    try:
+        return _note(json.loads(store.get(_name(run, term))))
+    except (Missing, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _without_a_word(term: int, view: View) -> Ending:
+    durable = [one for one in view.generations if one.term <= term]
+    steps = [one.step for one in durable]
+    return Ending(
+        term=term,
+        cause="driver died",
+        reason="the driver ended without a word of it",
+        ended_s=max((one.committed_s for one in durable), default=0.0),
+        step=max((one.step for one in durable if one.term == term), default=0),
+        durable_step=max(steps, default=0),
+    )
+
+
+def _note(body: Mapping[str, Any]) -> Note:
+    if body["how"] not in get_args(How):
+        raise ValueError(f"a note of kind {body['how']!r}")
+    return Note(
+        term=body["term"],
+        how=body["how"],
+        ending=_ending(body["ending"]) if body["ending"] else None,
+        log_tail=tuple(body.get("log_tail", ())),
+        given_up=body.get("given_up"),
+    )
+
+
+def _ending(body: Mapping[str, Any]) -> Ending:
+    """Fields that a later version adds are left out."""
+    if body["cause"] not in get_args(Cause):
+        raise ValueError(f"a cause {body['cause']!r}")
+    known = {field.name for field in fields(Ending)}
+    found: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in body.items()
+        if name in known
+    }
+    return Ending(**found)
+
+
+def _name(run: str, term: int) -> str:
+    return check_name(f"runs/{run}/attempts/{term:012d}.json")

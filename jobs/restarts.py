@@ -1,0 +1,163 @@
+"""A run's attempts one after another, until one ends well or it makes no sense to go on.
+
+What is decided, and why, is ``recovery``'s; here it is carried out: noted in the store, said, waited for.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from checkpointing.errors import Fenced
+from checkpointing.repository import Repository
+from checkpointing.retention import latest, of_this_life
+from checkpointing.store import StoreError, Unavailable
+from jobs.errors import AttemptFailed, GivenUp
+from jobs.past import How, Note, leave_note, read_past
+from jobs.recovery import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move
+from jobs.run_display import RunDisplay
+from jobs.training.task import Task
+from reporting.attempts import Incident
+from reporting.recorder import leave_word
+from reporting.redaction import without_credentials
+
+Found = TypeVar("Found")
+
+
+class Restarts:
+    """``began`` is to be called with each attempt's task. ``pause`` waits so many seconds.
+
+    Without a policy an attempt that fails is noted and raised: somebody else decides.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        policy: Policy | None,
+        display: RunDisplay,
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._repository = repository
+        self._policy = policy
+        self._display = display
+        self._pause = pause
+        self._clock = clock
+        self._past = read_past(repository.store, repository.run, repository.refresh())
+        self._task: Task | None = None
+
+    def began(self, task: Task) -> None:
+        self._task = task
+        self._display.begins(task.term)
+
+    def work(self, attempt: Callable[[tuple[str, ...]], Found]) -> Found:
+        """``attempt`` gets the nodes to leave out. Raises ``GivenUp``, and what another try can't mend."""
+        without = left_out(self._past)
+        while True:
+            self._task = None
+            try:
+                found = attempt(without)
+            except (AttemptFailed, Unavailable) as error:
+                without = self._go_on_after(error)
+            except KeyboardInterrupt:
+                self._note("interrupted")
+                self._leave_word(Incident(kind="interruption"))
+                raise
+            else:
+                self._note("done")
+                return found
+
+    def _go_on_after(self, error: AttemptFailed | Unavailable) -> tuple[str, ...]:
+        """Returns when it is time for the next attempt, with the nodes to leave out."""
+        ending = self._ending(error)
+        self._past.append(ending)
+        self._leave_word(self._failure(ending))
+        log_tail = error.log_tail if isinstance(error, AttemptFailed) else ()
+        if self._policy is None:
+            self._note("failed", ending, log_tail)
+            raise error
+        match next_move(self._past, self._policy):
+            case GiveUp(reason=reason):
+                self._note("given up", ending, log_tail, reason)
+                self._leave_word(Incident(kind="give up", step=ending.step, text=reason))
+                self._display.ends("given up", f"{reason}: {ending.reason}")
+                raise GivenUp(reason, ending.reason, log_tail) from error
+            case Retry() | StepBack() as move:
+                self._note("failed", ending, log_tail)
+                self._leave_word(Incident(kind="restart", step=ending.durable_step, seconds=move.after_s))
+                self._display.note(_going_on(ending, move))
+                self._display.waits(move.after_s, ending.reason)
+                self._pause(move.after_s)
+                return move.without
+
+    def _ending(self, error: AttemptFailed | Unavailable) -> Ending:
+        """``Fenced`` if a later attempt has begun meanwhile: then this one's failure decides nothing."""
+        view = self._repository.view
+        with suppress(StoreError):
+            view = self._repository.refresh()
+        if self._task is not None and view.term > self._task.term:
+            run = self._repository.run
+            raise Fenced(f"a later attempt has taken {run} over; this one ends itself") from error
+        newest, heard = latest(of_this_life(view)), self._display.last_step()
+        reached = Ending(
+            term=view.term,
+            cause="store",
+            reason=_first_line(error),
+            ended_s=self._clock(),
+            step=heard.step if heard else 0,
+            durable_step=newest.step if newest else 0,
+        )
+        return _as_told(reached, error) if isinstance(error, AttemptFailed) else reached
+
+    def _failure(self, ending: Ending) -> Incident:
+        heard = self._display.last_step()
+        return Incident(
+            kind="failure", step=ending.step, seconds=heard.ago_s if heard else None, text=ending.reason
+        )
+
+    def _note(
+        self,
+        how: How,
+        ending: Ending | None = None,
+        log_tail: tuple[str, ...] = (),
+        given_up: str | None = None,
+    ) -> None:
+        """Not of an attempt that got no lease: it has no term to be called by."""
+        if self._task is None:
+            return
+        note = Note(term=self._task.term, how=how, ending=ending, log_tail=log_tail, given_up=given_up)
+        with suppress(StoreError):
+            leave_note(self._repository.store, self._repository.run, note)
+
+    def _leave_word(self, incident: Incident) -> None:
+        if self._task is None:
+            return
+        with suppress(StoreError):
+            leave_word(self._repository.store, self._task.described(), incident, now_s=self._clock())
+
+
+def _as_told(reached: Ending, error: AttemptFailed) -> Ending:
+    failure = error.failure
+    return replace(
+        reached,
+        cause=error.cause,
+        step=reached.step if failure.step is None else failure.step,
+        ranks=failure.ranks,
+        nodes=failure.nodes,
+        all_nodes=error.nodes,
+    )
+
+
+def _first_line(error: AttemptFailed | Unavailable) -> str:
+    reason = error.reason if isinstance(error, AttemptFailed) else str(error)
+    return without_credentials(reason).partition("\n")[0]
+
+
+def _going_on(ending: Ending, move: Retry | StepBack) -> str:
+    without = f", without {', '.join(move.without)}" if move.without else ""
+    where = f"from step {ending.durable_step}" if ending.durable_step else "from the beginning"
+    return (
+        f"attempt {ending.term} failed: {ending.reason}; trying again in {move.after_s:g} s {where}{without}"
+    )
