@@ -1,7 +1,7 @@
 """What rank 0 decides at every step and all ranks learn by its end: one tiny reduction beside the step.
 
-Each rank adds what it alone knows: whether a save of its own is still on its way, and whether somebody
-wishes the run to end. Rank 0 adds the orders.
+Each rank adds what it alone knows: whether a save of its own is still on its way, whether its loss went
+wrong, and whether somebody wishes the run to end. Rank 0 adds the orders.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from jobs.training.wishes import Aim, Wish, aim_of, strength
 
 _DISK, _STORE, _WAIT = 1, 2, 4
 # Where in the word each answer stands.
-_SAVE, _TELL, _POINT, _BUSY_DISK, _BUSY_STORE, _WISH, _LENGTH = range(7)
+_SAVE, _TELL, _POINT, _BUSY_DISK, _BUSY_STORE, _WISH, _ALARM, _LENGTH = range(8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +28,14 @@ class Orders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
-    """The same on all ranks: rank 0's orders, which places were busy on any rank as the step began, and what
-    any of them was wished by then.
+    """The same on all ranks: rank 0's orders, which places were busy on any rank as the step began, what any
+    of them was wished by then, and whether any was alarmed.
     """
 
     orders: Orders
     busy: Busy
     aim: Aim | None
+    is_alarmed: bool
 
 
 class Control:
@@ -46,9 +47,10 @@ class Control:
         self._word = torch.zeros(_LENGTH, dtype=torch.int64)
         self._work: dist.Work | None = None
 
-    def begin(self, orders: Orders, busy: Busy, wish: Wish | None) -> None:
+    def begin(self, orders: Orders, busy: Busy, wish: Wish | None, *, is_alarmed: bool = False) -> None:
         """``orders`` count on rank 0 only. Does not wait."""
-        values = (_flags(orders.save), orders.tell, orders.point, busy.disk, busy.store, strength(wish))
+        own = (busy.disk, busy.store, strength(wish), is_alarmed)
+        values = (_flags(orders.save), orders.tell, orders.point, *own)
         self._word.copy_(torch.tensor([int(value) for value in values]))
         self._work = dist.all_reduce(self._word, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
@@ -60,6 +62,7 @@ class Control:
             orders=Orders(save=_order(word[_SAVE]), tell=bool(word[_TELL]), point=bool(word[_POINT])),
             busy=Busy(disk=bool(word[_BUSY_DISK]), store=bool(word[_BUSY_STORE])),
             aim=aim_of(word[_WISH]),
+            is_alarmed=bool(word[_ALARM]),
         )
 
     def agree(self, wish: Wish | None) -> Aim | None:

@@ -6,7 +6,7 @@ from typing import get_args
 import torch
 
 from jobs.training.context import Phase
-from jobs.training.measurement import Failure, Status
+from jobs.training.measurement import BadLoss, Failure, Status
 from jobs.training.token_index import DataError
 
 
@@ -15,7 +15,11 @@ class AgreedFailure(Exception):
 
 
 class InvalidLoss(AgreedFailure):
-    """The loss is not a finite number."""
+    """The loss is not a finite number, or far above what it was; of a long run ``bad_loss`` says where."""
+
+    def __init__(self, text: str, bad_loss: BadLoss | None = None) -> None:
+        super().__init__(text)
+        self.bad_loss = bad_loss
 
 
 class DeviceMismatch(AgreedFailure):
@@ -36,6 +40,7 @@ def failure_of(error: BaseException, phase: str, rank: int) -> Failure:
         phase=phase if phase in get_args(Phase) else None,
         wanted_bytes=_wanted_bytes(str(error)) if status == "oom" else None,
         ranks=(rank,),
+        bad_loss=error.bad_loss if isinstance(error, InvalidLoss) else None,
     )
 
 

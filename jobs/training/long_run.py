@@ -24,6 +24,7 @@ from jobs.training.context import Context
 from jobs.training.control import Control, Orders
 from jobs.training.devices import check_ranks
 from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned, Withdrawn, finite
+from jobs.training.guarding import Done, Guard
 from jobs.training.identities import Expected
 from jobs.training.mailbox import open_mailbox
 from jobs.training.randomness import RandomState, seed
@@ -31,6 +32,7 @@ from jobs.training.recording import Record, recording
 from jobs.training.restoring import Start, restore
 from jobs.training.samples import Samples
 from jobs.training.saving import Point, Saver, near_disk
+from jobs.training.skipping import after
 from jobs.training.step import train_step
 from jobs.training.strategies import Engine, build
 from jobs.training.task import Task
@@ -140,6 +142,7 @@ class _Attempt:
         self._start = start
         self._samples = Samples(task, context)
         self._control = Control()
+        self._guard = Guard(task.spike_bound)
         self._saver = self._make_saver()
         self._step = start.step
         self._position = start.position
@@ -171,11 +174,18 @@ class _Attempt:
         """Its loss over all ranks, where somebody wants to know it, else NaN."""
         point = self._next_point()
         own_busy = self._saver.busy() if self._saver else Busy()
-        self._control.begin(self._orders(point), own_busy, self._services.wish())
+        self._control.begin(
+            self._orders(point), own_busy, self._services.wish(), is_alarmed=self._guard.is_alarmed
+        )
         started = time.perf_counter()
-        rows = self._samples.rows(self._position)
+        first = point.position - self._task.recipe.sequences_per_step
+        rows = self._samples.rows(first)
         self._record.begin_step(self._engine)
-        own_loss = train_step(self._engine, self._samples.on_device(rows))
+        batches = self._samples.on_device(rows)
+        self._guard.look_back()
+        own_loss = train_step(self._engine, batches)
+        norm = self._engine.grad_norm
+        self._guard.did(Done(step=point.step, samples=(first, point.position), loss=own_loss, grad_norm=norm))
         agreed = self._control.end()
         orders, self._busy, self._aim = agreed.orders, agreed.busy, agreed.aim
         self._step, self._position = point.step, point.position
@@ -183,6 +193,7 @@ class _Attempt:
         is_last = self._step == self._task.num_steps or self._aim is not None
         is_wanted = orders.save or orders.tell or orders.point or is_last
         loss = self._control.mean(own_loss.item()) if is_wanted else float("nan")
+        self._guard.judge(agreed.is_alarmed, loss if is_wanted else None)
         if point.is_evaluated:
             val_loss = self._evaluate()
             point = point if val_loss is None else point.with_metrics(val_loss=val_loss)
@@ -222,11 +233,12 @@ class _Attempt:
         return val_loss
 
     def _next_point(self) -> Point:
-        after = self._position + self._task.recipe.sequences_per_step
+        num_samples = self._task.recipe.sequences_per_step
+        end = after(self._position, self._task.skips, num_samples=num_samples) + num_samples
         return Point(
             step=self._step + 1,
-            position=after,
-            epoch_end=self._samples.epoch_end(self._position, after),
+            position=end,
+            epoch_end=self._samples.epoch_end(self._position, end),
             is_evaluated=bool(self._task.eval_every) and (self._step + 1) % self._task.eval_every == 0,
         )
 

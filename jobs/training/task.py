@@ -9,6 +9,8 @@ from checkpointing.cadence import Cadence
 from checkpointing.retention import Retention
 from cluster.inventory import Vendor
 from jobs.training.job import Recipe
+from jobs.training.skipping import Skips
+from jobs.training.spikes import SpikeBound
 from jobs.training.token_index import TokenIndex
 from jobs.training.windows import Windows
 from reporting.attempts import Attempt
@@ -69,7 +71,9 @@ class Task:
 
     ``term`` is this attempt's in the run's log, ``attempt`` a random word that no other one has. ``lineage``
     is the log's: what lies on nodes' disks of another log's run of the same name is not touched. ``spec`` is
-    stored with every generation. ``leased_s`` is when the term began, by the driver's clock.
+    stored with every generation. ``leased_s`` is when the term began, by the driver's clock. A run
+    without generations begins with ``weights``. See ``skipping`` for ``skips``, ``guarding`` for
+    ``spike_bound``.
     """
 
     run: str
@@ -93,6 +97,9 @@ class Task:
     leased_s: float = field(default_factory=time.time)
     recording: Recording = field(default_factory=Recording)
     tokens: Tokens | None = None
+    weights: str | None = None
+    spike_bound: SpikeBound | None = None
+    skips: Skips = ()
 
     def described(self) -> Attempt:
         """This attempt as its records name it."""
