@@ -40,7 +40,7 @@ def _num_kept(spec: RunSpec) -> int:
     """The rules add up, each with all it can keep; but never more than are saved at all."""
     keeping = spec.checkpoint.retention
     ends = _num_epochs(spec) // (keeping.every_epochs or 1) if keeping.epochs or keeping.every_epochs else 0
-    spaced = spec.steps // keeping.every_steps if keeping.every_steps else 0
+    spaced = _num_steps(spec) // keeping.every_steps if keeping.every_steps else 0
     best = keeping.best if spec.eval.every_steps else 0
     kept = max(keeping.last, _LEAST_KEPT) + ends + spaced + best + _UNDER_WAY
     saved = _num_saved(spec)
@@ -48,15 +48,23 @@ def _num_kept(spec: RunSpec) -> int:
 
 
 def _num_saved(spec: RunSpec) -> int | None:
-    """None where they come by the clock. The end of an epoch and of the run is saved besides."""
+    """None where they come by the clock, or nobody has counted the steps yet. The end of an epoch and of the run is saved besides."""
     every = spec.checkpoint.every_steps
-    if every is None:
+    if every is None or (spec.steps is None and spec.data.kind == "tokens"):
         return None
-    return spec.steps // (every * max(1, spec.checkpoint.store.every)) + _num_epochs(spec) + 1
+    return _num_steps(spec) // (every * max(1, spec.checkpoint.store.every)) + _num_epochs(spec) + 1
 
 
 def _num_epochs(spec: RunSpec) -> int:
-    return spec.steps * spec.recipe().sequences_per_step // spec.data.samples
+    if spec.epochs is not None:
+        return spec.epochs
+    if spec.data.kind == "tokens":
+        return 0  # Known once somebody looks there.
+    return _num_steps(spec) * spec.recipe().sequences_per_step // spec.data.samples
+
+
+def _num_steps(spec: RunSpec) -> int:
+    return spec.num_steps(spec.data.samples)
 
 
 def _growth(spec: RunSpec) -> str | None:
