@@ -48,7 +48,9 @@ def _num_kept(spec: RunSpec) -> int:
 
 
 def _num_saved(spec: RunSpec) -> int | None:
-    """None where they come by the clock, or nobody has counted the steps yet. The end of an epoch and of the run is saved besides."""
+    """None where they come by the clock, or nobody has counted the steps yet. The end of an epoch and of the
+    run is saved besides.
+    """
     every = spec.checkpoint.every_steps
     if every is None or (spec.steps is None and spec.data.kind == "tokens"):
         return None

@@ -4,10 +4,12 @@ Reading order: ``job`` (what is asked) and its learning rate's ``schedules``, ``
 stands), ``measurement`` (what it tells), ``benchmark`` (one run as a page) with ``step``, ``timing``,
 ``feed`` and ``data``, ``precision``, ``devices``, their ``identities`` and ``looking`` (what they tell),
 ``environment`` and ``host_memory``; ``models`` and ``strategies``; ``randomness`` (what a rank would draw
-next); ``failures`` and ``remains`` (what is learnt when it goes wrong); ``worker``, ``watch`` and ``hearing`` (a rank under Ray).
+next); ``failures`` and ``remains`` (what is learnt when it goes wrong); ``worker``, ``watch`` and ``hearing``
+(a rank under Ray).
 
 A long run: ``task`` (what is asked), ``long_run`` (one attempt as a page), the ``events`` that it
 tells and its ``recording``; ``samples`` in the order of a ``stream``, ``windows`` of the ``shards`` that a
-``token_index`` names; ``control`` (what all ranks agree on at each step, and the ``wishes`` that they follow), ``guarding`` against ``spikes`` and ``skipping`` what caused
-them, ``saving``, ``restoring`` and the ``mailbox`` between ranks.
+``token_index`` names; ``control`` (what all ranks agree on at each step, and the ``wishes`` that they
+follow), ``guarding`` against ``spikes`` and ``skipping`` what caused them, ``saving``, ``restoring`` and the
+``mailbox`` between ranks.
 """
