@@ -50,12 +50,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a driver remembers between attempts and looks around: the size that it reckons with, since when
-    there has been too little room for it, and since when there has been room for more than what runs.
+    """What a driver remembers: the size that it reckons with, since when it has wanted to start at that, and
+    since when there has been room for more than what runs.
     """
 
     wanted: int
-    short_since_s: float | None = None
+    waits_since_s: float | None = None
     more_since_s: float | None = None
 
 
@@ -86,14 +86,17 @@ def choose(
     smallest fits, that one is asked for, as a run that has no other size does, which never waits here.
     """
     best = max((size for size in sizes if size <= room), default=sizes[0])
-    if best >= outlook.wanted:
-        return Start(world_size=best), Outlook(wanted=best)
-    since_s = now_s if outlook.short_since_s is None else outlook.short_since_s
+    since_s = now_s if outlook.waits_since_s is None else outlook.waits_since_s
     left_s = since_s + patience.wait_for_spare_s - now_s
-    if left_s > 0:
+    if best < outlook.wanted and left_s > 0:
         waits = Wait(wanted=outlook.wanted, room=room, for_s=left_s)
-        return waits, replace(outlook, short_since_s=since_s)
-    return Start(world_size=best), Outlook(wanted=best)
+        return waits, replace(outlook, waits_since_s=since_s)
+    return Start(world_size=best), Outlook(wanted=best, waits_since_s=since_s)
+
+
+def began(outlook: Outlook) -> Outlook:
+    """Its ranks run: the next time it has to wait, it waits from then on."""
+    return replace(outlook, waits_since_s=None)
 
 
 def look_for_more(

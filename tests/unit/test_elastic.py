@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +12,13 @@ from jobs.elastic import (
     Patience,
     Start,
     Wait,
+    began,
     choose,
     look_for_more,
     refusal,
     sizes_between,
 )
+from jobs.training.stream import share_of_rank
 
 PATIENCE = Patience(wait_for_spare_s=60, grow_after_s=300)
 ROOMS = st.integers(0, 12)
@@ -59,7 +60,16 @@ def test_a_second_loss_is_waited_for_as_long_as_the_first() -> None:
     outlook = Outlook(wanted=4)
     for now_s, room in ((0, 2), (60, 2), (1000, 1)):
         answer, outlook = choose((1, 2, 4), outlook, room=room, now_s=now_s, patience=PATIENCE)
+        outlook = began(outlook) if isinstance(answer, Start) else outlook
     assert answer == Wait(wanted=2, room=1, for_s=60)
+
+
+def test_an_attempt_that_was_never_placed_has_waited_meanwhile() -> None:
+    """The room was that of a node whose death nobody had noticed yet."""
+    answer, outlook = choose((1, 2), Outlook(wanted=2), room=2, now_s=0, patience=PATIENCE)
+    assert answer == Start(world_size=2)
+    answer, _ = choose((1, 2), outlook, room=1, now_s=60, patience=PATIENCE)
+    assert answer == Start(world_size=1)
 
 
 def test_a_run_of_one_size_never_waits_here() -> None:
@@ -106,16 +116,17 @@ def test_who_does_not_divide_the_batch_is_told_who_does() -> None:
     )
 
 
-@given(sizes=SIZES, wanted=st.data(), room=ROOMS, now_s=SECONDS, short_for_s=SECONDS)
+@given(sizes=SIZES, wanted=st.data(), room=ROOMS, now_s=SECONDS, waited_s=SECONDS)
 def test_every_question_has_an_answer_within_the_sizes(
-    sizes: list[int], wanted: st.DataObject, room: int, now_s: int, short_for_s: int
+    sizes: list[int], wanted: st.DataObject, room: int, now_s: int, waited_s: int
 ) -> None:
-    outlook = Outlook(wanted=wanted.draw(st.sampled_from(sizes)), short_since_s=now_s - short_for_s)
+    since_s = now_s - waited_s
+    outlook = Outlook(wanted=wanted.draw(st.sampled_from(sizes)), waits_since_s=since_s)
     answer, after = choose(sizes, outlook, room=room, now_s=now_s, patience=PATIENCE)
     match answer:
         case Start(world_size=size):
             assert size in sizes and (size <= room or size == sizes[0])
-            assert after == Outlook(wanted=size)
+            assert began(after) == Outlook(wanted=size)
         case Wait(for_s=for_s):
             assert 0 < for_s <= PATIENCE.wait_for_spare_s
             assert room < outlook.wanted
@@ -143,7 +154,7 @@ def life(sizes: list[int], rooms: list[int], patience: Patience) -> list[Resize]
         if running is None:
             answer, outlook = choose(sizes, outlook, room=room, now_s=now_s, patience=patience)
             if isinstance(answer, Start) and answer.world_size <= room:
-                running = answer.world_size
+                running, outlook = answer.world_size, began(outlook)
                 starts.append(Resize(now_s, running, room))
     return starts
 
@@ -179,8 +190,26 @@ def test_a_cluster_that_stays_as_it_is_has_the_run_on_what_there_is_after_the_wa
     assert all(start.at_s <= wait_s for start in starts)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 12])
-def test_a_size_changes_nothing_but_the_passes(size: int) -> None:
-    batch = Batch(sequences=24, micro_batch=2)
-    assert batch.divides(size)
-    assert batch.grad_accum(size) == 12 // size
+@given(
+    most=st.integers(1, 12),
+    micro_batch=st.integers(1, 4),
+    grad_accum=st.integers(1, 6),
+    position=st.integers(0, 10**6),
+)
+def test_at_every_size_a_step_has_the_same_samples_each_once(
+    most: int, micro_batch: int, grad_accum: int, position: int
+) -> None:
+    batch = Batch(sequences=most * micro_batch * grad_accum, micro_batch=micro_batch)
+    for size in sizes_between(1, most, batch):
+        shares = [
+            share_of_rank(
+                position,
+                rank=rank,
+                world_size=size,
+                micro_batch=micro_batch,
+                grad_accum=batch.grad_accum(size),
+            )
+            for rank in range(size)
+        ]
+        read = sorted(place for of_rank in shares for share in of_rank for place in share)
+        assert read == list(range(position, position + batch.sequences))
