@@ -278,9 +278,10 @@ class RunSpec(SpecFile):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            found = "is missing" if self.steps is None else "and epochs exclude each other"
-            raise ValueError(f"steps: {found}; say how long to train by one of steps: N and epochs: N")
+        if self.steps is None and self.epochs is None:
+            raise ValueError("steps: is missing; say how long to train, by steps: N or by epochs: N")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("epochs: and steps exclude each other; give one (--set steps= takes it away)")
         if reason := refusal(self.world_size.min, self.world_size.max, self._batch):
             raise ValueError(reason)
         longest = preset(self.model).max_seq_len
