@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run test test-hosts check format golden bench compare-damage soak clean
+.PHONY: help setup sweep mixed report dry-run test test-hosts check format golden bench bench-recovery compare-damage soak clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ golden: setup  ## rewrite what is kept under tests/golden; review the diff
 
 bench: setup  ## show performance as ratios, each beside the obvious alternative
 	$(BIN)/python -m tests.bench
+
+bench-recovery: setup  ## how soon a training goes on after a fault, beside stock Ray Train; root, an hour
+	$(BIN)/python -m tests.bench.recovery
 
 compare-damage: setup  ## what the same damage does to checkpoints of torch DCP, Ray Train and ours
 	$(BIN)/python -m tests.bench.damage

@@ -1,0 +1,127 @@
+"""Runs the trials that are named, or all, and prints ratios beside their bounds; exits 1 if one is missed.
+
+``python -m tests.bench.recovery [power silent hung schedule saves] [--patience S] [--repeats N] ...``
+"""
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import ray
+import torch
+
+from tests.bench.recovery.saves import BLOCK_S, cost_of_saving
+from tests.bench.recovery.systems import Ours, Stock, System
+from tests.bench.recovery.trials import Reached, cut, hang, power_off, until_all_steps, until_new_step
+from tests.hosts import why_not
+
+# What happens, and how much of stock's time ours may take at most.
+_FAULTS = {
+    "power": ("host off -> new step", power_off, 0.8),
+    "silent": ("host silent -> new step", cut, 0.25),
+    "hung": ("worker hung -> new step", hang, 0.1),
+}
+_SCHEDULE_BOUND = 1 / 1.5
+_SAVE_BOUND = 1.01
+
+Measure = Callable[[Callable[[Path], System], float], Reached]
+
+
+def main() -> int:
+    arguments = _arguments()
+    if reason := why_not():
+        print(f"recovery is not measured: {reason}")
+        return 0
+    print(
+        f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
+        f"Ray {ray.__version__}, torch {torch.__version__}; llama-tiny, ddp, two hosts and spare ones",
+        flush=True,
+    )
+    met = [_trial(name, arguments) for name in arguments.trials]
+    return 0 if all(met) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    trials = (*_FAULTS, "schedule", "saves")
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.recovery")
+    parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(trials))
+    parser.add_argument("--repeats", type=int, default=3, help="of each system's fault")
+    parser.add_argument("--patience", type=float, default=900, help="seconds that a recovery is waited for")
+    parser.add_argument("--steps", type=int, default=6000, help="of the schedule")
+    parser.add_argument("--saves", type=int, default=12, help="whose cost is measured")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.trials) - set(trials):
+        parser.error(f"no trial is called {', '.join(sorted(unknown))} ({', '.join(trials)})")
+    arguments.trials = arguments.trials or trials
+    return arguments
+
+
+def _trial(name: str, arguments: argparse.Namespace) -> bool:
+    if name == "saves":
+        return _saves(arguments.saves)
+    if name == "schedule":
+        measure = partial(_all_steps, arguments.steps)
+        return _beside(f"{arguments.steps} steps, four faults", measure, arguments, _SCHEDULE_BOUND)
+    title, fault, bound = _FAULTS[name]
+    return _beside(title, lambda make, patience: until_new_step(make, fault, patience), arguments, bound)
+
+
+def _all_steps(num_steps: int, make: Callable[[Path], System], patience_s: float) -> Reached:
+    return until_all_steps(make, num_steps, patience_s)
+
+
+def _beside(title: str, measure: Measure, arguments: argparse.Namespace, bound: float) -> bool:
+    """In turn, so that what else the machine does meets both. Stock that takes longer than it is waited for
+    counts as what it was given: the ratio is an upper bound then.
+    """
+    pairs = []
+    for _ in range(arguments.repeats):
+        pairs.append((measure(Ours, arguments.patience), measure(Stock, arguments.patience)))
+    ours, stock = ([pair[which] for pair in pairs] for which in (0, 1))
+    ratio = _ratio(ours, stock, arguments.patience)
+    for found in (ours, stock):
+        again = median(one.num_repeated for one in found)
+        print(f"{title:26} {found[0].system:18} {_told(found)}; {again:.0f} steps done again")
+    most = "at most " if any(one.seconds is None for one in stock) else ""
+    print(f"{'':26} ratio {most}{ratio:.3f} (bound {bound:.3f})", flush=True)
+    return ratio <= bound
+
+
+def _ratio(ours: Sequence[Reached], stock: Sequence[Reached], patience_s: float) -> float:
+    if any(one.seconds is None for one in ours):
+        return float("inf")
+    theirs = median(patience_s if one.seconds is None else one.seconds for one in stock)
+    return median(one.seconds or 0.0 for one in ours) / theirs
+
+
+def _told(found: Sequence[Reached]) -> str:
+    return ", ".join("not in time" if one.seconds is None else f"{one.seconds:.1f} s" for one in found)
+
+
+def _saves(num_saves: int) -> bool:
+    cost = cost_of_saving(num_saves)
+    if cost is None or cost.low is None or cost.high is None:
+        print("saves: too few to tell what they cost")
+        return False
+    percents = [100 * (value - 1) for value in (cost.median, cost.low, cost.high)]
+    each_minute = [value * BLOCK_S / 60 for value in percents]
+    print(
+        f"a save each {BLOCK_S:.0f} s costs {_percent(percents)} of the time to N steps "
+        f"({cost.num_runs} pairs of blocks); each minute {_percent(each_minute)} (bound 1 %)",
+        flush=True,
+    )
+    return each_minute[0] <= 100 * (_SAVE_BOUND - 1)
+
+
+def _percent(values: Sequence[float]) -> str:
+    middle, low, high = values
+    return f"{middle:+.2f} % ({low:+.2f} to {high:+.2f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

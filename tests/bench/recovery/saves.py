@@ -1,0 +1,56 @@
+"""What saves cost a training: one run, in which 10 s with a save and 10 s without take turns.
+
+Both kinds of blocks share the processes and the machine's mood, so that what is left is the save.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from checkpointing.store import LocalStore
+from reporting.findings import Estimate, Skipped
+from reporting.run_parts import one_run, read_parts
+from reporting.statistics import estimate
+from tests.bench.recovery.stock import Done
+from tests.bench.recovery.systems import Ours
+from tests.hosts import hosts_on, wait_until
+from tests.hosts_tier.clusters import Cluster
+
+BLOCK_S = 10.0
+_START_S = 180.0
+
+
+def cost_of_saving(num_saves: int) -> Estimate | None:
+    """The time of a step in a block with a save over that in the block after it."""
+    with TemporaryDirectory(prefix="longhaul-bench-") as name, hosts_on(Path(name) / "hosts") as lan:
+        ours = Ours(Path(name), saving=f"every_s: {2 * BLOCK_S}")
+        cluster = Cluster(lan=lan, settings=ours.settings)
+        cluster.start(num_workers=2)
+        ours.start(cluster, 10**6, 0)
+        patience_s = _START_S + 2 * BLOCK_S * (num_saves + 2)
+        # The first blocks have the start in them, and the last one is still going on.
+        wait_until(lambda: len(_begun_s(ours.store)) >= num_saves + 2, patience_s, "the last save")
+        return estimate(_ratios(ours.steps(), _begun_s(ours.store)[1:-1]))
+
+
+def _begun_s(store: Path) -> list[float]:
+    """When each save was cut, by rank 0's clock."""
+    parts, skipped = one_run(LocalStore(store), "r"), list[Skipped]()
+    rows = [
+        row
+        for _, part in read_parts(LocalStore(store), parts.of("incidents"), skipped)
+        for row in part.rows.to_pylist()
+    ]
+    saves = [row for row in rows if row["kind"] == "save" and row["rank"] == 0 and row["place"] == "store"]
+    return sorted({row["step"]: row["happened_s"] - row["seconds"] for row in saves}.values())
+
+
+def _ratios(steps: Sequence[Done], begun_s: Sequence[float]) -> list[float]:
+    ended_s = [done.ended_s for done in steps]
+    pairs = [(_step_s(ended_s, at), _step_s(ended_s, at + BLOCK_S)) for at in begun_s]
+    return [with_save / without for with_save, without in pairs]
+
+
+def _step_s(ended_s: Sequence[float], start_s: float) -> float:
+    inside = [at for at in ended_s if start_s <= at < start_s + BLOCK_S]
+    return (inside[-1] - inside[0]) / (len(inside) - 1)

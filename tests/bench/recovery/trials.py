@@ -1,0 +1,115 @@
+"""What happens to a training, and how long it takes until there is a new step, or all of them."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from tests.bench.recovery.stock import Done
+from tests.bench.recovery.systems import Ours, Stock, System
+from tests.hosts import hosts_on, wait_until
+from tests.hosts_tier.clusters import Cluster
+
+EVERY = 100
+_ENDLESS = 10**6
+# Steps before anything happens: several saves.
+_SETTLED = 3 * EVERY
+_START_S = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """How long a system took; None: longer than it was given. ``num_repeated`` are steps done again."""
+
+    system: str
+    seconds: float | None
+    num_repeated: int
+
+
+Fault = Callable[[Cluster], None]
+
+
+def power_off(cluster: Cluster) -> None:
+    cluster.training_workers()[0][0].power_off()
+
+
+def cut(cluster: Cluster) -> None:
+    cluster.training_workers()[0][0].cut()
+
+
+def hang(cluster: Cluster) -> None:
+    cluster.training_workers()[0][1].send_signal(signal.SIGSTOP)
+
+
+def kill(cluster: Cluster) -> None:
+    cluster.training_workers()[0][1].kill()
+
+
+def hang_a_minute(cluster: Cluster) -> None:
+    process = cluster.training_workers()[0][1]
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(60)
+    with suppress(psutil.NoSuchProcess):  # whoever had no patience has ended it
+        process.send_signal(signal.SIGCONT)
+
+
+def until_new_step(make: Callable[[Path], System], fault: Fault, patience_s: float) -> Reached:
+    """From the fault to the first step of workers that were not there before it."""
+    with _training(make, num_steps=_ENDLESS, num_workers=3) as (system, cluster, _):
+        _wait_for_step(system, _SETTLED, _START_S)
+        struck_s = time.time()
+        fault(cluster)
+        before = {done.worker for done in system.steps() if done.ended_s <= struck_s}
+        found: list[Done] = []
+
+        def has_stepped() -> bool:
+            found[:] = [done for done in system.steps() if done.worker not in before]
+            return bool(found)
+
+        with suppress(TimeoutError):
+            wait_until(has_stepped, patience_s)
+        seconds = found[0].ended_s - struck_s if found else None
+        return Reached(system=system.name, seconds=seconds, num_repeated=_num_repeated(system.steps()))
+
+
+def until_all_steps(make: Callable[[Path], System], num_steps: int, patience_s: float) -> Reached:
+    """From the first step to the last, while one thing after the other happens. A hang ends after 60 s."""
+    with _training(make, num_steps=num_steps, num_workers=4) as (system, cluster, driver):
+        for number, fault in enumerate((kill, power_off, cut, hang_a_minute), start=1):
+            _wait_for_step(system, num_steps * number // 5, patience_s)
+            fault(cluster)
+        wait_until(lambda: driver.poll() is not None, patience_s, "the end")
+        steps = system.steps()
+    seconds = max(done.ended_s for done in steps) - min(done.ended_s for done in steps)
+    is_whole = {done.step for done in steps} == set(range(1, num_steps + 1))
+    return Reached(
+        system=system.name, seconds=seconds if is_whole else None, num_repeated=_num_repeated(steps)
+    )
+
+
+@contextmanager
+def _training(
+    make: Callable[[Path], System], *, num_steps: int, num_workers: int
+) -> Iterator[tuple[System, Cluster, "subprocess.Popen[bytes]"]]:
+    with TemporaryDirectory(prefix="longhaul-bench-") as name, hosts_on(Path(name) / "hosts") as lan:
+        system = make(Path(name))
+        cluster = Cluster(lan=lan, settings=system.settings)
+        cluster.start(num_workers)
+        yield system, cluster, system.start(cluster, num_steps, EVERY)
+
+
+def _wait_for_step(system: System, step: int, deadline_s: float) -> None:
+    wait_until(lambda: any(done.step >= step for done in system.steps()), deadline_s, f"step {step}")
+
+
+def _num_repeated(steps: Sequence[Done]) -> int:
+    return len(steps) - len({done.step for done in steps})
+
+
+SYSTEMS: tuple[Callable[[Path], System], ...] = (Ours, Stock)

@@ -1,0 +1,115 @@
+"""Ray over hosts of this machine as our own files start it, and trainings on it as a user starts them.
+
+The head has no devices; each worker has one CPU, and comes back by the script that real nodes run.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from checkpointing.repository import Repository
+from checkpointing.store import LocalStore
+from cluster.tuning import ACROSS_HOSTS
+from tests.hosts import Host, Lan, wait_until
+
+PORT = 6379
+GROUP = "hosts"
+_START_DEADLINE_S = 90.0
+_SMALL = ("--object-store-memory=80000000", "--disable-usage-stats")
+# Every node takes the machine's whole memory for its own, and would kill workers for what others use.
+_ONE_MACHINE = {"RAY_memory_monitor_refresh_ms": "0"}
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """``settings`` are those of the head's processes. Nodes are started one after another."""
+
+    lan: Lan
+    settings: Mapping[str, str] = field(default_factory=lambda: ACROSS_HOSTS)
+    workers: list[Host] = field(default_factory=list)
+    head: Host = field(init=False)
+
+    def start(self, num_workers: int) -> None:
+        self.head = self.lan.host("head")
+        flags = ["--head", f"--port={PORT}", "--num-cpus=0", "--dashboard-host=127.0.0.1", "--block"]
+        place = f"--node-ip-address={self.head.address}"
+        environment = {**self.settings, **_ONE_MACHINE}
+        self.head.start(["ray", "start", *flags, place, *_SMALL], log="ray", **environment)
+        wait_until_started(self.head)
+        for number in range(num_workers):
+            self.add(f"worker-{number}")
+
+    @property
+    def address(self) -> str:
+        return f"{self.head.address}:{PORT}"
+
+    def add(self, name: str) -> Host:
+        """In the cluster when it returns."""
+        host = self.lan.host(name)
+        host.start(
+            ["cluster/start_worker.sh", f"--node-ip-address={host.address}", "--num-cpus=1", *_SMALL],
+            log="ray",
+            LONGHAUL_HEAD=self.address,
+            LONGHAUL_VENDOR="cpu",
+            LONGHAUL_GROUP=GROUP,
+            **_ONE_MACHINE,
+        )
+        self.workers.append(host)
+        wait_until_started(host)
+        return host
+
+    def training_workers(self) -> list[tuple[Host, psutil.Process]]:
+        return [(host, process) for host in self.workers for process in host.processes("RayTrainWorker")]
+
+    def idle_workers(self) -> list[Host]:
+        busy = {host.name for host, _ in self.training_workers()}
+        return [host for host in self.workers if host.name not in busy]
+
+
+def times_started(host: Host) -> int:
+    return len(re.findall("Ray runtime started", host.says("ray")))
+
+
+def wait_until_started(host: Host, times: int = 1) -> None:
+    try:
+        wait_until(lambda: times_started(host) >= times, _START_DEADLINE_S, f"{host.name}: its Ray's start")
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}: {host.says('ray')[-2000:]}") from None
+
+
+class Training:
+    """``longhaul train`` on the head. Its store is a folder that all hosts see."""
+
+    def __init__(self, cluster: Cluster, spec: Path, store: Path, *flags: str, **environment: str) -> None:
+        self._cluster = cluster
+        self._store = store
+        command = [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(store), *flags]
+        variables = {"RAY_ADDRESS": cluster.address, **environment}
+        self.process = cluster.head.start(command, log="train", **variables)
+
+    def newest_step(self) -> int:
+        """Of the generations that the store has."""
+        found = Repository(LocalStore(self._store), "r").refresh().generations
+        return max((generation.step for generation in found), default=0)
+
+    def wait_for_step(self, step: int, deadline_s: float) -> None:
+        def is_there() -> bool:
+            assert self.process.poll() is None, f"it ended before step {step}: {self.says()}"
+            return self.newest_step() >= step
+
+        try:
+            wait_until(is_there, deadline_s, f"step {step}")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; newest is {self.newest_step()}: {self.says()}") from None
+
+    def end(self, deadline_s: float) -> int:
+        wait_until(lambda: self.process.poll() is not None, deadline_s, "the training's end")
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+    def says(self) -> str:
+        return self._cluster.head.says("train")[-3000:]

@@ -1,0 +1,139 @@
+"""A real ``longhaul train`` over several hosts, to which everything happens that happens to hosts.
+
+Whatever happened, the state is bit by bit the one of a run that was left alone.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpointing.repository import Repository
+from checkpointing.store import LocalStore
+from tests.hosts import Host, hosts_on, wait_until, why_not
+from tests.hosts_tier.clusters import GROUP, Cluster, Training, times_started, wait_until_started
+from tests.live.attempts import digests_of, newest_manifest
+from tests.live.commands import run, write_spec
+
+pytestmark = [pytest.mark.hosts, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
+START_S = RECOVERY_S = 90.0
+END_S = 60.0
+# So many steps are to be done, and saved, between two faults.
+MORE = 40
+
+SPEC = f"""
+name: r
+model: llama-tiny
+strategy: ddp
+world_size: 2
+group: {GROUP}
+spread: true
+seq_len: 32
+steps: 1000000
+data: {{samples: 4096}}
+checkpoint: {{every_steps: 20, retention: {{last: 3, epochs: false}}}}
+record: {{flush_s: 1, tensorboard: false}}
+limits: {{schedule_timeout_s: 60}}
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Two hosts to train on, and a spare one."""
+    with hosts_on(tmp_path / "hosts") as lan:
+        found = Cluster(lan=lan)
+        found.start(num_workers=3)
+        yield found
+
+
+def a_process_is_killed(cluster: Cluster) -> Host | None:
+    cluster.training_workers()[0][1].kill()
+    return None
+
+
+def a_host_loses_power(cluster: Cluster) -> Host:
+    host, _ = cluster.training_workers()[0]
+    host.power_off()
+    return host
+
+
+def a_host_falls_silent(cluster: Cluster) -> Host:
+    host, _ = cluster.training_workers()[0]
+    host.cut()
+    return host
+
+
+def a_node_is_drained(cluster: Cluster) -> Host:
+    host, _ = cluster.training_workers()[0]
+    node_id = node_ids(cluster)[host.address]
+    why = [
+        "--reason=DRAIN_NODE_REASON_PREEMPTION",
+        "--reason-message=test",
+        "--deadline-remaining-seconds=20",
+    ]
+    drain = ["ray", "drain-node", f"--address={cluster.address}", f"--node-id={node_id}", *why]
+    cluster.head.run(drain, deadline_s=START_S)
+    return host
+
+
+def node_ids(cluster: Cluster) -> dict[str, str]:
+    """By address, of those that are alive."""
+    program = (
+        "import json, ray; ray.init(log_to_driver=False, logging_level='ERROR'); "
+        "print(json.dumps({n['NodeManagerAddress']: n['NodeID'] for n in ray.nodes() if n['Alive']}))"
+    )
+    told = cluster.head.run([sys.executable, "-c", program], deadline_s=START_S, RAY_ADDRESS=cluster.address)
+    found: dict[str, str] = json.loads(told.splitlines()[-1])
+    return found
+
+
+def goes_on(cluster: Cluster, training: Training, fault: Callable[[Cluster], Host | None]) -> None:
+    """After the fault it does more steps than it had, without the host that was struck."""
+    before = training.newest_step()
+    struck = fault(cluster)
+    if struck is not None:
+        wait_until(lambda: not struck_trains(cluster, struck), RECOVERY_S, f"leaving {struck.name}")
+    training.wait_for_step(before + MORE, RECOVERY_S)
+
+
+def struck_trains(cluster: Cluster, struck: Host) -> bool:
+    """Whether anything but what was left behind on a host that nobody reaches still trains there."""
+    elsewhere = {host.name for host, _ in cluster.training_workers() if host is not struck}
+    return len(elsewhere) < 2
+
+
+def comes_back(host: Host) -> None:
+    before = times_started(host)
+    host.heal()
+    wait_until_started(host, before + 1)
+
+
+def assert_as_left_alone(store: Path, spec: Path, folder: Path) -> None:
+    """Its newest save beside that of a run which nothing happened to, up to the same step."""
+    step = max(found.step for found in Repository(LocalStore(store), "r").refresh().generations)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    alone = ["-m", "jobs.cli", "train", str(spec), "--store", str(folder), "--set", f"steps={step}"]
+    done = run([*torchrun, *alone, "--set", "group=local"], OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert digests_of(newest_manifest(store, "r")) == digests_of(newest_manifest(folder, "r"))
+
+
+def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_left_alone(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    spec, store = write_spec(tmp_path, SPEC), tmp_path / "store"
+    training = Training(cluster, spec, store)
+    training.wait_for_step(MORE, START_S)
+    goes_on(cluster, training, a_process_is_killed)
+    goes_on(cluster, training, a_host_loses_power)
+    cluster.add("spare")
+    (silent,) = (host for host, _ in cluster.training_workers()[:1])
+    goes_on(cluster, training, a_host_falls_silent)
+    comes_back(silent)
+    goes_on(cluster, training, a_node_is_drained)
+    stop = [sys.executable, "-m", "jobs.cli", "stop", "r", "--store", str(store)]
+    cluster.head.run(stop, deadline_s=END_S)
+    assert training.end(END_S) == 0, training.says()
+    assert_as_left_alone(store, spec, tmp_path / "alone")
