@@ -11,7 +11,8 @@ and copies of them).
 What a long run records: ``columns`` (every column of every table), ``attempts`` (what is recorded, as data),
 ``recorder`` and its ``outbox`` (in a worker), ``scalars`` and ``live`` (for those who watch), ``parts`` (the
 files), ``run_parts`` (reading them), ``survival`` (which steps count), ``ledger`` (where the time went),
-``happenings`` and ``thinning``, ``long_runs`` (what a report says of it).
+``clocks`` (of those who told it), ``happenings`` and ``thinning``, ``recoveries`` (what restarts cost),
+``long_runs`` (what a report says of it).
 ``importers`` read older results of other tools.
 
 ``checks`` with their ``inspections`` and ``advice`` judge the cells; ``charts`` (findings as pictures).

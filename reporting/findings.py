@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from math import isfinite
 from typing import Any, Literal
 
+from reporting.recoveries import Recovery
 from reporting.rows import Row
 
 Verdict = Literal["faster", "slower", "equivalent", "inconclusive", "too few repeats"]
@@ -174,6 +175,7 @@ class LongRun:
     phases: Mapping[str, float] = field(default_factory=dict)
     goodput_trace: tuple[tuple[float, float], ...] = ()
     incidents: tuple[tuple[float, str, str], ...] = ()
+    recoveries: tuple[Recovery, ...] = ()
     power_watts: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     clock_mhz: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 

@@ -41,26 +41,37 @@ def happening(row: Mapping[str, Any]) -> Happening:
     return Happening(**{field.name: row[field.name] for field in fields(Happening)})
 
 
-def told(
-    happenings: Sequence[Happening], stories: Sequence[AttemptStory], begin_s: float
-) -> tuple[tuple[float, str, str], ...]:
-    """(seconds since ``begin_s``, kind, text) in the order of time; of what is very frequent only some.
+def in_time(happenings: Sequence[Happening], stories: Sequence[AttemptStory]) -> list[Happening]:
+    """In the order of time, each of them once.
 
     Of a failure that several tell of it is the driver's word, which has heard all ranks, else the first; one
     that nobody told of is there too.
     """
-    kinds: dict[str, Thinned[Happening]] = {}
+    found: list[Happening] = []
     failed: set[int] = set()
-    in_time = sorted([*happenings, *_silent(happenings, stories)], key=lambda one: one.happened_s)
-    by_driver = {one.term for one in in_time if one.kind == "failure" and one.rank == DRIVER}
-    for one in in_time:
+    everything = sorted([*happenings, *_silent(happenings, stories)], key=lambda one: one.happened_s)
+    by_driver = {one.term for one in everything if one.kind == "failure" and one.rank == DRIVER}
+    for one in everything:
         if one.kind == "failure":
             if one.term in failed or (one.term in by_driver and one.rank != DRIVER):
                 continue
             failed.add(one.term)
+        found.append(one)
+    return found
+
+
+def told(found: Sequence[Happening], begin_s: float) -> tuple[tuple[float, str, str], ...]:
+    """(seconds since ``begin_s``, kind, text); of what is very frequent only some."""
+    kinds: dict[str, Thinned[Happening]] = {}
+    for one in found:
         kinds.setdefault(one.kind, Thinned(_MOST_OF_A_KIND)).add(one)
     kept = [one for kind in kinds.values() for one in kind.points()]
     return tuple(sorted((one.happened_s - begin_s, one.kind, str(one)) for one in kept))
+
+
+def last_words(found: Sequence[Happening]) -> dict[int, Happening]:
+    """By attempt, how it ended; none of one that goes on."""
+    return {one.term: one for one in found if one.kind in LAST_WORDS}
 
 
 def _silent(happenings: Sequence[Happening], stories: Sequence[AttemptStory]) -> list[Happening]:
@@ -70,10 +81,6 @@ def _silent(happenings: Sequence[Happening], stories: Sequence[AttemptStory]) ->
     silent = [story for story in stories if story.term < newest and story.term not in spoke]
     text = "it ended without a word; last heard of here"
     return [
-        Happening(term=story.term, rank=0, kind="failure", happened_s=_last_heard_of(story), text=text)
+        Happening(term=story.term, rank=0, kind="failure", happened_s=story.last_heard_s, text=text)
         for story in silent
     ]
-
-
-def _last_heard_of(story: AttemptStory) -> float:
-    return max((span.end_s for span in story.spans), default=story.leased_s)

@@ -1,7 +1,8 @@
 """Where a long run's wall time went, part by part, so that nothing is missing and nothing counts twice. Pure.
 
 Time is laid out on one line: an attempt from its lease until its last word, what lies between two attempts,
-and where an attempt outlived its successor's lease, the successor's word counts.
+and where an attempt outlived its successor's lease, the successor's word counts. The line is the driver's
+clock's; what workers told by theirs is put on it first, see ``clocks``.
 """
 
 from collections import defaultdict
@@ -18,7 +19,8 @@ PHASES: Mapping[str, str] = {
     "restore": "from a checkpoint back into memory",
     "start": "processes, peers, the model, until the first step or the restore",
     "schedule": "from an attempt's lease until its workers ran",
-    "detect": "an attempt had died without a word, until somebody noticed or the next one began",
+    "detect": "an attempt had died or hung, until somebody noticed or the next one began",
+    "wait": "an attempt had failed, and its driver paused before the next one",
     "idle": "nothing ran, or nothing is known",
 }
 
@@ -34,9 +36,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStory:
-    """``redone_s`` of the spans' productive time went into superseded steps, ``stalled_s`` into stalls.
+    """``steps_s`` is the time of all its finished steps; ``redone_s`` of it went into superseded ones,
+    ``stalled_s`` into stalls. ``last_step_s`` is when the last of them was over.
 
-    ``noticed_s`` is when its failure was known to somebody; ``has_ended`` whether it said so itself.
+    Its failure was known to its driver at ``noticed_s``, to its workers at ``failed_s``. ``has_ended`` is
+    whether it said so itself, ``has_failed`` whether that was an error, or nothing was said at all;
+    ``is_retried`` whether its driver saw to the next attempt. The driver heard of a newest step at
+    ``heard_s``, by its own clock; by the worker's that step was done at ``told_s``. None is not known.
     """
 
     term: int
@@ -45,16 +51,37 @@ class AttemptStory:
     redone_s: float = 0.0
     stalled_s: float = 0.0
     noticed_s: float | None = None
+    failed_s: float | None = None
     has_ended: bool = False
+    has_failed: bool = False
+    is_retried: bool = False
+    steps_s: float | None = None
+    last_step_s: float | None = None
+    heard_s: float | None = None
+    told_s: float | None = None
+
+    @property
+    def known_s(self) -> float | None:
+        """When something could be done about its failure."""
+        return self.failed_s if self.noticed_s is None else self.noticed_s
+
+    @property
+    def last_heard_s(self) -> float:
+        return max((span.end_s for span in self.spans), default=self.leased_s)
 
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """``phases`` add up to ``wall_sec``. ``trace`` is goodput so far, at seconds since the run's start."""
+    """``phases`` add up to ``wall_sec``. ``trace`` is goodput so far, at seconds since the run's start.
+
+    ``by_term`` has the same time by attempt, ``after`` what lay between it and the next one's lease.
+    """
 
     wall_sec: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
     trace: list[tuple[float, float]] = field(default_factory=list)
+    by_term: dict[int, dict[str, float]] = field(default_factory=dict)
+    after: dict[int, dict[str, float]] = field(default_factory=dict)
 
     @property
     def goodput(self) -> float | None:
@@ -62,7 +89,7 @@ class Ledger:
 
 
 def ledger(stories: Sequence[AttemptStory]) -> Ledger:
-    """Of one run's attempts, in any order."""
+    """Of one run's attempts, in any order, all on one clock."""
     ordered = sorted(stories, key=lambda story: story.term)
     return _Line(ordered[0].leased_s).walk(ordered) if ordered else Ledger()
 
@@ -88,30 +115,47 @@ class _Line:
     def __init__(self, begin_s: float) -> None:
         self._begin = begin_s
         self._now = begin_s
-        self._spent: dict[str, float] = defaultdict(float)
+        self._productive = 0.0
+        self._spent: dict[str, float] = {}
         self._trace: list[tuple[float, float]] = []
 
     def walk(self, stories: Sequence[AttemptStory]) -> Ledger:
+        by_term: dict[int, dict[str, float]] = {}
+        after: dict[int, dict[str, float]] = {}
         for story, heir in zip(stories, [*stories[1:], None], strict=True):
+            self._spent = by_term[story.term] = defaultdict(float)
             self._attempt(story, heir.leased_s if heir else None)
             if heir:
+                self._spent = after[story.term] = defaultdict(float)
                 self._gap(story, heir.leased_s)
-        phases = {name: self._spent[name] for name in PHASES if self._spent[name] > 0}
-        return Ledger(wall_sec=self._now - self._begin, phases=phases, trace=self._trace)
+        spent = [*by_term.values(), *after.values()]
+        sums = {name: sum(one.get(name, 0.0) for one in spent) for name in PHASES}
+        return Ledger(
+            wall_sec=self._now - self._begin,
+            phases={name: seconds for name, seconds in sums.items() if seconds > 0},
+            trace=self._trace,
+            by_term=by_term,
+            after=after,
+        )
 
     def _attempt(self, story: AttemptStory, until_s: float | None) -> None:
-        before = self._spent["productive"]
+        before = self._productive
         for number, span in enumerate(sorted(story.spans, key=lambda span: span.start_s)):
             self._pass("idle" if number else "schedule", span.start_s, until_s)
             self._spend(span, until_s)
+            self._productive = before + self._spent["productive"]
             self._note()
-        self._move(before, story)
+        self._move(story)
+        self._productive = before + self._spent["productive"]
         self._note()
 
     def _gap(self, story: AttemptStory, until_s: float) -> None:
-        if story.noticed_s is not None:
-            self._pass("detect", story.noticed_s, until_s)
-        self._pass("idle" if story.has_ended or story.noticed_s is not None else "detect", until_s, until_s)
+        if story.known_s is not None:
+            if story.heard_s is not None:
+                # It trained on after its last record that arrived.
+                self._pass("recompute", min(story.heard_s, story.known_s), until_s)
+            self._pass("detect", story.known_s, until_s)
+        self._pass(_meanwhile(story), until_s, until_s)
 
     def _pass(self, phase: str, end_s: float, until_s: float | None) -> None:
         end_s = end_s if until_s is None else min(end_s, until_s)
@@ -129,10 +173,14 @@ class _Line:
             self._spent[phase] += seconds * (end_s - start_s) / total
         self._now = end_s
 
-    def _move(self, before: float, story: AttemptStory) -> None:
+    def _move(self, story: AttemptStory) -> None:
         """Out of productive, no more than the attempt has put in."""
-        left = self._spent["productive"] - before
-        for phase, seconds in (("recompute", story.redone_s), ("stall", story.stalled_s)):
+        left = self._spent["productive"]
+        for phase, seconds in (
+            ("detect", _unfinished_s(story, left)),
+            ("recompute", story.redone_s),
+            ("stall", story.stalled_s),
+        ):
             moved = min(max(seconds, 0.0), left)
             left -= moved
             self._spent["productive"] -= moved
@@ -141,4 +189,18 @@ class _Line:
     def _note(self) -> None:
         if self._now > self._begin:
             at_s = self._now - self._begin
-            self._trace.append((at_s, self._spent["productive"] / at_s))
+            self._trace.append((at_s, self._productive / at_s))
+
+
+def _meanwhile(story: AttemptStory) -> str:
+    """What the time after an attempt was, once its end was known."""
+    if story.is_retried:
+        return "wait"
+    return "idle" if story.has_ended or story.known_s is not None else "detect"
+
+
+def _unfinished_s(story: AttemptStory, productive_s: float) -> float:
+    """The time of the step in which it failed: it waited for a peer that was gone, or for itself."""
+    if not story.has_failed or story.steps_s is None or story.last_step_s is None:
+        return 0.0
+    return min(productive_s - story.steps_s, story.last_heard_s - story.last_step_s)

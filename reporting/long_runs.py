@@ -6,18 +6,21 @@ handful at a time.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
 
 from checkpointing.store import Store
+from reporting.attempts import DRIVER, Attempt
+from reporting.clocks import aligned
 from reporting.findings import LongRun, Skipped
-from reporting.happenings import LAST_WORDS, Happening, happening, told
+from reporting.happenings import LAST_WORDS, Happening, happening, in_time, last_words, told
 from reporting.ledger import AttemptStory, Ledger, Span, coarser, ledger
 from reporting.parts import PartName, Rows, StepsFile, rows_in
+from reporting.recoveries import Recovery, Restart, recoveries
 from reporting.run_parts import RunParts, all_runs, one_run, read_parts
 from reporting.thinning import Thinned
 
@@ -57,11 +60,11 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
         # Nothing of it can be read: its parts are named.
         skipped += _unread(store, parts)
         return None
-    steps = _read_steps(store, parts, skipped)
     happenings = _happenings(store, parts, skipped)
-    stories = _stories(store, parts, steps, happenings, skipped)
-    books = ledger(stories)
-    begin_s = min(attempt.leased_s for attempt in parts.attempts.values())
+    steps = _read_steps(store, parts, _heard(happenings), skipped)
+    stories = aligned(_stories(store, parts, steps, happenings, skipped))
+    books, found = ledger(stories), in_time(happenings, stories)
+    begin_s = stories[0].leased_s
     return LongRun(
         name=parts.run,
         group=attempt.group,
@@ -80,7 +83,8 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
         goodput=books.goodput,
         phases=books.phases,
         goodput_trace=_thinned(books),
-        incidents=told(happenings, stories, begin_s),
+        incidents=told(found, begin_s),
+        recoveries=_recoveries(parts, steps, stories, books, found),
         **_traces(store, parts, begin_s, skipped),
     )
 
@@ -89,10 +93,13 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
 class _Steps:
     """What an attempt's steps amount to. ``longest`` are a heap of step times, the shortest first.
 
-    ``num_timed`` of those that survived are in rank 0's record, and so is their time in the ledger.
+    ``num_timed`` of those that survived are in rank 0's record, and so is their time in the ledger; by its
+    clock the newest was over at ``ended_s``, and the newest that the driver heard of at ``told_s``.
     """
 
     newest: int = 0
+    ended_s: float | None = None
+    told_s: float | None = None
     num_surviving: int = 0
     num_superseded: int = 0
     num_timed: int = 0
@@ -130,30 +137,48 @@ class _AllSteps:
     losses: Thinned[tuple[int, float | None]] = field(default_factory=lambda: Thinned(_MOST_POINTS))
     val_losses: Thinned[tuple[int, float]] = field(default_factory=lambda: Thinned(_MOST_POINTS))
 
-    def add(self, own: _Steps, rows: Rows, counted_until: int | None, *, is_timed: bool) -> None:
+    def add(
+        self,
+        own: _Steps,
+        rows: Rows,
+        counted_until: int | None,
+        *,
+        is_timed: bool,
+        heard_step: int | None = None,
+    ) -> None:
         """Those of ``rows`` that their attempt, ``own``, does not know yet."""
-        names = ("step", "step_s", "data_wait_s", "loss", "val_loss")
+        names = ("step", "ended_s", "step_s", "data_wait_s", "loss", "val_loss")
         columns = [rows.column(name).to_pylist() for name in names]
-        for step, step_s, data_wait_s, loss, val_loss in zip(*columns, strict=True):
+        for step, ended_s, step_s, data_wait_s, loss, val_loss in zip(*columns, strict=True):
             if step <= own.newest:
                 continue
             survived = counted_until is None or step <= counted_until
             own.count(step, survived=survived)
             if is_timed:
                 own.time(step_s, data_wait_s, survived=survived)
+                own.ended_s = ended_s
+                own.told_s = ended_s if step == heard_step else own.told_s
             if survived:
                 self.losses.add((step, loss))
             if survived and val_loss is not None:
                 self.val_losses.add((step, val_loss))
 
 
-def _read_steps(store: Store, parts: RunParts, skipped: list[Skipped]) -> _AllSteps:
+def _heard(happenings: Sequence[Happening]) -> dict[int, Happening]:
+    """By attempt, the driver's word of its failure: it has the newest step that it heard of, and when."""
+    return {one.term: one for one in happenings if one.kind == "failure" and one.rank == DRIVER}
+
+
+def _read_steps(
+    store: Store, parts: RunParts, heard: Mapping[int, Happening], skipped: list[Skipped]
+) -> _AllSteps:
     found = _AllSteps()
     for term, of_term in groupby(parts.of("steps"), key=lambda name: name.term):
         names = list(of_term)
         own, counted_until = found.by_term[term], parts.counted_until.get(term, 0)
         for _, part in read_parts(store, [name for name in names if name.rank == 0], skipped):
-            found.add(own, part.rows, counted_until, is_timed=True)
+            heard_step = heard[term].step if term in heard else None
+            found.add(own, part.rows, counted_until, is_timed=True, heard_step=heard_step)
         for _, part in read_parts(store, _last_of_others(names), skipped):
             found.add(own, part.rows, counted_until, is_timed=False)
     return found
@@ -179,23 +204,74 @@ def _stories(
     happenings: Sequence[Happening],
     skipped: list[Skipped],
 ) -> list[AttemptStory]:
-    spans = _spans(store, parts, skipped)
-    stories = []
-    for term, attempt in parts.attempts.items():
-        own = [one for one in happenings if one.term == term]
-        failed = [one.happened_s for one in own if one.kind in ("failure", "interruption")]
-        stories.append(
-            AttemptStory(
-                term=term,
-                leased_s=attempt.leased_s,
-                spans=tuple(spans.get(term, ())),
-                redone_s=steps.by_term[term].superseded_s,
-                stalled_s=steps.by_term[term].stalled_s(),
-                noticed_s=min(failed, default=None),
-                has_ended=any(one.kind in LAST_WORDS and one.rank == 0 for one in own),
+    spans, heard = _spans(store, parts, skipped), _heard(happenings)
+    newest = max(parts.attempts)
+    return [
+        _story(
+            attempt,
+            spans.get(term, ()),
+            steps.by_term[term],
+            [one for one in happenings if one.term == term],
+            heard.get(term),
+            has_heir=term < newest,
+        )
+        for term, attempt in parts.attempts.items()
+    ]
+
+
+def _story(
+    attempt: Attempt,
+    spans: Sequence[Span],
+    steps: _Steps,
+    words: Sequence[Happening],
+    heard: Happening | None,
+    *,
+    has_heir: bool,
+) -> AttemptStory:
+    kinds = {one.kind for one in words}
+    failed = [one for one in words if one.kind in ("failure", "interruption")]
+    return AttemptStory(
+        term=attempt.term,
+        leased_s=attempt.leased_s,
+        spans=tuple(spans),
+        redone_s=steps.superseded_s,
+        stalled_s=steps.stalled_s(),
+        noticed_s=min((one.happened_s for one in failed if one.rank == DRIVER), default=None),
+        failed_s=min((one.happened_s for one in failed if one.rank != DRIVER), default=None),
+        has_ended=any(one.kind in LAST_WORDS and one.rank == 0 for one in words),
+        has_failed="failure" in kinds or (has_heir and not kinds.intersection(LAST_WORDS)),
+        is_retried="restart" in kinds,
+        steps_s=steps.surviving_s + steps.superseded_s if steps.num_timed or steps.superseded_s else None,
+        last_step_s=steps.ended_s,
+        heard_s=heard.happened_s - heard.seconds if heard and heard.seconds is not None else None,
+        told_s=steps.told_s,
+    )
+
+
+def _recoveries(
+    parts: RunParts,
+    steps: _AllSteps,
+    stories: Sequence[AttemptStory],
+    books: Ledger,
+    found: Sequence[Happening],
+) -> tuple[Recovery, ...]:
+    words, restarts = last_words(found), []
+    for story, heir in pairwise(stories):
+        own, attempt, following = steps.by_term[story.term], *(parts.attempts[s.term] for s in (story, heir))
+        word = words.get(story.term)
+        # What it did and could not record any more was done again too.
+        unrecorded = (word.step if word and word.step else 0) - own.newest
+        restarts.append(
+            Restart(
+                story=story,
+                world_size=attempt.world_size,
+                num_redone=own.num_superseded + max(0, unrecorded if own.newest else 0),
+                next_term=heir.term,
+                next_world_size=following.world_size,
+                step=following.start_step,
             )
         )
-    return stories
+    return recoveries(restarts, books, words, stories[0].leased_s)
 
 
 def _spans(store: Store, parts: RunParts, skipped: list[Skipped]) -> dict[int, list[Span]]:

@@ -35,9 +35,14 @@ def step_row(
 
 
 def incident_row(
-    kind: str, *, happened_s: float = NOON_S, step: int | None = None, text: str = ""
+    kind: str,
+    *,
+    happened_s: float = NOON_S,
+    step: int | None = None,
+    seconds: float | None = None,
+    text: str = "",
 ) -> tuple[Any, ...]:
-    return (kind, happened_s, step, None, None, None, None, None, text)
+    return (kind, happened_s, step, seconds, None, None, None, None, text)
 
 
 def sample_row(sample: DeviceSample, taken_s: float) -> tuple[Any, ...]:

@@ -1,7 +1,5 @@
 """A long run as its parts tell it: steps count once, and the ledger adds up, whatever happened to it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,65 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing.store import MemoryStore, Store, Unavailable
-from reporting.attempts import DRIVER, DeviceSample
+from reporting.attempts import DeviceSample
 from reporting.findings import LongRun
 from reporting.ledger import PHASES, AttemptStory, Span, coarser, ledger
 from reporting.long_runs import long_run, long_runs, write_steps
 from reporting.thinning import Thinned
+from tests.unit.lives import KILLED_TWICE, STEP_S, Fate, Life, fates, history, record
 from tests.unit.recorded import NOON_S, attempt, incident_row, leave, sample_row, step_row
-
-STEP_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
-    """One attempt: leased at ``at_s`` (after noon), from step ``start`` to ``end``, and how it ended.
-
-    ``parent`` is the attempt whose checkpoint it went on from. ``last_word`` None is a kill; ``noticed_s`` is
-    when the driver told of it.
-    """
-
-    at_s: float
-    start: int
-    end: int
-    parent: int | None = None
-    last_word: str | None = None
-    noticed_s: float | None = None
-
-
-def record(store: Store, lives: Sequence[Life], *, run: str = "r") -> None:
-    for term, life in enumerate(lives, start=1):
-        of = attempt(
-            run=run, term=term, leased_s=NOON_S + life.at_s, start_step=life.start, parent_term=life.parent
-        )
-        begin_s = NOON_S + life.at_s + 1
-        seconds = STEP_S * (life.end - life.start)
-        leave(store, of, "phases", [("restore", begin_s, begin_s + 1, 1.0)], number=1)
-        if seconds:
-            spans = [("productive", begin_s + 1, begin_s + 1 + seconds, seconds)]
-            leave(store, of, "phases", spans, number=2)
-            steps = range(life.start + 1, life.end + 1)
-            leave(store, of, "steps", [step_row(step, step_s=STEP_S, loss=1.0 / step) for step in steps])
-        words = [incident_row("restore", happened_s=begin_s + 1, step=life.start)]
-        if life.last_word:
-            words.append(incident_row(life.last_word, happened_s=begin_s + 1 + seconds, step=life.end))
-        leave(store, of, "incidents", words)
-        if life.noticed_s is not None:
-            happened_s = NOON_S + life.noticed_s
-            leave(store, of, "incidents", [incident_row("failure", happened_s=happened_s)], rank=DRIVER)
 
 
 def only(store: Store) -> LongRun:
     (run,), skipped = long_runs(store)
     assert skipped == ()
     return run
-
-
-KILLED_TWICE = (
-    Life(at_s=0, start=0, end=10, noticed_s=30),
-    Life(at_s=100, start=6, end=12, parent=1),
-    Life(at_s=200, start=8, end=20, parent=2, last_word="end"),
-)
 
 
 def test_steps_that_were_done_again_count_once() -> None:
@@ -223,64 +175,6 @@ def test_a_year_of_spans_needs_no_years_memory_and_adds_up_all_the_same() -> Non
     assert run.phases == {"productive": 63_000.0, "data wait": 27_000.0}
     assert run.wall_sec == 90_000
     assert len(run.goodput_trace) <= 2_001
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
-    """What is drawn of an attempt; times in seconds, ``noticed_s`` after its end."""
-
-    gap_s: float
-    num_steps: int
-    ancestor: int
-    share: float
-    last_word: str | None
-    noticed_s: float | None
-
-
-fates = st.lists(
-    st.builds(
-        Fate,
-        gap_s=st.floats(0, 1000),
-        num_steps=st.integers(0, 20),
-        ancestor=st.integers(0, 5),
-        share=st.floats(0, 1),
-        last_word=st.sampled_from([None, "end", "failure", "interruption"]),
-        noticed_s=st.none() | st.floats(-50, 500),
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-def history(drawn: Sequence[Fate]) -> list[Life]:
-    """Each goes on from a checkpoint of any attempt before it, and may outlive the lease of the next one."""
-    found: list[Life] = []
-    at_s = 0.0
-    for fate in drawn:
-        at_s += fate.gap_s
-        parent, start = origin(found, fate)
-        end_s = at_s + 2 + STEP_S * fate.num_steps
-        life = Life(
-            at_s=at_s,
-            start=start,
-            end=start + fate.num_steps,
-            parent=parent,
-            last_word=fate.last_word,
-            noticed_s=None if fate.noticed_s is None else end_s + fate.noticed_s,
-        )
-        found.append(life)
-    return found
-
-
-def origin(found: Sequence[Life], fate: Fate) -> tuple[int | None, int]:
-    """An attempt without a step has no checkpoint of its own, but where it began from is still there."""
-    number = fate.ancestor % (len(found) + 1)
-    if number == 0:
-        return None, 0
-    life = found[number - 1]
-    if life.end == life.start:
-        return life.parent, life.start
-    return number, life.start + 1 + int(fate.share * (life.end - life.start - 1))
 
 
 @settings(max_examples=15)

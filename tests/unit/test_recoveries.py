@@ -1,0 +1,113 @@
+"""What each restart cost, phase by phase, whatever the clocks say; and that nothing of the time is lost."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpointing.store import MemoryStore
+from reporting.findings import LongRun
+from reporting.long_runs import long_run
+from tests.unit.lives import STEP_S, Fate, Life, fates, history, record
+
+
+def told(*lives: Life) -> LongRun:
+    store = MemoryStore()
+    record(store, lives)
+    run = long_run(store, "r")
+    assert run is not None
+    return run
+
+
+# Its checkpoint is of step 8; it was killed after step 10, at 22, and the driver saw it 4 s later.
+KILLED = Life(at_s=0, start=0, end=10, noticed_s=26, heard=(10, 22), pause_s=2, world_size=4)
+NEXT = Life(at_s=28, start=8, end=20, parent=1, last_word="end", world_size=3)
+
+
+def test_a_killed_worker_costs_what_each_phase_took() -> None:
+    run = told(KILLED, NEXT)
+    (found,) = run.recoveries
+    assert found.phases == {"detect": 4, "wait": 2, "schedule": 1, "restore": 1, "recompute": 2 * STEP_S}
+    assert (found.term, found.step, found.num_redone) == (1, 8, 2)
+    assert (found.cause, found.text) == ("failure", "rank 1: killed")
+    # Four devices stood still, and did again what was lost; three were waited for.
+    assert found.device_s == 4 * (4 + 2 + 4) + 3 * (1 + 1)
+    assert run.phases["wait"] == 2
+
+
+def test_the_time_of_a_step_that_never_ended_went_into_noticing_it() -> None:
+    hung = replace(KILLED, hung_s=30, noticed_s=60, heard=(10, 22.5), pause_s=0)
+    (found,) = told(hung, replace(NEXT, at_s=60)).recoveries
+    assert found.phases["detect"] == 60 - 22
+    assert found.phases["recompute"] == 2 * STEP_S
+
+
+def test_steps_whose_records_were_lost_with_the_worker_were_done_again_too() -> None:
+    (found,) = told(replace(KILLED, recorded=7), replace(NEXT, start=6)).recoveries
+    assert found.phases == {
+        "detect": 4, "wait": 2, "schedule": 1, "restore": 1, "recompute": STEP_S + 3 * STEP_S,
+    }  # fmt: skip
+    assert found.num_redone == 1 + 3
+
+
+def test_a_driver_that_died_too_leaves_everything_to_noticing() -> None:
+    (found,) = told(replace(KILLED, noticed_s=None, pause_s=None), NEXT).recoveries
+    assert found.phases["detect"] == 6
+    assert (found.cause, found.text) == ("failure", "it ended without a word; last heard of here")
+
+
+def test_nobody_waits_for_a_run_that_was_stopped() -> None:
+    run = told(Life(at_s=0, start=0, end=10, last_word="stop"), Life(at_s=500, start=10, end=11, parent=1))
+    (found,) = run.recoveries
+    assert (found.cause, found.phases) == ("stop", {"schedule": 1, "restore": 1})
+    assert (found.num_redone, run.phases["idle"]) == (0, 500 - 22)
+
+
+def test_a_run_that_never_restarted_has_none() -> None:
+    assert told(Life(at_s=0, start=0, end=3)).recoveries == ()
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, -3.5, 3600.0])
+def test_workers_whose_clock_is_wrong_are_moved_to_where_they_must_have_been(skew_s: float) -> None:
+    exact, found = (told(*(replace(one, skew_s=skew) for one in (KILLED, NEXT))) for skew in (0.0, skew_s))
+    assert found.wall_sec == pytest.approx(exact.wall_sec, abs=1.0 if skew_s < 0 else skew_s)
+    assert sum(found.phases.values()) == pytest.approx(found.wall_sec)
+    assert found.phases["recompute"] == exact.phases["recompute"]
+    # The first attempt is held by what the driver heard of it.
+    assert found.recoveries[0].phases["detect"] == exact.recoveries[0].phases["detect"]
+
+
+def test_a_driver_whose_clock_went_back_loses_nothing_of_the_next_attempt() -> None:
+    run = told(KILLED, replace(NEXT, at_s=-1000))
+    assert run.phases["productive"] == 20 * STEP_S
+    assert run.recoveries[0].phases == {"detect": 4, "schedule": 1, "restore": 1, "recompute": 2 * STEP_S}
+    assert run.wall_sec == 26 + 2 + 12 * STEP_S
+
+
+@settings(max_examples=25)
+@given(fates, st.lists(st.floats(-5, 5), min_size=4, max_size=4), st.floats(0, 60), st.floats(0, 30))
+def test_all_restarts_and_what_lies_between_them_add_up_to_the_ledger(
+    drawn: list[Fate], skews: list[float], hung_s: float, pause_s: float
+) -> None:
+    lives = [
+        replace(
+            life,
+            skew_s=skew,
+            hung_s=0.0 if life.last_word == "end" else hung_s,
+            pause_s=pause_s,
+            heard=None if life.noticed_s is None else (life.end, life.noticed_s - pause_s),
+        )
+        for life, skew in zip(history(drawn), skews, strict=False)
+    ]
+    last = lives[-1]
+    run = told(*lives, Life(at_s=last.at_s + 500, start=0, end=1, last_word="end"))
+    assert run.wall_sec is not None
+    assert sum(run.phases.values()) == pytest.approx(run.wall_sec, rel=0.005)
+    assert min(run.phases.values()) >= 0
+    for name in ("detect", "wait", "recompute"):
+        spent = sum(one.phases.get(name, 0.0) for one in run.recoveries)
+        assert spent == pytest.approx(run.phases.get(name, 0.0), abs=1e-5)
+    for name in ("schedule", "start", "restore"):
+        # The first attempt's own is no restart's.
+        assert sum(one.phases.get(name, 0.0) for one in run.recoveries) <= run.phases.get(name, 0.0) + 1e-5
