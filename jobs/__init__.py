@@ -11,7 +11,8 @@ and ``node_history`` say how it went. ``training`` is what happens in a worker.
 
 A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``. After a
 failed attempt, whose ``causes`` are read from its last words, the rules of ``recovery`` decide by what is
-known of its ``past``, and ``restarts`` carry it out. ``elastic`` says at which world size it goes on;
+known of its ``past``, and ``restarts`` carry it out. ``elastic`` says at which world size it goes on,
+``resizing`` asks for it;
 ``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from. What a driver
 knows of it by ear: ``run_state``.
 

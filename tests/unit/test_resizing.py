@@ -1,0 +1,145 @@
+"""A driver that asks its cluster for room: before each attempt, and while one runs that could be larger."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from jobs.elastic import Patience
+from jobs.resizing import Resizing
+from jobs.training.events import Warned
+from jobs.training.wishes import Wish
+
+WORD = Warned(text="anything")
+
+
+class Cluster:
+    """Its clock goes on only while somebody waits; what is free changes at the times that it is told."""
+
+    def __init__(self, free: int | None, *, later: dict[float, int | None] | None = None) -> None:
+        self.now_s = 0.0
+        self.num_asked = 0
+        self.left_out: Sequence[str] = ()
+        self._free = {0.0: free, **(later or {})}
+
+    def room(self, without: Sequence[str]) -> int | None:
+        self.num_asked += 1
+        self.left_out = without
+        return self._free[max(at_s for at_s in self._free if at_s <= self.now_s)]
+
+    def pause(self, for_s: float) -> None:
+        self.now_s += for_s
+
+
+def resizing(cluster: Cluster, *sizes: int, said: Callable[[str], None] = str) -> Resizing:
+    patience = Patience(wait_for_spare_s=30, grow_after_s=60)
+    return Resizing(sizes, patience, cluster.room, said, ticks=lambda: cluster.now_s, pause=cluster.pause)
+
+
+def wished(run: Resizing, cluster: Cluster, *, for_s: float) -> tuple[float, Wish] | None:
+    """When it first wishes to move on, and what, within so many seconds."""
+    end = cluster.now_s + for_s
+    while cluster.now_s < end:
+        if wish := run.wish():
+            return cluster.now_s, wish
+        cluster.pause(0.25)
+    return None
+
+
+def test_a_run_of_one_size_asks_nobody() -> None:
+    cluster = Cluster(0)
+    run = resizing(cluster, 2)
+    assert run.next_size(()) == 2
+    run.hear(WORD)
+    assert wished(run, cluster, for_s=100) is None
+    assert (cluster.num_asked, cluster.now_s) == (0, 100)
+
+
+def test_it_waits_for_a_spare_says_so_once_and_goes_on_smaller() -> None:
+    cluster, said = Cluster(3), list[str]()
+    assert resizing(cluster, 1, 2, 4, said=said.append).next_size(("bad",)) == 2
+    assert (cluster.now_s, cluster.left_out) == (30, ("bad",))
+    assert said == [
+        "room for 3 of 4 ranks: waits up to 30 s for a spare, then goes on with fewer",
+        "goes on with 2 ranks instead of 4",
+    ]
+
+
+def test_a_spare_that_comes_ends_the_waiting() -> None:
+    cluster, said = Cluster(1, later={12: 2}), list[str]()
+    assert resizing(cluster, 1, 2, said=said.append).next_size(()) == 2
+    assert (cluster.now_s, len(said)) == (12, 1)
+
+
+def test_what_it_had_itself_is_waited_for_even_by_those_who_wait_for_no_spare() -> None:
+    cluster = Cluster(2, later={10: 0, 12: 2})
+    run = Resizing(
+        (1, 2),
+        Patience(wait_for_spare_s=0),
+        cluster.room,
+        str,
+        ticks=lambda: cluster.now_s,
+        pause=cluster.pause,
+    )
+    run.next_size(())
+    run.hear(WORD)
+    cluster.now_s = 11
+    assert run.next_size(()) == 2
+    assert cluster.now_s == 12
+
+
+def test_waiting_ends_with_what_the_pause_raises() -> None:
+    cluster = Cluster(1)
+
+    def stopped(_for_s: float) -> None:
+        raise KeyboardInterrupt
+
+    run = Resizing((1, 2), Patience(), cluster.room, str, pause=stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run.next_size(())
+
+
+def test_it_wishes_to_move_on_when_there_has_been_room_for_more_and_then_has_more() -> None:
+    # Beside one rank that runs, one more device is free from second 100 on.
+    cluster = Cluster(1, later={40: 0, 100: 1, 165: 2})
+    run = resizing(cluster, 1, 2)
+    assert run.next_size(()) == 1
+    cluster.now_s = 50
+    run.hear(WORD)
+    assert wished(run, cluster, for_s=200) == (160, Wish(aim="move on", why="there is room for 2 ranks"))
+    cluster.now_s = 165
+    assert run.next_size(()) == 2
+    run.hear(WORD)
+    assert wished(run, cluster, for_s=500) is None
+
+
+def test_before_its_ranks_run_what_is_free_is_their_own() -> None:
+    cluster = Cluster(1, later={50: 0, 60: 1})
+    run = resizing(cluster, 1, 2)
+    for _ in range(2):
+        assert run.next_size(()) == 1
+        assert wished(run, cluster, for_s=500) is None
+        cluster.now_s = 50
+        run.hear(WORD)
+        assert wished(run, cluster, for_s=10) is None
+        cluster.now_s = 0
+
+
+def test_a_cluster_that_can_not_be_asked_is_left_as_it_is() -> None:
+    cluster = Cluster(1, later={40: 0, 100: 1, 130: None, 134: 1})
+    run = resizing(cluster, 1, 2)
+    assert run.next_size(()) == 1
+    cluster.now_s = 50
+    run.hear(WORD)
+    found = wished(run, cluster, for_s=300)
+    assert found is not None
+    assert found[0] == 194
+
+
+def test_the_cluster_is_asked_every_two_seconds_and_not_at_every_poll() -> None:
+    cluster = Cluster(1, later={40: 0})
+    run = resizing(cluster, 1, 2)
+    run.next_size(())
+    cluster.now_s, cluster.num_asked = 50, 0
+    run.hear(WORD)
+    wished(run, cluster, for_s=100)
+    assert cluster.num_asked == 50
