@@ -16,7 +16,8 @@ known of its ``past``, and ``restarts`` carry it out. ``elastic`` says at which 
 ``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from. What a driver
 knows of it by ear: ``run_state``.
 
-What a long run reads: ``tokens``, found and held against its spec.
+What a long run reads: ``tokens``, found and held against its spec; made by ``packing``, which Ray carries
+out in ``pack``.
 
 What came of it: ``report`` (the entry), ``reports`` (the story, and copies), with its ``report_arguments``.
 ``importing`` (older results beside ours). ``comparing`` (B against a baseline), told by ``verdicts``.

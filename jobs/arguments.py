@@ -6,6 +6,7 @@ from pathlib import Path
 from jobs.checkpoints.arguments import add_checkpoints_arguments
 from jobs.cluster_arguments import add_cluster_arguments
 from jobs.doctor.arguments import add_doctor_arguments
+from jobs.packing.arguments import add_pack_arguments
 from jobs.report_arguments import (
     add_compare_arguments,
     add_import_arguments,
@@ -140,6 +141,7 @@ def longhaul_parser() -> argparse.ArgumentParser:
     add_sweep_arguments(commands.add_parser("sweep", help="measure models x strategies x sizes x groups"))
     add_train_arguments(commands.add_parser("train", help="train one model, from its newest checkpoint"))
     add_status_arguments(commands.add_parser("status", help="how a run is doing"))
+    add_pack_arguments(commands.add_parser("pack", help="turn text into tokens that a run reads"))
     add_report_arguments(commands.add_parser("report", help="make one report of everything in a store"))
     add_pull_arguments(commands.add_parser("pull", help="fetch reports from a store"))
     add_compare_arguments(commands.add_parser("compare", help="whether results are slower than a baseline"))

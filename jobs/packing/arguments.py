@@ -1,0 +1,36 @@
+"""The command line of ``longhaul pack``. Pure, and as instant as the other ``--help``."""
+
+import argparse
+from pathlib import Path
+
+
+def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Turn text, JSONL and Parquet into token shards for `data: {kind: tokens, path: URL}`. The same "
+        "input and tokenizer give the same bytes."
+    )
+    parser.epilog = "exit codes: 0 packed; 1 the store failed; 2 wrong usage or input; 130 interrupted"
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        type=Path,
+        metavar="INPUT",
+        help="a file, or a folder with all below it; .jsonl and .parquet by their names, others are text",
+    )
+    parser.add_argument("--out", required=True, metavar="URL", help="a folder or a place in object storage")
+    parser.add_argument(
+        "--tokenizer",
+        default="bytes",
+        metavar="FILE",
+        help="a Hugging Face tokenizer.json (default: bytes, whose ids are the bytes of UTF-8)",
+    )
+    parser.add_argument(
+        "--end-token",
+        metavar="TOKEN",
+        help="stands behind each document (default: the tokenizer's, if it has a usual one)",
+    )
+    parser.add_argument(
+        "--column", default="text", metavar="NAME", help="where JSONL and Parquet have their text (text)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    parser.add_argument("-v", "--verbose", action="store_true", help="let Ray's own log through")

@@ -1,0 +1,151 @@
+"""The texts in a span of a file, in order, read from local or shared disks."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from jobs.packing.pieces import InputError, Kind, Source, Span
+
+_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+# A tokenizer needs some hundred bytes for each token of the text that it is given at once.
+_TEXT_BYTES = 2**20
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """``is_end`` where the document ends with it; only plain text of a large file comes in several."""
+
+    text: str
+    is_end: bool
+
+
+def find_sources(inputs: list[Path], column: str) -> list[Source]:
+    """In the order of ``inputs``; a folder's files are sorted by their paths."""
+    return [_source(path, column) for given in inputs for path in _files(given)]
+
+
+def texts_of(span: Span, column: str) -> Iterator[Text]:
+    """Those without a character are left out."""
+    match span.kind:
+        case "text":
+            texts = _plain(span)
+        case "jsonl":
+            texts = _lines(span, column)
+        case "parquet":
+            texts = _rows(span, column)
+    return (text for text in texts if text.text or text.is_end)
+
+
+def _files(given: Path) -> list[Path]:
+    if not given.exists():
+        raise InputError(f"{given}: does not exist; give a file or a folder")
+    if given.is_file():
+        return [given]
+    found = sorted(path for path in given.rglob("*") if path.is_file() and not _is_hidden(path, given))
+    if not found:
+        raise InputError(f"{given}: holds no files; give a folder with text, JSONL or Parquet")
+    return found
+
+
+def _is_hidden(path: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(root).parts)
+
+
+def _source(path: Path, column: str) -> Source:
+    if path.suffix in _COMPRESSED:
+        raise InputError(f"{path}: is compressed ({path.suffix}); unpack it first")
+    kind = _KINDS.get(path.suffix, "text")
+    try:
+        sizes = _row_groups(path, column) if kind == "parquet" else (path.stat().st_size,)
+    except OSError as error:
+        raise InputError(f"{path}: can't be read ({error.strerror or error})") from None
+    return Source(path=str(path.absolute()), kind=kind, sizes=sizes)
+
+
+def _row_groups(path: Path, column: str) -> tuple[int, ...]:
+    with _parquet(path) as file:
+        names = file.schema_arrow.names
+        if column not in names:
+            raise InputError(f"{path}: has no column {column!r} ({', '.join(names)}); name one with --column")
+        kind = file.schema_arrow.field(column).type
+        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+            raise InputError(f"{path}: column {column!r} holds {kind}, expected text; name one with --column")
+        metadata = file.metadata
+        return tuple(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+
+
+def _parquet(path: Path) -> Any:
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{path}: is no whole Parquet file ({str(error).splitlines()[0]})") from None
+
+
+def _plain(span: Span) -> Iterator[Text]:
+    """Whole lines, about ``_TEXT_BYTES`` at a time."""
+    lines: list[bytes] = []
+    begin, num_bytes = span.start, 0
+    for at, line in _lines_in(span):
+        begin = begin if lines else at
+        lines.append(line)
+        num_bytes += len(line)
+        if num_bytes >= _TEXT_BYTES:
+            yield Text(text=_decoded(b"".join(lines), span.path, begin), is_end=False)
+            lines, num_bytes = [], 0
+    yield Text(text=_decoded(b"".join(lines), span.path, begin), is_end=span.is_last)
+
+
+def _lines(span: Span, column: str) -> Iterator[Text]:
+    for at, line in _lines_in(span):
+        if not line.strip():
+            continue
+        where = f"{span.path}: the line at byte {at:,}"
+        try:
+            record = json.loads(_decoded(line, span.path, at))
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where} is not JSON ({error}); mend or remove it") from None
+        if not isinstance(record, dict):
+            raise InputError(f"{where} is not an object; expected one with {column!r} in each line")
+        if column not in record:
+            raise InputError(f"{where} has no {column!r} ({', '.join(record)}); name another with --column")
+        if record[column] is None:
+            continue
+        if not isinstance(record[column], str):
+            raise InputError(f"{where}: {column!r} is {record[column]!r:.40}, expected text")
+        yield Text(text=record[column], is_end=bool(record[column]))
+
+
+def _rows(span: Span, column: str) -> Iterator[Text]:
+    with _parquet(Path(span.path)) as file:
+        for group in range(span.start, span.end):
+            for value in file.read_row_group(group, columns=[column]).column(column).to_pylist():
+                if value:
+                    yield Text(text=value, is_end=True)
+
+
+def _lines_in(span: Span) -> Iterator[tuple[int, bytes]]:
+    """Whole lines with their places in the file: those that begin in the span."""
+    with Path(span.path).open("rb") as file:
+        at = span.start
+        if at:
+            # One byte earlier, so that a line that begins exactly here is not taken for the rest of one.
+            file.seek(at - 1)
+            at += len(file.readline()) - 1
+        while at < span.end and (line := file.readline()):
+            yield at, line
+            at += len(line)
+
+
+def _decoded(data: bytes, path: str, at: int) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: byte {at + error.start:,} is not UTF-8; convert it first, such as with iconv"
+        ) from None

@@ -1,0 +1,50 @@
+"""One piece of the input as one shard in the store."""
+
+import hashlib
+from array import array
+from dataclasses import dataclass
+
+from checkpointing.store import Store
+from jobs.packing.documents import texts_of
+from jobs.packing.pieces import Piece
+from jobs.packing.tokenizing import Tokenizer
+from jobs.training.token_index import Dtype, TokenShard, Vocabulary
+
+_CODES: dict[Dtype, str] = {"uint16": "H", "uint32": "I"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """``shard`` is None where the piece holds no text."""
+
+    number: int
+    num_documents: int
+    shard: TokenShard | None
+
+
+def dtype_for(vocabulary: Vocabulary) -> Dtype:
+    return "uint16" if vocabulary.size <= 2**16 else "uint32"
+
+
+def pack_piece(piece: Piece, tokenizer: Tokenizer, column: str, store: Store) -> Packed:
+    """The shard's name carries its digest, so that one is never overwritten by another's bytes."""
+    ids = array(_CODES[dtype_for(tokenizer.vocabulary)])
+    num_documents = 0
+    for text in (text for span in piece.spans for text in texts_of(span, column)):
+        ids.extend(tokenizer.ids(text.text))
+        if text.is_end:
+            num_documents += 1
+            if tokenizer.end_id is not None:
+                ids.append(tokenizer.end_id)
+    if not ids:
+        return Packed(number=piece.number, num_documents=0, shard=None)
+    data = ids.tobytes()
+    digest = hashlib.sha256(data).hexdigest()
+    shard = TokenShard(
+        name=f"{piece.number:05}-{digest[:12]}.bin",
+        num_tokens=len(ids),
+        sha256=digest,
+        largest_id=max(ids),
+    )
+    store.put(shard.name, data)
+    return Packed(number=piece.number, num_documents=num_documents, shard=shard)

@@ -1,0 +1,114 @@
+"""From text to ids: bytes, or what a Hugging Face ``tokenizer.json`` says."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from jobs.packing.pieces import InputError
+from jobs.training.token_index import Vocabulary
+
+# How tokenizers of known models call the token that ends a document, the most telling names first.
+_USUAL_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+_BYTES_END = 256
+
+
+class Tokenizer(Protocol):
+    """``end_id`` stands behind each document; None: nothing does."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def end_id(self) -> int | None: ...
+
+    def ids(self, text: str) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How to open a tokenizer again on any node. ``content`` is a tokenizer.json; None means bytes."""
+
+    name: str
+    content: bytes | None = None
+    end_token: str | None = None
+
+    def open(self) -> Tokenizer:
+        return ByteTokenizer() if self.content is None else FileTokenizer(self)
+
+
+def read_recipe(name: str, end_token: str | None) -> Recipe:
+    """Raises ``InputError`` where no tokenizer comes of it."""
+    if name == "bytes":
+        if end_token is not None:
+            raise InputError(f"--end-token {end_token}: bytes have an end of their own; leave it out")
+        return Recipe(name=name)
+    path = Path(name)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"--tokenizer {name}: can't be read ({error.strerror}); expected 'bytes' or a tokenizer.json"
+        ) from None
+    recipe = Recipe(name=path.name, content=content, end_token=end_token)
+    recipe.open()
+    return recipe
+
+
+class ByteTokenizer:
+    """An id is a byte of UTF-8; 256 ends a document."""
+
+    vocabulary = Vocabulary(
+        tokenizer="bytes", digest=hashlib.sha256(b"longhaul bytes 1").hexdigest(), size=_BYTES_END + 1
+    )
+    end_id: int | None = _BYTES_END
+
+    def ids(self, text: str) -> Sequence[int]:
+        return text.encode()
+
+
+class FileTokenizer:
+    """Special tokens are not added to the text, except the one that ends a document."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._tokenizer = _load(recipe)
+        self.vocabulary = Vocabulary(
+            tokenizer=recipe.name,
+            digest=hashlib.sha256(recipe.content or b"").hexdigest(),
+            size=max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
+        )
+        self.end_id = self._end_id(recipe)
+
+    def ids(self, text: str) -> Sequence[int]:
+        ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _end_id(self, recipe: Recipe) -> int | None:
+        candidates = (recipe.end_token,) if recipe.end_token else _USUAL_ENDS
+        found = (self._tokenizer.token_to_id(token) for token in candidates)
+        end_id: int | None = next((number for number in found if number is not None), None)
+        if end_id is None and recipe.end_token:
+            raise InputError(f"--end-token {recipe.end_token}: {recipe.name} has no such token")
+        if end_id is None:
+            raise InputError(
+                f"--tokenizer {recipe.name}: has none of the usual tokens that end a document "
+                f"({', '.join(_USUAL_ENDS)}); name its own with --end-token"
+            )
+        return end_id
+
+
+def _load(recipe: Recipe) -> Any:
+    # Ray runs a piece on each core already.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        from tokenizers import Tokenizer as HuggingFaceTokenizer
+    except ImportError:
+        raise InputError(
+            f"--tokenizer {recipe.name}: needs the package tokenizers; install it, or use bytes"
+        ) from None
+    try:
+        return HuggingFaceTokenizer.from_str((recipe.content or b"").decode())
+    except Exception as error:  # It raises Exception itself, for whatever it finds wrong.
+        raise InputError(f"--tokenizer {recipe.name}: is no tokenizer.json ({error})") from None
