@@ -34,6 +34,12 @@ def free_devices(group: WorkerGroup) -> int:
     return room(group, ray._private.state.available_resources_per_node())
 
 
+def draining(node_ids: Collection[str]) -> tuple[str, ...]:
+    """Those of them that are to be left: nothing new is placed there, and what runs is killed later."""
+    leaving = ray._private.state.state.get_draining_nodes()
+    return tuple(sorted(set(node_ids) & set(leaving)))
+
+
 def describe_free(group: WorkerGroup) -> str:
     """What each node of the group could give to a new run, or that it is away, for messages."""
     free = ray._private.state.available_resources_per_node()

@@ -15,7 +15,14 @@ from jobs.report_arguments import (
 )
 
 EXIT_CODES = """exit codes: 0 all cells are ok; 1 a cell is not; 2 wrong usage or spec; 130 interrupted"""
-RUN_EXIT_CODES = "exit codes: 0 finished; 1 failed, run it again; 2 wrong usage or spec; 130 interrupted"
+RUN_EXIT_CODES = (
+    "exit codes: 0 finished, or saved and stopped as asked; 1 failed, run it again; 2 wrong usage or spec; "
+    "130 interrupted twice"
+)
+STOP_EXIT_CODES = (
+    "exit codes: 0 stopped, or finished before; 1 nobody heard it, or not in time; 2 no such run or store; "
+    "130 interrupted, the run is still asked"
+)
 DEFAULT_RUN = Path(__file__).resolve().parent / "specs" / "runs" / "smoke.yaml"
 DEFAULT_SWEEP = Path(__file__).resolve().parent / "specs" / "sweeps" / "smoke.yaml"
 
@@ -92,6 +99,34 @@ def add_status_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
+def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Ask a run to save and end at its next step, and wait until it has. The command that trained it goes "
+        "on from there."
+    )
+    parser.epilog = STOP_EXIT_CODES
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--store", default="results", metavar="URL", help="default: results")
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="wait so many seconds for it, 0: only ask (default: 600)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 60")
+    return seconds
+
+
 def train_parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog)
     add_train_arguments(parser)
@@ -141,6 +176,7 @@ def longhaul_parser() -> argparse.ArgumentParser:
     add_sweep_arguments(commands.add_parser("sweep", help="measure models x strategies x sizes x groups"))
     add_train_arguments(commands.add_parser("train", help="train one model, from its newest checkpoint"))
     add_status_arguments(commands.add_parser("status", help="how a run is doing"))
+    add_stop_arguments(commands.add_parser("stop", help="let a run save and end"))
     add_pack_arguments(commands.add_parser("pack", help="turn text into tokens that a run reads"))
     add_report_arguments(commands.add_parser("report", help="make one report of everything in a store"))
     add_pull_arguments(commands.add_parser("pull", help="fetch reports from a store"))

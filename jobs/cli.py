@@ -20,6 +20,10 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.inquiries import status
 
             return status(args)
+        case "stop":
+            from jobs.stopping import stop
+
+            return stop(args)
         case "pack":
             from jobs.packing.story import pack
 

@@ -17,10 +17,12 @@ from cluster.placement import Refused
 from jobs.claims import Claim, claim_of
 from jobs.errors import AttemptFailed, SpecError
 from jobs.grid import Cell
+from jobs.last_word import LastWord, withdraw
 from jobs.sessions import Event, Limits, Session
 from jobs.training.events import Told
 from jobs.training.measurement import Failure
 from jobs.training.task import Task
+from jobs.training.wishes import Wish
 
 Listen = Callable[[Event], None]
 Hear = Callable[[Told], None]
@@ -36,7 +38,8 @@ Queues = dict[str, list[Session]]
 class AttemptOrder:
     """Where an attempt is to run, and ``without`` which nodes, as long as there is room elsewhere.
 
-    ``may_wait``: the run has run before, so where there is no room now there may soon be.
+    ``may_wait``: the run has run before, so where there is no room now there may soon be. ``wish`` is what is
+    wished right now, asked again and again; once there, it is not taken back.
     """
 
     group: WorkerGroup
@@ -46,6 +49,7 @@ class AttemptOrder:
     collective_timeout_s: float
     without: tuple[str, ...] = ()
     may_wait: bool = False
+    wish: Callable[[], Wish | None] = lambda: None
 
 
 class PeersFailed(Exception):
@@ -83,7 +87,8 @@ class Executor(Protocol):
     def run(self, queues: Queues, limits: Limits, listen: Listen) -> None: ...
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
-        """One attempt of a long run; the generation that Ray's own result points at. ``AttemptFailed``.
+        """One attempt of a long run; the generation that Ray's own result points at. ``AttemptFailed``, or
+        ``StopWished`` before there was anything to save.
 
         Each attempt looks anew what nodes there are. ``make_task`` is called once, by the process that speaks, when the others are there.
         """
@@ -154,12 +159,17 @@ class RayExecutor:
             collective_timeout_s=order.collective_timeout_s,
             environment=order.environment,
         )
-        return attempt(make_task(), seat, hear)
+        last = LastWord(hear)
+        pointer = attempt(make_task(), seat, last.hear, order.wish)
+        last.judge()
+        return pointer
 
     def _room_for(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim]:
         """Waits for it as long as an attempt may wait to be placed, if that makes sense at all."""
         deadline = time.monotonic() + (order.schedule_timeout_s if order.may_wait else 0.0)
         while True:
+            if wish := order.wish():
+                withdraw(wish)
             answer = self._claim(order)
             if not isinstance(answer, Refused):
                 return answer
@@ -279,5 +289,7 @@ class InlineExecutor:
         os.environ.update(order.environment)
         from jobs.inline import attempt_inline
 
-        attempt_inline(make_task, self._place, hear)
+        last = LastWord(hear)
+        attempt_inline(make_task, self._place, last.hear, order.wish)
+        last.judge()
         return None

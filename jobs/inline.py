@@ -29,6 +29,7 @@ from jobs.training.failures import AgreedFailure, failure_of
 from jobs.training.job import Job
 from jobs.training.long_run import Services, run
 from jobs.training.task import Task
+from jobs.training.wishes import Wish
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
@@ -58,14 +59,22 @@ def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Even
             _run(job, context, listen)
 
 
-def attempt_inline(make_task: Callable[[], Task], place: Place, hear: Callable[[Told], None]) -> None:
-    """One attempt of a long run. Every rank calls it; ``make_task`` is called by rank 0 alone."""
+def attempt_inline(
+    make_task: Callable[[], Task],
+    place: Place,
+    hear: Callable[[Told], None],
+    wish: Callable[[], Wish | None],
+) -> None:
+    """One attempt of a long run. Every rank calls it; ``make_task`` is called by rank 0 alone.
+
+    What any rank is wished, all follow.
+    """
     with _process_group(place) as device:
         context = InlineContext(
             rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
         )
         try:
-            run(_shared_task(make_task, place), context, Services(tell=hear))
+            run(_shared_task(make_task, place), context, Services(tell=hear, wish=wish))
         except (NothingToResume, Unfit, Fenced, StoreError):
             raise
         except Exception as error:

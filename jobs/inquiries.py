@@ -50,6 +50,8 @@ def _state(found: dict[str, Any]) -> str:
             return f"waits {_span(found['retry_in_s'])} for its next attempt{why}"
         case "silent":
             return f"no word of it for {_span(found['told_age_s'])}, its driver may be gone"
+        case "stopped" if found["stopped_step"] is not None:
+            return f"stopped at step {found['stopped_step']}{why}"
         case "failed" | "given up" | "stopped" | "interrupted":
             return f"{found['stage']}{why}"
         case stage:

@@ -13,7 +13,7 @@ from checkpointing.errors import Fenced
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable
-from jobs.errors import AttemptFailed, GivenUp
+from jobs.errors import AttemptFailed, GivenUp, StopWished
 from jobs.past import How, Note, leave_note, read_past
 from jobs.recovery import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move
 from jobs.run_display import RunDisplay
@@ -61,6 +61,9 @@ class Restarts:
                 found = attempt(without)
             except (AttemptFailed, Unavailable) as error:
                 without = self._go_on_after(error)
+            except StopWished:
+                self._note("done")
+                raise
             except KeyboardInterrupt:
                 self._note("interrupted")
                 self._leave_word(Incident(kind="interruption"))

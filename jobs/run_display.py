@@ -119,18 +119,21 @@ class RunDisplay:
             self._shown_s, self._is_news = self._ticks(), False
             self._lines.renew(self._state.line(self._ticks()))
 
-    def summarise(self, pointer: str | None) -> None:
+    def summarise(self, pointer: str | None, again: str = "the same command") -> None:
+        """``again`` is the command that goes on with a run that was stopped."""
         if self._end is None:
             self._say("the workers ended without a word of it; running it again goes on")
         elif self._end.problem:
-            self._say(
-                f"all {self._end.step} steps are done, but {self._end.problem}; running it again goes on"
-            )
-        else:
+            done = "ended as asked" if self._end.wish else f"all {self._end.step} steps are done"
+            self._say(f"{done}, but {self._end.problem}; running it again goes on")
+        elif self._end.wish is None:
             loss = f", {_value('loss', self._end.loss)}" if self._did_a_step(self._end) else ""
             self._say(f"finished at step {self._end.step}{loss}: {self._end.generation}")
         if pointer:
             self._say(f"Ray's checkpoint points at {pointer}")
+        if self._end and self._end.wish and not self._end.problem:
+            saved = f" ({self._end.generation})" if self._end.generation else ", with nothing to save"
+            self._say(f"stopped at step {self._end.step}{saved}, resume with `{again}`")
 
     def facts(self) -> dict[str, Any]:
         """For programs, beside the run's status."""
@@ -139,6 +142,7 @@ class RunDisplay:
             "resumed_step": self._start.step if self._start else None,
             "why": list(self._start.trail) if self._start else [],
             "problem": self._end.problem if self._end else "the workers ended early",
+            "stopped": self._end.wish.why if self._end and self._end.wish else None,
             "saves": [asdict(saved) for saved in self._saves],
         }
 

@@ -57,8 +57,8 @@ class RunState:
                 self._points.append((now, told.step))
             case Progress():
                 self._take(told, now, wall_s)
-            case Ended() if told.problem is None:
-                self._enter("finished", now)
+            case Ended(wish=wish) if told.problem is None:
+                self._enter("stopped" if wish else "finished", now, wish.why if wish else None)
 
     def last_step(self, now: float) -> LastStep | None:
         """None before this attempt has told where it begins."""

@@ -23,7 +23,7 @@ from checkpointing.store import Store, StoreError, Unavailable, open_store
 from cluster.config import read_cluster
 from cluster.environment import long_run_environment
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
-from jobs.errors import AttemptFailed, GivenUp, SpecError, nearest
+from jobs.errors import AttemptFailed, GivenUp, SpecError, StopWished, nearest
 from jobs.executors import AttemptOrder, Executor, Place, choose_executor
 from jobs.places import store_base
 from jobs.restarts import Restarts
@@ -31,9 +31,11 @@ from jobs.run_display import RunDisplay
 from jobs.run_spec import RunSpec
 from jobs.spec_file import check_plain_name
 from jobs.status import StatusFile, status_of
+from jobs.stopping import note_stop, resume_command
 from jobs.tokens import find_tokens, num_samples
 from jobs.training.job import Recipe
 from jobs.training.task import Origin, Task, Tokens
+from jobs.wishers import Wishers
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _COLLECTIVE_TIMEOUT_S = 1800.0
@@ -42,7 +44,8 @@ _USERS_TURN = (SpecError, ClusterError, NothingToResume, Unfit)
 
 def train(args: argparse.Namespace) -> int:
     try:
-        return _train(args)
+        with Wishers() as wishers:
+            return _train(args, wishers)
     except (*_USERS_TURN, StoreError, Fenced, AttemptFailed, GivenUp) as error:
         if Place.of_this_process().rank == 0:
             for line in str(error).splitlines():
@@ -73,7 +76,7 @@ class _Beginning:
         return "latest" if has_saved else self.what
 
 
-def _train(args: argparse.Namespace) -> int:
+def _train(args: argparse.Namespace, wishers: Wishers) -> int:
     spec = RunSpec.load(args.spec, args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base())
@@ -91,11 +94,17 @@ def _train(args: argparse.Namespace) -> int:
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
         with StatusFile(store, run) as status, display:
             display.on_progress(status.tell)
+            if executor.speaks:
+                wishers.listen(store, run, display.note)
             make = partial(_make_task, spec, store, repository, group, beginning, tokens)
-            pointer = _attempts(args, executor, spec, group, repository, make, display)
+            try:
+                pointer = _attempts(args, executor, spec, group, repository, make, display, wishers)
+            except StopWished as stop:
+                pointer = None
+                display.hear(note_stop(repository, wishers.term, stop.wish))
         if not executor.speaks:
             return EXIT_OK
-        display.summarise(pointer)
+        display.summarise(pointer, resume_command(args))
         if args.json:
             print(
                 json.dumps({**status_of(store, run), **display.facts(), "ray_checkpoint": pointer}, indent=1)
@@ -111,20 +120,22 @@ def _attempts(
     repository: Repository,
     make_task: Callable[[], Task],
     display: RunDisplay,
+    wishers: Wishers,
 ) -> str | None:
     """One after another, until one ends well. Peers that share an attempt but don't speak don't judge it."""
     has_begun = repository.view.term > 0
     policy = replace(spec.recovery.policy(), max_attempts=1) if args.no_retry else spec.recovery.policy()
-    restarts = Restarts(repository, policy if executor.can_retry else None, display)
+    restarts = Restarts(repository, policy if executor.can_retry else None, display, pause=wishers.pause)
 
     def make() -> Task:
         task = make_task()
         restarts.began(task)
+        wishers.began(task.term)
         return task
 
     def attempt(without: tuple[str, ...]) -> str | None:
         order = _order(spec, group, without, may_wait=has_begun or repository.view.term > 0)
-        return executor.attempt(order, make, display.hear)
+        return executor.attempt(replace(order, wish=wishers.wish), make, display.hear)
 
     return restarts.work(attempt)
 

@@ -58,7 +58,7 @@ class StatusFile:
         if newest is not None:
             with suppress(StoreError):
                 if self._before is None:
-                    self._before = _told(self._store, self._run)
+                    self._before = told_of(self._store, self._run)
                 self._store.put(self._name, json.dumps({**self._before, **newest}).encode())
 
 
@@ -68,7 +68,7 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
     view = repository.refresh()
     if view.term == 0:
         raise NothingToResume(f"{store.url}: there is no run {run!r}; expected the name of one below runs/")
-    told = _told(store, run)
+    told = told_of(store, run)
     if told.get("attempt", view.term) < view.life_term:
         # It was begun afresh since.
         told = {}
@@ -93,6 +93,7 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
         "num_generations": len(generations),
         "attempts": view.term,
         "stop_asked": view.stop_asked,
+        "stopped_step": view.stopped_step,
         "recorded": _recorded(store, run),
     }
 
@@ -101,6 +102,8 @@ def _stage(view: View, told: Mapping[str, Any], now_s: float) -> str | None:
     """What the run is doing. ``silent`` is one of which nothing was heard; None where nobody told."""
     if view.finished_step is not None:
         return "finished"
+    if view.stopped_step is not None:
+        return "stopped"
     stage: str | None = told.get("stage")
     if view.term > told.get("attempt", view.term):
         stage = "starting"
@@ -129,7 +132,8 @@ def _recorded(store: Store, run: str) -> dict[str, Any] | None:
     }
 
 
-def _told(store: Store, run: str) -> dict[str, Any]:
+def told_of(store: Store, run: str) -> dict[str, Any]:
+    """What its driver told last; empty where that can't be read."""
     try:
         told = json.loads(store.get(_name_of(run)))
     except (Missing, ValueError):

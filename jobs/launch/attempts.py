@@ -15,19 +15,23 @@ from ray.train.v2.api.exceptions import ControllerError
 
 from checkpointing.hooks import Pointers, pointed_at
 from cluster.inventory import WorkerGroup, node_names
+from cluster.live import draining
 from cluster.variables import variables
-from jobs.board import Appointed, Assembled, Lost, Post, Raised
+from jobs.board import Appointed, Assembled, Lost, Post, Raised, Ready
 from jobs.causes import cause_of
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
+from jobs.last_word import withdraw
 from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, scratch, train_settings
 from jobs.training.events import Told
 from jobs.training.measurement import Failure, Status
 from jobs.training.task import Task
+from jobs.training.wishes import Wish, stronger
 from jobs.training.worker import Assignment, Peers, train
 from jobs.troubles import Troubles
 
 _POLL_INTERVAL_S = 0.25
+_DRAIN_INTERVAL_S = 1.0
 _BOARD_TIMEOUT_S = 60.0
 _ABORT_TIMEOUT_S = 15.0
 
@@ -43,10 +47,13 @@ class Seat:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def attempt(task: Task, seat: Seat, listen: Callable[[Told], None]) -> str | None:
+def attempt(
+    task: Task, seat: Seat, listen: Callable[[Told], None], wish: Callable[[], Wish | None]
+) -> str | None:
     """Runs it to its end; the generation that Ray's own result points at. Raises ``AttemptFailed``.
 
-    Call it from the main thread of a driver that is connected to Ray. Ctrl-C ends the workers first.
+    The ranks follow what is wished; while there are none yet, it ends at once, as ``withdraw`` says. Call it
+    from the main thread of a driver that is connected to Ray. An exception ends the workers first.
     """
     with variables(train_settings(seat.schedule_timeout_s)), scratch() as storage, open_board() as board:
         fit = _Fit(task, seat, board, storage)
@@ -56,6 +63,7 @@ def attempt(task: Task, seat: Seat, listen: Callable[[Told], None]) -> str | Non
                 time.sleep(_POLL_INTERVAL_S)
                 fit.hear(listen)
                 fit.judge()
+                fit.pass_on(wish())
             # What was posted while the last poll was on its way.
             fit.hear(listen)
         except BaseException:
@@ -73,6 +81,9 @@ class _Fit:
         self._storage = storage
         self._controller: Any = None
         self._node_ids: tuple[str, ...] = ()
+        self._wish: Wish | None = None
+        self._is_ready = False
+        self._next_look_s = 0.0
         self._lost: dict[int, Lost] = {}
         self._troubles = Troubles(task.recipe.world_size)
         self._error: Exception | None = None
@@ -101,6 +112,16 @@ class _Fit:
         if self._troubles.is_all_told(time.monotonic()):
             self._kill()
 
+    def pass_on(self, wish: Wish | None) -> None:
+        """What is wished of the driver, or what its nodes make necessary."""
+        wish = stronger(wish, self._drain())
+        if wish is None or wish == self._wish:
+            return
+        self._wish = wish
+        self._board.wish.remote(self._name, wish)
+        if not self._is_ready:
+            withdraw(wish, node_names(self._seat.group, self._node_ids))
+
     def abort(self) -> None:
         """A controller that is still starting tells its handle on the board, and is ended then."""
         deadline = time.monotonic() + _ABORT_TIMEOUT_S
@@ -110,12 +131,23 @@ class _Fit:
             time.sleep(_POLL_INTERVAL_S)
         give_back(self._name)
 
+    def _drain(self) -> Wish | None:
+        """Once it is known, it stays: the workers must be off the node before its deadline."""
+        if self._wish is not None or time.monotonic() < self._next_look_s:
+            return self._wish
+        self._next_look_s = time.monotonic() + _DRAIN_INTERVAL_S
+        leaving = draining(self._node_ids)
+        names = node_names(self._seat.group, leaving)
+        return Wish(aim="move on", why=f"draining: {', '.join(dict.fromkeys(names))}") if leaving else None
+
     def _take(self, post: Post, listen: Callable[[Told], None]) -> None:
         match post:
             case Appointed():
                 self._controller = post.controller
             case Assembled():
                 self._node_ids = post.node_ids
+            case Ready():
+                self._is_ready = True
             case Raised():
                 self._troubles.raised(post.rank, post.failure, time.monotonic())
             case Lost():

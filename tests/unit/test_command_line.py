@@ -72,6 +72,7 @@ def loaded(importtime: str) -> set[str]:
         ("longhaul_train", ("-m", "jobs.cli", "train", "--help")),
         ("longhaul_status", ("-m", "jobs.cli", "status", "--help")),
         ("longhaul_pack", ("-m", "jobs.cli", "pack", "--help")),
+        ("longhaul_stop", ("-m", "jobs.cli", "stop", "--help")),
         ("longhaul_import", ("-m", "jobs.cli", "import", "--help")),
         ("longhaul_compare", ("-m", "jobs.cli", "compare", "--help")),
         ("longhaul_checkpoints", ("-m", "jobs.cli", "checkpoints", "--help")),

@@ -60,6 +60,7 @@ def test_without_a_word_of_the_run_its_log_says_how_far_it_is(repository: Reposi
         "num_generations": 2,
         "attempts": 1,
         "stop_asked": False,
+        "stopped_step": None,
         "recorded": None,
     }
 
