@@ -124,8 +124,8 @@ class Host:
         (self.folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
         self._own.start(_HOST, name=self.name, address=self.address, shared_memory=_SHARED_MEMORY)
         ends = ("type", "veth", "peer", "name", "eth0", "netns", str(self._own.init))
-        self._switch.run("ip", "link", "add", self.name, *ends)
-        self._switch.run("ip", "link", "set", self.name, "master", "lan", "up")
+        self._switch.run("ip", "link", "add", "name", self.name, *ends)
+        self._switch.run("ip", "link", "set", "dev", self.name, "master", "lan", "up")
         self._own.go()
         self._own.wait_until_up()
 
@@ -175,10 +175,10 @@ class Host:
 
     def cut(self) -> None:
         """Nothing goes in or out, and nobody is told."""
-        self._switch.run("ip", "link", "set", self.name, "down")
+        self._switch.run("ip", "link", "set", "dev", self.name, "down")
 
     def heal(self) -> None:
-        self._switch.run("ip", "link", "set", self.name, "up")
+        self._switch.run("ip", "link", "set", "dev", self.name, "up")
 
     def power_off(self) -> None:
         """All of its processes are gone at once. For good: a host that returns has another name."""

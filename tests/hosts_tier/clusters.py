@@ -3,11 +3,14 @@
 The head has no devices; each worker has one CPU, and comes back by the script that real nodes run.
 """
 
+import json
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -15,21 +18,31 @@ from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
 from cluster.tuning import ACROSS_HOSTS
 from tests.hosts import Host, Lan, wait_until
+from tests.live.servers import S3_KEYS
 
+LONGHAUL = [sys.executable, "-m", "jobs.cli"]
 PORT = 6379
 GROUP = "hosts"
 _START_DEADLINE_S = 90.0
+_ANSWER_DEADLINE_S = 60.0
 _SMALL = ("--object-store-memory=80000000", "--disable-usage-stats")
+_OBJECTS_PORT = 9000
+_OBJECTS = f"""
+from tests.live.moto_in_turn import DomainDispatcherApplication, create_backend_app, in_turn, run_simple
+moto = DomainDispatcherApplication(create_backend_app)
+run_simple("0.0.0.0", {_OBJECTS_PORT}, in_turn(moto), threaded=True)
+"""
 # Every node takes the machine's whole memory for its own, and would kill workers for what others use.
 _ONE_MACHINE = {"RAY_memory_monitor_refresh_ms": "0"}
 
 
 @dataclass(kw_only=True)
 class Cluster:
-    """``settings`` are those of the head's processes. Nodes are started one after another."""
+    """``settings`` are those of the head's processes; ``keys``, to a store, are on all nodes."""
 
     lan: Lan
     settings: Mapping[str, str] = field(default_factory=lambda: ACROSS_HOSTS)
+    keys: Mapping[str, str] = field(default_factory=dict)
     workers: list[Host] = field(default_factory=list)
     head: Host = field(init=False)
 
@@ -37,7 +50,7 @@ class Cluster:
         self.head = self.lan.host("head")
         flags = ["--head", f"--port={PORT}", "--num-cpus=0", "--dashboard-host=127.0.0.1", "--block"]
         place = f"--node-ip-address={self.head.address}"
-        environment = {**self.settings, **_ONE_MACHINE}
+        environment = {**self.settings, **_ONE_MACHINE, **self.keys}
         self.head.start(["ray", "start", *flags, place, *_SMALL], log="ray", **environment)
         wait_until_started(self.head)
         for number in range(num_workers):
@@ -46,6 +59,10 @@ class Cluster:
     @property
     def address(self) -> str:
         return f"{self.head.address}:{PORT}"
+
+    @property
+    def driver_environment(self) -> dict[str, str]:
+        return {"RAY_ADDRESS": self.address, **self.keys}
 
     def add(self, name: str) -> Host:
         """In the cluster when it returns."""
@@ -57,6 +74,7 @@ class Cluster:
             LONGHAUL_VENDOR="cpu",
             LONGHAUL_GROUP=GROUP,
             **_ONE_MACHINE,
+            **self.keys,
         )
         self.workers.append(host)
         wait_until_started(host)
@@ -82,19 +100,29 @@ def wait_until_started(host: Host, times: int = 1) -> None:
 
 
 class Training:
-    """``longhaul train`` on the head. Its store is a folder that all hosts see."""
+    """``longhaul train`` on the head, in a folder that all hosts see or in a bucket."""
 
-    def __init__(self, cluster: Cluster, spec: Path, store: Path, *flags: str, **environment: str) -> None:
+    def __init__(self, cluster: Cluster, spec: Path, store: Path | str, *flags: str) -> None:
         self._cluster = cluster
         self._store = store
-        command = [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(store), *flags]
-        variables = {"RAY_ADDRESS": cluster.address, **environment}
-        self.process = cluster.head.start(command, log="train", **variables)
+        command = [*LONGHAUL, "train", str(spec), "--store", str(store), *flags]
+        self.process = cluster.head.start(command, log="train", **cluster.driver_environment)
 
     def newest_step(self) -> int:
         """Of the generations that the store has."""
-        found = Repository(LocalStore(self._store), "r").refresh().generations
-        return max((generation.step for generation in found), default=0)
+        if isinstance(self._store, Path):
+            found = Repository(LocalStore(self._store), "r").refresh().generations
+            return max((generation.step for generation in found), default=0)
+        status = self.status()
+        return int(status["step"] - status["steps_at_risk"])
+
+    def status(self) -> dict[str, Any]:
+        command = [*LONGHAUL, "status", "r", "--store", str(self._store), "--json"]
+        told = self._cluster.head.run(
+            command, deadline_s=_ANSWER_DEADLINE_S, **self._cluster.driver_environment
+        )
+        found: dict[str, Any] = json.loads(told)
+        return found
 
     def wait_for_step(self, step: int, deadline_s: float) -> None:
         def is_there() -> bool:
@@ -113,3 +141,24 @@ class Training:
 
     def says(self) -> str:
         return self._cluster.head.says("train")[-3000:]
+
+
+def start_objects(lan: Lan) -> tuple[Host, dict[str, str]]:
+    """A host with object storage in its memory, and the keys to it; there is a bucket."""
+    host = lan.host("objects")
+    host.start([sys.executable, "-c", _OBJECTS], log="objects")
+    keys = {**S3_KEYS, "AWS_ENDPOINT_URL": f"http://{host.address}:{_OBJECTS_PORT}"}
+    wait_until(lambda: _answers(host), _START_DEADLINE_S, "object storage")
+    make = (
+        f"from tests.live.servers import make_bucket; make_bucket({keys['AWS_ENDPOINT_URL']!r}, {S3_KEYS!r})"
+    )
+    host.run([sys.executable, "-c", make], deadline_s=_ANSWER_DEADLINE_S)
+    return host, keys
+
+
+def _answers(host: Host) -> bool:
+    ask = f"import socket; socket.create_connection(({host.address!r}, {_OBJECTS_PORT}), timeout=1)"
+    with suppress(RuntimeError):
+        host.run([sys.executable, "-c", ask], deadline_s=_ANSWER_DEADLINE_S)
+        return True
+    return False

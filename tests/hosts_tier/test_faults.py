@@ -7,21 +7,34 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import sleep
 
 import pytest
 
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
 from tests.hosts import Host, hosts_on, wait_until, why_not
-from tests.hosts_tier.clusters import GROUP, Cluster, Training, times_started, wait_until_started
+from tests.hosts_tier.clusters import (
+    GROUP,
+    LONGHAUL,
+    Cluster,
+    Training,
+    start_objects,
+    times_started,
+    wait_until_started,
+)
 from tests.live.attempts import digests_of, newest_manifest
 from tests.live.commands import run, write_spec
+from tests.live.servers import BUCKET
 
 pytestmark = [pytest.mark.hosts, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 START_S = RECOVERY_S = 90.0
+SILENT_S = 30.0
 END_S = 60.0
 # So many steps are to be done, and saved, between two faults.
 MORE = 40
+
+Fault = Callable[[Cluster], Host | None]
 
 SPEC = f"""
 name: r
@@ -89,19 +102,19 @@ def node_ids(cluster: Cluster) -> dict[str, str]:
     return found
 
 
-def goes_on(cluster: Cluster, training: Training, fault: Callable[[Cluster], Host | None]) -> None:
-    """After the fault it does more steps than it had, without the host that was struck."""
+def goes_on(cluster: Cluster, training: Training, fault: Fault) -> Host | None:
+    """After the fault it does more steps than it had, without the host that was struck; which that was."""
     before = training.newest_step()
     struck = fault(cluster)
     if struck is not None:
-        wait_until(lambda: not struck_trains(cluster, struck), RECOVERY_S, f"leaving {struck.name}")
+        wait_until(lambda: trains_without(cluster, struck), RECOVERY_S, f"leaving {struck.name}")
     training.wait_for_step(before + MORE, RECOVERY_S)
+    return struck
 
 
-def struck_trains(cluster: Cluster, struck: Host) -> bool:
-    """Whether anything but what was left behind on a host that nobody reaches still trains there."""
-    elsewhere = {host.name for host, _ in cluster.training_workers() if host is not struck}
-    return len(elsewhere) < 2
+def trains_without(cluster: Cluster, struck: Host) -> bool:
+    """On the struck host may be what nobody reaches any more."""
+    return len({host.name for host, _ in cluster.training_workers() if host is not struck}) == 2
 
 
 def comes_back(host: Host) -> None:
@@ -129,11 +142,31 @@ def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_le
     goes_on(cluster, training, a_process_is_killed)
     goes_on(cluster, training, a_host_loses_power)
     cluster.add("spare")
-    (silent,) = (host for host, _ in cluster.training_workers()[:1])
-    goes_on(cluster, training, a_host_falls_silent)
+    silent = goes_on(cluster, training, a_host_falls_silent)
+    assert silent is not None
     comes_back(silent)
     goes_on(cluster, training, a_node_is_drained)
-    stop = [sys.executable, "-m", "jobs.cli", "stop", "r", "--store", str(store)]
-    cluster.head.run(stop, deadline_s=END_S)
+    cluster.head.run([*LONGHAUL, "stop", "r", "--store", str(store)], deadline_s=END_S)
     assert training.end(END_S) == 0, training.says()
     assert_as_left_alone(store, spec, tmp_path / "alone")
+
+
+def test_a_store_that_is_silent_for_half_a_minute_stops_no_training(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, SPEC)
+    with hosts_on(tmp_path / "hosts") as lan:
+        objects, keys = start_objects(lan)
+        cluster = Cluster(lan=lan, keys=keys)
+        cluster.start(num_workers=2)
+        training = Training(cluster, spec, f"s3://{BUCKET}/store")
+        training.wait_for_step(MORE, START_S)
+        before = training.status()
+        objects.cut()
+        sleep(SILENT_S)
+        objects.heal()
+        training.wait_for_step(before["step"] + MORE, RECOVERY_S)
+        after = training.status()
+        cluster.head.run(
+            [*LONGHAUL, "stop", "r", "--store", f"s3://{BUCKET}/store"], deadline_s=END_S, **keys
+        )
+        assert training.end(END_S) == 0, training.says()
+    assert after["attempts"] == before["attempts"] == 1

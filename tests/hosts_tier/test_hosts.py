@@ -111,7 +111,7 @@ def _names(process: psutil.Process, folder: str) -> bool:
 def test_a_host_that_can_not_start_says_why(tmp_path: Path) -> None:
     with hosts_on(tmp_path) as lan:
         lan.host("one")
-        with pytest.raises(RuntimeError, match=r"ip link add a\.name\.that\.is\.too\.long .*: .*"):
+        with pytest.raises(RuntimeError, match=r"ip link add name a\.name\.that\.is\.too\.long .*: .*"):
             lan.host("a.name.that.is.too.long")
 
 
