@@ -4,12 +4,13 @@ Reading order: ``sweep`` (the entry) and ``cli``, whose ``arguments`` lead to ``
 a page. It reads a ``spec`` (``spec_file`` is what all specs share, ``errors`` say what is wrong with one,
 ``places`` where its store starts), makes its ``grid`` of cells, a ``plan`` of each with its predicted
 ``memory``, ``queues`` of ``sessions``, and hands them to one of the ``executors``: ``launch`` (Ray:
-``claims``, a ``board``, the ``group_life`` with its ``progress`` and ``troubles``) or ``inline`` (this
-process). The ``bookkeeper`` turns what they tell into rows (``record``, ``power``, ``metrics``, ``source``)
+``claims``, a ``board``, the ``group_life`` with its ``progress``, ``troubles`` and ``losses``) or ``inline``
+(this process). The ``bookkeeper`` turns what they tell into rows (``record``, ``power``, ``metrics``, ``source``)
 among the ``results`` in the store and shows them on the ``display``; at the end ``scoreboard``, ``tables``
 and ``node_history`` say how it went. ``training`` is what happens in a worker.
 
-A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``. After a
+A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``, and the
+``attempt_life`` of each of its worker groups. After a
 failed attempt, whose ``causes`` are read from its last words, the rules of ``recovery`` decide by what is
 known of its ``past``, and ``restarts`` carry it out. ``elastic`` says at which world size it goes on,
 ``resizing`` asks for it;

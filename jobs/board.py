@@ -33,12 +33,15 @@ class Ready:
     """The rank has met its peers.
 
     ``logs`` are the files that its process writes to, on its node; ``oom_kills`` is how many processes the
-    kernel of that node had ended for want of memory by then.
+    kernel of that node had ended for want of memory by then. Asked for its ``stacks``, the process ``pid``
+    writes them into that file.
     """
 
     rank: int
     logs: tuple[str, ...]
     oom_kills: int
+    pid: int = 0
+    stacks: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,11 @@ class Lost:
     is_out_of_memory: bool
     is_preempted: bool = False
     is_silent: bool = False
+
+    @property
+    def is_of_node(self) -> bool:
+        """Whether all of its node is gone."""
+        return "its node" in self.reason
 
 
 Post = Appointed | Assembled | Ready | Started | Beat | Done | Raised | Lost | Told

@@ -40,7 +40,7 @@ def _of_loss(lost: Lost, reason: str) -> Cause:
         return "preempted"
     if _OWN_SIGNAL.search(reason):
         return "error"
-    if "its node" not in lost.reason:
+    if not lost.is_of_node:
         return "worker died"
     return "host silent" if lost.is_silent else "host lost"
 

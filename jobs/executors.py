@@ -47,6 +47,7 @@ class AttemptOrder:
     environment: Mapping[str, str]
     schedule_timeout_s: float
     collective_timeout_s: float
+    hang_timeout_s: float = 30.0
     without: tuple[str, ...] = ()
     may_wait: bool = False
     wish: Callable[[], Wish | None] = lambda: None
@@ -85,6 +86,12 @@ class Executor(Protocol):
         """The groups as they are now that it gets serious: starts what must run."""
 
     def run(self, queues: Queues, limits: Limits, listen: Listen) -> None: ...
+
+    def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
+        """Those of the world sizes ``wanted``, ascending, between which a run on this group may change."""
+
+    def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
+        """For how many more ranks there is room now, on other nodes than these; None: nobody knows."""
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
         """One attempt of a long run; the generation that Ray's own result points at. ``AttemptFailed``, or
@@ -148,6 +155,22 @@ class RayExecutor:
 
         launch(queues, limits, listen, share_nodes=self._share_nodes, spread=self._spread)
 
+    def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
+        # No node ever joins a Ray of our own: what fits on this machine is all that there will be.
+        is_cluster = bool(os.environ.get("RAY_ADDRESS"))
+        fits = [size for size in wanted if size <= group.num_devices]
+        return wanted if is_cluster or not fits else fits[-1:]
+
+    def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
+        self._connect()
+        from cluster.live import free_devices, live_inventory
+
+        try:
+            live = excluding(live_inventory(), (*self._excluded, *without)).group(group.name)
+        except ClusterError:
+            return None
+        return free_devices(live) if live else 0
+
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
         group, claim = self._room_for(order)
         from jobs.launch.attempts import Seat, attempt
@@ -157,6 +180,7 @@ class RayExecutor:
             claim=claim,
             schedule_timeout_s=order.schedule_timeout_s,
             collective_timeout_s=order.collective_timeout_s,
+            hang_timeout_s=order.hang_timeout_s,
             environment=order.environment,
         )
         last = LastWord(hear)
@@ -282,6 +306,13 @@ class InlineExecutor:
         from jobs.inline import run_inline
 
         run_inline(sessions, self._place, listen)
+
+    def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
+        own = self._place.world_size
+        return (own,) if own in wanted else wanted
+
+    def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
+        return None
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
         if order.world_size != self._place.world_size:

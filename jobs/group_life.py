@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from jobs.board import Appointed, Assembled, Done, Lost, Post, Raised, Ready
+from jobs.losses import failure_of_loss
 from jobs.progress import Progress
 from jobs.sessions import Beat, Event, Finished, Limits, Started
 from jobs.training.job import Job
@@ -139,14 +140,8 @@ class GroupLife:
             return
         ready = self._ready.get(lost.rank)
         remains = self._examine(lost.rank, ready) if ready else None
-        was_starved = bool(ready and remains and remains.oom_kills > ready.oom_kills)
-        failure = Failure(
-            status="oom" if lost.is_out_of_memory or was_starved else "crash",
-            reason=_reason(lost, remains, was_starved),
-            phase=self._progress.phase if self._progress else None,
-            ranks=(lost.rank,),
-            log_tail=remains.log_tail if remains else (),
-        )
+        phase = self._progress.phase if self._progress else None
+        failure = failure_of_loss(lost, ready, remains, phase)
         self._troubles.lost(lost.rank, failure, now)
 
     def _log_tail(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
@@ -154,14 +149,6 @@ class GroupLife:
         rank = ranks[0] if ranks else 0
         remains = self._examine(rank, self._ready[rank])
         return remains.log_tail if remains else ()
-
-
-def _reason(lost: Lost, remains: Remains | None, was_starved: bool) -> str:
-    if was_starved:
-        return f"{lost.reason}; the kernel of its node ended a process for want of memory meanwhile"
-    if remains is None or not lost.is_death:
-        return lost.reason
-    return f"{lost.reason}: {remains.signal or 'without a word in its log, as SIGKILL leaves it'}"
 
 
 def _crash(reason: str, ranks: tuple[int, ...] = ()) -> Failure:

@@ -41,7 +41,7 @@ class Progress:
         before = self._latest.get(beat.rank)
         self._heard[beat.rank] = now
         self._latest[beat.rank] = beat
-        if before is None or (before.phase, before.step) == (beat.phase, beat.step):
+        if before is None or _stand(before) == _stand(beat):
             return
         self._moved, self._has_moved = now, True
         if beat.step_s > 0:
@@ -59,12 +59,18 @@ class Progress:
         return self._failed(f"{_ranks(silent)} silent for {limit_s:.0f} s", silent)
 
     def _standstill(self, now: float) -> Failure | None:
-        limit_s = self._step_limit_s()
         behind = self._behind(self._heard)
-        beat = self._latest.get(behind[0])
-        if beat is None or beat.phase not in _STEPPING or now - self._moved <= limit_s:
+        limit_s = self._stand_limit_s(behind[0])
+        if limit_s is None or now - self._moved <= limit_s:
             return None
         return self._failed(f"no step for {limit_s:.0f} s; {_ranks(behind)} furthest behind", behind)
+
+    def _stand_limit_s(self, rank: int) -> float | None:
+        """What any rank says that it is doing holds up all of them. None: nothing is known of such a phase."""
+        beats = self._latest.values()
+        declared = [limit_s for beat in beats if (limit_s := self._limits.patience_s.get(beat.doing))]
+        is_stepping = rank in self._latest and self._latest[rank].phase in _STEPPING
+        return max([*declared, *([self._step_limit_s()] if is_stepping else [])], default=None)
 
     def _lateness(self, now: float) -> Failure | None:
         limit_s = self._limits.cell_timeout_s
@@ -100,7 +106,11 @@ class Progress:
         if beat is None:
             return ", before any sign of life"
         at_step = f" at step {beat.step} of {beat.num_steps}" if beat.phase in _STEPPING else ""
-        return f", in {beat.phase}{at_step}"
+        return f", in {beat.doing or beat.phase}{at_step}"
+
+
+def _stand(beat: Beat) -> tuple[str, int, str]:
+    return beat.phase, beat.step, beat.doing
 
 
 def _ranks(ranks: Iterable[int]) -> str:

@@ -186,7 +186,10 @@ class LossGuard(Strict):
 
 
 class RunLimits(Strict):
+    """``hang_timeout_s`` is the least time without a step, or a sign of a rank, that ends an attempt."""
+
     schedule_timeout_s: Span = 300.0
+    hang_timeout_s: Span = 30.0
 
 
 class RunSpec(SpecFile):

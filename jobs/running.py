@@ -23,9 +23,11 @@ from checkpointing.store import Store, StoreError, Unavailable, open_store
 from cluster.config import read_cluster
 from cluster.environment import long_run_environment
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
+from jobs.continuity import Rivals, check_unchanged
 from jobs.errors import AttemptFailed, GivenUp, SpecError, StopWished, nearest
 from jobs.executors import AttemptOrder, Executor, Place, choose_executor
 from jobs.places import store_base
+from jobs.resizing import Resizing
 from jobs.restarts import Restarts
 from jobs.run_display import RunDisplay
 from jobs.run_spec import RunSpec
@@ -33,9 +35,10 @@ from jobs.spec_file import check_plain_name
 from jobs.status import StatusFile, status_of
 from jobs.stopping import note_stop, resume_command
 from jobs.tokens import find_tokens, num_samples
-from jobs.training.job import Recipe
 from jobs.training.task import Origin, Task, Tokens
+from jobs.training.wishes import Wish, stronger
 from jobs.wishers import Wishers
+from reporting.steady import steady
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _COLLECTIVE_TIMEOUT_S = 1800.0
@@ -80,9 +83,16 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
     spec = RunSpec.load(args.spec, args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base())
-    with choose_executor(
-        args.executor, verbose=args.verbose, share_nodes=True, spread=spec.spread, excluded=args.exclude_node
-    ) as executor:
+    with (
+        Rivals(store, run, is_wanted=Place.of_this_process().rank == 0 and not args.take_over) as rivals,
+        choose_executor(
+            args.executor,
+            verbose=args.verbose,
+            share_nodes=True,
+            spread=spec.spread,
+            excluded=args.exclude_node,
+        ) as executor,
+    ):
         group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
         store.probe()
         repository = Repository(store, run)
@@ -90,13 +100,15 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         if _is_finished(repository, spec) and not args.fresh and args.resume == "latest":
             return _say_finished(args, store, run) if executor.speaks else EXIT_OK
         tokens = find_tokens(spec)
+        if not args.fresh:
+            check_unchanged(repository, _described(spec, tokens))
         beginning = _Beginning(origin=origin, what=what, fresh=args.fresh, term=repository.view.term + 1)
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
-        with StatusFile(store, run) as status, display:
+        with StatusFile(store, run, rivals.own) as status, display:
             display.on_progress(status.tell)
             if executor.speaks:
                 wishers.listen(store, run, display.note)
-            make = partial(_make_task, spec, store, repository, group, beginning, tokens)
+            make = partial(_make_task, spec, store, repository, group, beginning, tokens, rivals)
             try:
                 pointer = _attempts(args, executor, spec, group, repository, make, display, wishers)
             except StopWished as stop:
@@ -118,24 +130,47 @@ def _attempts(
     spec: RunSpec,
     group: WorkerGroup,
     repository: Repository,
-    make_task: Callable[[], Task],
+    make_task: Callable[[int, float], Task],
     display: RunDisplay,
     wishers: Wishers,
 ) -> str | None:
     """One after another, until one ends well. Peers that share an attempt but don't speak don't judge it."""
     has_begun = repository.view.term > 0
     policy = replace(spec.recovery.policy(), max_attempts=1) if args.no_retry else spec.recovery.policy()
-    restarts = Restarts(repository, policy if executor.can_retry else None, display, pause=wishers.pause)
+    clock = steady()
+    restarts = Restarts(
+        repository, policy if executor.can_retry else None, display, pause=wishers.pause, clock=clock
+    )
+    resizing = Resizing(
+        executor.sizes(spec.sizes, group),
+        spec.elastic.patience(),
+        partial(executor.room, group),
+        display.note,
+        pause=wishers.pause,
+    )
 
-    def make() -> Task:
-        task = make_task()
+    def wish() -> Wish | None:
+        return stronger(wishers.wish(), resizing.wish())
+
+    def hear(told: Told) -> None:
+        resizing.hear(told)
+        display.hear(told)
+
+    def make(world_size: int) -> Task:
+        task = make_task(world_size, clock())
         restarts.began(task)
         wishers.began(task.term)
         return task
 
     def attempt(without: tuple[str, ...]) -> str | None:
-        order = _order(spec, group, without, may_wait=has_begun or repository.view.term > 0)
-        return executor.attempt(replace(order, wish=wishers.wish), make, display.hear)
+        size = resizing.next_size(without)
+        order = replace(
+            _order(spec, group, without, may_wait=has_begun or repository.view.term > 0),
+            world_size=size,
+            schedule_timeout_s=resizing.schedule_timeout_s(spec.limits.schedule_timeout_s),
+            wish=wish,
+        )
+        return executor.attempt(order, partial(make, size), hear)
 
     return restarts.work(attempt)
 
@@ -179,6 +214,7 @@ def _order(spec: RunSpec, group: WorkerGroup, without: tuple[str, ...], *, may_w
         environment=long_run_environment(group, spec.environment),
         schedule_timeout_s=spec.limits.schedule_timeout_s,
         collective_timeout_s=_COLLECTIVE_TIMEOUT_S,
+        hang_timeout_s=spec.limits.hang_timeout_s,
     )
 
 
@@ -189,20 +225,21 @@ def _make_task(
     group: WorkerGroup,
     beginning: "_Beginning",
     tokens: Tokens | None,
+    rivals: Rivals,
 ) -> Task:
     """Takes the lease: whoever ran before is fenced from here on."""
+    rivals.refuse()
     run = repository.run
     term = repository.take_over(
         f"{socket.gethostname()}:{os.getpid()}", fresh=beginning.is_fresh(repository.view)
     )
     samples = num_samples(spec, tokens)
-    recipe = spec.recipe(num_steps=spec.num_steps(samples))
-    described = _described(spec, tokens, recipe)
+    described = _described(spec, tokens)
     store.put(f"runs/{run}/spec.json", json.dumps(described, indent=1).encode())
     return Task(
         run=run,
         store=store.url,
-        recipe=recipe,
+        recipe=spec.recipe(num_steps=spec.num_steps(samples)),
         vendor=group.vendor,
         simulated=group.simulated,
         may_mix_devices=group.may_mix_devices,
@@ -210,6 +247,7 @@ def _make_task(
         num_samples=samples,
         saving=spec.saving(),
         term=term,
+        leased_s=leased_s,
         attempt=secrets.token_hex(4),
         lineage=repository.lineage(),
         resume=beginning.resume(repository.view),
@@ -225,9 +263,10 @@ def _make_task(
     )
 
 
-def _described(spec: RunSpec, tokens: Tokens | None, recipe: Recipe) -> Mapping[str, Any]:
+def _described(spec: RunSpec, tokens: Tokens | None) -> Mapping[str, Any]:
     """What is stored with the run. Values of variables stay out: they may be secrets."""
     described = {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
+    recipe = spec.recipe(num_steps=spec.num_steps(num_samples(spec, tokens)))
     described["optimizer"]["decay_steps"] = recipe.optimizer.decay_steps
     if tokens:
         described["data"] |= {"digest": tokens.index.digest, "samples": tokens.windows.num_samples}

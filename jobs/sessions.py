@@ -30,11 +30,15 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """After which time a run is given up. ``hang_timeout_s`` is the least time without a step that counts."""
+    """After which time a run is given up. ``hang_timeout_s`` is the least time without a step that counts.
+
+    ``patience_s`` is how long a rank may be at what is no step, by what it says that it is ``doing``.
+    """
 
     schedule_timeout_s: float
     cell_timeout_s: float
     hang_timeout_s: float = 30.0
+    patience_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,9 @@ class Beat:
     num_steps: int
     step_s: float
     memory_bytes: int
+    doing: str = ""
+    pace_s: float = 0.0
+    utilization_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,23 +17,28 @@ from checkpointing.hooks import Pointers, pointed_at
 from cluster.inventory import WorkerGroup, node_names
 from cluster.live import draining
 from cluster.variables import variables
-from jobs.board import Appointed, Assembled, Lost, Post, Raised, Ready
+from jobs.attempt_life import AttemptLife, limits_of
+from jobs.board import Appointed, Lost, Post, Ready
 from jobs.causes import cause_of
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
 from jobs.last_word import withdraw
+from jobs.launch.on_nodes import on_node
 from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, scratch, train_settings
 from jobs.training.events import Told
-from jobs.training.measurement import Failure, Status
+from jobs.training.measurement import Failure
+from jobs.training.remains import Remains, examine, stacks
 from jobs.training.task import Task
 from jobs.training.wishes import Wish, stronger
 from jobs.training.worker import Assignment, Peers, train
-from jobs.troubles import Troubles
 
 _POLL_INTERVAL_S = 0.25
 _DRAIN_INTERVAL_S = 1.0
 _BOARD_TIMEOUT_S = 60.0
 _ABORT_TIMEOUT_S = 15.0
+_KILL_TIMEOUT_S = 60.0
+# Of how many ranks that stand still the stacks are asked for, one after another.
+_MOST_STACKS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class Seat:
     claim: Claim
     schedule_timeout_s: float
     collective_timeout_s: float
+    hang_timeout_s: float = 30.0
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -80,12 +86,14 @@ class _Fit:
         self._board = board
         self._storage = storage
         self._controller: Any = None
-        self._node_ids: tuple[str, ...] = ()
+        limits = limits_of(
+            task, schedule_timeout_s=seat.schedule_timeout_s, hang_timeout_s=seat.hang_timeout_s
+        )
+        self._life = AttemptLife(task.recipe.world_size, limits, time.monotonic(), self._examine)
+        self._verdict: Failure | None = None
+        self._condemned_s = 0.0
         self._wish: Wish | None = None
-        self._is_ready = False
         self._next_look_s = 0.0
-        self._lost: dict[int, Lost] = {}
-        self._troubles = Troubles(task.recipe.world_size)
         self._error: Exception | None = None
         self._result: Any = None
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
@@ -94,7 +102,9 @@ class _Fit:
         self._thread.start()
 
     def is_going(self) -> bool:
-        return self._thread.is_alive()
+        """A cluster that doesn't even end an actor must not keep the next attempt waiting."""
+        is_given_up = self._verdict is not None and time.monotonic() - self._condemned_s > _KILL_TIMEOUT_S
+        return self._thread.is_alive() and not is_given_up
 
     def hear(self, listen: Callable[[Told], None]) -> None:
         for _, post in ray.get(self._board.take.remote(), timeout=_BOARD_TIMEOUT_S):
@@ -102,14 +112,19 @@ class _Fit:
 
     def result(self) -> str | None:
         give_back(self._name)
-        if self._error is not None:
+        if self._error is not None or self._verdict is not None:
             raise self._failed(self._error)
         checkpoint = self._result.checkpoint
         return pointed_at(checkpoint) if checkpoint else None
 
     def judge(self) -> None:
         """Ends what can't go on, once every rank that has something to say of it has said it."""
-        if self._troubles.is_all_told(time.monotonic()):
+        now = time.monotonic()
+        if self._verdict is None and (failure := self._life.verdict(now)):
+            is_stuck = failure.status == "hang" and not failure.log_tail
+            self._verdict = replace(failure, log_tail=self._stacks(failure.ranks)) if is_stuck else failure
+            self._condemned_s = now
+        if self._verdict is not None:
             self._kill()
 
     def pass_on(self, wish: Wish | None) -> None:
@@ -119,8 +134,8 @@ class _Fit:
             return
         self._wish = wish
         self._board.wish.remote(self._name, wish)
-        if not self._is_ready:
-            withdraw(wish, node_names(self._seat.group, self._node_ids))
+        if not self._life.ready:
+            withdraw(wish, node_names(self._seat.group, self._life.node_ids))
 
     def abort(self) -> None:
         """A controller that is still starting tells its handle on the board, and is ended then."""
@@ -136,7 +151,7 @@ class _Fit:
         if self._wish is not None or time.monotonic() < self._next_look_s:
             return self._wish
         self._next_look_s = time.monotonic() + _DRAIN_INTERVAL_S
-        leaving = draining(self._node_ids)
+        leaving = draining(self._life.node_ids)
         names = node_names(self._seat.group, leaving)
         return Wish(aim="move on", why=f"draining: {', '.join(dict.fromkeys(names))}") if leaving else None
 
@@ -144,35 +159,45 @@ class _Fit:
         match post:
             case Appointed():
                 self._controller = post.controller
-            case Assembled():
-                self._node_ids = post.node_ids
-            case Ready():
-                self._is_ready = True
-            case Raised():
-                self._troubles.raised(post.rank, post.failure, time.monotonic())
-            case Lost():
-                self._lost.setdefault(post.rank, post)
-                status: Status = "oom" if post.is_out_of_memory else "crash"
-                failure = Failure(status=status, reason=post.reason, ranks=(post.rank,))
-                self._troubles.lost(post.rank, failure, time.monotonic())
             case _ if isinstance(post, Told):
                 listen(post)
+            case _:
+                self._life.hear(post, time.monotonic())
 
-    def _failed(self, error: Exception) -> AttemptFailed:
-        failure = self._troubles.failure() or self._never_began(error)
-        nodes = node_names(self._seat.group, self._node_ids)
+    def _examine(self, lost: Lost, ready: Ready) -> Remains | None:
+        """A node that is gone would only keep us waiting."""
+        return None if lost.is_of_node else on_node(self._node_of(lost.rank), examine, ready.logs)
+
+    def _stacks(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
+        """Of the first few that it is about; a process that was stopped can't tell."""
+        found = []
+        for rank in ranks[:_MOST_STACKS]:
+            if (ready := self._life.ready.get(rank)) is None:
+                continue
+            told = on_node(self._node_of(rank), stacks, ready.pid, ready.stacks)
+            found += [f"rank {rank}: {line}" for line in told or ("tells of no stack",)]
+        return tuple(found)
+
+    def _node_of(self, rank: int) -> str:
+        return self._life.node_ids[rank]
+
+    def _failed(self, error: Exception | None) -> AttemptFailed:
+        failure = self._verdict or self._life.failure() or self._never_began(error)
+        failure = self._life.with_step(failure)
+        nodes = node_names(self._seat.group, self._life.node_ids)
         blamed = [nodes[rank] for rank in failure.ranks if rank < len(nodes)]
         failure = replace(failure, nodes=tuple(dict.fromkeys(blamed)))
-        cause = cause_of(failure, next((self._lost.get(rank) for rank in failure.ranks), None))
+        cause = cause_of(failure, next((self._life.lost.get(rank) for rank in failure.ranks), None))
         return AttemptFailed(failure, cause, tuple(dict.fromkeys(nodes)))
 
-    def _never_began(self, error: Exception) -> Failure:
+    def _never_began(self, error: Exception | None) -> Failure:
         match error:
             case ControllerError(controller_failure=WorkerGroupStartupTimeoutError()):
                 asked, limit_s = self._seat.claim.describe(), self._seat.schedule_timeout_s
                 reason = f"not placed within {limit_s:g} s: asked {self._seat.group.name} for {asked}"
                 return Failure(status="unschedulable", reason=reason)
-        return Failure(status="crash", reason=reason_of(error))
+        reason = reason_of(error) if error else "the workers ended without a word of it"
+        return Failure(status="crash", reason=reason)
 
     def _kill(self) -> None:
         if self._controller is not None:

@@ -15,12 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 from ray.train.v2.api.config import LoggingConfig
 from ray.train.v2.api.exceptions import ControllerError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.live import describe_free
 from cluster.placement import Refused
@@ -28,6 +26,7 @@ from cluster.variables import variables
 from jobs.board import Appointed, Assembled, Post, Ready
 from jobs.claims import Claim, claim_of
 from jobs.group_life import GroupLife
+from jobs.launch.on_nodes import on_node
 from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, scratch, train_settings
 from jobs.sessions import Event, Limits, Session
 from jobs.training.measurement import Failure
@@ -37,7 +36,6 @@ from jobs.training.worker import Assignment, Peers, train
 _POLL_INTERVAL_S = 0.25
 # Ray's calls below answer in milliseconds; these deadlines are for a cluster that is breaking down.
 _BOARD_TIMEOUT_S = 60.0
-_EXAMINE_TIMEOUT_S = 15.0
 _ABORT_TIMEOUT_S = 15.0
 _KILL_TIMEOUT_S = 60.0
 # Beyond the time that a driver gives to one phase, a collective gives up by itself.
@@ -220,16 +218,7 @@ class _Fit:
         )
 
     def _examine(self, rank: int, ready: Ready) -> Remains | None:
-        node_id = self._node_ids[rank]
-        if node_id == ray.get_runtime_context().get_node_id():
-            return examine(ready.logs)
-        there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(examine)
-        try:
-            remains: Remains = ray.get(task.remote(ready.logs), timeout=_EXAMINE_TIMEOUT_S)
-        except RayError:
-            return None
-        return remains
+        return on_node(self._node_ids[rank], examine, ready.logs)
 
     def _run(self) -> None:
         assert isinstance(self._claim, Claim)

@@ -19,7 +19,9 @@ class Pulse:
 
     Plain attribute writes only, so that telling costs a step well under a microsecond.
     ``step`` counts finished optimizer steps of the phase, ``num_steps`` how many it expects.
-    ``step_s`` is the host's time between the last two step borders.
+    ``step_s`` is the host's time between the last two step borders. ``doing`` is what a long run's ledger
+    calls it, such as ``eval``. ``pace_s`` is how long its device last took for a product of its own, 0 before
+    it was timed; ``utilization_pct`` how busy it was, None where nobody tells.
     """
 
     run_id: str = ""
@@ -28,6 +30,9 @@ class Pulse:
     num_steps: int = 0
     step_s: float = 0.0
     memory_bytes: int = 0
+    doing: str = ""
+    pace_s: float = 0.0
+    utilization_pct: float | None = None
 
 
 class Context(Protocol):

@@ -18,14 +18,16 @@ from cluster.telemetry import Sampler
 from jobs.training.context import Context
 from jobs.training.devices import telemetry
 from jobs.training.looking import sample_of
+from jobs.training.pace import Pace
 from jobs.training.restoring import Start
 from jobs.training.saving import Point
 from jobs.training.strategies import Engine
 from jobs.training.task import Recording, Task
-from reporting.attempts import Incident, Step
+from reporting.attempts import DeviceSample, Incident, Kind, Step
 from reporting.outbox import Outbox
 from reporting.recorder import Look, Recorder, Sink
 from reporting.redaction import without_credentials
+from reporting.steady import started_s
 
 # A store that is away at the end must not keep a device from its next run.
 _CLOSE_TIMEOUT_S = 10.0
@@ -35,14 +37,21 @@ class Record:
     """The page's words for it. The time between two calls is the phase's that was named last."""
 
     def __init__(self, task: Task, context: Context, recorder: Recorder) -> None:
-        self.phase = recorder.phase
         self._task = task
+        self._pulse = context.pulse
+        self._pulse.doing = "start"
         self._is_rank_0 = context.rank == 0
         self._recorder = recorder
         self._tokens = task.recipe.tokens_per_step // task.recipe.world_size
         self._learning_rate: float | None = None
         self._num_skipped = 0
         self._restored_s = time.perf_counter()
+        self._step = 0
+        self._pace = Pace(context)
+
+    def phase(self, name: str) -> None:
+        self._pulse.doing = name
+        self._recorder.phase(name)
 
     def begin(self) -> None:
         if self._is_rank_0:
@@ -67,6 +76,7 @@ class Record:
                 )
             )
         self.phase("start")
+        self._step = start.step
         self._recorder.begin_at(start.step, start.term)
 
     def begin_step(self, engine: Engine) -> None:
@@ -80,6 +90,9 @@ class Record:
             self._num_skipped = num_skipped_saves
             if self._is_rank_0:
                 self._recorder.incident(Incident(kind="skipped save", step=point.step))
+        self._pulse.doing = "data wait"
+        self._step = point.step
+        self._pace.look()
         self._recorder.step(
             Step(
                 step=point.step,
@@ -116,7 +129,8 @@ class Record:
         elif error is not None:
             self._recorder.incident(Incident(kind="interruption", step=step, text=type(error).__name__))
         elif self._is_rank_0:
-            self._recorder.incident(Incident(kind="end", step=step))
+            kind: Kind = "end" if self._step >= self._task.num_steps else "stop"
+            self._recorder.incident(Incident(kind=kind, step=self._step))
 
 
 @contextmanager
@@ -132,6 +146,7 @@ def recording(task: Task, context: Context) -> Iterator[Record]:
         flush_s=task.recording.flush_s,
         sinks=_sinks(task.recording, store) if context.rank == 0 else (),
         look=_look(context, sampler),
+        clock=lambda: started_s(task.leased_s, time.time()),
     )
     record = Record(task, context, recorder)
     sampler.start()
@@ -171,4 +186,10 @@ def _look(context: Context, sampler: Sampler) -> Look | None:
     if device.type == "cpu":
         return None
     name = f"{torch.cuda.get_device_name(device)} {context.node[:8]}/{context.local_rank}"
-    return lambda: sample_of(name, sampler.newest(), torch.cuda.memory_allocated(device))
+
+    def look() -> DeviceSample:
+        reading = sampler.newest()
+        context.pulse.utilization_pct = reading.utilization_pct
+        return sample_of(name, reading, torch.cuda.memory_allocated(device))
+
+    return look

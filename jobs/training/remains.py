@@ -1,6 +1,9 @@
 """What can still be learnt of a worker on its node after its end. Pure: any process there can look."""
 
+import os
 import re
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,10 @@ _LINE_CHARACTERS = 160
 _READ_BYTES = 2**16
 # Ray's own handler writes this for every signal that a process can still tell of.
 _SIGNAL = re.compile(r"\*\*\* (SIG[A-Z]+) received")
+# A worker answers it by writing where its threads are; nothing else in it listens to this one.
+STACKS_SIGNAL = signal.SIGUSR1
+_STACKS_TIMEOUT_S, _STACKS_INTERVAL_S = 3.0, 0.05
+_TRAINING = "jobs/training/long_run.py"
 _VMSTAT = Path("/proc/vmstat")
 
 
@@ -34,6 +41,41 @@ def examine(logs: tuple[str, ...]) -> Remains:
     return Remains(log_tail=_short(lines), signal=signals[0] if signals else None, oom_kills=oom_kills())
 
 
+def stacks(pid: int, file: str) -> tuple[str, ...]:
+    """Where each thread of the process is, as far as it still answers: to be called on its node.
+
+    The training comes first, told by the files that it goes through; at most 20 lines.
+    """
+    begin = _size(file)
+    try:
+        os.kill(pid, STACKS_SIGNAL)
+    except OSError:
+        return ()
+    text = _once_written(file, begin)
+    threads = [thread.splitlines() for thread in text.split("\n\n") if thread.strip()]
+    threads.sort(key=lambda lines: not any(_TRAINING in line for line in lines))
+    return tuple(line.strip()[:_LINE_CHARACTERS] for lines in threads for line in lines)[:LOG_TAIL_LINES]
+
+
+def _once_written(file: str, begin: int) -> str:
+    """What stands behind ``begin`` once no more comes, or after so many seconds."""
+    deadline = time.monotonic() + _STACKS_TIMEOUT_S
+    size = begin
+    while time.monotonic() < deadline:
+        time.sleep(_STACKS_INTERVAL_S)
+        before, size = size, _size(file)
+        if size == before > begin:
+            break
+    return _end_of(Path(file), at_most=size - begin) if size > begin else ""
+
+
+def _size(file: str) -> int:
+    try:
+        return Path(file).stat().st_size
+    except OSError:
+        return 0
+
+
 def log_tail(logs: tuple[str, ...]) -> tuple[str, ...]:
     """At most 20 lines: the end of the last file, and of those before it what there is room for."""
     return _short(_last_lines(logs))
@@ -48,10 +90,10 @@ def _last_lines(logs: tuple[str, ...]) -> list[str]:
     return [line for log in logs for line in _end_of(Path(log)).splitlines() if not line.startswith(":")]
 
 
-def _end_of(log: Path) -> str:
+def _end_of(log: Path, at_most: int = _READ_BYTES) -> str:
     try:
         with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _READ_BYTES))
+            stream.seek(max(0, log.stat().st_size - min(at_most, _READ_BYTES)))
             return stream.read().decode(errors="replace")
     except OSError:
         return ""

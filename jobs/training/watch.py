@@ -34,5 +34,8 @@ def _watch(pulse: Pulse, rank: int, post: Callable[[Beat], None], done: threadin
                 num_steps=pulse.num_steps,
                 step_s=pulse.step_s,
                 memory_bytes=pulse.memory_bytes,
+                doing=pulse.doing,
+                pace_s=pulse.pace_s,
+                utilization_pct=pulse.utilization_pct,
             )
         )

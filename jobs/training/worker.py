@@ -4,6 +4,7 @@ Nothing here imports torch before a worker's environment is complete, because de
 counts are read when it loads; the driver and Train's controller import this module and never need torch.
 """
 
+import faulthandler
 import os
 import sys
 import traceback
@@ -30,7 +31,7 @@ from jobs.sessions import Started
 from jobs.training.context import Pulse
 from jobs.training.hearing import hearing
 from jobs.training.job import Job
-from jobs.training.remains import log_tail, oom_kills
+from jobs.training.remains import STACKS_SIGNAL, log_tail, oom_kills
 from jobs.training.task import Task
 from jobs.training.watch import watching
 from jobs.training.wishes import Wish
@@ -63,7 +64,7 @@ def train(told: dict[str, Assignment]) -> None:
     """Ends with the first job that fails: afterwards the peers may be stuck in a collective."""
     assignment = told["assignment"]
     context = _meet(assignment)
-    _post(assignment, Ready(rank=context.rank, logs=_log_files(), oom_kills=oom_kills()))
+    _post(assignment, _ready(context))
     with watching(context.pulse, context.rank, lambda beat: _tell(assignment, beat)):
         if isinstance(assignment.work, Task):
             _attempt(assignment.work, context, assignment)
@@ -82,9 +83,7 @@ def _attempt(task: Task, context: "Context", assignment: Assignment) -> None:
             run(task, context, Services(tell=tell, point_at=point_at, wish=wish))
     except BaseException as error:
         traceback.print_exc()
-        failure = replace(
-            failure_of(error, context.pulse.phase, context.rank), step=context.pulse.step
-        )
+        failure = replace(failure_of(error, context.pulse.phase, context.rank), step=context.pulse.step)
         if not isinstance(error, NothingToResume | Unfit | Fenced | StoreError):
             failure = replace(failure, log_tail=_own_log_tail())
         _post(assignment, Raised(run_id=task.run, rank=context.rank, failure=failure))
@@ -175,6 +174,14 @@ def _visible_index() -> int:
     """Where the device that Ray gave to this worker stands among those that the process can see."""
     (own,) = ray.get_runtime_context().get_accelerator_ids()["GPU"]
     return os.environ["CUDA_VISIBLE_DEVICES"].split(",").index(own)
+
+
+def _ready(context: "Context") -> Ready:
+    logs = _log_files()
+    stacks = Path(logs[-1]).parent / f"longhaul-stacks-{os.getpid()}.txt"
+    # Open for as long as the process lives: its descriptor is written to whatever Python is doing.
+    faulthandler.register(STACKS_SIGNAL, file=stacks.open("w"), all_threads=True)
+    return Ready(rank=context.rank, logs=logs, oom_kills=oom_kills(), pid=os.getpid(), stacks=str(stacks))
 
 
 def _log_files() -> tuple[str, ...]:

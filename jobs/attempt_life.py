@@ -1,0 +1,115 @@
+"""One attempt's worker group, as its driver follows it: posts in, and why it must end. Pure.
+
+What only effects can tell (the time, what is left of a dead worker) comes in as an argument.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import inf
+
+from jobs.board import Assembled, Lost, Post, Raised, Ready
+from jobs.group_life import START_TIMEOUT_S
+from jobs.losses import failure_of_loss
+from jobs.progress import Progress
+from jobs.sessions import Beat, Limits, Started
+from jobs.training.measurement import Failure
+from jobs.training.remains import Remains
+from jobs.training.task import Task
+from jobs.troubles import Troubles
+
+# What takes its time without a step, as the run's ledger calls it. Compiling is the first step's, which gets
+# ten times the usual patience.
+_PATIENCE_S: Mapping[str, float] = {
+    "start": START_TIMEOUT_S,
+    "restore": 1800.0,
+    "eval": 1800.0,
+    "data wait": 300.0,
+    "stall": 300.0,
+}
+# At the end what is on its way is waited for, saved once more, and waited for; each part has its deadline.
+_DEADLINES_OF_A_SAVE = 8
+
+
+def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -> Limits:
+    save_s = _DEADLINES_OF_A_SAVE * task.saving.deadline_s if task.saving else 0.0
+    return Limits(
+        schedule_timeout_s=schedule_timeout_s,
+        cell_timeout_s=inf,
+        hang_timeout_s=hang_timeout_s,
+        patience_s={**_PATIENCE_S, "save": max(save_s, START_TIMEOUT_S)},
+    )
+
+
+class AttemptLife:
+    """``examine`` looks at what a rank left on its node."""
+
+    def __init__(
+        self, world_size: int, limits: Limits, now: float, examine: Callable[[Lost, Ready], Remains | None]
+    ) -> None:
+        self.node_ids: tuple[str, ...] = ()
+        self.ready: dict[int, Ready] = {}
+        self.lost: dict[int, Lost] = {}
+        self._world_size = world_size
+        self._limits = limits
+        self._examine = examine
+        self._since = now
+        self._num_done = 0
+        self._steps: dict[int, int] = {}
+        self._progress: Progress | None = None
+        self._troubles = Troubles(world_size)
+
+    @property
+    def is_met(self) -> bool:
+        """Whether all ranks have met."""
+        return len(self.ready) == self._world_size
+
+    def hear(self, post: Post, now: float) -> None:
+        match post:
+            case Assembled():
+                self.node_ids, self._since = post.node_ids, now
+            case Ready():
+                self.ready[post.rank] = post
+                if self.is_met:
+                    self._progress = Progress(self._limits, self._world_size, now)
+            case Beat():
+                self._steps[post.rank] = post.step
+                if self._progress:
+                    self._progress.note(post, now)
+            case Started():
+                self._num_done += 1
+            case Raised():
+                self._troubles.raised(post.rank, post.failure, now)
+            case Lost() if post.rank not in self._troubles:
+                self._lose(post, now)
+
+    def verdict(self, now: float) -> Failure | None:
+        """Why it must end now: trouble that every rank has told its part of, or no sign of getting on."""
+        if self._troubles:
+            return self.failure() if self._troubles.is_all_told(now) else None
+        if self._num_done == self._world_size:
+            return None
+        return self._progress.failure(now) if self._progress else self._false_start(now)
+
+    def failure(self) -> Failure | None:
+        """What the ranks have told so far, if anything went wrong, and how far the one that it is about was."""
+        told = self._troubles.failure()
+        return self.with_step(told) if told else None
+
+    def with_step(self, failure: Failure) -> Failure:
+        steps = [self._steps[rank] for rank in failure.ranks if rank in self._steps]
+        return failure if failure.step is not None or not steps else replace(failure, step=min(steps))
+
+    def _false_start(self, now: float) -> Failure | None:
+        """Ray Train itself gives up what can't be placed in time; this is for what was, and never met."""
+        if not self.node_ids or now - self._since <= START_TIMEOUT_S:
+            return None
+        missing = tuple(sorted(set(range(self._world_size)) - set(self.ready)))
+        reason = f"did not meet the others within {START_TIMEOUT_S:.0f} s"
+        return Failure(status="hang", reason=reason, ranks=missing)
+
+    def _lose(self, lost: Lost, now: float) -> None:
+        self.lost[lost.rank] = lost
+        ready = self.ready.get(lost.rank)
+        remains = self._examine(lost, ready) if ready else None
+        phase = self._progress.phase if self._progress else None
+        self._troubles.lost(lost.rank, failure_of_loss(lost, ready, remains, phase), now)

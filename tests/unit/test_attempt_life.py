@@ -1,0 +1,164 @@
+"""When an attempt's driver ends it: a hang, a rank that is silent, a start that never comes, a lost worker."""
+
+from dataclasses import replace
+
+from jobs.attempt_life import AttemptLife
+from jobs.board import Assembled, Lost, Post, Raised, Ready
+from jobs.causes import cause_of
+from jobs.sessions import Beat, Limits, Started
+from jobs.training.measurement import Failure
+from jobs.training.remains import Remains
+
+LIMITS = Limits(schedule_timeout_s=60, cell_timeout_s=float("inf"), patience_s={"eval": 200, "restore": 900})
+REMAINS = Remains(log_tail=("its last line",), signal=None, oom_kills=3)
+
+
+class Watched:
+    """A life of two ranks, and what its examiner finds."""
+
+    def __init__(self, remains: Remains | None = REMAINS) -> None:
+        self.now = 0.0
+        self.life = AttemptLife(2, LIMITS, 0.0, lambda lost, ready: remains)
+
+    def hear(self, *posts: Post) -> None:
+        for post in posts:
+            self.life.hear(post, self.now)
+
+    def begin(self) -> "Watched":
+        self.hear(Assembled(node_ids=("a", "b")))
+        self.hear(*(Ready(rank=rank, logs=(), oom_kills=3) for rank in (0, 1)))
+        return self
+
+    def step(self, number: int, ranks: tuple[int, ...] = (0, 1), doing: str = "productive") -> None:
+        self.hear(*(beat(rank, number, doing) for rank in ranks))
+
+    def wait(
+        self, for_s: int, number: int, ranks: tuple[int, ...] = (0, 1), doing: str = "productive"
+    ) -> None:
+        """Its ``ranks`` beat on without getting on."""
+        for _ in range(for_s):
+            self.now += 1
+            self.step(number, ranks, doing)
+
+    def verdict(self) -> Failure | None:
+        return self.life.verdict(self.now)
+
+
+def beat(rank: int, step: int, doing: str) -> Beat:
+    return Beat(
+        run_id="r",
+        rank=rank,
+        phase="window",
+        step=step,
+        num_steps=60,
+        step_s=1.0,
+        memory_bytes=0,
+        doing=doing,
+    )
+
+
+def lost(rank: int, reason: str = "its worker process has died") -> Lost:
+    return Lost(rank=rank, reason=reason, is_death=True, is_out_of_memory=False)
+
+
+def stepping() -> Watched:
+    watched = Watched().begin()
+    for number in range(5):
+        watched.now += 1
+        watched.step(number)
+    return watched
+
+
+def test_steps_in_time_are_no_reason_to_end_it() -> None:
+    watched = stepping()
+    watched.wait(29, number=4)
+    assert watched.verdict() is None
+
+
+def test_no_step_for_half_a_minute_is_a_hang_and_names_the_rank_behind() -> None:
+    watched = stepping()
+    watched.step(5, ranks=(0,))
+    watched.wait(31, number=5, ranks=(0,))
+    watched.step(4, ranks=(1,))
+    failure = watched.verdict()
+    assert failure is not None
+    assert (failure.status, failure.ranks) == ("hang", (1,))
+    assert "no step for 30 s; rank 1 is furthest behind, in productive at step 4 of 60" in failure.reason
+    assert cause_of(failure) == "hang"
+
+
+def test_a_rank_that_is_stopped_is_silent_and_named() -> None:
+    watched = stepping()
+    watched.wait(31, number=4, ranks=(0,))
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason.startswith("rank 1 is silent for 30 s")
+
+
+def test_an_evaluation_has_the_time_that_it_is_allowed_and_no_more() -> None:
+    watched = stepping()
+    watched.wait(200, number=4, doing="eval")
+    assert watched.verdict() is None
+    watched.wait(2, number=4, doing="eval")
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason.startswith("no step for 200 s")
+
+
+def test_a_rank_that_evaluates_holds_up_those_that_wait_for_it() -> None:
+    watched = stepping()
+    for _ in range(100):
+        watched.now += 1
+        watched.step(4, ranks=(0,), doing="eval")
+        watched.step(4, ranks=(1,), doing="stall")
+    assert watched.verdict() is None
+
+
+def test_ranks_that_never_meet_are_named() -> None:
+    watched = Watched()
+    watched.hear(Assembled(node_ids=("a", "b")), Ready(rank=0, logs=(), oom_kills=0))
+    watched.now = 301
+    failure = watched.verdict()
+    assert failure is not None
+    assert (failure.status, failure.ranks) == ("hang", (1,))
+
+
+def test_what_is_not_placed_yet_is_for_ray_to_give_up() -> None:
+    watched = Watched()
+    watched.now = 10_000
+    assert watched.verdict() is None
+
+
+def test_a_lost_worker_counts_before_what_its_peer_saw_and_tells_where_it_was() -> None:
+    watched = stepping()
+    closed = Failure(status="crash", reason="RuntimeError: Connection closed by peer", ranks=(0,), step=4)
+    watched.hear(Raised(run_id="r", rank=0, failure=closed), lost(1))
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason == "its worker process has died: without a word in its log, as SIGKILL leaves it"
+    assert (failure.ranks, failure.step, failure.log_tail) == ((1,), 4, ("its last line",))
+
+
+def test_a_kernel_that_ended_a_process_for_want_of_memory_is_out_of_memory() -> None:
+    watched = Watched(replace(REMAINS, oom_kills=4)).begin()
+    watched.hear(lost(1))
+    watched.now = 3
+    failure = watched.verdict()
+    assert failure is not None
+    assert cause_of(failure, watched.life.lost[1]) == "out of memory"
+
+
+def test_a_worker_that_ends_itself_by_a_signal_is_an_error_of_the_training() -> None:
+    watched = Watched(replace(REMAINS, signal="SIGSEGV")).begin()
+    watched.hear(lost(1))
+    watched.now = 3
+    failure = watched.verdict()
+    assert failure is not None
+    assert cause_of(failure, watched.life.lost[1]) == "error"
+
+
+def test_ranks_that_are_done_are_silent_for_good_reason() -> None:
+    watched = stepping()
+    watched.hear(Started(run_id="r"), Started(run_id="r"))
+    watched.now += 100
+    assert watched.verdict() is None
