@@ -28,7 +28,9 @@ class Wishers:
     The second Ctrl-C is a ``KeyboardInterrupt``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, look_every_s: float = _LOOK_EVERY_S, ask_every_s: float = _ASK_EVERY_S) -> None:
+        self._look_every_s = look_every_s
+        self._ask_every_s = ask_every_s
         self.term: int | None = None
         self._wish: Wish | None = None
         self._num_ctrl_c = 0
@@ -59,11 +61,13 @@ class Wishers:
         end = time.monotonic() + for_s
         while (left_s := end - time.monotonic()) > 0:
             self.check()
-            time.sleep(min(left_s, _LOOK_EVERY_S))
+            time.sleep(min(left_s, self._look_every_s))
 
     def listen(self, store: Store, run: str, announce: Callable[[str], None]) -> None:
         """From now on the run's log is asked every few seconds, and ``announce`` hears of the first wish."""
-        self._listener = _Listener(self, Repository(store, run), announce)
+        self._listener = _Listener(
+            self, Repository(store, run), announce, self._look_every_s, self._ask_every_s
+        )
 
     def began(self, term: int) -> None:
         """Who asks the log's attempt ``term`` to stop means this driver."""
@@ -81,7 +85,16 @@ class Wishers:
 
 
 class _Listener:
-    def __init__(self, wishers: Wishers, repository: Repository, announce: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        wishers: Wishers,
+        repository: Repository,
+        announce: Callable[[str], None],
+        look_every_s: float,
+        ask_every_s: float,
+    ) -> None:
+        self._look_every_s = look_every_s
+        self._ask_every_s = ask_every_s
         self._wishers = wishers
         self._repository = repository
         self._announce = announce
@@ -96,8 +109,8 @@ class _Listener:
 
     def _work(self) -> None:
         asked_s = time.monotonic()
-        while not self._done.wait(_LOOK_EVERY_S):
-            if time.monotonic() - asked_s >= _ASK_EVERY_S:
+        while not self._done.wait(self._look_every_s):
+            if time.monotonic() - asked_s >= self._ask_every_s:
                 self._ask()
                 asked_s = time.monotonic()
             if wish := self._wishers.wish():

@@ -16,6 +16,7 @@ from checkpointing.saves import Note
 from jobs.run_display import RunDisplay
 from jobs.run_state import LastStep, Stage
 from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned, finite
+from jobs.training.wishes import Wish
 from tests.conftest import strict_json
 
 BEGINNING = Resumption(step=0, generation=None, trail=("no generation yet: begins at step 0",))
@@ -254,6 +255,37 @@ def test_the_last_line_says_how_it_ended(
     assert summary(capsys, *told) == [expected]
 
 
+ASKED = Wish(aim="stop", why="Ctrl-C")
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (
+            Ended(step=6, loss=2.0, generation="g6", wish=ASKED),
+            "r: stopped at step 6 (g6), resume with `longhaul train spec.yaml`",
+        ),
+        (
+            Ended(step=0, loss=None, generation=None, wish=ASKED),
+            "r: stopped at step 0, with nothing to save, resume with `longhaul train spec.yaml`",
+        ),
+        (
+            Ended(step=6, loss=2.0, generation="g4", wish=ASKED, problem="step 6 could not be saved"),
+            "r: ended as asked, but step 6 could not be saved; running it again goes on",
+        ),
+    ],
+)
+def test_of_a_run_that_was_stopped_the_last_line_says_where_and_how_it_goes_on(
+    end: Ended, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = display(BEGINNING, end)
+    capsys.readouterr()
+    shown.summarise("g4", "longhaul train spec.yaml")
+    assert lines(capsys)[0 if end.problem else -1] == expected
+    assert shown.is_durable is (end.problem is None)
+    assert shown.facts()["stopped"] == "Ctrl-C"
+
+
 def test_rays_pointer_is_named_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert summary(capsys, BEGINNING, END, pointer="g8")[1:] == ["r: Ray's checkpoint points at g8"]
 
@@ -271,7 +303,7 @@ def test_the_facts_tell_a_program_where_it_began_what_was_saved_and_what_was_wro
     assert (facts["resumed_from"], facts["resumed_step"]) == ("g4", 4)
     assert facts["why"] == list(RESUMED.trail)
     assert [(save["step"], save["problem"]) for save in facts["saves"]] == [(4, None), (6, "no space left")]
-    assert facts["problem"] is None
+    assert (facts["problem"], facts["stopped"]) == (None, None)
     assert display(RESUMED, silent=True).facts()["problem"] == "the workers ended early"
 
 
