@@ -15,6 +15,8 @@ _LOOK_EVERY_S = 2.0
 _ASK_EVERY_S = 0.5
 # What an attempt had takes a moment until it is free again: a run must not shrink because of itself.
 _SETTLE_S = 5.0
+# Processes start and import within it.
+_LEAST_SCHEDULE_TIMEOUT_S = 60.0
 
 
 class Resizing:
@@ -59,6 +61,14 @@ class Resizing:
         if answer.world_size != wanted:
             self._say(f"goes on with {_ranks(answer.world_size)} instead of {wanted}")
         return answer.world_size
+
+    def schedule_timeout_s(self, most_s: float) -> float:
+        """For the size that was said last. While there are smaller ones to try, its place is waited for no
+        longer than a spare is, or a minute: the room may be that of a node that is dead and still listed.
+        """
+        if self._outlook.wanted == self._sizes[0]:
+            return most_s
+        return min(most_s, max(self._patience.wait_for_spare_s, _LEAST_SCHEDULE_TIMEOUT_S))
 
     def hear(self, told: Told) -> None:
         """Whatever an attempt tells, its ranks run by then: what is free is free beside them."""

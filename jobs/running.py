@@ -35,6 +35,7 @@ from jobs.spec_file import check_plain_name
 from jobs.status import StatusFile, status_of
 from jobs.stopping import note_stop, resume_command
 from jobs.tokens import find_tokens, num_samples
+from jobs.training.events import Told
 from jobs.training.task import Origin, Task, Tokens
 from jobs.training.wishes import Wish, stronger
 from jobs.wishers import Wishers
@@ -226,6 +227,8 @@ def _make_task(
     beginning: "_Beginning",
     tokens: Tokens | None,
     rivals: Rivals,
+    world_size: int,
+    leased_s: float,
 ) -> Task:
     """Takes the lease: whoever ran before is fenced from here on."""
     rivals.refuse()
@@ -239,7 +242,7 @@ def _make_task(
     return Task(
         run=run,
         store=store.url,
-        recipe=spec.recipe(num_steps=spec.num_steps(samples)),
+        recipe=spec.recipe(world_size, num_steps=spec.num_steps(samples)),
         vendor=group.vendor,
         simulated=group.simulated,
         may_mix_devices=group.may_mix_devices,

@@ -11,7 +11,8 @@ and copies of them).
 What a long run records: ``columns`` (every column of every table), ``attempts`` (what is recorded, as data),
 ``recorder`` and its ``outbox`` (in a worker), ``scalars`` and ``live`` (for those who watch), ``parts`` (the
 files), ``run_parts`` (reading them), ``survival`` (which steps count), ``ledger`` (where the time went),
-``clocks`` (of those who told it), ``happenings`` and ``thinning``, ``recoveries`` (what restarts cost),
+``clocks`` (of those who told it, and ``steady`` ones), ``happenings`` and ``thinning``, ``recoveries`` (what
+restarts cost), ``long_runs`` (what a report says of it).
 ``long_runs`` (what a report says of it).
 ``importers`` read older results of other tools.
 
