@@ -17,6 +17,9 @@ known of its ``past``, and ``restarts`` carry it out. ``elastic`` says at which 
 ``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from. What a driver
 knows of it by ear: ``run_state``.
 
+How a long run ends before its last step: ``wishers`` may wish it, ``stopping`` is how from elsewhere, and an
+attempt's ``last_word`` says what became of it.
+
 What a long run reads: ``tokens``, found and held against its spec; made by ``packing``, which Ray carries
 out in ``pack``.
 
