@@ -13,7 +13,6 @@ What a long run records: ``columns`` (every column of every table), ``attempts``
 files), ``run_parts`` (reading them), ``survival`` (which steps count), ``ledger`` (where the time went),
 ``clocks`` (of those who told it, and ``steady`` ones), ``happenings`` and ``thinning``, ``recoveries`` (what
 restarts cost), ``long_runs`` (what a report says of it).
-``long_runs`` (what a report says of it).
 ``importers`` read older results of other tools.
 
 ``checks`` with their ``inspections`` and ``advice`` judge the cells; ``charts`` (findings as pictures).

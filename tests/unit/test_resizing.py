@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from jobs.elastic import Patience
+from jobs.executors import InlineExecutor, Place, RayExecutor
 from jobs.resizing import Resizing
 from jobs.training.events import Warned
 from jobs.training.wishes import Wish
+from tests.unit.builders import group
 
 WORD = Warned(text="anything")
 
@@ -143,3 +145,26 @@ def test_the_cluster_is_asked_every_two_seconds_and_not_at_every_poll() -> None:
     run.hear(WORD)
     wished(run, cluster, for_s=100)
     assert cluster.num_asked == 50
+
+
+def test_a_place_that_never_comes_is_given_up_soon_while_there_are_smaller_sizes_to_try() -> None:
+    run = resizing(Cluster(1, later={100: 2}), 1, 2)
+    assert run.schedule_timeout_s(300) == 60
+    assert run.next_size(()) == 1
+    assert run.schedule_timeout_s(300) == 300
+    assert resizing(Cluster(2), 2).schedule_timeout_s(300) == 300
+
+
+def test_a_ray_of_our_own_never_grows_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = RayExecutor(verbose=False, share_nodes=True)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert executor.sizes((1, 2, 4, 8), group(devices=(6,))) == (4,)
+    assert executor.sizes((8, 16), group(devices=(6,))) == (8, 16)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert executor.sizes((1, 2, 4, 8), group(devices=(6,))) == (1, 2, 4, 8)
+
+
+def test_processes_that_are_there_are_the_size() -> None:
+    executor = InlineExecutor(Place(rank=0, world_size=2, local_rank=0))
+    assert executor.sizes((1, 2, 4), group()) == (2,)
+    assert executor.sizes((1, 4), group()) == (1, 4)
