@@ -84,6 +84,9 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     _add_nodes(parser)
     parser.add_argument("--no-retry", action="store_true", help="end with the first attempt that fails")
     parser.add_argument(
+        "--take-over", action="store_true", help="train even if another driver is at work on the run: end it"
+    )
+    parser.add_argument(
         "--executor",
         choices=("ray", "inline"),
         help="inline: this process and no Ray; the default under torchrun, whose ranks then share the work",

@@ -23,7 +23,7 @@ from checkpointing.store import Store, StoreError, Unavailable, open_store
 from cluster.config import read_cluster
 from cluster.environment import long_run_environment
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
-from jobs.continuity import Rivals, check_unchanged
+from jobs.continuity import Rivals, check_unchanged, without_data
 from jobs.errors import AttemptFailed, GivenUp, SpecError, StopWished, nearest
 from jobs.executors import AttemptOrder, Executor, Place, choose_executor
 from jobs.places import store_base
@@ -99,6 +99,7 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         repository = Repository(store, run)
         origin, what = _beginning(args.resume, repository, spec, fresh=args.fresh)
         if _is_finished(repository, spec) and not args.fresh and args.resume == "latest":
+            check_unchanged(repository, without_data(_described(spec, None)))
             return _say_finished(args, store, run) if executor.speaks else EXIT_OK
         tokens = find_tokens(spec)
         if not args.fresh:

@@ -24,13 +24,14 @@ _GOING_ON = ("starting", "training", "waiting")
 class StatusFile:
     """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context.
 
-    What an earlier driver told stays until this one tells otherwise.
+    What an earlier driver told stays until this one tells otherwise. ``driver`` is its word for itself.
     """
 
-    def __init__(self, store: Store, run: str) -> None:
+    def __init__(self, store: Store, run: str, driver: str | None = None) -> None:
         self._store = store
         self._name = _name_of(run)
         self._run = run
+        self._driver = driver
         self._before: Mapping[str, Any] | None = None
         self._newest: Mapping[str, Any] | None = None
         self._done = threading.Event()
@@ -59,7 +60,11 @@ class StatusFile:
             with suppress(StoreError):
                 if self._before is None:
                     self._before = told_of(self._store, self._run)
-                self._store.put(self._name, json.dumps({**self._before, **newest}).encode())
+                self._store.put(self._name, self._body(newest))
+
+    def _body(self, newest: Mapping[str, Any]) -> bytes:
+        own = {"driver": self._driver} if self._driver else {}
+        return json.dumps({**(self._before or {}), **newest, **own}).encode()
 
 
 def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""Whether a start may go on with the run of its name: asked of the store before the lease is taken.
+
+A crash refuses nobody: what speaks against a start is a spec that would make it another run, or a driver
+that is seen at work while this one starts. No clock is compared with another one.
+"""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Self
+
+from checkpointing.repository import Repository
+from checkpointing.retention import of_this_life
+from checkpointing.store import Missing, Store, StoreError
+from jobs.errors import SpecError
+from jobs.run_changes import Described, refusals
+from jobs.run_spec import RunSpec
+from jobs.status import told_of
+
+# A driver tells every few seconds that it is there.
+_LOOK_EVERY_S = 1.0
+_NUM_LOOKS = 10
+_GOING_ON = ("starting", "training", "waiting")
+
+
+def check_unchanged(repository: Repository, wanted: Described) -> None:
+    """``SpecError`` with a line for each change. A run that has saved nothing yet may still become any."""
+    if not of_this_life(repository.view):
+        return
+    stored = _stored_spec(repository.store, repository.run)
+    if stored is None:
+        return
+    place = f"{repository.store.url}/runs/{repository.run}"
+    if lines := refusals(stored, wanted, _usual(), place=place):
+        raise SpecError(lines)
+
+
+def without_data(described: Described) -> Described:
+    """What can be compared without a look at the data."""
+    known = {key: value for key, value in described.items() if key != "data"}
+    optimizer = {key: value for key, value in described["optimizer"].items() if key != "decay_steps"}
+    return {**known, "optimizer": optimizer}
+
+
+class Rivals:
+    """Listens for another driver of the run while this one starts. Used as a context.
+
+    One that died may have had a last word on its way: only who speaks again after that is alive. ``own`` is
+    this driver's word for itself, by which it is told from others. ``pause`` waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        *,
+        is_wanted: bool = True,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.own = secrets.token_hex(4)
+        self._store = store
+        self._run = run
+        self._is_wanted = is_wanted
+        self._pause = pause
+        self._heard: Mapping[str, Any] | None = None
+        self._num_words = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="rivals", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._is_wanted:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+
+    def refuse(self) -> None:
+        """``SpecError`` if one is at work. Waits only if one has spoken. Asked again, it says nothing."""
+        if not self._is_wanted or self._done.is_set():
+            return
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        num_looks = 0
+        while 0 < self._num_words < 2 and num_looks < _NUM_LOOKS:
+            self._pause(_LOOK_EVERY_S)
+            self.look()
+            num_looks += 1
+        if self._num_words >= 2:
+            raise SpecError([self._sentence()])
+
+    def look(self) -> None:
+        with suppress(StoreError):
+            told = told_of(self._store, self._run)
+            if told.get("driver") == self.own:
+                return
+            before, self._heard = self._heard, told
+            if before is not None and told != before and told.get("stage") in _GOING_ON:
+                self._num_words += 1
+
+    def _work(self) -> None:
+        self.look()
+        while not self._done.wait(_LOOK_EVERY_S):
+            self.look()
+
+    def _sentence(self) -> str:
+        step = self._heard.get("step") if self._heard else None
+        where = f", at step {step}" if step is not None else ""
+        return (
+            f"{self._run}: another driver is at work on it{where}; stop it first (longhaul stop {self._run} "
+            f"--store {self._store.url}), train under another name (--run NAME), or end it with --take-over"
+        )
+
+
+def _stored_spec(store: Store, run: str) -> Mapping[str, Any] | None:
+    """None where it can't be read: then nothing speaks against going on."""
+    try:
+        found = json.loads(store.get(f"runs/{run}/spec.json"))
+    except (Missing, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _usual() -> Described:
+    least = RunSpec.model_validate({"name": "any", "model": "llama-tiny", "steps": 1})
+    return least.model_dump(mode="json")

@@ -1,0 +1,89 @@
+"""What of a run's spec may change from one start to the next, and what would make it another run. Pure.
+
+A run goes on as what it was: its model, its samples and their order, its arithmetic and its optimizer stay.
+Where and how it is done may change: strategy and world size as long as a step has the same samples, saving,
+evaluating, recording, limits, and how long it goes on.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Described = Mapping[str, Any]
+"""A spec as it is stored with a run: JSON, nested as in its file."""
+
+_KEPT = ("model", "weights", "seed", "precision", "seq_len")
+_KEPT_SECTIONS = ("optimizer", "data")
+# Where tokens are, and how they are checked, says nothing of which they are; their digest does.
+_OF_PLACE = ("data.path", "data.tokenizer")
+_BATCH = "world_size x micro_batch x grad_accum"
+
+
+def refusals(stored: Described, wanted: Described, defaults: Described, *, place: str) -> list[str]:
+    """One line per change that makes it another run, and a last one with other ways; none if it may go on.
+
+    ``defaults`` are for keys that ``stored`` is too old to have. A key that ``wanted`` does not have is not
+    compared. ``place`` is how the run is named from elsewhere, ``STORE/runs/NAME``.
+    """
+    has, asks, usual = _flat(stored), _flat(wanted), _flat(defaults)
+    run = place.rpartition("/")[2]
+    lines = []
+    for key in sorted(key for key in asks if _is_kept(key, asks)):
+        before = has.get(key, usual.get(key))
+        if before != asks[key]:
+            lines.append(f"{key}: {_found(run, before, asks[key])}; {_how_back(key, before, asks)}")
+    before, now = _sequences({**usual, **has}), _sequences({**usual, **asks})
+    if before != now:
+        found = _found(run, f"{before} sequences per step", now)
+        lines.append(f"{_BATCH}: {found}; let them multiply to {before}")
+    return [*lines, _other_ways(place)] if lines else []
+
+
+def _is_kept(key: str, asks: Described) -> bool:
+    if key in _OF_PLACE:
+        return False
+    if asks.get("data.kind") == "tokens":
+        # What is held out of them is not trained on; how many are left follows from that.
+        if key == "data.samples":
+            return False
+        if key == "eval.samples":
+            return True
+    return key in _KEPT or key.partition(".")[0] in _KEPT_SECTIONS
+
+
+def _found(run: str, before: object, now: object) -> str:
+    return f"the run {run} has {_shown(before)}, this spec {_shown(now)}"
+
+
+def _how_back(key: str, before: object, asks: Described) -> str:
+    if key == "data.digest":
+        return f"put the tokens back at {asks.get('data.path')}"
+    return f"put it back (--set {key}={_shown(before)})"
+
+
+def _other_ways(place: str) -> str:
+    return (
+        "nothing was started; else begin again (--fresh), or train under another name (--run NAME), "
+        f"from where this run is if you like (--resume {place})"
+    )
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _sequences(flat: Described) -> int:
+    ranks = flat.get("world_size.max", flat.get("world_size", 1))
+    return int(ranks) * int(flat.get("micro_batch", 1)) * int(flat.get("grad_accum", 1))
+
+
+def _flat(nested: Described) -> dict[str, Any]:
+    return dict(_leaves(nested, ""))
+
+
+def _leaves(nested: Described, above: str) -> Iterator[tuple[str, Any]]:
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

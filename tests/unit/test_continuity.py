@@ -1,0 +1,188 @@
+"""Whether a start may go on with the run of its name: refused beside a live driver, never after a crash."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from checkpointing.history import Commit
+from checkpointing.repository import Repository
+from checkpointing.store import MemoryStore
+from jobs.continuity import Rivals, check_unchanged, without_data
+from jobs.errors import SpecError
+from jobs.run_spec import RunSpec
+from tests.unit.generations import RUN, generation
+
+SPEC = {"name": RUN, "model": "llama-tiny", "steps": 40}
+
+
+@pytest.fixture
+def repository() -> Repository:
+    """A run with one generation, begun with ``SPEC``."""
+    repository = Repository(MemoryStore(), RUN)
+    term = repository.take_over("me")
+    repository.append(Commit(generation=generation(1)), term=term)
+    repository.store.put(f"runs/{RUN}/spec.json", json.dumps(described()).encode())
+    return repository
+
+
+def described(**changes: Any) -> dict[str, Any]:
+    return RunSpec.model_validate({**SPEC, **changes}).model_dump(mode="json")
+
+
+def test_the_same_spec_goes_on(repository: Repository) -> None:
+    check_unchanged(repository, described(steps=80))
+
+
+def test_another_seed_is_refused_with_both_values_and_the_place_to_go_on_from(repository: Repository) -> None:
+    with pytest.raises(SpecError) as refused:
+        check_unchanged(repository, described(seed=3))
+    seed, other_ways = refused.value.problems
+    assert seed == f"seed: the run {RUN} has 0, this spec 3; put it back (--set seed=0)"
+    assert f"--resume {repository.store.url}/runs/{RUN}" in other_ways
+
+
+def test_a_run_that_has_saved_nothing_yet_may_become_another() -> None:
+    repository = Repository(MemoryStore(), RUN)
+    repository.take_over("me")
+    repository.store.put(f"runs/{RUN}/spec.json", json.dumps(described()).encode())
+    check_unchanged(repository, described(seed=3))
+
+
+def test_a_run_begun_afresh_that_has_saved_nothing_since_may_become_another(repository: Repository) -> None:
+    repository.take_over("me", fresh=True)
+    check_unchanged(repository, described(seed=3))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
+def test_a_damaged_spec_of_the_run_refuses_nobody(text: str, repository: Repository) -> None:
+    repository.store.put(f"runs/{RUN}/spec.json", text.encode())
+    check_unchanged(repository, described(seed=3))
+
+
+def test_of_a_finished_run_all_is_compared_but_its_data(repository: Repository) -> None:
+    other_data = {"data": {"samples": 7}}
+    check_unchanged(repository, without_data(described(**other_data)))
+    with pytest.raises(SpecError, match=r"^seed: "):
+        check_unchanged(repository, without_data(described(seed=3, **other_data)))
+
+
+class Driver:
+    """Another one of the run, as it shows in the store."""
+
+    def __init__(self, store: MemoryStore, name: str | None = "other") -> None:
+        self._store = store
+        self._word = {"stage": "training", "step": 12, "told_s": 0.0} | ({"driver": name} if name else {})
+
+    def says(self, **changes: Any) -> None:
+        self._word = {**self._word, "told_s": self._word["told_s"] + 1.0, **changes}
+        self._store.put(f"runs/{RUN}/status.json", json.dumps(self._word).encode())
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def driver(store: MemoryStore) -> Driver:
+    """One that has said something already."""
+    driver = Driver(store)
+    driver.says()
+    return driver
+
+
+@pytest.fixture
+def start(store: MemoryStore) -> Callable[..., Rivals]:
+    """Has looked once; whether it looks again is the test's to say."""
+
+    def begin(pause: Callable[[float], None] = lambda _: None, **options: Any) -> Rivals:
+        rivals = Rivals(store, RUN, pause=pause, **options)
+        rivals.look()
+        return rivals
+
+    return begin
+
+
+Start = Callable[..., Rivals]
+
+
+def test_nobody_is_refused_where_no_driver_ever_was(start: Start) -> None:
+    start().refuse()
+
+
+def test_a_driver_that_died_a_moment_ago_refuses_nobody_and_costs_no_time(
+    driver: Driver, start: Start
+) -> None:
+    start(pause=fail).refuse()
+
+
+def test_the_last_word_of_a_dead_driver_may_still_come(driver: Driver, start: Start) -> None:
+    paused: list[float] = []
+    rivals = start(pause=paused.append)
+    driver.says(step=13)
+    rivals.look()
+    rivals.refuse()
+    assert len(paused) == 10
+
+
+def test_a_driver_that_goes_on_speaking_is_not_pushed_aside(driver: Driver, start: Start) -> None:
+    rivals = start(pause=lambda _: driver.says(step=14))
+    driver.says(step=13)
+    rivals.look()
+    with pytest.raises(
+        SpecError, match=rf"^{RUN}: another driver is at work on it, at step 14; stop it first"
+    ):
+        rivals.refuse()
+
+
+def test_one_of_an_older_version_that_does_not_say_who_it_is_counts_too(
+    store: MemoryStore, start: Start
+) -> None:
+    old = Driver(store, None)
+    old.says()
+    rivals = start()
+    for _ in range(2):
+        old.says()
+        rivals.look()
+    with pytest.raises(SpecError, match="another driver"):
+        rivals.refuse()
+
+
+def test_what_this_driver_says_itself_is_no_rival(store: MemoryStore, start: Start) -> None:
+    rivals = start(pause=fail)
+    own = Driver(store, rivals.own)
+    for _ in range(5):
+        own.says()
+        rivals.look()
+    rivals.refuse()
+
+
+def test_a_driver_that_ends_while_this_one_starts_is_no_rival(driver: Driver, start: Start) -> None:
+    rivals = start(pause=fail)
+    for stage in ("stopped", "failed"):
+        driver.says(stage=stage)
+        rivals.look()
+    rivals.refuse()
+
+
+def test_who_takes_over_asks_nobody(driver: Driver, start: Start) -> None:
+    rivals = start(is_wanted=False, pause=fail)
+    for _ in range(3):
+        driver.says()
+        rivals.look()
+    rivals.refuse()
+
+
+def test_it_is_asked_once_and_then_the_run_is_this_drivers(driver: Driver, start: Start) -> None:
+    rivals = start(pause=fail)
+    rivals.refuse()
+    for _ in range(3):
+        driver.says()
+        rivals.look()
+    rivals.refuse()
+
+
+def fail(_for_s: float) -> None:
+    raise AssertionError("it waits, though nobody has spoken")
