@@ -17,6 +17,8 @@ known of its ``past``, and ``restarts`` carry it out. ``elastic`` says at which 
 ``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from. What a driver
 knows of it by ear: ``run_state``.
 
+Before it starts ``continuity`` asks its store whether it may go on, by the rules of ``run_changes``.
+
 How a long run ends before its last step: ``wishers`` may wish it, ``stopping`` is how from elsewhere, and an
 attempt's ``last_word`` says what became of it.
 
