@@ -158,7 +158,7 @@ class RayExecutor:
     def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
         # No node ever joins a Ray of our own: what fits on this machine is all that there will be.
         is_cluster = bool(os.environ.get("RAY_ADDRESS"))
-        fits = [size for size in wanted if size <= group.num_devices]
+        fits = tuple(size for size in wanted if size <= group.num_devices)
         return wanted if is_cluster or not fits else fits[-1:]
 
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
