@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from checkpointing.history import View
 from checkpointing.store import Missing, Store, check_name
 from jobs.recovery import Cause, Ending
+from jobs.training.skipping import Skips
 
 How = Literal["failed", "given up", "done", "interrupted"]
 
@@ -23,7 +24,7 @@ _MOST_READ = 100
 class Note:
     """``given_up`` says why, where its driver did; ``log_tail`` is what the rank that failed said last.
 
-    There is an ``ending`` if it failed.
+    There is an ``ending`` if it failed. ``skips`` are all samples that the run leaves out from then on.
     """
 
     term: int
@@ -31,6 +32,7 @@ class Note:
     ending: Ending | None = None
     log_tail: tuple[str, ...] = ()
     given_up: str | None = None
+    skips: Skips = ()
 
 
 def leave_note(store: Store, run: str, note: Note) -> None:
@@ -43,14 +45,21 @@ def read_past(store: Store, run: str, view: View) -> list[Ending]:
     That is since one was given up, ended well or was interrupted. Of an attempt that died with its driver no
     more is known than what it saved.
     """
-    first = max(1, view.life_term, view.term - _MOST_READ + 1)
     endings: list[Ending] = []
-    for term in range(view.term, first - 1, -1):
+    for term in _terms(view):
         note = read_note(store, run, term)
         if note is not None and note.how != "failed":
             break
         endings.append(note.ending if note and note.ending else _without_a_word(term, view))
     return endings[::-1]
+
+
+def read_skips(store: Store, run: str, view: View) -> Skips:
+    """The samples that the run's present life leaves out, by the newest word on it."""
+    for term in _terms(view):
+        if note := read_note(store, run, term):
+            return note.skips
+    return ()
 
 
 def given_up(store: Store, run: str, view: View) -> Note | None:
@@ -65,6 +74,12 @@ def read_note(store: Store, run: str, term: int) -> Note | None:
         return _note(json.loads(store.get(_name(run, term))))
     except (Missing, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _terms(view: View) -> range:
+    """Of its present life, the newest first."""
+    first = max(1, view.life_term, view.term - _MOST_READ + 1)
+    return range(view.term, first - 1, -1)
 
 
 def _without_a_word(term: int, view: View) -> Ending:
@@ -89,6 +104,7 @@ def _note(body: Mapping[str, Any]) -> Note:
         ending=_ending(body["ending"]) if body["ending"] else None,
         log_tail=tuple(body.get("log_tail", ())),
         given_up=body.get("given_up"),
+        skips=tuple((first, end) for first, end in body.get("skips", ())),
     )
 
 

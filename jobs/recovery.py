@@ -85,10 +85,12 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBack:
-    """Go on from before the newest generation, and leave out the samples that led up to ``step``."""
+    """Go on from the newest generation that is not spoilt, without the samples that it went wrong on; where
+    that did not help, from ``num_generations`` before it.
+    """
 
     after_s: float
-    step: int
+    num_generations: int
     without: tuple[str, ...] = ()
 
 
@@ -110,7 +112,8 @@ def next_move(history: Sequence[Ending], policy: Policy) -> Move:
     after_s = _pause(last.cause, _num_alike(last, recent), policy)
     without = left_out(history)
     if last.cause == "invalid loss":
-        return StepBack(after_s=after_s, step=last.step, without=without)
+        num_before = _num_alike(last, recent) - 1
+        return StepBack(after_s=after_s, num_generations=num_before, without=without)
     return Retry(after_s=after_s, without=without)
 
 

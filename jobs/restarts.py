@@ -10,13 +10,16 @@ from dataclasses import replace
 from typing import TypeVar
 
 from checkpointing.errors import Fenced
+from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable
 from jobs.errors import AttemptFailed, GivenUp, StopWished
-from jobs.past import How, Note, leave_note, read_past
+from jobs.past import How, Note, leave_note, read_past, read_skips
 from jobs.recovery import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move
 from jobs.run_display import RunDisplay
+from jobs.training.measurement import Failure
+from jobs.training.skipping import joined
 from jobs.training.task import Task
 from reporting.attempts import Incident
 from reporting.recorder import leave_word
@@ -26,7 +29,7 @@ Found = TypeVar("Found")
 
 
 class Restarts:
-    """``began`` is to be called with each attempt's task. ``pause`` waits so many seconds.
+    """``begin`` is to be called with each attempt's task. ``pause`` waits so many seconds.
 
     Without a policy an attempt that fails is noted and raised: somebody else decides.
     """
@@ -45,12 +48,18 @@ class Restarts:
         self._display = display
         self._pause = pause
         self._clock = clock
-        self._past = read_past(repository.store, repository.run, repository.refresh())
+        view = repository.refresh()
+        self._past = read_past(repository.store, repository.run, view)
+        self._skips = read_skips(repository.store, repository.run, view)
         self._task: Task | None = None
 
-    def began(self, task: Task) -> None:
-        self._task = task
+    def begin(self, task: Task) -> Task:
+        """The task as the run's past wants it; one that begins afresh has none."""
+        if self._repository.view.life_term == task.term:
+            self._past, self._skips = [], ()
+        self._task = replace(task, skips=self._skips)
         self._display.begins(task.term)
+        return self._task
 
     def work(self, attempt: Callable[[tuple[str, ...]], Found]) -> Found:
         """``attempt`` gets the nodes to leave out. Raises ``GivenUp``, and what another try can't mend."""
@@ -88,12 +97,32 @@ class Restarts:
                 self._display.ends("given up", f"{reason}: {ending.reason}")
                 raise GivenUp(reason, ending.reason, log_tail) from error
             case Retry() | StepBack() as move:
+                if isinstance(move, StepBack) and isinstance(error, AttemptFailed):
+                    ending = self._step_back(move, ending, error.failure)
                 self._note("failed", ending, log_tail)
                 self._leave_word(Incident(kind="restart", step=ending.durable_step, seconds=move.after_s))
                 self._display.note(_going_on(ending, move))
                 self._display.waits(move.after_s, ending.reason)
                 self._pause(move.after_s)
                 return move.without
+
+    def _step_back(self, move: StepBack, ending: Ending, failure: Failure) -> Ending:
+        """As it is after that: the generations that it must not go on from are quarantined."""
+        bad = failure.bad_loss
+        if bad is not None:
+            self._skips = joined([*self._skips, bad.samples])
+        good_step = ending.step if bad is None else bad.good_step
+        kept = [one for one in of_this_life(self._repository.view) if one.quarantined is None]
+        spoilt = [one for one in kept if one.step > good_step]
+        others = [one for one in kept if one.step <= good_step]
+        spoilt += others[len(others) - move.num_generations :] if move.num_generations else []
+        # One must be left to go on from, however it is.
+        for one in spoilt if len(spoilt) < len(kept) else spoilt[1:]:
+            with suppress(StoreError):
+                self._repository.quarantine(
+                    one.name, f"the loss went wrong at step {ending.step}", term=ending.term
+                )
+        return replace(ending, durable_step=self._durable_step(self._repository.view))
 
     def _ending(self, error: AttemptFailed | Unavailable) -> Ending:
         """``Fenced`` if a later attempt has begun meanwhile: then this one's failure decides nothing."""
@@ -103,16 +132,20 @@ class Restarts:
         if self._task is not None and view.term > self._task.term:
             run = self._repository.run
             raise Fenced(f"a later attempt has taken {run} over; this one ends itself") from error
-        newest, heard = latest(of_this_life(view)), self._display.last_step()
+        heard = self._display.last_step()
         reached = Ending(
             term=view.term,
             cause="store",
             reason=_first_line(error),
             ended_s=self._clock(),
             step=heard.step if heard else 0,
-            durable_step=newest.step if newest else 0,
+            durable_step=self._durable_step(view),
         )
         return _as_told(reached, error) if isinstance(error, AttemptFailed) else reached
+
+    def _durable_step(self, view: View) -> int:
+        newest = latest([one for one in of_this_life(view) if one.quarantined is None])
+        return newest.step if newest else 0
 
     def _failure(self, ending: Ending) -> Incident:
         heard = self._display.last_step()
@@ -130,7 +163,14 @@ class Restarts:
         """Not of an attempt that got no lease: it has no term to be called by."""
         if self._task is None:
             return
-        note = Note(term=self._task.term, how=how, ending=ending, log_tail=log_tail, given_up=given_up)
+        note = Note(
+            term=self._task.term,
+            how=how,
+            ending=ending,
+            log_tail=log_tail,
+            given_up=given_up,
+            skips=self._skips,
+        )
         with suppress(StoreError):
             leave_note(self._repository.store, self._repository.run, note)
 

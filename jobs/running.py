@@ -159,8 +159,7 @@ def _attempts(
         display.hear(told)
 
     def make(world_size: int) -> Task:
-        task = make_task(world_size, clock())
-        restarts.began(task)
+        task = restarts.begin(make_task(world_size, clock()))
         wishers.began(task.term)
         return task
 

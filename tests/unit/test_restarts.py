@@ -1,0 +1,260 @@
+"""A driver's attempts one after another: what it notes, says, waits for and leaves out; no Ray, no torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from checkpointing.errors import Fenced
+from checkpointing.history import Commit, Generation
+from checkpointing.repository import Repository, generation_name
+from checkpointing.store import MemoryStore, Unavailable
+from jobs.errors import AttemptFailed, GivenUp
+from jobs.past import given_up, read_note, read_past, read_skips
+from jobs.recovery import Cause, Policy
+from jobs.restarts import Restarts
+from jobs.run_display import RunDisplay
+from jobs.run_spec import RunSpec
+from jobs.training.measurement import BadLoss, Failure, Status
+from jobs.training.task import Task
+
+
+def spec() -> RunSpec:
+    return RunSpec(name="r", model="llama-tiny", steps=100)
+
+
+@dataclass
+class Driver:
+    """One driver of the run ``r``: each attempt takes a lease, saves and then fails as it is told to."""
+
+    store: MemoryStore = field(default_factory=MemoryStore)
+    policy: Policy | None = field(default_factory=Policy)
+    pauses: list[float] = field(default_factory=list)
+    without: list[tuple[str, ...]] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        self.repository = Repository(self.store, "r")
+        self.restarts = Restarts(
+            self.repository,
+            self.policy,
+            RunDisplay("r", quiet=False, silent=False),
+            pause=self.pauses.append,
+            clock=lambda: 1000.0 + sum(self.pauses),
+        )
+
+    def drive(self, *attempts: Callable[[], str]) -> str:
+        waiting = list(attempts)
+
+        def attempt(without: tuple[str, ...]) -> str:
+            self.without.append(without)
+            self.begin()
+            return waiting.pop(0)()
+
+        return self.restarts.work(attempt)
+
+    def begin(self) -> None:
+        term = self.repository.take_over("driver", fresh=self.fresh and not self.tasks)
+        self.tasks.append(self.restarts.begin(task(term, self.store)))
+
+    def save(self, step: int, number: int = 1) -> None:
+        term = self.tasks[-1].term
+        self.repository.append(Commit(generation=generation(step, term, number)), term=term)
+
+
+def task(term: int, store: MemoryStore) -> Task:
+    return Task(
+        run="r",
+        store=store.url,
+        recipe=spec().recipe(),
+        vendor="cpu",
+        simulated=False,
+        num_steps=100,
+        num_samples=64,
+        saving=None,
+        term=term,
+        attempt="word",
+        lineage="line",
+        resume="latest",
+    )
+
+
+def generation(step: int, term: int, number: int) -> Generation:
+    return Generation(
+        name=generation_name(step, term, f"word.{number}"),
+        step=step,
+        term=term,
+        number=number,
+        committed_s=float(step),
+        num_bytes=1,
+        manifest_digest="d",
+        is_verified=True,
+    )
+
+
+def failing(cause: Cause, *, step: int = 7, status: Status = "crash", **more: object) -> Callable[[], str]:
+    def fail() -> str:
+        failure = Failure(
+            status=status, reason="boom", ranks=(1,), step=step, log_tail=("last word",), **more
+        )  # type: ignore[arg-type]  # fields of it
+        raise AttemptFailed(failure, cause, ("a", "b"))
+
+    return fail
+
+
+def done() -> str:
+    return "done"
+
+
+def test_it_goes_on_by_itself_and_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    driver = Driver()
+
+    def saving_first() -> str:
+        driver.save(5)
+        return failing("worker died")()
+
+    assert driver.drive(saving_first, done) == "done"
+    assert driver.pauses == [1]
+    assert "r: attempt 1 failed: rank 1: boom; trying again in 1 s from step 5\n" in capsys.readouterr().out
+
+
+def test_a_bug_is_given_up_with_the_cause_on_the_last_line_and_everybody_can_see_it() -> None:
+    driver = Driver()
+    with pytest.raises(GivenUp) as caught:
+        driver.drive(failing("error"), failing("error"), done)
+    assert str(caught.value).splitlines() == [
+        "  last word",
+        "given up, the same error at step 7 twice: rank 1: boom",
+    ]
+    note = given_up(driver.store, "r", driver.repository.refresh())
+    assert note is not None
+    assert note.given_up == "the same error at step 7 twice"
+    assert note.ending is not None
+    assert (note.ending.nodes, note.log_tail) == ((), ("last word",))
+
+
+def test_a_driver_that_comes_later_goes_on_with_the_same_budgets() -> None:
+    first = Driver()
+    with pytest.raises(ZeroDivisionError):
+        first.drive(failing("error"), lambda: str(1 // 0))
+    second = Driver(store=first.store)
+    with pytest.raises(GivenUp):
+        second.drive(failing("error"))
+
+
+def test_a_driver_that_died_is_known_by_its_silence() -> None:
+    store = MemoryStore()
+    Repository(store, "r").take_over("a driver that is killed now")
+    (one,) = read_past(store, "r", Repository(store, "r").refresh())
+    assert (one.term, one.cause) == (1, "driver died")
+
+
+def test_somebody_who_begins_it_again_by_hand_has_new_budgets() -> None:
+    first = Driver()
+    with pytest.raises(GivenUp):
+        first.drive(failing("error"), failing("error"))
+    second = Driver(store=first.store)
+    assert second.drive(failing("error"), done) == "done"
+    assert given_up(first.store, "r", second.repository.refresh()) is None
+
+
+def test_an_interruption_is_no_failure() -> None:
+    driver = Driver()
+
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        driver.drive(interrupted)
+    note = read_note(driver.store, "r", 1)
+    assert note is not None
+    assert note.how == "interrupted"
+    assert read_past(driver.store, "r", driver.repository.refresh()) == []
+
+
+def test_who_was_taken_over_meanwhile_decides_nothing() -> None:
+    driver = Driver()
+
+    def taken_over() -> str:
+        Repository(driver.store, "r").take_over("another")
+        return failing("worker died")()
+
+    with pytest.raises(Fenced, match="a later attempt has taken r over"):
+        driver.drive(taken_over, done)
+
+
+def test_a_node_that_keeps_failing_is_left_out_and_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    driver = Driver()
+    bad = failing("worker died", nodes=("b",))
+    driver.drive(bad, bad, done)
+    assert driver.without == [(), (), ("b",)]
+    assert ", without b\n" in capsys.readouterr().out
+    later = Driver(store=driver.store)
+    assert later.drive(done) == "done"
+
+
+def test_without_a_policy_a_failure_is_noted_and_raised() -> None:
+    driver = Driver(policy=None)
+    with pytest.raises(AttemptFailed):
+        driver.drive(failing("error"), done)
+    note = read_note(driver.store, "r", 1)
+    assert note is not None
+    assert (note.how, note.given_up) == ("failed", None)
+
+
+def test_a_store_that_is_away_before_there_is_a_lease_is_waited_for() -> None:
+    driver, tries = Driver(), iter([1, 2])
+
+    def attempt(_without: tuple[str, ...]) -> str:
+        if next(tries, None):
+            raise Unavailable("memory: away")
+        return "done"
+
+    assert driver.restarts.work(attempt) == "done"
+    assert driver.pauses == [10, 20]
+
+
+def spoilt(step: int, good_step: int, samples: tuple[int, int]) -> Callable[[], str]:
+    bad = BadLoss(step=step, good_step=good_step, samples=samples)
+    return failing("invalid loss", step=step, status="invalid_loss", bad_loss=bad)
+
+
+def test_a_wrong_loss_steps_back_over_what_is_spoilt_and_leaves_the_samples_out_for_good() -> None:
+    driver = Driver()
+
+    def diverging() -> str:
+        for number, step in enumerate((10, 20, 30), start=1):
+            driver.save(step, number)
+        return spoilt(35, 22, (176, 280))()
+
+    driver.drive(diverging, done)
+    view = driver.repository.refresh()
+    assert [one.step for one in view.generations if one.quarantined is None] == [10, 20]
+    assert [one.skips for one in driver.tasks] == [(), ((176, 280),)]
+    later = Driver(store=driver.store)
+    assert later.drive(done) == "done"
+    assert later.tasks[0].skips == ((176, 280),)
+    assert read_skips(driver.store, "r", later.repository.refresh()) == ((176, 280),)
+
+
+def test_where_that_did_not_help_it_steps_back_further_but_never_gives_the_last_one_away() -> None:
+    driver = Driver()
+
+    def diverging() -> str:
+        for number, step in enumerate((10, 20), start=1):
+            driver.save(step, number)
+        return spoilt(25, 24, (1, 2))()
+
+    with pytest.raises(GivenUp, match="stepped back 3 times before"):
+        driver.drive(diverging, *(spoilt(25, 24, (1, 2)) for _ in range(3)))
+    good = [one.step for one in driver.repository.refresh().generations if one.quarantined is None]
+    assert good == [10]
+
+
+def test_a_run_that_is_begun_afresh_leaves_nothing_out() -> None:
+    first = Driver()
+    first.drive(spoilt(5, 4, (32, 40)), done)
+    second = Driver(store=first.store, fresh=True)
+    second.drive(done)
+    assert second.tasks[0].skips == ()
