@@ -20,9 +20,10 @@ _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "InsufficientAccountPermissions"}
 _DENIED = {
     "AccessDenied", "AuthenticationFailed", "AuthorizationHeaderMalformed", "ExpiredToken",
-    "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch",
-    "TokenRefreshRequired", NO_KEYS,
+    "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired", NO_KEYS,
 }  # fmt: skip
+# Clocks are usually set right again by themselves.
+_SKEWED = "RequestTimeTooSkewed"
 _LATER = {"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "SlowDown", "NoSuchUpload"}
 
 
@@ -73,6 +74,8 @@ def meaning(answer: Answer, *, is_write: bool) -> type[StoreError]:
     """
     if answer.code in _FULL or answer.status == 507:
         return Full
+    if answer.code == _SKEWED:
+        return Unavailable
     if answer.code in _DENIED or answer.status in (401, 403):
         return Denied
     if answer.code in _NO_BUCKET or answer.is_untrusted:
@@ -88,6 +91,8 @@ def _advice(error: type[StoreError], answer: Answer) -> str:
         return "make the bucket first, or choose another with --store"
     if answer.is_untrusted:
         return "its certificate is not trusted; name the one to trust in AWS_CA_BUNDLE"
+    if answer.code == _SKEWED:
+        return "this machine's clock is wrong; set it right"
     if error is Denied:
         return "check the credentials in the environment and what they allow"
     if error is Full:

@@ -33,6 +33,7 @@ def answered(status: int, code: str) -> str:
         (answered(409, "OperationAborted"), Unavailable),
         (REFUSED, Unavailable),
         ("something nobody has seen yet", Unavailable),
+        (answered(403, "RequestTimeTooSkewed"), Unavailable),
         (answered(403, "AccessDenied"), Denied),
         (answered(401, "Unauthorized"), Denied),
         (answered(400, "ExpiredToken"), Denied),
@@ -66,6 +67,10 @@ def test_nothing_found_is_missing_to_a_reader_and_a_lost_upload_to_a_writer() ->
             "store: s3://b: k: 503 SlowDown; it may work again later",
         ),
         (answered(403, "AccessDenied"), "store: s3://b: k: 403 AccessDenied; check the credentials"),
+        (
+            answered(403, "RequestTimeTooSkewed"),
+            "store: s3://b: k: 403 RequestTimeTooSkewed; this machine's clock is wrong",
+        ),
         (answered(403, "QuotaExceeded"), "store: s3://b: k: 403 QuotaExceeded; make room"),
         (REFUSED, "store: s3://b: k: connection refused; is the address right?"),
         (UNTRUSTED, "store: s3://b: k: connect; its certificate is not trusted"),
