@@ -1,7 +1,7 @@
 """What rank 0 decides at every step and all ranks learn by its end: one tiny reduction beside the step.
 
-Each rank adds what it alone knows: whether a save of its own is still on its way, whether its loss went
-wrong, and whether somebody wishes the run to end. Rank 0 adds the orders.
+Each rank adds what it alone knows: whether a save of its own is still on its way, whether its samples are
+late, whether its loss went wrong, and whether somebody wishes the run to end. Rank 0 adds the orders.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from jobs.training.wishes import Aim, Wish, aim_of, strength
 
 _DISK, _STORE, _WAIT = 1, 2, 4
 # Where in the word each answer stands.
-_SAVE, _TELL, _POINT, _BUSY_DISK, _BUSY_STORE, _WISH, _ALARM, _LENGTH = range(8)
+_SAVE, _TELL, _POINT, _BUSY_DISK, _BUSY_STORE, _LATE, _WISH, _ALARM, _LENGTH = range(9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,13 @@ class Orders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
-    """The same on all ranks: rank 0's orders, which places were busy on any rank as the step began, what any
-    of them was wished by then, and whether any was alarmed.
+    """The same on all ranks: rank 0's orders; of any rank, as the step began: which places were busy, whether
+    its next samples were late, what it was wished, and whether it was alarmed.
     """
 
     orders: Orders
     busy: Busy
+    is_late: bool
     aim: Aim | None
     is_alarmed: bool
 
@@ -47,9 +48,17 @@ class Control:
         self._word = torch.zeros(_LENGTH, dtype=torch.int64)
         self._work: dist.Work | None = None
 
-    def begin(self, orders: Orders, busy: Busy, wish: Wish | None, *, is_alarmed: bool = False) -> None:
+    def begin(
+        self,
+        orders: Orders,
+        busy: Busy,
+        wish: Wish | None,
+        *,
+        is_late: bool = False,
+        is_alarmed: bool = False,
+    ) -> None:
         """``orders`` count on rank 0 only. Does not wait."""
-        own = (busy.disk, busy.store, strength(wish), is_alarmed)
+        own = (busy.disk, busy.store, is_late, strength(wish), is_alarmed)
         values = (_flags(orders.save), orders.tell, orders.point, *own)
         self._word.copy_(torch.tensor([int(value) for value in values]))
         self._work = dist.all_reduce(self._word, dist.ReduceOp.MAX, group=self._group, async_op=True)
@@ -61,14 +70,15 @@ class Control:
         return Agreed(
             orders=Orders(save=_order(word[_SAVE]), tell=bool(word[_TELL]), point=bool(word[_POINT])),
             busy=Busy(disk=bool(word[_BUSY_DISK]), store=bool(word[_BUSY_STORE])),
+            is_late=bool(word[_LATE]),
             aim=aim_of(word[_WISH]),
             is_alarmed=bool(word[_ALARM]),
         )
 
-    def agree(self, wish: Wish | None) -> Aim | None:
-        """The strongest that any rank was wished. Waits for them."""
-        self.begin(Orders(), Busy(), wish)
-        return self.end().aim
+    def agree(self, wish: Wish | None, *, is_late: bool = False) -> Agreed:
+        """Of these alone. Waits for all ranks."""
+        self.begin(Orders(), Busy(), wish, is_late=is_late)
+        return self.end()
 
     def mean(self, value: float) -> float:
         """Over all ranks, the same on each to the bit. Waits for them."""

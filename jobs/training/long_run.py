@@ -44,6 +44,8 @@ PointAt = Callable[[str | None, int, float], None]
 
 _ALL_BUSY = Busy(disk=True, store=True)
 _TELL_EVERY_S = 1.0
+# How soon a wish is heard while ranks wait for samples.
+_LOOK_EVERY_S = 0.2
 # Ray's report waits for its controller's next poll.
 _POINT_EVERY_S = 10.0
 
@@ -148,6 +150,8 @@ class _Attempt:
         self._position = start.position
         self._busy = Busy()
         self._aim: Aim | None = None
+        # Of the next step's samples, on any rank.
+        self._are_late = True
         self._is_evaluation_due = start.is_evaluation_due and task.eval_every > 0
         self._last_told_s = time.monotonic()
         self._last_told_step = start.step
@@ -159,26 +163,39 @@ class _Attempt:
             self._saver.start()
         self._context.pulse.phase, self._context.pulse.num_steps = "window", self._task.num_steps
         loss = float("nan")
-        self._aim = self._control.agree(self._services.wish())
+        self._aim = self._control.agree(self._services.wish()).aim
         if self._is_evaluation_due:
             self._evaluate()
         self._record.phase("data wait")
         while self._step < self._task.num_steps and self._aim is None:
-            loss = self._do_step()
+            self._await_samples()
+            loss = loss if self._aim else self._do_step()
             if self._step == self._start.step + 1:
                 self._note_resumed()
         self._end(loss)
         self._control.close()
 
+    def _await_samples(self) -> None:
+        """Where some rank's are late, all wait for it here and hear what they are wished, which they could not
+        in the collectives of a step. Else it costs nothing.
+        """
+        while self._are_late and self._aim is None:
+            is_late = not self._samples.wait(self._first_of(self._next_point()), _LOOK_EVERY_S)
+            agreed = self._control.agree(self._services.wish(), is_late=is_late)
+            self._are_late, self._aim = agreed.is_late, agreed.aim
+
     def _do_step(self) -> float:
         """Its loss over all ranks, where somebody wants to know it, else NaN."""
         point = self._next_point()
-        own_busy = self._saver.busy() if self._saver else Busy()
         self._control.begin(
-            self._orders(point), own_busy, self._services.wish(), is_alarmed=self._guard.is_alarmed
+            self._orders(point),
+            self._saver.busy() if self._saver else Busy(),
+            self._services.wish(),
+            is_late=not self._samples.wait(self._begin_after(point.position)),
+            is_alarmed=self._guard.is_alarmed,
         )
         started = time.perf_counter()
-        first = point.position - self._task.recipe.sequences_per_step
+        first = self._first_of(point)
         rows = self._samples.rows(first)
         self._record.begin_step(self._engine)
         batches = self._samples.on_device(rows)
@@ -187,7 +204,8 @@ class _Attempt:
         norm = self._engine.grad_norm
         self._guard.did(Done(step=point.step, samples=(first, point.position), loss=own_loss, grad_norm=norm))
         agreed = self._control.end()
-        orders, self._busy, self._aim = agreed.orders, agreed.busy, agreed.aim
+        orders, self._busy = agreed.orders, agreed.busy
+        self._aim, self._are_late = agreed.aim, agreed.is_late
         self._step, self._position = point.step, point.position
         self._context.pulse.step, self._context.pulse.step_s = self._step, time.perf_counter() - started
         is_last = self._step == self._task.num_steps or self._aim is not None
@@ -233,14 +251,20 @@ class _Attempt:
         return val_loss
 
     def _next_point(self) -> Point:
-        num_samples = self._task.recipe.sequences_per_step
-        end = after(self._position, self._task.skips, num_samples=num_samples) + num_samples
+        end = self._begin_after(self._position) + self._task.recipe.sequences_per_step
         return Point(
             step=self._step + 1,
             position=end,
             epoch_end=self._samples.epoch_end(self._position, end),
             is_evaluated=bool(self._task.eval_every) and (self._step + 1) % self._task.eval_every == 0,
         )
+
+    def _begin_after(self, position: int) -> int:
+        """Where the samples of the step begin that comes when ``position`` are consumed."""
+        return after(position, self._task.skips, num_samples=self._task.recipe.sequences_per_step)
+
+    def _first_of(self, point: Point) -> int:
+        return point.position - self._task.recipe.sequences_per_step
 
     def _orders(self, point: Point) -> Orders:
         """Rank 0's, decided before the step and carried out after it."""

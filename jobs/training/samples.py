@@ -1,7 +1,7 @@
 """What a long run reads: each sample once per epoch, at any world size, synthetic or from token shards."""
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
 import torch
@@ -28,6 +28,9 @@ class Source(Protocol):
     def expect(self, numbers: Sequence[int]) -> None:
         """These are asked for next: what takes long may begin."""
 
+    def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        """Whether ``read`` would not have to wait for them, now or within that time."""
+
 
 class Samples:
     """One rank's share of each global batch."""
@@ -44,25 +47,29 @@ class Samples:
         """On the host, the micro-batches of the step that begins after ``position`` samples."""
         recipe = self._task.recipe
         found = self._source.read(self._numbers(position))
-        self._source.expect(self._numbers(position + recipe.sequences_per_step))
+        # Two steps ahead: what is late then is known before the step in between begins.
+        ahead = (position + number * recipe.sequences_per_step for number in (1, 2))
+        self._source.expect([number for one in ahead for number in self._numbers(one)])
         return list(torch.stack(found).split(recipe.micro_batch))
+
+    def wait(self, position: int, timeout_s: float = 0.0) -> bool:
+        """Whether ``rows`` would come without waiting, now or within that time."""
+        return self._source.wait(self._numbers(position), timeout_s)
 
     def on_device(self, rows: list[Tensor]) -> list[Batch]:
         """Waits until the device has done what it was given before: copying does."""
         there = [one.to(self._device) for one in rows]
         return [(one[:, :-1], one[:, 1:]) for one in there]
 
-    def held_out(self) -> list[Batch]:
+    def held_out(self) -> Iterator[Batch]:
         """This rank's micro-batches of the samples behind the last one that is trained on."""
         recipe, first = self._task.recipe, self._task.num_samples
         per_pass = recipe.world_size * recipe.micro_batch
-        batches = []
         for number in range(first, first + self._task.eval_samples - per_pass + 1, per_pass):
             start = number + self._rank * recipe.micro_batch
             rows = torch.stack(self._source.read(range(start, start + recipe.micro_batch)))
             rows = rows.to(self._device)
-            batches.append((rows[:, :-1], rows[:, 1:]))
-        return batches
+            yield rows[:, :-1], rows[:, 1:]
 
     def epoch_end(self, before: int, after: int) -> int | None:
         return epoch_ended(before, after, num_samples=self._task.num_samples)
@@ -90,6 +97,9 @@ class SyntheticSource:
     def expect(self, numbers: Sequence[int]) -> None:
         """It takes no time to speak of."""
 
+    def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        return True
+
 
 class TokenSource:
     """Reads what is expected while the step before is computed. Ids are checked as they are read."""
@@ -107,13 +117,23 @@ class TokenSource:
         return [future.result() for future in futures]
 
     def expect(self, numbers: Sequence[int]) -> None:
-        for forgotten in self._ahead.values():
-            forgotten.cancel()
-        self._ahead = {number: self._begin(number) for number in numbers}
+        for forgotten in self._ahead.keys() - set(numbers):
+            self._ahead.pop(forgotten).cancel()
+        self._begin_all(numbers)
+
+    def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        """What can't be read is there too: ``read`` says why."""
+        self._begin_all(numbers)
+        return not wait([self._ahead[number] for number in numbers], timeout_s).not_done
 
     def _expected(self, number: int) -> Future[Tensor] | None:
         # At the end of an epoch a step may have the same sample twice.
         return self._ahead.pop(number) if number in self._ahead else None
+
+    def _begin_all(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number not in self._ahead:
+                self._ahead[number] = self._begin(number)
 
     def _begin(self, number: int) -> Future[Tensor]:
         return self._readers.submit(self._sample, number)
