@@ -8,6 +8,7 @@ that doesn't is given up after a bounded number of attempts.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile, pairwise
 from typing import Literal
 
 from cluster.scores import Outcome, Suspicion, scores, suspicious_nodes
@@ -171,10 +172,17 @@ def _hopeless(last: Ending, history: Sequence[Ending], recent: list[Ending], pol
 
 def _too_long(last: Ending, recent: list[Ending], policy: Policy) -> str | None:
     """An outage goes by without anybody's doing: time bounds it, not a number."""
-    begin_s = next(one.ended_s for one in recent if one.cause == last.cause)
-    waited_s = last.ended_s - begin_s
+    waited_s = _waited_s(last.cause, recent, policy)
     what = "the store was away" if last.cause == "store" else "there was no room"
     return f"{what} for {waited_s / 3600:.1f} h" if waited_s > policy.patience_s else None
+
+
+def _waited_s(cause: Cause, recent: list[Ending], policy: Policy) -> float:
+    """Since the first of the kind. What lies between two endings counts for half of the patience at most:
+    where it is longer nobody tried, or somebody set the clock.
+    """
+    times = [one.ended_s for one in dropwhile(lambda one: one.cause != cause, recent)]
+    return sum(min(max(0.0, after - before), policy.patience_s / 2) for before, after in pairwise(times))
 
 
 def _too_often(last: Ending, recent: list[Ending], policy: Policy) -> str | None:

@@ -118,6 +118,22 @@ def test_a_store_that_is_away_is_waited_for_with_growing_pauses_but_not_for_ever
     assert move == GiveUp(reason="the store was away for 6.0 h")
 
 
+@pytest.mark.parametrize("cause", ["store", "no room"])
+@pytest.mark.parametrize("jump_s", [86_400.0, -3600.0])
+def test_a_clock_that_is_set_uses_up_half_of_the_patience_at_most_and_adds_none(
+    jump_s: float, cause: Cause
+) -> None:
+    history: list[Ending] = []
+    waited_s = 0.0
+    while True:
+        history.append(ending(1, cause, ended_s=waited_s + (jump_s if len(history) >= 3 else 0.0)))
+        move = next_move(history, POLICY)
+        if not isinstance(move, Retry):
+            break
+        waited_s += move.after_s
+    assert POLICY.patience_s / 2 < waited_s < POLICY.patience_s + 2 * POLICY.most_pause_s
+
+
 def test_what_can_not_succeed_is_given_up_at_once() -> None:
     assert isinstance(next_move(row("refused"), POLICY), GiveUp)
 
