@@ -15,7 +15,7 @@ failed attempt, whose ``causes`` are read from its last words, the rules of ``re
 known of its ``past``, and ``restarts`` carry it out. ``elastic`` says at which world size it goes on,
 ``resizing`` asks for it;
 ``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from. What a driver
-knows of it by ear: ``run_state``.
+knows of it by ear: ``run_state``; what may be wrong with it: ``alarms``, which ring the ``bell``.
 
 Before it starts ``continuity`` asks its store whether it may go on, by the rules of ``run_changes``.
 

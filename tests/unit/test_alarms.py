@@ -1,0 +1,212 @@
+"""Alarms: what raises each, what takes it back, and that quiet trainings raise none."""
+
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from jobs.alarms import Alarm, Alarms, Bounds, Cadence
+from jobs.sessions import Beat
+from jobs.training.events import Progress
+
+EVERY_MINUTE = Cadence(every_s=60.0, every_steps=None)
+USUAL = Progress(
+    step=0,
+    num_steps=100_000,
+    loss=3.0,
+    tokens_per_s=1000.0,
+    durable_step=None,
+    durable_s=None,
+    num_failed_saves=0,
+    num_skipped_saves=0,
+)
+BEAT = Beat(run_id="", rank=0, phase="window", step=1, num_steps=9, step_s=1.0, memory_bytes=0)
+
+
+def raised(told: Iterable[Progress], alarms: Alarms | None = None, *, since: float = 0.0) -> list[Alarm]:
+    """A word each second."""
+    judge = alarms or Alarms(Bounds(stale_checkpoint=None), EVERY_MINUTE)
+    return [alarm for second, one in enumerate(told) for alarm in judge.hear(one, since + second)]
+
+
+def kinds(alarms: Iterable[Alarm]) -> list[tuple[str, bool]]:
+    return [(alarm.kind, alarm.is_over) for alarm in alarms]
+
+
+def words(losses: Sequence[float | None], speed: float = 1000.0) -> list[Progress]:
+    return [replace(USUAL, step=n, loss=loss, tokens_per_s=speed) for n, loss in enumerate(losses, 1)]
+
+
+def noisy(num: int, middle: float, share: float, seed: int) -> list[float]:
+    draw = random.Random(seed)
+    return [middle * (1 + draw.gauss(0, share)) for _ in range(num)]
+
+
+@pytest.mark.parametrize("seed", [int(os.environ.get("LONGHAUL_SEED", "7"))])
+def test_ten_thousand_simulated_quiet_steps_raise_nothing(seed: int) -> None:
+    """Simulated: a falling loss with 5 % noise, a speed with 5 %, an evaluation now and then, saves in time;
+    four ranks whose paces differ by 10 %, on devices that are busy for 90 %.
+    """
+    draw = random.Random(seed)
+    told = []
+    for step in range(1, 10_001):
+        is_evaluated, loss = step % 50 == 0, 2.0 + 8.0 * step**-0.4
+        one = replace(
+            USUAL,
+            step=step,
+            loss=loss * (1 + draw.gauss(0, 0.05)),
+            tokens_per_s=1000.0 * (1 + draw.gauss(0, 0.05)) * (0.3 if is_evaluated else 1.0),
+            durable_step=step // 60 * 60,
+        )
+        told.append(one)
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    assert raised(told, alarms) == []
+    for second in range(0, 10_000, 5):
+        beats = [
+            replace(
+                BEAT,
+                rank=rank,
+                pace_s=0.002 * (1 + abs(draw.gauss(0, 0.1))),
+                utilization_pct=min(100.0, draw.gauss(90, 10)),
+            )
+            for rank in range(4)
+        ]
+        assert [alarm for beat in beats for alarm in alarms.hear(beat, second)] == []
+
+
+def test_a_loss_that_is_not_finite_is_told_at_once_and_over_when_it_is() -> None:
+    found = raised(words([3.0, None, None, 3.0]))
+    assert kinds(found) == [("loss not finite", False), ("loss not finite", True)]
+    assert (found[0].step, found[0].text) == (2, "the loss of step 2 is not finite")
+
+
+def test_a_loss_far_above_the_usual_is_a_spike_and_a_single_odd_batch_is_none() -> None:
+    usual = noisy(40, 3.0, 0.02, seed=1)
+    assert raised(words([*usual, 9.0, *usual])) == []
+    found = raised(words([*usual, 9.0, 9.5, 10.0, *usual]))
+    assert kinds(found) == [("loss spike", False), ("loss spike", True)]
+    assert found[0].facts["loss"] == 9.5
+    assert found[0].text.startswith("loss 9.5000, usual is 3.0")
+
+
+def test_workers_that_saw_a_bad_loss_first_raise_it_too() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    (found,) = alarms.invalid_loss("the loss of step 7 is not finite", 1.0)
+    assert (found.kind, found.text) == ("loss not finite", "the loss of step 7 is not finite")
+    assert alarms.invalid_loss("again", 2.0) == []
+
+
+def test_a_lasting_drop_of_the_speed_is_told_and_one_slow_second_is_not() -> None:
+    fast, slow = noisy(60, 1000.0, 0.05, seed=2), noisy(20, 500.0, 0.05, seed=3)
+
+    def told(*speeds: float) -> list[Progress]:
+        return [replace(USUAL, step=n, tokens_per_s=speed) for n, speed in enumerate(speeds, 1)]
+
+    assert raised(told(*fast, 100.0, *fast)) == []
+    found = raised(told(*fast, *slow, *fast))
+    assert kinds(found) == [("throughput drop", False), ("throughput drop", True)]
+    assert found[0].step <= 60 + 8
+    assert found[0].facts["usual_tokens_per_s"] == pytest.approx(1000.0, rel=0.05)
+
+
+def test_what_is_usual_is_learnt_anew_by_each_attempt() -> None:
+    alarms = Alarms(Bounds(stale_checkpoint=None), EVERY_MINUTE)
+    told = [replace(USUAL, step=n, tokens_per_s=1000.0) for n in range(60)]
+    assert raised(told, alarms) == []
+    alarms.begins()
+    assert raised([replace(one, tokens_per_s=400.0) for one in told], alarms, since=100) == []
+
+
+def durable(step: int, since: int) -> Progress:
+    return replace(USUAL, step=step, durable_step=since)
+
+
+def test_a_checkpoint_three_times_as_old_as_it_is_to_get_is_stale_until_a_newer_one_is_there() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    told = [*(durable(n, 0) for n in range(1, 190)), durable(190, 185)]
+    found = raised(told, alarms)
+    assert kinds(found) == [("stale checkpoint", False), ("stale checkpoint", True)]
+    assert found[0].text == "nothing newly durable for 181 s and 181 steps, wanted is every 60 s"
+
+
+def test_an_attempt_that_begins_with_an_old_checkpoint_has_the_time_to_make_a_new_one() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    assert raised([durable(n, 0) for n in range(100)], alarms) == []
+    alarms.begins()
+    assert raised([durable(n, 0) for n in range(100, 270)], alarms, since=5000.0) == []
+
+
+def test_a_cadence_in_steps_is_held_against_steps() -> None:
+    alarms = Alarms(Bounds(), Cadence(every_s=60.0, every_steps=1000))
+    assert raised([durable(n, 0) for n in range(500)], alarms) == []
+    alarms = Alarms(Bounds(), Cadence(every_s=None, every_steps=10))
+    (found,) = raised([durable(n, 0) for n in range(1, 40)], alarms)
+    assert (found.kind, found.step) == ("stale checkpoint", 32)
+
+
+def test_where_nothing_is_saved_nothing_is_stale() -> None:
+    alarms = Alarms(Bounds(), Cadence(every_s=None, every_steps=None))
+    assert raised([durable(n, 0) for n in range(2000)], alarms) == []
+
+
+def test_a_rank_that_takes_longer_by_itself_is_a_straggler() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    found: list[Alarm] = []
+    draw = random.Random(4)
+    for second in range(60):
+        for rank in range(4):
+            slower = 2.0 if rank == 2 and 20 <= second < 40 else 1.0
+            beat = replace(BEAT, rank=rank, pace_s=0.002 * slower * (1 + draw.gauss(0, 0.05)))
+            found += alarms.hear(beat, second)
+    assert kinds(found) == [("straggler", False), ("straggler", True)]
+    assert found[0].facts["rank"] == 2
+    assert found[0].text.startswith("rank 2 takes ")
+
+
+def test_a_rank_alone_is_no_straggler_and_a_pace_that_is_told_again_counts_once() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    beats = [replace(BEAT, rank=rank, pace_s=pace) for rank, pace in ((0, 0.1), (1, 0.9))]
+    alone = [alarm for second in range(99) for alarm in alarms.hear(replace(BEAT, pace_s=second), second)]
+    told_again = [alarm for second in range(99) for beat in beats for alarm in alarms.hear(beat, second)]
+    assert (alone, told_again) == ([], [])
+
+
+def test_a_device_that_idles_for_a_minute_is_told_and_one_that_tells_nothing_is_not() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    silent = [alarm for second in range(300) for alarm in alarms.hear(BEAT, second)]
+    busy = [
+        alarm
+        for second in range(300)
+        for alarm in alarms.hear(replace(BEAT, utilization_pct=95.0), second / 2)
+    ]
+    idle = [
+        alarm
+        for second in range(300)
+        for alarm in alarms.hear(replace(BEAT, rank=1, utilization_pct=5.0), second / 2)
+    ]
+    assert (silent, busy, kinds(idle)) == ([], [], [("low utilization", False)])
+    assert idle[0].text == "the device of rank 1 was busy for 5 % of the last minute"
+
+
+def test_between_bad_and_good_nothing_is_told_and_not_twice_within_the_interval() -> None:
+    alarms = Alarms(Bounds(stale_checkpoint=None, min_interval_s=300.0), EVERY_MINUTE)
+    flapping = words([3.0, None] * 200)
+    found = raised(flapping, alarms)
+    rings = [alarm.step for alarm in found if not alarm.is_over]
+    assert rings == [2, 302]
+
+
+def test_what_is_switched_off_is_never_raised_but_a_loss_that_is_no_number() -> None:
+    bounds = Bounds(
+        loss_spike=None, throughput_drop=None, straggler=None, stale_checkpoint=None, utilization_pct=None
+    )
+    alarms = Alarms(bounds, EVERY_MINUTE)
+    found = raised(words([*[3.0] * 50, *[90.0] * 400], speed=1.0), alarms)
+    slow = replace(BEAT, rank=1, utilization_pct=0.0)
+    for second in range(200):
+        found += alarms.hear(replace(BEAT, pace_s=second), second)
+        found += alarms.hear(replace(slow, pace_s=9 * second), second)
+    assert found == []
+    assert kinds(raised(words([None]), alarms)) == [("loss not finite", False)]

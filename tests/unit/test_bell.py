@@ -1,0 +1,176 @@
+"""What an alarm sets off: a line, a record, the user's command; and that none of them costs the training."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkpointing.store import LocalStore
+from jobs.alarms import Alarm, Alarms, Bounds, Cadence
+from jobs.bell import Bell, Ringing, facts_of
+from jobs.run_spec import RunSpec
+from jobs.training.events import Progress
+from jobs.training.task import Task
+from reporting.long_runs import long_run
+
+DEADLINE_S = 10.0
+DIVERGED = Progress(
+    step=7,
+    num_steps=9,
+    loss=None,
+    tokens_per_s=1.0,
+    durable_step=None,
+    durable_s=None,
+    num_failed_saves=0,
+    num_skipped_saves=0,
+)
+WRITE_DOWN = """
+import json, os, sys
+told = {"stdin": json.load(sys.stdin), "argv": sys.argv[2:]}
+told["env"] = {name: value for name, value in os.environ.items() if name.startswith("LONGHAUL_ALARM")}
+open(sys.argv[1] + ".new", "w").write(json.dumps(told))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+"""
+
+
+def task_in(store: str) -> Task:
+    recipe = RunSpec(name="r", model="llama-tiny", steps=9).recipe()
+    return Task(
+        run="r",
+        store=store,
+        recipe=recipe,
+        vendor="cpu",
+        simulated=False,
+        num_steps=9,
+        num_samples=64,
+        saving=None,
+        term=3,
+        attempt="word",
+        lineage="line",
+        resume="latest",
+    )
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    return task_in(str(tmp_path / "store"))
+
+
+def ringing(task: Task, ring: Ringing | None, until: Callable[[list[str]], bool]) -> list[str]:
+    """The lines that are said of a loss that is not finite."""
+    said: list[str] = []
+    with Bell(Alarms(Bounds(), Cadence(every_s=60.0, every_steps=None)), ring, said.append) as bell:
+        bell.begins(task)
+        bell.hear(DIVERGED)
+        deadline = time.monotonic() + DEADLINE_S
+        while not until(said):
+            assert time.monotonic() < deadline, f"it did not happen in time: {said}"
+            time.sleep(0.01)
+    return said
+
+
+def python(*words: str, timeout_s: float = DEADLINE_S) -> Ringing:
+    return Ringing(command=(sys.executable, "-S", "-c", *words), timeout_s=timeout_s)
+
+
+def test_an_alarm_is_a_line_and_an_incident_of_its_attempt(task: Task, tmp_path: Path) -> None:
+    said = ringing(task, None, lambda said: len(said) == 1)
+    assert said == ["alarm: loss not finite: the loss of step 7 is not finite"]
+    found = long_run(LocalStore(tmp_path / "store"), "r")
+    assert found is not None
+    [(_, kind, text)] = found.incidents
+    assert (kind, text) == ("alarm", "attempt 3, step 7, loss not finite: the loss of step 7 is not finite")
+
+
+def test_the_command_gets_the_facts_on_its_input_and_in_variables_and_not_as_words(
+    task: Task, tmp_path: Path
+) -> None:
+    told = tmp_path / "told.json"
+    said = ringing(task, python(WRITE_DOWN, str(told), "$HOME; true"), lambda _: told.exists())
+    assert len(said) == 1
+    found = json.loads(told.read_text())
+    about = {"run": "r", "attempt": 3, "step": 7, "kind": "loss not finite"}
+    assert {name: found["stdin"][name] for name in about} == about
+    assert found["stdin"]["text"] == "the loss of step 7 is not finite"
+    assert found["argv"] == ["$HOME; true"]
+    assert found["env"]["LONGHAUL_ALARM_KIND"] == "loss not finite"
+    assert found["env"]["LONGHAUL_ALARM_STEP"] == "7"
+
+
+def test_a_stores_credentials_are_not_told() -> None:
+    alarm = Alarm(kind="straggler", text="rank 1", step=2, facts={"rank": 1})
+    found = facts_of(task_in("s3://me:hush@host/bucket?secret=hush"), alarm, now_s=5.0)
+    assert found["store"] == "s3://host/bucket"
+    assert found["facts"] == {"rank": 1}
+
+
+@pytest.mark.parametrize(
+    ("ring", "line"),
+    [
+        (python("import sys; sys.exit('no route')"), "alarm: its command ended with 1: no route"),
+        (Ringing(command=("/no/such/command",), timeout_s=1.0), "alarm: its command can't be run: No such"),
+        (python("input(); input()", timeout_s=9.0), "alarm: its command ended with 1: EOFError"),
+    ],
+)
+def test_a_command_that_fails_is_said_and_costs_nothing(task: Task, ring: Ringing, line: str) -> None:
+    said = ringing(task, ring, lambda said: len(said) == 2)
+    assert said[1].startswith(line)
+
+
+def test_a_command_that_hangs_is_ended_with_all_that_it_started(task: Task, tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    program = (
+        "import subprocess, sys, time; "
+        "child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)']); "
+        f"open({str(child)!r}, 'w').write(str(child.pid)); time.sleep(600)"
+    )
+    said = ringing(task, python(program, timeout_s=1.0), lambda said: len(said) == 2)
+    assert said[1] == "alarm: its command was ended after 1 s"
+    pid = int(child.read_text())
+    deadline = time.monotonic() + DEADLINE_S
+    while _runs(pid):
+        assert time.monotonic() < deadline, "what the command started goes on"
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def test_a_store_that_is_not_there_keeps_nobody_from_being_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    told = tmp_path / "told.json"
+    away = task_in(str(file / "store"))
+    said = ringing(away, python(WRITE_DOWN, str(told)), lambda _: told.exists())
+    assert len(said) == 1
+
+
+def test_more_alarms_than_can_be_carried_out_are_still_said(task: Task) -> None:
+    said: list[str] = []
+    alarms = Alarms(Bounds(min_interval_s=0.0), Cadence(every_s=60.0, every_steps=None))
+    bell = Bell(alarms, None, said.append)
+    bell.begins(task)
+    for _ in range(20):
+        bell.invalid_loss("bad")
+        bell.begins(task)
+    assert said.count("alarm: loss not finite: bad") == 20
+    assert "alarm: the last ones are still under way, so this one is only said" in said
+
+
+def test_variables_of_the_driver_are_the_commands_too(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a command's own secrets belong."""
+    monkeypatch.setenv("PAGER_TOKEN", "hush")
+    told = tmp_path / "told"
+    program = "import os, sys; open(sys.argv[1], 'w').write(os.environ['PAGER_TOKEN'])"
+    ringing(task, python(program, str(told)), lambda _: told.exists() and told.read_text() != "")
+    assert told.read_text() == os.environ["PAGER_TOKEN"]
