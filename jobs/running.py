@@ -19,6 +19,7 @@ from checkpointing.choice import find
 from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.history import View
 from checkpointing.repository import Repository
+from checkpointing.retention import of_this_life
 from checkpointing.store import Store, StoreError, Unavailable, open_store
 from cluster.config import read_cluster
 from cluster.environment import long_run_environment
@@ -36,6 +37,8 @@ from jobs.status import StatusFile, status_of
 from jobs.stopping import note_stop, resume_command
 from jobs.tokens import find_tokens, num_samples
 from jobs.training.events import Told
+from jobs.training.models.presets import preset
+from jobs.training.models.weights import find_weights
 from jobs.training.task import Origin, Task, Tokens
 from jobs.training.wishes import Wish, stronger
 from jobs.wishers import Wishers
@@ -104,6 +107,8 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         tokens = find_tokens(spec)
         if not args.fresh:
             check_unchanged(repository, _described(spec, tokens))
+        if spec.weights and origin is None and (args.fresh or not of_this_life(repository.view)):
+            find_weights(_absolute(spec.weights), preset(spec.model))
         beginning = _Beginning(origin=origin, what=what, fresh=args.fresh, term=repository.view.term + 1)
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
         with StatusFile(store, run, rivals.own) as status, display:
@@ -261,9 +266,13 @@ def _make_task(
         group=group.name,
         recording=spec.record.policy(),
         tokens=tokens,
-        weights=spec.weights and str(Path(spec.weights).expanduser().absolute()),
+        weights=str(_absolute(spec.weights)) if spec.weights else None,
         spike_bound=spec.guard.bound(),
     )
+
+
+def _absolute(place: str) -> Path:
+    return Path(place).expanduser().absolute()
 
 
 def _described(spec: RunSpec, tokens: Tokens | None) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ one is tried. Nothing is ever loaded that was not compared with its digest.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from checkpointing.retention import Retention
 from checkpointing.snapshot import Landing, Piece
 from checkpointing.store import StoreError, Unavailable
 from jobs.training.context import Context
+from jobs.training.foreign import begin_with
 from jobs.training.randomness import RandomState, canary
 from jobs.training.strategies import Counters, Engine
 from jobs.training.task import Task
@@ -71,10 +73,15 @@ def restore(
     origin: Repository | None,
     disk: NearDisk | None,
 ) -> Start:
-    """Fills the engine. Every rank calls it. ``origin`` is where a run without generations starts from."""
+    """Fills the engine. Every rank calls it. ``origin`` is where a run without generations starts from; else
+    it starts from the task's weights, if it has some.
+    """
     own = _restore(
         task, context, engine, _Source(repository=repository, disk=disk, term=task.term), task.resume
     )
+    if own.generation is None and origin is None and task.weights:
+        begin_with(Path(task.weights), task.recipe.model, context, engine)
+        return replace(own, trail=(*own.trail, f"begins with the weights in {task.weights}"))
     if own.generation is not None or origin is None:
         return own
     source = _Source(repository=origin, disk=None, term=None)

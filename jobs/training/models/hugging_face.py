@@ -1,4 +1,4 @@
-"""A preset as the ``config.json`` beside published weights, so that other tools load what we trained. Pure.
+"""A preset in Hugging Face's words: the ``config.json`` beside weights, their names and their shapes. Pure.
 
 The keys are those of the published files, which every version of ``transformers`` reads, old and new.
 """
@@ -36,6 +36,34 @@ def config_json(config: ModelConfig, dtype: str) -> dict[str, Any]:
         "hidden_act": "silu",
         "bos_token_id": None,
         "eos_token_id": None,
+    }
+
+
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Of every parameter, by its name; a tied output head is none of its own."""
+    hidden, vocabulary = config.hidden_size, config.vocab_size
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, hidden)}
+    for number in range(config.num_layers):
+        block = f"model.layers.{number}"
+        shapes |= {f"{block}.{name}": shape for name, shape in _block_shapes(config).items()}
+    shapes["model.norm.weight"] = (hidden,)
+    return shapes if config.tied_embeddings else {**shapes, "lm_head.weight": (vocabulary, hidden)}
+
+
+def _block_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    hidden, wide = config.hidden_size, config.intermediate_size
+    outputs = {"q": config.attention_size, "k": config.kv_size, "v": config.kv_size}
+    weights = {f"self_attn.{name}_proj.weight": (size, hidden) for name, size in outputs.items()}
+    biases = {f"self_attn.{name}_proj.bias": (size,) for name, size in outputs.items()}
+    return {
+        "input_layernorm.weight": (hidden,),
+        **weights,
+        **(biases if config.qkv_bias else {}),
+        "self_attn.o_proj.weight": (hidden, config.attention_size),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (wide, hidden),
+        "mlp.up_proj.weight": (wide, hidden),
+        "mlp.down_proj.weight": (hidden, wide),
     }
 
 

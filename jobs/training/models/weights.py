@@ -1,0 +1,145 @@
+"""Weights that others have trained: safetensors files, found and held against a preset. Needs no torch.
+
+Nothing of them is read but headers. Every problem is one line that names the file: ``Unfit``.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from checkpointing.errors import Unfit
+from jobs.training.models.hugging_face import config_json, tensor_shapes
+from jobs.training.models.presets import ModelConfig
+
+ELEMENT_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
+_SINGLE, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+_MOST_HEADER_BYTES = 100_000_000
+# What decides how the same shapes compute. A published file may leave out what is usual in its family.
+_DECISIVE = (
+    "model_type", "num_attention_heads", "num_key_value_heads", "head_dim", "rope_theta", "rms_norm_eps",
+)  # fmt: skip
+# Tables that older files have and that we compute.
+_COMPUTED = ".rotary_emb.inv_freq"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """One whole tensor: ``dtype`` is a key of ``ELEMENT_BYTES``, its data begin at byte ``offset``."""
+
+    file: Path
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def find_weights(place: Path, config: ModelConfig) -> dict[str, Stored]:
+    """All of the preset's parameters by their name. ``place`` is a model's folder, or its only file."""
+    found = {name: one for file in _files(place) for name, one in _tensors(file).items()}
+    _check_config(place, config)
+    _check_tensors(place, config, found)
+    return {name: found[name] for name in tensor_shapes(config)}
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise Unfit(f"weights: {place} is not there; expected a model's folder, on every node")
+    if (place / _SINGLE).is_file():
+        return [place / _SINGLE]
+    if not (place / _INDEX).is_file():
+        raise Unfit(f"weights: {place} has neither {_SINGLE} nor {_INDEX}; expected a model's folder")
+    files = _index(place / _INDEX)
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise Unfit(f"weights: {place} lacks {missing[0]}, which its index names{_more(missing)}")
+    return files
+
+
+def _index(path: Path) -> list[Path]:
+    names = _json(path).get("weight_map")
+    if not isinstance(names, Mapping) or not all(_is_plain(name) for name in names.values()):
+        raise Unfit(f"weights: {path} is no index of safetensors files")
+    return [path.parent / name for name in sorted(set(names.values()))]
+
+
+def _is_plain(name: object) -> bool:
+    return isinstance(name, str) and Path(name).name == name
+
+
+def _tensors(file: Path) -> dict[str, Stored]:
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(length)) if length <= _MOST_HEADER_BYTES else None
+        return _checked(file, header, 8 + length)
+    except OSError as error:
+        raise Unfit(f"weights: {file} can't be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Unfit(f"weights: {file} is not a safetensors file") from None
+
+
+def _checked(file: Path, header: Any, start: int) -> dict[str, Stored]:
+    num_bytes, found = file.stat().st_size, {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        if dtype in ELEMENT_BYTES and end - begin != prod(shape) * ELEMENT_BYTES[dtype]:
+            raise ValueError(name)
+        if start + end > num_bytes:
+            raise Unfit(f"weights: {file} is cut short: {num_bytes:,} bytes, {start + end:,} expected")
+        found[name] = Stored(file=file, offset=start + begin, dtype=dtype, shape=shape)
+    return found
+
+
+def _check_config(place: Path, config: ModelConfig) -> None:
+    """Weights that come without a ``config.json`` are taken at their shapes."""
+    path = (place if place.is_dir() else place.parent) / _CONFIG
+    if not path.is_file():
+        return
+    theirs, ours = _json(path), config_json(config, "float32")
+    for key in _DECISIVE:
+        if theirs.get(key) not in (None, ours[key]):
+            raise Unfit(f"weights: {path}: {key} is {theirs[key]!r}, but {config.name} has {ours[key]!r}")
+
+
+def _check_tensors(place: Path, config: ModelConfig, found: Mapping[str, Stored]) -> None:
+    shapes = tensor_shapes(config)
+    if missing := [name for name in shapes if name not in found]:
+        raise Unfit(f"weights: {place} lacks {missing[0]} of {config.name}{_more(missing)}")
+    if wrong := [name for name, shape in shapes.items() if found[name].shape != shape]:
+        name, theirs = wrong[0], found[wrong[0]]
+        raise Unfit(
+            f"weights: {theirs.file}: {name} is {_shape(theirs.shape)}, but {config.name} has "
+            f"{_shape(shapes[name])}{_more(wrong)}"
+        )
+    if strange := [name for name in found if name not in shapes and not _is_known(name, config)]:
+        raise Unfit(f"weights: {place} has {strange[0]}, which {config.name} has not{_more(strange)}")
+    if unread := [name for name in shapes if found[name].dtype not in ELEMENT_BYTES]:
+        dtype, known = found[unread[0]].dtype, ", ".join(ELEMENT_BYTES)
+        raise Unfit(f"weights: {place}: {unread[0]} is of type {dtype}; expected {known}{_more(unread)}")
+
+
+def _is_known(name: str, config: ModelConfig) -> bool:
+    return name.endswith(_COMPUTED) or (config.tied_embeddings and name == "lm_head.weight")
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        raise Unfit(f"weights: {path} can't be read as JSON") from None
+    if not isinstance(found, Mapping):
+        raise Unfit(f"weights: {path} is not what its name says")
+    return found
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
