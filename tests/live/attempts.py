@@ -23,11 +23,12 @@ from checkpointing.retention import Retention
 from checkpointing.saves import Note
 from checkpointing.store import open_store
 from jobs.inline import InlineContext
-from jobs.training.events import Ended, Resumption, Told
+from jobs.training.events import Ended, Resumption, Told, Withdrawn
 from jobs.training.job import Recipe
 from jobs.training.long_run import Services, run
 from jobs.training.models.decoder import Decoder
 from jobs.training.task import Origin, Saving, Task
+from jobs.training.wishes import Wish
 
 NUM_SAMPLES = 24
 
@@ -37,7 +38,8 @@ class Wanted:
     """One attempt: ``recipe`` in run ``name`` up to ``num_steps``. ``origin`` is another run of the store.
 
     ``is_private``: each rank's store is a folder of its own, as if they were on nodes that share none.
-    ``dies_after_loading``: rank 0 kills itself before it does a step.
+    ``dies_after_loading``: rank 0 kills itself before it does a step. ``wish`` reaches ``wished_rank`` the
+    ``wished_at``th time that it asks.
     """
 
     name: str
@@ -53,12 +55,16 @@ class Wanted:
     eval_every: int = 0
     is_private: bool = False
     dies_after_loading: bool = False
+    wish: Wish | None = None
+    wished_rank: int = 0
+    wished_at: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
 class Story:
-    """What rank 0 told."""
+    """What rank 0 told, and how often this rank asked what it was wished."""
 
+    num_asks: int = 0
     told: list[Told] = field(default_factory=list)
 
     @property
@@ -68,6 +74,10 @@ class Story:
     @property
     def end(self) -> Ended:
         return next(one for one in self.told if isinstance(one, Ended))
+
+    @property
+    def is_withdrawn(self) -> bool:
+        return any(isinstance(one, Withdrawn) for one in self.told)
 
     @property
     def saves(self) -> list[Note]:
@@ -88,10 +98,15 @@ def attempt(wanted: Wanted) -> Story:
     if wanted.is_private:
         wanted = replace(wanted, store=wanted.store / f"rank-{rank}")
     task = replace(_task(wanted, context), store=str(wanted.store))
+    tell = _die_on_resuming if wanted.dies_after_loading else story.told.append
+
+    def wish() -> Wish | None:
+        story.num_asks += 1
+        is_wished = rank == wanted.wished_rank and story.num_asks >= wanted.wished_at
+        return wanted.wish if is_wished else None
+
     with _drawing():
-        run(
-            task, context, Services(tell=_die_on_resuming if wanted.dies_after_loading else story.told.append)
-        )
+        run(task, context, Services(tell=tell, wish=wish))
     return story
 
 

@@ -1,0 +1,323 @@
+"""A run that is asked to stop loses nothing, whenever it is asked: it saves, ends, and goes on to the bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointing.history import Resumed, View
+from checkpointing.repository import Repository
+from checkpointing.store import LocalStore
+from jobs.stopping import JOB_VARIABLES
+from jobs.training.wishes import Wish
+from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
+from tests.live.commands import run, running, write_spec
+from tests.live.heads import ray_head
+from tests.live.ranks import run_ranks
+from tests.live.trainings import STRATEGIES, recipe_for
+
+STOP = Wish(aim="stop", why="a test")
+MOVE_ON = Wish(aim="move on", why="a test")
+NUM_STEPS, EVAL_EVERY = 6, 3
+NUM_RANKS = 2
+SOAK_STOPS = 200
+
+RUN = """
+name: r
+model: llama-tiny
+strategy: zero2
+world_size: 2
+seq_len: 32
+steps: 100000
+data: {samples: 64}
+optimizer: {warmup_steps: 5}
+checkpoint: {every_steps: 1000000, on_busy: wait, retention: {epochs: false}}
+limits: {schedule_timeout_s: 60}
+"""
+
+
+def go(wanted: list[Wanted], tmp_path: Path, deadline_s: float = 300.0) -> list[Story]:
+    """Rank 0's stories."""
+    return run_ranks(attempt_each, wanted, num_ranks=NUM_RANKS, tmp_path=tmp_path, deadline_s=deadline_s)[0]
+
+
+def a_run(name: str, store: Path, strategy: Any = "zero2") -> Wanted:
+    return Wanted(
+        name=name,
+        recipe=recipe_for(strategy, world_size=NUM_RANKS),
+        num_steps=NUM_STEPS,
+        store=store,
+        every_steps=4,
+        eval_every=EVAL_EVERY,
+    )
+
+
+def view_of(store: Path, name: str) -> View:
+    return Repository(LocalStore(store), name).refresh()
+
+
+def test_wherever_a_rank_hears_that_it_is_to_stop_all_save_the_same_step_and_go_on_to_the_bit(
+    tmp_path: Path,
+) -> None:
+    """Every place at which a rank asks, enumerated: before loading, before a step, in each, in evaluation."""
+    store = tmp_path / "store"
+    straight = a_run("straight", store)
+    [alone] = go([straight], tmp_path)
+    assert 2 + NUM_STEPS < alone.num_asks <= 25
+    stopped = [
+        replace(straight, name=f"stop-{at}", wish=STOP, wished_at=at, wished_rank=at % NUM_RANKS)
+        for at in range(1, alone.num_asks + 1)
+    ]
+    resumed = [replace(one, wish=None) for one in stopped]
+    stories = go([*stopped, *resumed], tmp_path)
+
+    expected = digests_of(newest_manifest(store, "straight"))
+    steps = []
+    for one, first, second in zip(stopped, stories, stories[len(stopped) :], strict=False):
+        assert digests_of(newest_manifest(store, one.name)) == expected, one.name
+        assert view_of(store, one.name).finished_step == NUM_STEPS
+        if not first.is_withdrawn:
+            assert first.end.problem is None
+            assert second.start.step == first.end.step, "what was done was saved"
+            steps.append(first.end.step)
+    # It was asked before the first step, in each one, and never twice at the same border but for evaluations.
+    assert sorted(set(steps)) == list(range(NUM_STEPS + 1))
+    print(f"\n{len(stopped)} stops at steps {steps}")
+
+
+def test_the_log_says_where_a_run_stopped_and_nothing_of_one_that_moved_on(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    one = replace(a_run("one", store), wish=STOP, wished_at=6)
+    other = replace(a_run("other", store), wish=MOVE_ON, wished_at=6)
+    stopped, moved_on = go([one, other], tmp_path)
+    assert stopped.end.wish == STOP
+    assert moved_on.end.wish == MOVE_ON
+    assert stopped.end.step == moved_on.end.step > 0
+    assert [view_of(store, name).stopped_step for name in ("one", "other")] == [stopped.end.step, None]
+    assert [view_of(store, name).generations[-1].step for name in ("one", "other")] == [stopped.end.step] * 2
+
+
+def test_stopping_before_the_first_step_again_and_again_is_held_against_no_checkpoint(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    first = replace(a_run("r", store), num_steps=4)
+    # At its second question a rank has loaded and done nothing else.
+    impatient = [replace(first, num_steps=NUM_STEPS, wish=STOP, wished_at=2) for _ in range(3)]
+    stories = go([first, *impatient, replace(first, num_steps=NUM_STEPS)], tmp_path)
+    assert [story.start.step for story in stories[1:]] == [4] * 4
+    assert [story.end.step for story in stories[1:]] == [4, 4, 4, NUM_STEPS]
+    resumed = [one for one in Repository(LocalStore(store), "r").records() if isinstance(one.entry, Resumed)]
+    assert len(resumed) == 4
+
+
+def command_of(spec: Path, store: Path, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(store), *flags]
+
+
+def status_of(store: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((store / "runs/r/status.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found
+
+
+def is_training(store: Path, *, beyond: int = 0) -> Callable[[], bool]:
+    return lambda: status_of(store).get("stage") == "training" and status_of(store)["step"] > beyond
+
+
+def wait_until(is_so: Callable[[], bool], deadline_s: float = 120) -> None:
+    end = time.monotonic() + deadline_s
+    while not is_so():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def ctrl_c(process: "subprocess.Popen[str]") -> None:
+    """As a terminal does: all processes of the command's group get it."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def sigterm(process: "subprocess.Popen[str]") -> None:
+    process.send_signal(signal.SIGTERM)
+
+
+def stop_while(
+    command: list[str], is_time: Callable[[], bool], stop: Callable[["subprocess.Popen[str]"], object]
+) -> tuple[int, str]:
+    """The exit code and what it said."""
+    with running(command, OMP_NUM_THREADS="1") as process:
+        wait_until(is_time)
+        stop(process)
+        output, _ = process.communicate(timeout=90)
+    return process.returncode, output
+
+
+def stopped_step(store: Path, output: str) -> int:
+    """Where it says that it stopped, if there is a whole checkpoint of exactly that step."""
+    view = view_of(store, "r")
+    newest = view.generations[-1]
+    last = output.splitlines()[-1]
+    assert last.startswith(
+        f"r: stopped at step {view.stopped_step} ({newest.name}), resume with `longhaul train "
+    )
+    assert newest.step == view.stopped_step
+    assert newest.is_good
+    return newest.step
+
+
+def test_ctrl_c_over_ray_ends_well_with_the_last_step_saved(tmp_path: Path) -> None:
+    spec, store = write_spec(tmp_path, RUN), tmp_path / "store"
+    code, output = stop_while(command_of(spec, store), is_training(store), ctrl_c)
+    assert code == 0, output
+    assert stopped_step(store, output) > 0
+    assert "Traceback" not in output
+
+
+@pytest.mark.soak
+def test_over_ray_a_run_stopped_three_ways_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
+    spec, store = write_spec(tmp_path, RUN), tmp_path / "store"
+    command = command_of(spec, store)
+
+    def longhaul_stop(_process: "subprocess.Popen[str]") -> None:
+        done = run([sys.executable, "-m", "jobs.cli", "stop", "r", "--store", str(store), "--json"])
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        assert (said["state"], said["step"]) == ("stopped", said["generation_step"])
+
+    steps = [0]
+    for stop in (ctrl_c, sigterm, longhaul_stop):
+        code, output = stop_while(command, is_training(store, beyond=steps[-1] + 1), stop)
+        assert code == 0, output
+        steps.append(stopped_step(store, output))
+    assert steps == sorted(set(steps))
+
+    whole = ["--set", f"steps={steps[-1] + 5}"]
+    last = run([*command, *whole, "--json"])
+    assert last.returncode == 0, last.stderr
+    assert json.loads(last.stdout)["resumed_step"] == steps[-1]
+    alone = run([*command_of(spec, tmp_path / "alone"), *whole])
+    assert alone.returncode == 0, alone.stderr
+    assert digests_of(newest_manifest(store, "r")) == digests_of(newest_manifest(tmp_path / "alone", "r"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("stop", [ctrl_c, sigterm])
+def test_while_it_waits_for_its_place_it_ends_at_once(
+    stop: Callable[["subprocess.Popen[str]"], object], tmp_path: Path
+) -> None:
+    spec, store = write_spec(tmp_path, RUN), tmp_path / "store"
+    started: list[float] = []
+
+    def stop_and_time(process: "subprocess.Popen[str]") -> None:
+        stop(process)
+        started.append(time.monotonic())
+
+    # A start tells of itself before its workers are there.
+    code, output = stop_while(command_of(spec, store), lambda: view_of(store, "r").term > 0, stop_and_time)
+    assert code == 0, output
+    assert output.splitlines()[-1].startswith("r: stopped at step 0, with nothing to save, resume with")
+    assert view_of(store, "r").stopped_step == 0
+
+
+@pytest.mark.soak
+def test_inline_and_under_torchrun_the_ranks_hear_signals_themselves(tmp_path: Path) -> None:
+    store = tmp_path / "inline"
+    spec = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1"))
+    command = command_of(spec, store, "--executor", "inline")
+    code, output = stop_while(command, is_training(store), ctrl_c)
+    assert code == 0, output
+    assert stopped_step(store, output) > 0
+
+    store = tmp_path / "torchrun"
+    spec = write_spec(tmp_path, RUN)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*torchrun, *command_of(spec, store)[1:]]
+    _, output = stop_while(command, is_training(store), sigterm)
+    view = view_of(store, "r")
+    assert view.stopped_step == view.generations[-1].step > 0, output
+    assert f"r: stopped at step {view.stopped_step}" in output
+
+    code, output = stop_while(
+        command,
+        is_training(store),
+        lambda _: run([sys.executable, "-m", "jobs.cli", "stop", "r", "--store", str(store)]),
+    )
+    assert code == 0, output
+    assert view_of(store, "r").stopped_step == view_of(store, "r").generations[-1].step
+
+
+@pytest.mark.soak
+def test_the_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    spec, store = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1")), tmp_path / "store"
+
+    def twice(process: "subprocess.Popen[str]") -> None:
+        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, signal.SIGINT)
+
+    flags = ("--executor", "inline", "--set", "model=llama-mini", "--set", "seq_len=512")
+    code, output = stop_while(command_of(spec, store, *flags), is_training(store), twice)
+    assert code in (0, 130), output
+
+
+@pytest.mark.soak
+def test_ray_job_stop_leaves_time_for_the_last_save(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    store = home / "results"
+    spec = write_spec(tmp_path, RUN)
+    with ray_head("--num-cpus=2", LONGHAUL_HOME=str(home)) as head:
+        submit = [head.ray, "job", "submit", f"--address={head.dashboard}", "--working-dir=."]
+        submit += ["--no-wait", "--submission-id=stop-me"]
+        submit += ["--runtime-env-json", json.dumps({"env_vars": JOB_VARIABLES})]
+        begun = run([*submit, "--", "python", "jobs/train.py", str(spec)], RAY_AUTH_MODE="disabled")
+        assert begun.returncode == 0, begun.stdout + begun.stderr
+        wait_until(is_training(store))
+        stop = [head.ray, "job", "stop", f"--address={head.dashboard}", "stop-me"]
+        stopped = run(stop, RAY_AUTH_MODE="disabled")
+        assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+        logs = [head.ray, "job", "logs", f"--address={head.dashboard}", "stop-me"]
+        output = run(logs, RAY_AUTH_MODE="disabled").stdout
+    view = view_of(store, "r")
+    assert view.stopped_step == view.generations[-1].step > 0, output
+    assert f"r: stopped at step {view.stopped_step}" in output
+
+
+@pytest.mark.soak
+def test_two_hundred_stops_at_random_moments_all_end_in_a_saved_run_that_goes_on(tmp_path: Path) -> None:
+    seed = int(os.environ.get("LONGHAUL_SEED", time.time_ns() % 2**31))
+    print(f"\nLONGHAUL_SEED={seed} repeats it")
+    rng = random.Random(seed)
+    store = tmp_path / "store"
+    straight = [a_run(f"{name}-straight", store, name) for name in STRATEGIES]
+    most = max(story.num_asks for story in go(straight, tmp_path))
+    wanted = list(straight[:0])
+    for number in range(SOAK_STOPS):
+        one = straight[number % len(STRATEGIES)]
+        # Several in a row, of one run: each goes on from what the one before it saved.
+        name = f"{one.recipe.strategy}-{number // (4 * len(STRATEGIES))}"
+        wish, rank = rng.choice([STOP, MOVE_ON]), rng.randrange(NUM_RANKS)
+        wanted.append(
+            replace(one, name=name, wish=wish, wished_rank=rank, wished_at=rng.randint(1, most // 2))
+        )
+    names = dict.fromkeys(one.name for one in wanted)
+    ends = [replace(next(one for one in wanted if one.name == name), wish=None) for name in names]
+    stories = go([*wanted, *ends], tmp_path, deadline_s=1800)
+    at: dict[str, int] = {}
+    for one, story in zip([*wanted, *ends], stories, strict=True):
+        if story.is_withdrawn:
+            continue
+        assert story.start.step == at.get(one.name, 0), one.name
+        assert story.end.problem is None
+        at[one.name] = story.end.step
+    for name in names:
+        strategy = name.partition("-")[0]
+        expected = digests_of(newest_manifest(store, f"{strategy}-straight"))
+        assert digests_of(newest_manifest(store, name)) == expected, name
