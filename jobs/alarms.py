@@ -5,7 +5,7 @@ Each alarm is raised once, is over when things are clearly better again, and is 
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
@@ -24,6 +24,8 @@ _SIGMAS = 8.0
 _NUM_LOSSES, _FEWEST_LOSSES = 60, 20
 # Progress is told about once a second, so the usual speed is that of ten minutes, the present one of seconds.
 _NUM_SPEEDS, _FEWEST_SPEEDS, _PRESENT = 600, 30, 8
+# A store needs some seconds, however often it is asked.
+_LEAST_STALE_S = 30.0
 _NUM_PACES, _FEWEST_PACES = 9, 5
 # A minute's looks; more often would tell no more, and there may be a thousand ranks.
 _NUM_LOADS, _LOAD_EVERY_S = 12, 5.0
@@ -47,11 +49,19 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cadence:
-    """How often a generation is to be durable: by time or by steps; both None where nothing is saved."""
+class Wanted:
+    """How often something is to be newly durable, by time or by steps; both None where nothing is saved."""
 
     every_s: float | None
     every_steps: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ringing:
+    """The user's command, run without a shell for each alarm, and how long it may take."""
+
+    command: Sequence[str]
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +82,9 @@ class _Switch:
 
 
 class Alarms:
-    def __init__(self, bounds: Bounds, cadence: Cadence) -> None:
+    def __init__(self, bounds: Bounds, wanted: Wanted) -> None:
         self._bounds = bounds
-        self._cadence = cadence
+        self._wanted = wanted
         self._switches: dict[Kind, _Switch] = {}
         self._forget()
 
@@ -169,12 +179,12 @@ class Alarms:
         age_s, num_steps = now - since, told.step - first
         if times is None:
             return None
-        if self._cadence.every_steps is not None:
-            is_stale = num_steps > times * self._cadence.every_steps
-            wanted = f"every {self._cadence.every_steps} steps"
-        elif self._cadence.every_s is not None:
-            is_stale = age_s > times * self._cadence.every_s
-            wanted = f"every {self._cadence.every_s:g} s"
+        if self._wanted.every_steps is not None:
+            is_stale = num_steps > times * self._wanted.every_steps and age_s > _LEAST_STALE_S
+            wanted = f"every {self._wanted.every_steps} steps"
+        elif self._wanted.every_s is not None:
+            is_stale = age_s > max(times * self._wanted.every_s, _LEAST_STALE_S)
+            wanted = f"every {self._wanted.every_s:g} s"
         else:
             return None
         text = f"nothing newly durable for {age_s:,.0f} s and {num_steps} steps, wanted is {wanted}"

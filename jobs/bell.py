@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Self
 
-from checkpointing.store import StoreError, open_store
-from jobs.alarms import Alarm, Alarms
+from checkpointing.store import StoreError
+from jobs.alarms import Alarm, Alarms, Ringing
+from jobs.recovery import Cause
 from jobs.sessions import Beat
 from jobs.training.events import Told
 from jobs.training.task import Task
@@ -28,14 +29,6 @@ from reporting.redaction import without_credentials
 _MOST_WAITING = 16
 _END_TIMEOUT_S = 10.0
 _MOST_SAID = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ringing:
-    """The user's command, run without a shell for each alarm, and how long it may take."""
-
-    command: Sequence[str]
-    timeout_s: float
 
 
 class Bell:
@@ -69,8 +62,10 @@ class Bell:
     def hear(self, told: Told | Beat) -> None:
         self._ring(self._alarms.hear(told, time.monotonic()))
 
-    def invalid_loss(self, text: str) -> None:
-        self._ring(self._alarms.invalid_loss(text, time.monotonic()))
+    def failed(self, cause: Cause, reason: str) -> None:
+        """An attempt did. Of a loss that went wrong its workers know first, and tell it by ending."""
+        if cause == "invalid loss":
+            self._ring(self._alarms.invalid_loss(reason, time.monotonic()))
 
     def _ring(self, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:
@@ -87,7 +82,7 @@ class Bell:
             task, alarm, now_s = found
             incident = Incident(kind="alarm", step=alarm.step, text=f"{alarm.kind}: {alarm.text}")
             with suppress(StoreError):
-                leave_word(open_store(task.store), task.described(), incident, now_s=now_s)
+                leave_word(task.open_store(), task.described(), incident, now_s=now_s)
             if self._ringing is not None:
                 self._call(self._ringing, facts_of(task, alarm, now_s))
 

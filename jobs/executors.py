@@ -18,14 +18,14 @@ from jobs.claims import Claim, claim_of
 from jobs.errors import AttemptFailed, SpecError
 from jobs.grid import Cell
 from jobs.last_word import LastWord, withdraw
-from jobs.sessions import Event, Limits, Session
+from jobs.sessions import Beat, Event, Limits, Session
 from jobs.training.events import Told
 from jobs.training.measurement import Failure
 from jobs.training.task import Task
 from jobs.training.wishes import Wish
 
 Listen = Callable[[Event], None]
-Hear = Callable[[Told], None]
+Hear = Callable[[Told | Beat], None]
 # How often a group that has no room is looked at again.
 _ROOM_INTERVAL_S = 0.5
 _log = logging.getLogger(__name__)

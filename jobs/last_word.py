@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from jobs.errors import AttemptFailed, StopWished
+from jobs.sessions import Beat
 from jobs.training.events import Ended, Told, Withdrawn
 from jobs.training.measurement import Failure
 from jobs.training.wishes import Wish
@@ -11,11 +12,11 @@ from jobs.training.wishes import Wish
 class LastWord:
     """Hands on what an attempt tells, and remembers what it was wished."""
 
-    def __init__(self, hear: Callable[[Told], None]) -> None:
+    def __init__(self, hear: Callable[[Told | Beat], None]) -> None:
         self._hear = hear
         self._told: Ended | Withdrawn | None = None
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: Told | Beat) -> None:
         if isinstance(told, Ended | Withdrawn):
             self._told = told
         self._hear(told)

@@ -6,6 +6,7 @@ from pydantic import Field, model_serializer, model_validator
 
 from checkpointing.cadence import Cadence
 from checkpointing.retention import Retention
+from jobs.alarms import Bounds, Ringing, Wanted
 from jobs.elastic import Batch, Patience, refusal, sizes_between
 from jobs.recovery import Policy
 from jobs.spec_file import (
@@ -24,6 +25,7 @@ from jobs.training.job import Recipe
 from jobs.training.models.presets import preset
 from jobs.training.spikes import SpikeBound
 from jobs.training.task import Recording, Saving, WandbProject
+from reporting.redaction import without_credentials
 
 Every = Annotated[int, Field(ge=0)]
 Span = Annotated[float, Field(gt=0)]
@@ -185,6 +187,34 @@ class LossGuard(Strict):
         return None if self.spike_ratio is None else SpikeBound(ratio=self.spike_ratio)
 
 
+class AlarmSettings(Strict):
+    """See ``alarms.Bounds``; null never raises that one. ``command`` is run for each, without a shell."""
+
+    command: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] | None = None
+    timeout_s: Span = 30.0
+    min_interval_s: Annotated[float, Field(ge=0)] = 300.0
+    loss_spike: Annotated[float, Field(gt=1)] | None = 2.0
+    throughput_drop: Annotated[float, Field(gt=0, lt=1)] | None = 0.3
+    straggler: Annotated[float, Field(gt=0)] | None = 0.5
+    stale_checkpoint: Annotated[float, Field(ge=1)] | None = 3.0
+    utilization_pct: Annotated[float, Field(gt=0, lt=100)] | None = 30.0
+
+    @model_validator(mode="after")
+    def _keeps_secrets(self) -> Self:
+        if any(without_credentials(word) != word for word in self.command or ()):
+            raise ValueError(
+                "command: holds an address with credentials, which all on the machine can read; put it in "
+                "a variable of the driver's environment, which the command inherits"
+            )
+        return self
+
+    def bounds(self) -> Bounds:
+        return Bounds(**self.model_dump(exclude={"command", "timeout_s"}))
+
+    def ringing(self) -> Ringing | None:
+        return None if self.command is None else Ringing(command=self.command, timeout_s=self.timeout_s)
+
+
 class RunLimits(Strict):
     """``hang_timeout_s`` is the least time without a step, or a sign of a rank, that ends an attempt."""
 
@@ -220,6 +250,7 @@ class RunSpec(SpecFile):
     guard: LossGuard = LossGuard()
     record: Record = Record()
     recovery: Recovery = Recovery()
+    alarms: AlarmSettings = AlarmSettings()
     limits: RunLimits = RunLimits()
     environment: dict[VariableName, VariableValue] = Field(default_factory=dict)
 
@@ -260,9 +291,16 @@ class RunSpec(SpecFile):
             optimizer=self.optimizer.config(num_steps=num_steps),
         )
 
+    @property
+    def is_kept(self) -> bool:
+        """Else nothing of it is written anywhere: no save, no record, no log."""
+        return self.mode != "benchmark"
+
+    def recording(self) -> Recording:
+        return self.record.policy() if self.is_kept else Recording(tensorboard=False)
+
     def saving(self) -> Saving | None:
-        """None where nothing is to be saved."""
-        if self.mode == "benchmark":
+        if not self.is_kept:
             return None
         checkpoint, local = self.checkpoint, self.checkpoint.local
         return Saving(
@@ -277,6 +315,19 @@ class RunSpec(SpecFile):
             disk=local.dir,
             disk_keep=local.keep,
             deadline_s=checkpoint.deadline_s,
+        )
+
+    def wanted(self) -> Wanted:
+        """How often something is to be newly durable in the store."""
+        saving = self.saving()
+        if saving is None:
+            return Wanted(every_s=None, every_steps=None)
+        every_s, every_steps, times = (
+            saving.cadence.every_s, saving.cadence.every_steps, saving.cadence.store_every,
+        )  # fmt: skip
+        return Wanted(
+            every_s=None if every_s is None else every_s * times,
+            every_steps=None if every_steps is None else every_steps * times,
         )
 
     @model_validator(mode="after")

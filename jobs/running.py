@@ -20,10 +20,12 @@ from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.retention import of_this_life
-from checkpointing.store import Store, StoreError, Unavailable, open_store
+from checkpointing.store import MemoryStore, Store, StoreError, Unavailable, open_store
 from cluster.config import read_cluster
 from cluster.environment import long_run_environment
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
+from jobs.alarms import Alarms
+from jobs.bell import Bell
 from jobs.continuity import Rivals, check_unchanged, without_data
 from jobs.errors import AttemptFailed, GivenUp, SpecError, StopWished, nearest
 from jobs.executors import AttemptOrder, Executor, Place, choose_executor
@@ -32,6 +34,7 @@ from jobs.resizing import Resizing
 from jobs.restarts import Restarts
 from jobs.run_display import RunDisplay
 from jobs.run_spec import RunSpec
+from jobs.sessions import Beat
 from jobs.spec_file import check_plain_name
 from jobs.status import StatusFile, status_of
 from jobs.stopping import note_stop, resume_command
@@ -86,7 +89,7 @@ class _Beginning:
 def _train(args: argparse.Namespace, wishers: Wishers) -> int:
     spec = RunSpec.load(args.spec, args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
-    store = open_store(args.store or spec.store, base=store_base())
+    store = open_store(args.store or spec.store, base=store_base()) if spec.is_kept else MemoryStore()
     with (
         Rivals(store, run, is_wanted=Place.of_this_process().rank == 0 and not args.take_over) as rivals,
         choose_executor(
@@ -142,9 +145,10 @@ def _attempts(
     wishers: Wishers,
 ) -> str | None:
     """One after another, until one ends well. Peers that share an attempt but don't speak don't judge it."""
-    has_begun = repository.view.term > 0
-    policy = replace(spec.recovery.policy(), max_attempts=1) if args.no_retry else spec.recovery.policy()
+    has_begun, is_one = repository.view.term > 0, args.no_retry or not spec.is_kept
+    policy = replace(spec.recovery.policy(), max_attempts=1) if is_one else spec.recovery.policy()
     clock = steady()
+    bell = Bell(Alarms(spec.alarms.bounds(), spec.wanted()), spec.alarms.ringing(), display.note)
     restarts = Restarts(
         repository, policy if executor.can_retry else None, display, pause=wishers.pause, clock=clock
     )
@@ -159,12 +163,15 @@ def _attempts(
     def wish() -> Wish | None:
         return stronger(wishers.wish(), resizing.wish())
 
-    def hear(told: Told) -> None:
-        resizing.hear(told)
-        display.hear(told)
+    def hear(told: Told | Beat) -> None:
+        bell.hear(told)
+        if not isinstance(told, Beat):
+            resizing.hear(told)
+            display.hear(told)
 
     def make(world_size: int) -> Task:
         task = restarts.begin(make_task(world_size, clock()))
+        bell.begins(task)
         wishers.began(task.term)
         return task
 
@@ -176,9 +183,14 @@ def _attempts(
             schedule_timeout_s=resizing.schedule_timeout_s(spec.limits.schedule_timeout_s),
             wish=wish,
         )
-        return executor.attempt(order, partial(make, size), hear)
+        try:
+            return executor.attempt(order, partial(make, size), hear)
+        except AttemptFailed as error:
+            bell.failed(error.cause, error.reason)
+            raise
 
-    return restarts.work(attempt)
+    with bell:
+        return restarts.work(attempt)
 
 
 def _is_finished(repository: Repository, spec: RunSpec) -> bool:
@@ -264,7 +276,7 @@ def _make_task(
         eval_samples=spec.eval.samples,
         spec=described,
         group=group.name,
-        recording=spec.record.policy(),
+        recording=spec.recording(),
         tokens=tokens,
         weights=str(_absolute(spec.weights)) if spec.weights else None,
         spike_bound=spec.guard.bound(),

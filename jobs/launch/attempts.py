@@ -25,6 +25,7 @@ from jobs.errors import AttemptFailed
 from jobs.last_word import withdraw
 from jobs.launch.on_nodes import on_node
 from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, scratch, train_settings
+from jobs.sessions import Beat
 from jobs.training.events import Told
 from jobs.training.measurement import Failure
 from jobs.training.remains import Remains, examine, stacks
@@ -54,7 +55,7 @@ class Seat:
 
 
 def attempt(
-    task: Task, seat: Seat, listen: Callable[[Told], None], wish: Callable[[], Wish | None]
+    task: Task, seat: Seat, listen: Callable[[Told | Beat], None], wish: Callable[[], Wish | None]
 ) -> str | None:
     """Runs it to its end; the generation that Ray's own result points at. Raises ``AttemptFailed``.
 
@@ -106,7 +107,7 @@ class _Fit:
         is_given_up = self._verdict is not None and time.monotonic() - self._condemned_s > _KILL_TIMEOUT_S
         return self._thread.is_alive() and not is_given_up
 
-    def hear(self, listen: Callable[[Told], None]) -> None:
+    def hear(self, listen: Callable[[Told | Beat], None]) -> None:
         for _, post in ray.get(self._board.take.remote(), timeout=_BOARD_TIMEOUT_S):
             self._take(post, listen)
 
@@ -155,7 +156,7 @@ class _Fit:
         names = node_names(self._seat.group, leaving)
         return Wish(aim="move on", why=f"draining: {', '.join(dict.fromkeys(names))}") if leaving else None
 
-    def _take(self, post: Post, listen: Callable[[Told], None]) -> None:
+    def _take(self, post: Post, listen: Callable[[Told | Beat], None]) -> None:
         match post:
             case Appointed():
                 self._controller = post.controller
@@ -163,6 +164,8 @@ class _Fit:
                 listen(post)
             case _:
                 self._life.hear(post, time.monotonic())
+                if isinstance(post, Beat):
+                    listen(post)
 
     def _examine(self, lost: Lost, ready: Ready) -> Remains | None:
         """A node that is gone would only keep us waiting."""
@@ -244,5 +247,5 @@ class _Fit:
         )
 
 
-def _hear_nothing(_told: Told) -> None:
+def _hear_nothing(_told: Told | Beat) -> None:
     return None

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.alarms import Alarm, Alarms, Bounds, Cadence
+from jobs.alarms import Alarm, Alarms, Bounds, Wanted
 from jobs.sessions import Beat
 from jobs.training.events import Progress
 
-EVERY_MINUTE = Cadence(every_s=60.0, every_steps=None)
+EVERY_MINUTE = Wanted(every_s=60.0, every_steps=None)
 USUAL = Progress(
     step=0,
     num_steps=100_000,
@@ -139,15 +139,15 @@ def test_an_attempt_that_begins_with_an_old_checkpoint_has_the_time_to_make_a_ne
 
 
 def test_a_cadence_in_steps_is_held_against_steps() -> None:
-    alarms = Alarms(Bounds(), Cadence(every_s=60.0, every_steps=1000))
+    alarms = Alarms(Bounds(), Wanted(every_s=60.0, every_steps=1000))
     assert raised([durable(n, 0) for n in range(500)], alarms) == []
-    alarms = Alarms(Bounds(), Cadence(every_s=None, every_steps=10))
+    alarms = Alarms(Bounds(), Wanted(every_s=None, every_steps=10))
     (found,) = raised([durable(n, 0) for n in range(1, 40)], alarms)
     assert (found.kind, found.step) == ("stale checkpoint", 32)
 
 
 def test_where_nothing_is_saved_nothing_is_stale() -> None:
-    alarms = Alarms(Bounds(), Cadence(every_s=None, every_steps=None))
+    alarms = Alarms(Bounds(), Wanted(every_s=None, every_steps=None))
     assert raised([durable(n, 0) for n in range(2000)], alarms) == []
 
 

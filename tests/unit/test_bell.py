@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from checkpointing.store import LocalStore
-from jobs.alarms import Alarm, Alarms, Bounds, Cadence
-from jobs.bell import Bell, Ringing, facts_of
+from jobs.alarms import Alarm, Alarms, Bounds, Ringing, Wanted
+from jobs.bell import Bell, facts_of
 from jobs.run_spec import RunSpec
 from jobs.training.events import Progress
 from jobs.training.task import Task
@@ -63,7 +63,7 @@ def task(tmp_path: Path) -> Task:
 def ringing(task: Task, ring: Ringing | None, until: Callable[[list[str]], bool]) -> list[str]:
     """The lines that are said of a loss that is not finite."""
     said: list[str] = []
-    with Bell(Alarms(Bounds(), Cadence(every_s=60.0, every_steps=None)), ring, said.append) as bell:
+    with Bell(Alarms(Bounds(), Wanted(every_s=60.0, every_steps=None)), ring, said.append) as bell:
         bell.begins(task)
         bell.hear(DIVERGED)
         deadline = time.monotonic() + DEADLINE_S
@@ -155,11 +155,11 @@ def test_a_store_that_is_not_there_keeps_nobody_from_being_told(tmp_path: Path) 
 
 def test_more_alarms_than_can_be_carried_out_are_still_said(task: Task) -> None:
     said: list[str] = []
-    alarms = Alarms(Bounds(min_interval_s=0.0), Cadence(every_s=60.0, every_steps=None))
+    alarms = Alarms(Bounds(min_interval_s=0.0), Wanted(every_s=60.0, every_steps=None))
     bell = Bell(alarms, None, said.append)
     bell.begins(task)
     for _ in range(20):
-        bell.invalid_loss("bad")
+        bell.failed("invalid loss", "bad")
         bell.begins(task)
     assert said.count("alarm: loss not finite: bad") == 20
     assert "alarm: the last ones are still under way, so this one is only said" in said
