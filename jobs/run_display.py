@@ -128,7 +128,8 @@ class RunDisplay:
             self._say(f"{done}, but {self._end.problem}; running it again goes on")
         elif self._end.wish is None:
             loss = f", {_value('loss', self._end.loss)}" if self._did_a_step(self._end) else ""
-            self._say(f"finished at step {self._end.step}{loss}: {self._end.generation}")
+            kept = self._end.generation or "nothing was saved"
+            self._say(f"finished at step {self._end.step}{loss}: {kept}")
         if pointer:
             self._say(f"Ray's checkpoint points at {pointer}")
         if self._end and self._end.wish and not self._end.problem:

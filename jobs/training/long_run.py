@@ -71,10 +71,11 @@ def run(task: Task, context: Context, services: Services) -> None:
 def _run(task: Task, context: Context, services: Services, record: Record) -> None:
     context.pulse.phase = "setup"
     check_ranks(context, _expected(task))
-    repository = Repository(open_store(task.store), task.run)
+    repository = Repository(task.open_store(), task.run)
     origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
     seed(task.recipe.seed, context.rank, context.device)
-    _prove_store(task, context, repository)
+    if task.saving:
+        _prove_store(task, context, repository)
     if wish := _shared_wish(context, services):
         # Here nothing is loaded yet: no generation is suspected because of it.
         if context.rank == 0:
@@ -176,8 +177,9 @@ class _Attempt:
         self._control.close()
 
     def _await_samples(self) -> None:
-        """Where some rank's are late, all wait for it here and hear what they are wished, which they could not
-        in the collectives of a step. Else it costs nothing.
+        """Where some rank's are late, all wait for it here, and hear what they are wished.
+
+        In the collectives of a step they could not. It costs nothing where all are in time.
         """
         while self._are_late and self._aim is None:
             is_late = not self._samples.wait(self._first_of(self._next_point()), _LOOK_EVERY_S)
@@ -324,7 +326,7 @@ class _Attempt:
             return
         if wish and self._step == self._start.step:
             self._note_resumed()
-        if problem is None:
+        if problem is None and self._saver:
             problem = self._note_end(wish)
         self._services.tell(
             Ended(step=self._step, loss=finite(loss), generation=self._newest(), problem=problem, wish=wish)

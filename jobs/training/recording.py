@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from checkpointing.saves import Note
-from checkpointing.store import Store, open_store
+from checkpointing.store import Store
 from cluster.readings import Nothing
 from cluster.telemetry import Sampler
 from jobs.training.context import Context
@@ -47,7 +47,8 @@ class Record:
         self._num_skipped = 0
         self._restored_s = time.perf_counter()
         self._step = 0
-        self._pace = Pace(context)
+        # A benchmark's steps are its own.
+        self._pace = Pace(context) if task.saving else None
 
     def phase(self, name: str) -> None:
         self._pulse.doing = name
@@ -92,7 +93,8 @@ class Record:
                 self._recorder.incident(Incident(kind="skipped save", step=point.step))
         self._pulse.doing = "data wait"
         self._step = point.step
-        self._pace.look()
+        if self._pace:
+            self._pace.look()
         self._recorder.step(
             Step(
                 step=point.step,
@@ -136,7 +138,7 @@ class Record:
 @contextmanager
 def recording(task: Task, context: Context) -> Iterator[Record]:
     """However the block ends, that is recorded, and what was recorded is written."""
-    store = open_store(task.store)
+    store = task.open_store()
     source = telemetry(context.device)
     sampler = Sampler(source)
     recorder = Recorder(

@@ -7,6 +7,7 @@ from typing import Any
 
 from checkpointing.cadence import Cadence
 from checkpointing.retention import Retention
+from checkpointing.store import MemoryStore, Store, open_store
 from cluster.inventory import Vendor
 from jobs.training.job import Recipe
 from jobs.training.skipping import Skips
@@ -14,6 +15,8 @@ from jobs.training.spikes import SpikeBound
 from jobs.training.token_index import TokenIndex
 from jobs.training.windows import Windows
 from reporting.attempts import Attempt
+
+_FORGOTTEN = MemoryStore().url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,10 @@ class Task:
     weights: str | None = None
     spike_bound: SpikeBound | None = None
     skips: Skips = ()
+
+    def open_store(self) -> Store:
+        """What nobody wants to keep is forgotten with the process."""
+        return MemoryStore() if self.store == _FORGOTTEN else open_store(self.store)
 
     def described(self) -> Attempt:
         """This attempt as its records name it."""
