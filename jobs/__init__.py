@@ -10,12 +10,11 @@ among the ``results`` in the store and shows them on the ``display``; at the end
 and ``node_history`` say how it went. ``training`` is what happens in a worker.
 
 A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``, and the
-``attempt_life`` of each of its worker groups. After a
-failed attempt, whose ``causes`` are read from its last words, the rules of ``recovery`` decide by what is
-known of its ``past``, and ``restarts`` carry it out. ``elastic`` says at which world size it goes on,
-``resizing`` asks for it;
-``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from. What a driver
-knows of it by ear: ``run_state``; what may be wrong with it: ``alarms``, which ring the ``bell``.
+``attempt_life`` of each of its worker groups. After a failed attempt, whose ``causes`` are read from its last
+words, the rules of ``recovery`` decide by what is known of its ``past``, and ``restarts`` carry it out; a
+``keeper`` starts the driver itself again. ``elastic`` says at which world size it goes on, ``resizing`` asks
+for it; ``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from. What a
+driver knows of it by ear: ``run_state``; what may be wrong with it: ``alarms``, which ring the ``bell``.
 
 Before it starts ``continuity`` asks its store whether it may go on, by the rules of ``run_changes``.
 

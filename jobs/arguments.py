@@ -84,6 +84,15 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     _add_nodes(parser)
     parser.add_argument("--no-retry", action="store_true", help="end with the first attempt that fails")
     parser.add_argument(
+        "--keep", action="store_true", help="start it again if its driver dies, until it is done or given up"
+    )
+    parser.add_argument(
+        "--address",
+        metavar="URL",
+        help="with --keep: drive it as a job on this Ray cluster, such as http://head:8265 "
+        "(default: RAY_ADDRESS, where that is one)",
+    )
+    parser.add_argument(
         "--take-over", action="store_true", help="train even if another driver is at work on the run: end it"
     )
     parser.add_argument(

@@ -12,6 +12,10 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.sweeping import sweep
 
             return sweep(args)
+        case "train" if args.keep:
+            from jobs.keeper import keep_running
+
+            return keep_running(args)
         case "train":
             from jobs.running import train
 

@@ -15,7 +15,7 @@ from cluster.scores import Outcome, Suspicion, scores, suspicious_nodes
 
 Cause = Literal[
     "worker died", "host lost", "host silent", "driver died", "hang", "out of memory", "error",
-    "invalid loss", "store", "no room", "preempted", "refused",
+    "invalid loss", "store", "no room", "cluster away", "preempted", "refused",
 ]  # fmt: skip
 
 # Which failures count together; of those that are left out each counts for itself.
@@ -27,6 +27,11 @@ _KINDS: Mapping[Cause, str] = {
     "hang": "hangs",
     "error": "errors",
     "out of memory": "errors",
+}
+_OUTAGES: Mapping[Cause, str] = {
+    "store": "the store was away",
+    "no room": "there was no room",
+    "cluster away": "the cluster was away",
 }
 # So many times in a row, each time it took part: once may be chance.
 _SUSPICION = Suspicion(runs=2, cells=1)
@@ -159,7 +164,7 @@ def _hopeless(last: Ending, history: Sequence[Ending], recent: list[Ending], pol
         what = "out of memory" if last.cause == "out of memory" else "the same error"
         return f"{what} at step {last.step} twice"
     match last.cause:
-        case "store" | "no room":
+        case "store" | "no room" | "cluster away":
             return _too_long(last, recent, policy)
         case "preempted":
             return None
@@ -173,8 +178,7 @@ def _hopeless(last: Ending, history: Sequence[Ending], recent: list[Ending], pol
 def _too_long(last: Ending, recent: list[Ending], policy: Policy) -> str | None:
     """An outage goes by without anybody's doing: time bounds it, not a number."""
     waited_s = _waited_s(last.cause, recent, policy)
-    what = "the store was away" if last.cause == "store" else "there was no room"
-    return f"{what} for {waited_s / 3600:.1f} h" if waited_s > policy.patience_s else None
+    return f"{_OUTAGES[last.cause]} for {waited_s / 3600:.1f} h" if waited_s > policy.patience_s else None
 
 
 def _waited_s(cause: Cause, recent: list[Ending], policy: Policy) -> float:
@@ -202,7 +206,7 @@ def _pause(cause: Cause, count: int, policy: Policy) -> float:
     match cause:
         case "preempted" | "invalid loss":
             return 0.0
-        case "store" | "no room":
+        case "store" | "no room" | "cluster away":
             first_s = 10 * policy.pause_s
         case "error" | "out of memory":
             first_s = 5 * policy.pause_s

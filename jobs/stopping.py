@@ -131,14 +131,18 @@ def note_stop(repository: Repository, term: int | None, wish: Wish) -> Ended:
 
 def resume_command(args: argparse.Namespace) -> str:
     """What goes on with the run: what was asked of ``longhaul train``, but not to begin elsewhere."""
-    words = ["longhaul", "train", str(args.spec)]
+    return shlex.join(["longhaul", "train", *resume_arguments(args)])
+
+
+def resume_arguments(args: argparse.Namespace) -> list[str]:
+    words = [str(args.spec)]
     for flag, value in (("--store", args.store), ("--run", args.run), ("--cluster", args.cluster)):
         words += [flag, str(value)] if value else []
     words += ["--executor", args.executor] if args.executor else []
     words += ["--no-retry"] if args.no_retry else []
     for flag, values in (("--set", args.set), ("--exclude-node", args.exclude_node)):
         words += [word for value in values for word in (flag, value)]
-    return shlex.join(words)
+    return words
 
 
 def _newest(repository: Repository) -> View:

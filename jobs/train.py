@@ -11,6 +11,10 @@ from jobs.arguments import train_parser
 
 def main(argv: list[str] | None = None) -> int:
     args = train_parser("train.py").parse_args(argv)
+    if args.keep:
+        from jobs.keeper import keep_running
+
+        return keep_running(args)
     from jobs.running import train  # after --help, which must not wait for it
 
     return train(args)

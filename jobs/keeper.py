@@ -1,0 +1,261 @@
+"""``longhaul train --keep``: starts a run's driver again until the run has ended or was given up.
+
+The driver is a child process, or a job on a Ray cluster. Any number of keepers may keep one run: a driver
+that finds another one at work ends itself, and whoever takes the lease fences all others.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from checkpointing.history import View
+from checkpointing.repository import Repository
+from checkpointing.retention import latest, of_this_life
+from checkpointing.store import StoreError, Unavailable, open_store
+from jobs.errors import SpecError, StopWished
+from jobs.past import Note, given_up, leave_note, read_note
+from jobs.places import store_base
+from jobs.recovery import Cause, Ending, GiveUp, Policy, next_move
+from jobs.run_spec import RunSpec
+from jobs.spec_file import check_plain_name
+from jobs.stopping import note_stop, resume_arguments
+from jobs.training.wishes import Wish
+from jobs.wishers import Wishers
+
+EXIT_CODES = EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+_ROOT = Path(__file__).resolve().parents[1]
+_LOOK_EVERY_S = 0.25
+# A driver that is told to end at once ends its workers first.
+_LAST_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a driver ended: with its exit code, or None where something ended it. ``why`` is for people."""
+
+    code: int | None
+    why: str
+
+
+class Away(Exception):
+    """The cluster that is to run the driver does not answer."""
+
+
+class Driver(Protocol):
+    def end(self) -> End | None:
+        """None while it is at work, or while nobody can tell."""
+
+    def stop(self, wish: Wish) -> None:
+        """Asks it to save and end; does not wait."""
+
+    def kill(self) -> None: ...
+
+
+# Gets the arguments of ``longhaul train`` for the driver; may raise ``Away``.
+Start = Callable[[list[str]], Driver]
+
+
+def keep_running(args: argparse.Namespace) -> int:
+    try:
+        return _keep(args)
+    except (SpecError, StoreError) as error:
+        for line in str(error).splitlines():
+            _say(f"longhaul train: {line}")
+        return EXIT_FAILED if isinstance(error, Unavailable) else EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _keep(args: argparse.Namespace) -> int:
+    spec = RunSpec.load(args.spec, args.set)
+    run = check_plain_name(args.run, "--run") if args.run else spec.name
+    store = open_store(args.store or spec.store, base=store_base())
+    with Wishers() as wishers:
+        keeper = Keeper(
+            Repository(store, run),
+            _start_with(args, args.store or spec.store),
+            spec.recovery.policy(),
+            wishers,
+        )
+        return keeper.keep(args)
+
+
+def _start_with(args: argparse.Namespace, store: str) -> Start:
+    address = args.address or os.environ.get("RAY_ADDRESS", "")
+    if not address.startswith(("http://", "https://")):
+        return Child
+    from jobs.launch.job_server import JobServer
+
+    if "://" not in store and not Path(store).is_absolute():
+        raise SpecError(
+            [
+                f"store: {store!r} is relative, but the keeper must see it as its jobs do; give object "
+                "storage, or the absolute path of a directory that the cluster shares"
+            ]
+        )
+    return JobServer(address, _say).start
+
+
+class Child:
+    """A driver as a process of this machine. Ctrl-C reaches it by its keeper alone."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        command = [sys.executable, "-m", "jobs.cli", "train", *arguments]
+        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"PYTHONPATH": path}
+        self._process = subprocess.Popen(command, env=environment, start_new_session=True)
+
+    def end(self) -> End | None:
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code >= 0:
+            return End(code=code, why=f"the driver ended with exit code {code}")
+        return End(code=None, why=f"the driver was ended by {signal.Signals(-code).name}")
+
+    def stop(self, wish: Wish) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Its workers go with it: a driver that is ended by SIGINT ends them first."""
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
+            with suppress(subprocess.TimeoutExpired):
+                self._process.send_signal(number)
+                self._process.wait(_LAST_PATIENCE_S / 3)
+                return
+
+
+class Keeper:
+    """Says what it does on standard error; drivers say the rest themselves."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        start: Start,
+        policy: Policy,
+        wishers: Wishers,
+        *,
+        clock: Callable[[], float] = time.time,
+        pause: Callable[[float], None] | None = None,
+        look_every_s: float = _LOOK_EVERY_S,
+    ) -> None:
+        self._repository = repository
+        self._start = start
+        self._policy = policy
+        self._wishers = wishers
+        self._clock = clock
+        self._pause = pause or wishers.pause
+        self._look_every_s = look_every_s
+        self._endings: list[Ending] = []
+
+    def keep(self, args: argparse.Namespace) -> int:
+        """Its exit code is the driver's last one."""
+        first_term = self._repository.refresh().term
+        while True:
+            try:
+                end = self._follow(self._start(driver_arguments(args, self._view(), first_term)))
+            except Away as error:
+                code = self._judge("cluster away", str(error))
+            else:
+                code = self._after(end, first_term)
+            if code is not None:
+                return code
+
+    def _follow(self, driver: Driver) -> End:
+        told: Wish | None = None
+        try:
+            while (end := driver.end()) is None:
+                if (wish := self._wishers.wish()) and wish != told:
+                    told = wish
+                    driver.stop(wish)
+                time.sleep(self._look_every_s)
+        except KeyboardInterrupt:
+            driver.kill()
+            raise
+        return end
+
+    def _after(self, end: End, first_term: int) -> int | None:
+        """The exit code to leave with, or None when it is time for the next driver."""
+        try:
+            view = self._repository.refresh()
+            note = given_up(self._repository.store, self._repository.run, view)
+        except Unavailable as error:
+            return self._judge("store", str(error))
+        has_begun = view.term > first_term
+        if end.code in (EXIT_OK, EXIT_INTERRUPTED) or (end.code == EXIT_USAGE and not has_begun):
+            return end.code
+        if has_begun and note is not None:
+            return EXIT_FAILED
+        if has_begun and (view.finished_step is not None or view.stopped_step is not None):
+            return EXIT_OK
+        # What was there once is missing, such as nodes, or another driver is at work.
+        return self._judge("cluster away" if end.code == EXIT_USAGE else "driver died", end.why)
+
+    def _judge(self, cause: Cause, reason: str) -> int | None:
+        """Waits, unless it makes no sense to go on or somebody wishes it to stop."""
+        ending = self._ending(cause, reason)
+        self._endings.append(ending)
+        move = next_move(self._endings, self._policy)
+        if isinstance(move, GiveUp):
+            if cause == "driver died":
+                self._note(ending, move.reason)
+            _say(f"longhaul train: given up, {move.reason}: {reason}")
+            return EXIT_FAILED
+        _say(f"{self._repository.run}: {reason}; starting it again in {move.after_s:g} s")
+        try:
+            self._pause(move.after_s)
+        except StopWished as stop:
+            return self._stopped(stop.wish)
+        return None
+
+    def _stopped(self, wish: Wish) -> int:
+        view = self._view()
+        ended = note_stop(self._repository, view.term or None, wish)
+        _say(f"{self._repository.run}: stopped at step {ended.step} ({wish.why}); the same command goes on")
+        return EXIT_OK
+
+    def _ending(self, cause: Cause, reason: str) -> Ending:
+        view = self._view()
+        newest = latest(of_this_life(view))
+        step = newest.step if newest else 0
+        return Ending(
+            term=view.term, cause=cause, reason=reason, ended_s=self._clock(), step=step, durable_step=step
+        )
+
+    def _note(self, ending: Ending, why: str) -> None:
+        store, run = self._repository.store, self._repository.run
+        with suppress(StoreError):
+            if ending.term and read_note(store, run, ending.term) is None:
+                leave_note(store, run, Note(term=ending.term, how="given up", ending=ending, given_up=why))
+
+    def _view(self) -> View:
+        with suppress(StoreError):
+            return self._repository.refresh()
+        return self._repository.view
+
+
+def driver_arguments(args: argparse.Namespace, view: View, first_term: int) -> list[str]:
+    """What the next driver is started with. To begin elsewhere or afresh is done once.
+
+    ``first_term`` is what the log was at when the keeper came.
+    """
+    words = resume_arguments(args)
+    has_begun = view.term > first_term and (view.life_term > first_term or first_term == 0)
+    words += ["--fresh"] if args.fresh and not has_begun else []
+    has_saved = any(one.term > first_term for one in view.generations)
+    words += ["--resume", args.resume] if args.resume != "latest" and not has_saved else []
+    words += ["--take-over"] if args.take_over and view.term == first_term else []
+    words += ["--json"] if args.json else []
+    return words + (["--verbose"] if args.verbose else [])
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

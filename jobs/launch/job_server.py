@@ -1,0 +1,138 @@
+"""A run's driver as a job on a Ray cluster, submitted and followed through its job server.
+
+The cluster may go away and come back meanwhile: a job that it doesn't know any more died with its head.
+"""
+
+import queue
+import secrets
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from jobs.keeper import EXIT_CODES, Away, End
+from jobs.stopping import JOB_VARIABLES
+from jobs.training.wishes import Wish
+
+ROOT = Path(__file__).resolve().parents[2]
+_ASK_EVERY_S = 2.0
+_ANSWER_TIMEOUT_S = 30.0
+# The first submission carries our source.
+_SUBMIT_TIMEOUT_S = 300.0
+_UNKNOWN = "does not exist"
+# What a server that is not there, not ready or not ours raises.
+_NO_ANSWER = (OSError, RuntimeError)
+Answer = TypeVar("Answer")
+
+
+class JobServer:
+    def __init__(self, address: str, say: Callable[[str], None]) -> None:
+        self._address = address
+        self._say = say
+
+    def start(self, arguments: list[str]) -> "Job":
+        """Submits our own source with it; a spec that is not part of it must lie where the head is, too."""
+        try:
+            client, name = _within(_SUBMIT_TIMEOUT_S, lambda: self._submit(arguments))
+        except _NO_ANSWER as error:
+            raise Away(f"{self._address} takes no job ({_first_line(error)})") from error
+        self._say(
+            f"submitted as job {name}; `ray job logs --address {self._address} {name} --follow` shows it"
+        )
+        return Job(client, name)
+
+    def _submit(self, arguments: list[str]) -> tuple[JobSubmissionClient, str]:
+        client = JobSubmissionClient(self._address)
+        name = client.submit_job(
+            entrypoint=shlex.join(["python", "jobs/train.py", *_as_seen_there(arguments)]),
+            submission_id=f"longhaul-{secrets.token_hex(6)}",
+            runtime_env={"working_dir": str(ROOT), "env_vars": JOB_VARIABLES},
+        )
+        return client, name
+
+
+class Job:
+    """Of a server that does not answer nothing is concluded but that it takes longer."""
+
+    def __init__(self, client: JobSubmissionClient, name: str) -> None:
+        self._client = client
+        self._name = name
+        self._next_s = 0.0
+        self._is_to_stop = False
+
+    def end(self) -> End | None:
+        if time.monotonic() < self._next_s:
+            return None
+        try:
+            if self._is_to_stop:
+                self._ask_to_stop()
+            info = _within(_ANSWER_TIMEOUT_S, lambda: self._client.get_job_info(self._name))
+        except _NO_ANSWER as error:
+            gone = _UNKNOWN in str(error)
+            return End(code=None, why=f"the cluster has forgotten job {self._name}") if gone else None
+        finally:
+            self._next_s = time.monotonic() + _ASK_EVERY_S
+        return _end_of(info)
+
+    def stop(self, wish: Wish) -> None:
+        """Ray asks it by SIGTERM, and waits as long as the job's own variables say."""
+        self._is_to_stop, self._next_s = True, 0.0
+
+    def kill(self) -> None:
+        with suppress(*_NO_ANSWER):
+            self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        """As often as it takes until the server has heard it."""
+        _within(_ANSWER_TIMEOUT_S, lambda: self._client.stop_job(self._name))
+        self._is_to_stop = False
+
+
+def _end_of(info: Any) -> End | None:
+    match info.status:
+        case JobStatus.SUCCEEDED | JobStatus.STOPPED:
+            return End(code=0, why=f"the job is {info.status.lower()}")
+        case JobStatus.FAILED if info.driver_exit_code in EXIT_CODES:
+            return End(
+                code=info.driver_exit_code, why=f"the driver ended with exit code {info.driver_exit_code}"
+            )
+        case JobStatus.FAILED:
+            return End(code=None, why=(info.message or "its job failed").partition("\n")[0])
+        case _:
+            return None
+
+
+def _as_seen_there(arguments: list[str]) -> list[str]:
+    """The spec by its place in our source, else by its whole path."""
+    spec = Path(arguments[0]).resolve()
+    place = spec.relative_to(ROOT) if spec.is_relative_to(ROOT) else spec
+    return [str(place), *arguments[1:]]
+
+
+def _within(timeout_s: float, ask: Callable[[], Answer]) -> Answer:
+    """Ray's client waits for ever for a server that falls silent; ``TimeoutError`` instead."""
+    box: queue.Queue[tuple[Answer | None, Exception | None]] = queue.Queue()
+
+    def work() -> None:
+        try:
+            box.put((ask(), None))
+        except Exception as error:
+            box.put((None, error))
+
+    threading.Thread(target=work, name="job server", daemon=True).start()
+    try:
+        answer, error = box.get(timeout=timeout_s)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {timeout_s:g} s") from None
+    if error is not None:
+        raise error
+    return answer  # type: ignore[return-value]  # there is one where there is no error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,194 @@
+"""When a keeper starts a run's driver again, and when it leaves it at that; drivers here are scripts."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from checkpointing.history import Finish, Stopped
+from checkpointing.repository import Repository
+from checkpointing.store import MemoryStore
+from jobs.arguments import train_parser
+from jobs.keeper import Away, End, Keeper
+from jobs.past import Note, given_up, leave_note
+from jobs.recovery import Ending, Policy
+from jobs.training.wishes import Wish
+from jobs.wishers import Wishers
+
+KILLED = End(code=None, why="the driver was ended by SIGKILL")
+
+
+@dataclass
+class Scripted:
+    """Ends when it is looked at, or when it is asked to where it ``waits``."""
+
+    how: End
+    waits: bool = False
+    wishes: list[Wish] = field(default_factory=list)
+
+    def end(self) -> End | None:
+        return None if self.waits and not self.wishes else self.how
+
+    def stop(self, wish: Wish) -> None:
+        self.wishes.append(wish)
+
+    def kill(self) -> None: ...
+
+
+Act = Callable[[Repository], End]
+
+
+class Stage:
+    """A keeper of the run ``r`` whose drivers do what ``acts`` say, one each."""
+
+    def __init__(self, *acts: Act | Scripted, flags: str = "") -> None:
+        self.store = MemoryStore()
+        self.repository = Repository(self.store, "r")
+        self.acts = list(acts)
+        self.started: list[list[str]] = []
+        self.pauses: list[float] = []
+        self.wishers = Wishers()
+        self.flags = flags
+
+    def keep(self) -> int:
+        keeper = Keeper(
+            self.repository,
+            self._start,
+            Policy(),
+            self.wishers,
+            clock=lambda: 1000.0 + sum(self.pauses),
+            pause=self._pause,
+            look_every_s=0.0,
+        )
+        return keeper.keep(arguments(self.flags))
+
+    def _pause(self, for_s: float) -> None:
+        self.pauses.append(for_s)
+        self.wishers.check()
+
+    def _start(self, words: list[str]) -> Scripted:
+        self.started.append(words)
+        act = self.acts.pop(0)
+        return act if isinstance(act, Scripted) else Scripted(act(Repository(self.store, "r")))
+
+
+def arguments(flags: str) -> argparse.Namespace:
+    return train_parser("longhaul train").parse_args(["spec.yaml", "--store", "/s", *flags.split()])
+
+
+def leases_and_dies(repository: Repository) -> End:
+    repository.take_over("a driver")
+    return KILLED
+
+
+def finishes(repository: Repository) -> End:
+    repository.append(Finish(step=9), term=repository.take_over("a driver"))
+    return End(code=0, why="")
+
+
+def gives_up(repository: Repository) -> End:
+    term = repository.take_over("a driver")
+    ending = Ending(term=term, cause="error", reason="boom", ended_s=0.0)
+    leave_note(repository.store, "r", Note(term=term, how="given up", ending=ending, given_up="twice"))
+    return End(code=1, why="")
+
+
+def ends_with(code: int) -> Act:
+    return lambda _repository: End(code=code, why=f"the driver ended with exit code {code}")
+
+
+def test_a_driver_that_was_killed_is_started_again_until_the_run_is_finished(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stage = Stage(leases_and_dies, leases_and_dies, finishes)
+    assert stage.keep() == 0
+    assert stage.pauses == [1, 2]
+    assert "r: the driver was ended by SIGKILL; starting it again in 1 s" in capsys.readouterr().err
+
+
+def test_a_driver_that_died_after_its_last_word_is_not_started_again() -> None:
+    def finishes_and_dies(repository: Repository) -> End:
+        finishes(repository)
+        return KILLED
+
+    stage = Stage(finishes_and_dies)
+    assert stage.keep() == 0
+    assert len(stage.started) == 1
+
+
+def test_a_run_that_was_given_up_stays_given_up() -> None:
+    stage = Stage(leases_and_dies, gives_up)
+    assert stage.keep() == 1
+    assert len(stage.started) == 2
+
+
+@pytest.mark.parametrize("code", [0, 2, 130])
+def test_what_a_driver_says_at_its_first_start_is_the_last_word(code: int) -> None:
+    stage = Stage(ends_with(code))
+    assert stage.keep() == code
+    assert stage.pauses == []
+
+
+def test_nodes_that_are_not_back_yet_are_waited_for_once_the_run_has_begun() -> None:
+    stage = Stage(leases_and_dies, ends_with(2), ends_with(2), finishes)
+    assert stage.keep() == 0
+    assert stage.pauses == [1, 10, 20]
+
+
+def test_drivers_that_die_without_progress_are_given_up_and_the_store_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stage = Stage(*[leases_and_dies] * 10)
+    assert stage.keep() == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == (
+        "longhaul train: given up, 10 lost workers without a newer checkpoint: "
+        "the driver was ended by SIGKILL"
+    )
+    note = given_up(stage.store, "r", stage.repository.refresh())
+    assert note is not None
+    assert note.given_up == "10 lost workers without a newer checkpoint"
+
+
+def test_a_cluster_that_takes_no_job_is_waited_for() -> None:
+    def away(_repository: Repository) -> End:
+        raise Away("http://head:8265 takes no job")
+
+    stage = Stage(away, away, finishes)
+    assert stage.keep() == 0
+    assert stage.pauses == [10, 20]
+
+
+def test_to_begin_afresh_or_elsewhere_is_done_once() -> None:
+    stage = Stage(leases_and_dies, finishes, flags="--fresh --set steps=4")
+    stage.keep()
+    assert stage.started == [
+        ["spec.yaml", "--store", "/s", "--set", "steps=4", "--fresh"],
+        ["spec.yaml", "--store", "/s", "--set", "steps=4"],
+    ]
+
+
+def test_until_something_is_saved_it_begins_where_it_was_told_to() -> None:
+    stage = Stage(leases_and_dies, finishes, flags="--resume step:4")
+    stage.keep()
+    assert stage.started == [["spec.yaml", "--store", "/s", "--resume", "step:4"]] * 2
+
+
+def test_a_wish_is_handed_to_the_driver_and_its_end_is_the_keepers() -> None:
+    driver = Scripted(End(code=0, why=""), waits=True)
+    stage = Stage(driver)
+    wish = Wish(aim="stop", why="SIGTERM")
+    stage.wishers.hear(wish)
+    assert stage.keep() == 0
+    assert driver.wishes == [wish]
+
+
+def test_a_wish_between_two_drivers_stops_the_run_and_the_log_says_so() -> None:
+    def dies_while_somebody_wishes(repository: Repository) -> End:
+        stage.wishers.hear(Wish(aim="stop", why="Ctrl-C"))
+        return leases_and_dies(repository)
+
+    stage = Stage(dies_while_somebody_wishes)
+    assert stage.keep() == 0
+    assert isinstance(stage.repository.records()[-1].entry, Stopped)
