@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from jobs.training.wishes import Wish, stronger
 
@@ -15,7 +15,7 @@ def hearing(
 ) -> Iterator[Callable[[], Wish | None]]:
     """Inside, the call that it gives tells at once what was heard so far; a wish is never taken back.
 
-    ``ask`` is called from a thread of its own; when it raises, whoever could wish something is gone.
+    ``ask`` is called from a thread of its own, again and again; that it raises says nothing.
     """
     heard = _Heard()
     done = threading.Event()
@@ -34,8 +34,6 @@ class _Heard:
 
 def _ask(ask: Callable[[], Wish | None], heard: _Heard, done: threading.Event, interval_s: float) -> None:
     while not done.wait(interval_s):
-        try:
+        # A driver that is busy may answer next time; one that is gone takes this process with it.
+        with suppress(Exception):
             heard.wish = stronger(heard.wish, ask())
-        except Exception:
-            # The process ends with its driver; nothing can be done about it here.
-            return

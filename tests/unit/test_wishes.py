@@ -169,21 +169,21 @@ def test_a_rank_hears_a_wish_and_then_a_stronger_one_and_never_less() -> None:
         assert wish() == STOP
 
 
-def test_whose_board_is_gone_keeps_what_it_has_heard_and_asks_no_more() -> None:
-    num_asked = 0
-    is_gone = threading.Event()
+def test_a_rank_whose_question_got_lost_asks_again() -> None:
+    answers: list[Wish | Exception] = [MOVE_ON, ConnectionError("no answer"), STOP]
+    is_done = threading.Event()
 
     def ask() -> Wish | None:
-        nonlocal num_asked
-        num_asked += 1
-        if num_asked == 2:
-            is_gone.set()
-            raise ConnectionError("the board is gone")
-        return MOVE_ON
+        if not answers:
+            is_done.set()
+            return None
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
 
     with hearing(ask, interval_s=SOON_S) as wish:
-        assert is_gone.wait(DEADLINE_S)
-    assert (wish(), num_asked) == (MOVE_ON, 2)
+        assert is_done.wait(DEADLINE_S)
+        assert wish() == STOP
 
 
 def end(*, wish: Wish | None = None, problem: str | None = None) -> Ended:
