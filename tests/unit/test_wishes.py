@@ -13,6 +13,7 @@ from checkpointing.repository import Repository
 from checkpointing.store import MemoryStore, Unavailable
 from jobs.errors import AttemptFailed, StopWished
 from jobs.last_word import LastWord
+from jobs.sessions import Beat
 from jobs.training.events import Ended, Told, Withdrawn
 from jobs.training.hearing import hearing
 from jobs.training.wishes import Aim, Wish, aim_of, strength, stronger
@@ -192,7 +193,7 @@ def end(*, wish: Wish | None = None, problem: str | None = None) -> Ended:
 
 @pytest.mark.parametrize("told", [[], [end()], [end(wish=STOP)], [end(wish=STOP, problem="store away")]])
 def test_an_attempt_that_is_done_or_stopped_has_ended_well(told: list[Told]) -> None:
-    heard: list[Told] = []
+    heard: list[Told | Beat] = []
     last = LastWord(heard.append)
     for one in told:
         last.hear(one)
