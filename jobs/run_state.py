@@ -96,6 +96,8 @@ class RunState:
         self.stage, self._since, self._why, self._retry_at = stage, now, why, None
 
     def _take(self, told: Progress, now: float, wall_s: float) -> None:
+        # What is newly durable became so since the one before was heard, whatever clocks say.
+        most_s = now - self._points[-1][0] if self.stage == "training" and self._points else float("inf")
         if self.stage != "training":
             self._enter("training", now)
         self._told = told
@@ -103,7 +105,8 @@ class RunState:
         if told.durable_s is None or told.durable_step is None:
             self._durable = None
         elif self._durable is None or self._durable[0] != told.durable_step:
-            self._durable = (told.durable_step, now - max(0.0, wall_s - told.durable_s))
+            age_s = min(max(0.0, wall_s - told.durable_s), most_s)
+            self._durable = (told.durable_step, now - age_s)
 
     def _facts(self, told: Progress, now: float) -> list[str]:
         facts = [

@@ -145,6 +145,22 @@ def test_the_age_of_the_work_at_risk_grows_while_nothing_is_heard(capsys: pytest
     assert lines(capsys)[1].endswith("durable: step 1, 300 s ago")
 
 
+@pytest.mark.parametrize("jump_s", [86_400.0, -3600.0])
+def test_a_clock_that_is_set_makes_no_checkpoint_older_or_younger_than_it_is(
+    jump_s: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticks, wall = Clock(), Clock()
+    display = RunDisplay("r", quiet=False, silent=False, ticks=ticks, clock=wall)
+    display.hear(step(1, durable_step=1, durable_s=1000.0))
+    ticks.now += 3
+    wall.now += 3 + jump_s
+    display.hear(step(2, durable_step=2, durable_s=1001.0))
+    ticks.now += 10
+    display.renew()
+    expected = 13 if jump_s > 0 else 10
+    assert lines(capsys)[-1].endswith(f"durable: step 2, {expected} s ago")
+
+
 def test_what_comes_next_is_said_between_two_attempts(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     display = shown(clock)
