@@ -2,6 +2,7 @@
 
 import pytest
 
+from checkpointing.choice import Candidate, choose
 from checkpointing.errors import Corrupt, Fenced, NothingToResume
 from checkpointing.history import Pin, Stop
 from checkpointing.manifest import file_name
@@ -140,6 +141,28 @@ def test_a_fenced_attempt_retires_nothing() -> None:
     with pytest.raises(Fenced):
         repository.retire(TWO, term=1)
     assert payload(store) == set(saved)
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 86_400.0])
+def test_whose_clock_shows_what_decides_neither_who_may_write_nor_what_is_newest(jump_s: float) -> None:
+    store, shows = MemoryStore(), [1e9]
+
+    def clock() -> float:
+        return shows[-1]
+
+    old = Repository(store, RUN, clock=clock)
+    first = Ranks(old, old.take_over("me"), retention=TWO)
+    first.save(10)
+    shows.append(1e9 + jump_s)
+    heir = Repository(store, RUN, clock=clock)
+    second = Ranks(heir, heir.take_over("me too"), retention=TWO)
+    second.save(20)
+    shows.append(1e9 + 1)
+    with pytest.raises(Fenced):
+        first.save(30)
+    second.save(40)
+    assert [found.step for found in heir.refresh().generations] == [20, 40]
+    assert choose(heir.view).chosen == Candidate(name=heir.view.generations[-1].name, step=40, is_stored=True)
 
 
 def test_a_deletion_that_failed_is_made_good_by_the_next_one() -> None:
