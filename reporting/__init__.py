@@ -19,5 +19,6 @@ restarts cost), ``long_runs`` (what a report says of it).
 
 What people read: ``words`` (numbers and names), ``selection`` (what is shown where not everything fits),
 ``setups`` (machines side by side), ``nodes`` (which of them fail), ``patterns`` (what each strategy is good
-for), ``method`` (what numbers mean), ``markdown`` and ``page`` (both reports).
+for), ``method`` (what numbers mean), ``markdown`` with its ``markdown_parts`` and ``goodput``, and
+``page`` (both reports).
 """

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from reporting.findings import Advice, CellSummary, Chart, Check, Comparison, Findings, LongRun
+from reporting.goodput import goodput
+from reporting.markdown_parts import bullets, left_out, raw, table
 from reporting.method import DEFINITIONS, how_to_repeat
 from reporting.nodes import NodeSummary, node_summaries, num_without_nodes
 from reporting.patterns import Pattern, patterns
@@ -22,7 +24,6 @@ from reporting.selection import (
 )
 from reporting.setups import Fact, facts, groups_of
 from reporting.words import (
-    THIN,
     between,
     clean,
     count,
@@ -73,13 +74,14 @@ def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
 def _folded(findings: Findings, pictures: Sequence[str]) -> tuple[tuple[str, list[str]], ...]:
     """What to unfold, and what is then seen."""
     failed, nodes = failures(findings.cells), node_summaries(findings.rows)
-    meanings = _items(f"**{term}**: {plain(text, 2000)}" for term, text in DEFINITIONS)
+    meanings = bullets(f"**{term}**: {plain(text, 2000)}" for term, text in DEFINITIONS)
     return (
         ("More charts", list(pictures[_NUM_OPEN_CHARTS:])),
         (counted(len(findings.cells), "cell"), list(_cells(findings))),
         ("What each strategy is good for", list(_patterns(patterns(findings.cells)))),
         ("Hardware and software", list(_machines(findings))),
         (counted(len(findings.runs), "long run"), list(_runs(findings.runs))),
+        ("Goodput: where the time went", list(goodput(findings.runs))),
         (counted(len(failed), "failure"), list(_failures(failed))),
         (_nodes_title(nodes), list(_nodes(nodes, num_without_nodes(findings.rows)))),
         (f"{counted(len(findings.skipped), 'file')} skipped", list(_skipped(findings))),
@@ -123,7 +125,7 @@ def _answer(findings: Findings) -> Iterator[str]:
     sentences = [plain(sentence, 600) for sentence in findings.answer if sentence.strip()]
     yield f"**{sentences[0]}**" if sentences else "**There are no results to answer from yet.**"
     if sentences[1:]:
-        yield _items(sentences[1:])
+        yield bullets(sentences[1:])
 
 
 def _comparisons(findings: Findings) -> Iterator[str]:
@@ -134,8 +136,8 @@ def _comparisons(findings: Findings) -> Iterator[str]:
     yield "## Group against group"
     yield ", ".join(f"{num:,} {verdict}" for verdict, num in verdicts.items()) + "."
     heads = ("measured on both sides", "baseline → other", "verdict", "winner", "ratio [95 %]", "n", "p")
-    yield _table(heads, "llllrrr", [_comparison(found, known) for found in shown])
-    yield from _rest(len(shown), len(findings.comparisons), "comparison")
+    yield table(heads, "llllrrr", [_comparison(found, known) for found in shown])
+    yield from left_out(len(shown), len(findings.comparisons), "comparison")
     if names := sorted({one.what for found in findings.comparisons for one in found.differences}):
         listed = ", ".join(plain(name, 40) for name in names[:_MOST_CHECKS])
         more = f" and {len(names) - _MOST_CHECKS:,} more" if len(names) > _MOST_CHECKS else ""
@@ -162,8 +164,8 @@ def _comparison(found: Comparison, known: Origins) -> list[str]:
 def _advice(advice: Sequence[Advice]) -> Iterator[str]:
     if advice:
         yield "## Best strategy per goal"
-        yield _items(map(_advised, advice[:_MOST]))
-        yield from _rest(min(_MOST, len(advice)), len(advice), "recommendation")
+        yield bullets(map(_advised, advice[:_MOST]))
+        yield from left_out(min(_MOST, len(advice)), len(advice), "recommendation")
 
 
 def _advised(one: Advice) -> str:
@@ -180,8 +182,8 @@ def _attention(findings: Findings) -> Iterator[str]:
     yield ", ".join(f"{levels[level]:,} {level}" for level in ("failed", "warning", "unknown", "ok")) + "."
     shown = [check for check in checks_shown(findings, _MOST_CHECKS) if check in found]
     if shown:
-        yield _items(map(_check, shown))
-    yield from _rest(len(shown), len(found), "check")
+        yield bullets(map(_check, shown))
+    yield from left_out(len(shown), len(found), "check")
 
 
 def _check(check: Check) -> str:
@@ -200,10 +202,10 @@ def _cells(findings: Findings) -> Iterator[str]:
     rows = [_cell(cell) for cell in shown]
     if any(is_known(cell.joules_per_token) for cell in shown):
         heads.append("J/token")
-        rows = [[*row, _raw(number(cell.joules_per_token))] for row, cell in zip(rows, shown, strict=True)]
+        rows = [[*row, raw(number(cell.joules_per_token))] for row, cell in zip(rows, shown, strict=True)]
     if shown:
-        yield _table(heads, "lll" + "r" * len(heads[3:]), rows)
-        yield from _rest(len(shown), len(findings.cells), "cell")
+        yield table(heads, "lll" + "r" * len(heads[3:]), rows)
+        yield from left_out(len(shown), len(findings.cells), "cell")
 
 
 def _cell(cell: CellSummary) -> list[str]:
@@ -215,21 +217,21 @@ def _cell(cell: CellSummary) -> list[str]:
         f"{plain(cell.group, 40)}{_origin(cell.flags)}",
         plain(str(cell.subject)),
         plain(", ".join((cell.status, *flags))),
-        _raw(estimate(speed)),
+        raw(estimate(speed)),
         str(num_runs(speed)),
-        _raw(fraction(speed.cv if speed else None)),
-        _raw(number(middle(cell.step_time_sec))),
-        _raw(gigabytes(cell.peak_vram_gb)),
-        _raw(percent(cell.scaling_efficiency_pct)),
-        _raw(fraction(cell.mfu)),
+        raw(fraction(speed.cv if speed else None)),
+        raw(number(middle(cell.step_time_sec))),
+        raw(gigabytes(cell.peak_vram_gb)),
+        raw(percent(cell.scaling_efficiency_pct)),
+        raw(fraction(cell.mfu)),
     ]
 
 
 def _patterns(found: Sequence[Pattern]) -> Iterator[str]:
     if found:
         heads = ("group", "cell", "pattern", "tokens/s [95 %]", "n", "memory", "what it means")
-        yield _table(heads, "lllrrrl", map(_pattern, found[:_MOST]))
-        yield from _rest(min(_MOST, len(found)), len(found), "pattern")
+        yield table(heads, "lllrrrl", map(_pattern, found[:_MOST]))
+        yield from left_out(min(_MOST, len(found)), len(found), "pattern")
 
 
 def _pattern(found: Pattern) -> list[str]:
@@ -238,9 +240,9 @@ def _pattern(found: Pattern) -> list[str]:
         f"{plain(cell.group, 40)}{_origin(cell.flags)}",
         plain(str(cell.subject)),
         found.name,
-        _raw(estimate(cell.tokens_per_sec)),
+        raw(estimate(cell.tokens_per_sec)),
         str(num_runs(cell.tokens_per_sec)),
-        _raw(gigabytes(cell.peak_vram_gb)),
+        raw(gigabytes(cell.peak_vram_gb)),
         plain(found.advice, 400),
     ]
 
@@ -250,8 +252,8 @@ def _machines(findings: Findings) -> Iterator[str]:
     if found:
         shown = [fact for fact in found if fact.differs or fact.kind in ("hardware", "software")][:_MOST]
         heads = ("", *(plain(group, 40) for group in groups), "")
-        yield _table(heads, "l" * len(heads), [_fact(fact, len(groups)) for fact in shown])
-        yield from _rest(len(shown), len(found), "fact")
+        yield table(heads, "l" * len(heads), [_fact(fact, len(groups)) for fact in shown])
+        yield from left_out(len(shown), len(found), "fact")
 
 
 def _fact(fact: Fact, num_groups: int) -> list[str]:
@@ -261,8 +263,8 @@ def _fact(fact: Fact, num_groups: int) -> list[str]:
 def _runs(runs: Sequence[LongRun]) -> Iterator[str]:
     if runs:
         heads = ("run", "what", "steps", "done again", "tokens/s", "wall time", "goodput", "incidents")
-        yield _table(heads, "llrrrrrr", map(_run, runs[:_MOST]))
-        yield from _rest(min(_MOST, len(runs)), len(runs), "run")
+        yield table(heads, "llrrrrrr", map(_run, runs[:_MOST]))
+        yield from left_out(min(_MOST, len(runs)), len(runs), "run")
 
 
 def _run(run: LongRun) -> list[str]:
@@ -272,8 +274,8 @@ def _run(run: LongRun) -> list[str]:
         count(run.num_steps),
         count(run.num_superseded),
         number(run.tokens_per_sec),
-        _raw(duration(run.wall_sec)),
-        _raw(fraction(run.goodput)),
+        raw(duration(run.wall_sec)),
+        raw(fraction(run.goodput)),
         f"{len(run.incidents):,}",
     ]
 
@@ -281,7 +283,7 @@ def _run(run: LongRun) -> list[str]:
 def _failures(found: Sequence[Failure]) -> Iterator[str]:
     for failure in found[:_MOST_FAILURES]:
         yield _failure(failure)
-    yield from _rest(min(_MOST_FAILURES, len(found)), len(found), "failure")
+    yield from left_out(min(_MOST_FAILURES, len(found)), len(found), "failure")
 
 
 def _failure(failure: Failure) -> str:
@@ -303,8 +305,8 @@ def _nodes_title(found: Sequence[NodeSummary]) -> str:
 def _nodes(found: Sequence[NodeSummary], num_unknown: int) -> Iterator[str]:
     if found:
         heads = ("group", "node", "runs", "failed", "share", "in a row", "verdict")
-        yield _table(heads, "llrrrrl", map(_node, found[:_MOST]))
-        yield from _rest(min(_MOST, len(found)), len(found), "node", "index.html has more")
+        yield table(heads, "llrrrrl", map(_node, found[:_MOST]))
+        yield from left_out(min(_MOST, len(found)), len(found), "node", "index.html has more")
         if num_unknown:
             yield f"{counted(num_unknown, 'failure')} of which no node was recorded."
 
@@ -315,7 +317,7 @@ def _node(found: NodeSummary) -> list[str]:
         plain(found.node, 60),
         count(found.num_runs),
         count(found.num_failed),
-        _raw(fraction(found.failed_share)),
+        raw(fraction(found.failed_share)),
         count(found.num_in_row),
         f"**{found.verdict}**" if found.is_suspicious else "",
     ]
@@ -324,8 +326,8 @@ def _node(found: NodeSummary) -> list[str]:
 def _skipped(findings: Findings) -> Iterator[str]:
     shown = findings.skipped[:_MOST]
     if shown:
-        yield _items(f"{plain(one.name, 200)}: {plain(one.reason, 300)}" for one in shown)
-        yield from _rest(len(shown), len(findings.skipped), "file")
+        yield bullets(f"{plain(one.name, 200)}: {plain(one.reason, 300)}" for one in shown)
+        yield from left_out(len(shown), len(findings.skipped), "file")
 
 
 def _commands(findings: Findings) -> Iterator[str]:
@@ -333,27 +335,7 @@ def _commands(findings: Findings) -> Iterator[str]:
         yield f"{plain(command.purpose, 300)}:\n\n<pre>\n{escape(clean(command.line))}\n</pre>"
 
 
-def _table(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> str:
-    """``sides`` has a letter for each column: l or r."""
-    rule = ["--:" if side == "r" else ":--" for side in sides]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *rows))
-
-
-def _items(items: Iterable[str]) -> str:
-    return "\n".join(f"- {item}" for item in items)
-
-
-def _rest(shown: int, there: int, noun: str, where: str = "findings.json has all") -> Iterator[str]:
-    if shown < there:
-        yield f"{shown:,} of {counted(there, noun)} are shown; {where}."
-
-
 def _origin(flags: Iterable[str], whose: str = "") -> str:
     """Numbers that nobody measured here always say so."""
     found = [flag for flag in ("simulated", "imported") if flag in set(flags)]
     return f" ({whose}{', '.join(found)})" if found else ""
-
-
-def _raw(number_text: str) -> str:
-    """Our own number: brackets mean nothing there, and a thin space is wider than it looks in plain text."""
-    return number_text.replace(THIN, " ")

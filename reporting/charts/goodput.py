@@ -23,15 +23,18 @@ _LANE_HEIGHT = 0.13
 # What matters most comes first, and is the last to be left out.
 _MARKERS = {
     "failure": "X",
+    "give up": "P",
     "interruption": "D",
+    "alarm": "*",
     "restore": "^",
     "failed save": "x",
     "start": ">",
     "save": "|",
+    "stop": "s",
     "end": "s",
 }
 _MARK: dict[str, Any] = {"color": INK, "linestyle": "", "clip_on": False, "zorder": 4}
-_CUTS = ("failure", "interruption")
+_CUTS = ("failure", "give up", "interruption")
 
 _Incident = tuple[float, str]
 

@@ -3,7 +3,7 @@
 Reading order: ``markup`` (the only place where text becomes HTML), ``pieces`` (section, table, chip: what
 sections are made of), ``document`` (the page from top to bottom), then its sections in their order:
 ``answers``, ``goals``, ``machines``, ``measured``, ``pictures``, ``troubles``, ``nodes``, ``trainings``,
-``explained``.
+``goodput``, ``explained``.
 ``style.css`` and ``tables.js`` go into the page as they are.
 """
 

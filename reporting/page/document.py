@@ -9,6 +9,7 @@ from reporting.findings import Chart, Findings
 from reporting.page.answers import answer, comparisons
 from reporting.page.explained import method, repeat
 from reporting.page.goals import goals
+from reporting.page.goodput import goodput
 from reporting.page.machines import machines
 from reporting.page.markup import Markup, element, together, void
 from reporting.page.measured import cells
@@ -52,6 +53,7 @@ def _after_charts(findings: Findings) -> tuple[Section, ...]:
         ("failures", "Failures", failed(findings)),
         ("nodes", "Nodes", nodes(findings)),
         ("runs", "Long runs", trainings(findings)),
+        ("goodput", "Goodput", goodput(findings)),
         ("skipped", "Skipped files", skipped(findings)),
         ("method", "Method", method()),
         ("repeat", "Repeat it", repeat(findings)),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from reporting.findings import Findings, LongRun
+from reporting.goodput import in_order
 from reporting.ledger import PHASES
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
@@ -56,17 +57,15 @@ def _last_known(run: LongRun) -> float | None:
 
 def _ledger(phases: Mapping[str, float]) -> Markup:
     """Where the wall time went, as parts of one bar with the seconds beside it."""
-    known = {name: seconds for name, seconds in phases.items() if is_known(seconds) and seconds > 0}
-    total = sum(known.values())
+    spent = in_order(phases)
+    total = sum(seconds for _, seconds in spent)
     if not total:
         return NOTHING
-    order = [name for name in PHASES if name in known]
-    order += sorted(set(known).difference(order))
     bar = [
-        element("i", class_=f"phase-{_tone(name)}", style=f"width:{100 * known[name] / total:.2f}%")
-        for name in order
+        element("i", class_=f"phase-{_tone(name)}", style=f"width:{100 * seconds / total:.2f}%")
+        for name, seconds in spent
     ]
-    legend = [_legend(name, known[name], total) for name in order]
+    legend = [_legend(name, seconds, total) for name, seconds in spent]
     whole = element("div", *bar, class_="ledger", aria_hidden="true")
     return together((whole, element("ul", *legend, class_="legend")))
 

@@ -23,6 +23,7 @@ from reporting.findings import (
     Subject,
     Verdict,
 )
+from reporting.recoveries import Recovery
 from reporting.rows import Row
 
 STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
@@ -403,7 +404,37 @@ def long_run() -> LongRun:
         (57_000.0, "failure", "attempt 2, rank 5: NCCL timeout"),
         (57_360.0, "start", "attempt 3"),
         (57_410.0, "restore", "attempt 3, step 33100"),
+        (30_000.0, "alarm", "attempt 2, step 18300, throughput drop: 160,000 tokens/s, usual is 251,000"),
         *((1_800.0 * number, "save", f"step {1_040 * number}, to the store") for number in range(1, 48)),
+    )
+    recoveries = (
+        Recovery(
+            term=1,
+            at_s=21_600.0,
+            cause="failure",
+            text="node nvidia-3 lost",
+            step=12_400,
+            num_redone=210,
+            phases={
+                "detect": 35.0,
+                "wait": 8.0,
+                "schedule": 80.0,
+                "start": 130.0,
+                "restore": 60.0,
+                "recompute": 380.0,
+            },
+            device_s=8 * 693.0,
+        ),
+        Recovery(
+            term=2,
+            at_s=57_000.0,
+            cause="failure",
+            text="rank 5: NCCL timeout",
+            step=33_100,
+            num_redone=430,
+            phases={"detect": 60.0, "schedule": 60.0, "start": 130.0, "restore": 60.0, "recompute": 730.0},
+            device_s=8 * 1_040.0,
+        ),
     )
     seconds = [600.0 * index for index in range(144)]
     power = {
@@ -433,6 +464,7 @@ def long_run() -> LongRun:
         phases={
             "productive": 82_339.0,
             "detect": 95.0,
+            "wait": 8.0,
             "schedule": 140.0,
             "start": 260.0,
             "restore": 120.0,
@@ -441,10 +473,11 @@ def long_run() -> LongRun:
             "data wait": 210.0,
             "eval": 980.0,
             "save": 640.0,
-            "idle": 416.0,
+            "idle": 408.0,
         },
         goodput_trace=tuple((second, _goodput(second)) for second in seconds[1:]),
         incidents=incidents,
+        recoveries=recoveries,
         power_watts=power,
         clock_mhz=clock,
     )
@@ -532,6 +565,18 @@ def _hostile_runs() -> tuple[LongRun, ...]:
         phases={HOSTILE_NAME: 3.0, "": math.nan, "productive": 0.0},
         goodput_trace=((math.nan, math.nan), (0.0, math.inf)),
         incidents=((math.nan, HOSTILE_NAME, HOSTILE_NAME), (-5.0, "", ""), (7.0, HOSTILE_NAME, HOSTILE_NAME)),
+        recoveries=(
+            Recovery(
+                term=-1,
+                at_s=math.nan,
+                cause=HOSTILE_NAME,
+                text=HOSTILE_NAME,
+                step=None,
+                num_redone=-3,
+                phases={HOSTILE_NAME: 1.0, "detect": math.nan, "restore": -1.0},
+                device_s=math.inf,
+            ),
+        ),
         power_watts={HOSTILE_NAME: ((math.nan, 1.0), (0.0, math.nan)), "": ()},
         clock_mhz={HOSTILE_NAME: ((0.0, 0.0), (1.0, -5.0))},
         **common,

@@ -101,7 +101,7 @@ def test_the_sections_follow_in_the_order_of_reading() -> None:
     page = example_page()
     order = [section.attributes["id"] for section in page.named("section")]
     assert order[:6] == ["answer", "comparisons", "goals", "machines", "cells", "charts"]
-    assert order[6:] == ["checks", "failures", "nodes", "runs", "skipped", "method", "repeat"]
+    assert order[6:] == ["checks", "failures", "nodes", "runs", "goodput", "skipped", "method", "repeat"]
     contents = [link.attributes["href"] for link in page.named("a") if link.attributes["href"][0] == "#"]
     assert contents == ["#answer", *(f"#{name}" for name in order)]
 
@@ -191,6 +191,25 @@ def test_failures_of_a_long_run_are_not_lost_among_its_saves() -> None:
     rows = [row.shown for row in page_of(replace(EXAMPLE, runs=(run,))).within("incidents-0", "tr")[1:]]
     assert len(rows) == 30
     assert rows[-1].endswith("failure node lost")
+
+
+def test_where_the_time_went_what_restarts_cost_and_what_alarmed_has_a_section() -> None:
+    page = example_page()
+    ledger = [row.shown.replace("\u202f", " ") for row in page.within("ledger-0", "tr")]
+    assert any(row.startswith("recompute 18.5 min 1.3 %") for row in ledger)
+    assert "The parts add up to 100 % of 24.0 h." in page.by_id("ledger-0").shown.replace("\u202f", " ")
+    restarts = [row.shown.replace("\u202f", " ") for row in page.within("restarts-0", "tr")[1:]]
+    assert restarts[0] == (
+        "6.00 h failure 35.0 s 8.00 s 80.0 s 2.17 min 60.0 s 6.33 min 11.6 min 210 92.4 min node nvidia-3 lost"
+    )
+    assert "throughput drop" in page.by_id("alarms-0").shown
+
+
+def test_a_run_that_never_restarted_and_raised_no_alarm_has_its_ledger_alone() -> None:
+    run = replace(EXAMPLE.runs[0], recoveries=(), incidents=())
+    shown = page_of(replace(EXAMPLE, runs=(run,))).by_id("goodput").shown
+    assert "Goodput 95.3" in shown
+    assert "device time" not in shown and "Alarms" not in shown
 
 
 def test_nothing_measured_says_so_and_still_explains_itself() -> None:
