@@ -6,12 +6,12 @@ Neither torch nor Ray is imported before there is something to run.
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from cluster.inventory import ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
+from cluster.inventory import LOCAL_GROUP, ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
 from cluster.machine import this_machine
 from cluster.placement import Refused
 from jobs.claims import Claim, claim_of
@@ -97,7 +97,8 @@ class Executor(Protocol):
         """One attempt of a long run; the generation that Ray's own result points at. ``AttemptFailed``, or
         ``StopWished`` before there was anything to save.
 
-        Each attempt looks anew what nodes there are. ``make_task`` is called once, by the process that speaks, when the others are there.
+        Each attempt looks anew what nodes there are. ``make_task`` is called once, by the process that
+        speaks, when the others are there.
         """
 
 
@@ -206,15 +207,22 @@ class RayExecutor:
 
     def _claim(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Refused:
         """Without the nodes that keep failing, or with them where it must be."""
-        live = self._look()
-        refused = Refused(reason=f"{live.source} has no room at all")
-        for inventory in (excluding(live, order.without), live) if order.without else (live,):
-            group = as_promised(order.group, inventory.group(order.group.name))
+        refused = Refused(reason=f"there is no node of group {order.group.name!r}")
+        for group in self._candidates(order):
             answer = claim_of(group, order.world_size, share_nodes=self._share_nodes, spread=self._spread)
             if not isinstance(answer, Refused):
                 return group, answer
             refused = answer
         return refused
+
+    def _candidates(self, order: AttemptOrder) -> Iterator[WorkerGroup]:
+        """What there is now, best first; then what there was, since what is asked for by a label may come."""
+        live = self._look()
+        for inventory in (excluding(live, order.without), live):
+            if group := inventory.group(order.group.name):
+                yield as_promised(order.group, group)
+        if order.may_wait and order.group.name != LOCAL_GROUP:
+            yield order.group
 
     def _look(self) -> Inventory:
         """What is there now, rather than when the first attempt began."""

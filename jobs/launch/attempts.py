@@ -4,10 +4,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 from ray.train.v2.api.config import LoggingConfig
@@ -73,6 +75,10 @@ def attempt(
                 fit.pass_on(wish())
             # What was posted while the last poll was on its way.
             fit.hear(listen)
+        except RayError as error:
+            # The board's node or the head: nobody can tell any more what the workers do.
+            fit.abort()
+            raise AttemptFailed(Failure(status="crash", reason=reason_of(error)), "cluster away") from error
         except BaseException:
             fit.abort()
             raise
@@ -142,8 +148,9 @@ class _Fit:
         """A controller that is still starting tells its handle on the board, and is ended then."""
         deadline = time.monotonic() + _ABORT_TIMEOUT_S
         while self.is_going() and time.monotonic() < deadline:
-            self.hear(_hear_nothing)
-            self._kill()
+            with suppress(RayError):
+                self.hear(_hear_nothing)
+                self._kill()
             time.sleep(_POLL_INTERVAL_S)
         give_back(self._name)
 
