@@ -12,6 +12,7 @@ from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import Missing, Store, StoreError, check_name
+from jobs.past import Note, given_up
 from reporting.long_runs import long_run
 
 _INTERVAL_S = 2.0
@@ -77,6 +78,9 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
     if told.get("attempt", view.term) < view.life_term:
         # It was begun afresh since.
         told = {}
+    if note := given_up(store, run, view):
+        # A keeper may have said so, after its driver had died without a word.
+        told |= {"stage": "given up", "why": _why(note), "attempt": view.term}
     now_s, generations = clock(), of_this_life(view)
     newest = latest(generations)
     step = max(told.get("step", 0), newest.step if newest else 0, view.finished_step or 0)
@@ -101,6 +105,10 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
         "stopped_step": view.stopped_step,
         "recorded": _recorded(store, run),
     }
+
+
+def _why(note: Note) -> str | None:
+    return f"{note.given_up}: {note.ending.reason}" if note.ending else note.given_up
 
 
 def _stage(view: View, told: Mapping[str, Any], now_s: float) -> str | None:

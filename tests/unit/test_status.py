@@ -12,6 +12,8 @@ from checkpointing.history import Commit, Finish, Stop
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore, MemoryStore
 from jobs.cli import main
+from jobs.past import Note, leave_note
+from jobs.recovery import Ending
 from jobs.run_display import RunDisplay
 from jobs.status import StatusFile, status_of
 from jobs.training.events import Ended, Progress, Resumption
@@ -113,6 +115,17 @@ def test_what_it_does_is_what_its_driver_told_unless_that_is_old(
 ) -> None:
     tell(repository, json.dumps(TOLD | told))
     assert asked(repository)["stage"] == stage
+
+
+def test_a_run_that_its_keeper_gave_up_is_given_up_whatever_its_driver_told_last(
+    repository: Repository,
+) -> None:
+    tell(repository, json.dumps({**TOLD, "stage": "training", "told_s": 101.0, "attempt": 1}))
+    ending = Ending(term=1, cause="driver died", reason="it was killed", ended_s=101.0)
+    note = Note(term=1, how="given up", ending=ending, given_up="10 lost workers")
+    leave_note(repository.store, RUN, note)
+    found = asked(repository)
+    assert (found["stage"], found["why"]) == ("given up", "10 lost workers: it was killed")
 
 
 def test_what_was_told_before_a_run_was_begun_afresh_counts_no_more(repository: Repository) -> None:
