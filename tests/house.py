@@ -64,6 +64,16 @@ PURE = (
     "jobs.sweep", "jobs.training.job", "jobs.training.measurement", "jobs.training.models.presets",
 )  # fmt: skip
 
+# Who may ask what time it is, for moments that people read or that are stored. A duration, a deadline, a
+# cadence is taken from time.monotonic: somebody may set the clock in the middle of it.
+WALL_CLOCKS = (
+    "checkpointing.buckets", "checkpointing.log", "checkpointing.near", "checkpointing.publisher",
+    "checkpointing.repository", "jobs.bell", "jobs.bookkeeper", "jobs.checkpoints.commands",
+    "jobs.doctor.asking", "jobs.doctor.envoy", "jobs.doctor.story", "jobs.keeper", "jobs.restarts",
+    "jobs.run_display", "jobs.status", "jobs.training.recording", "jobs.training.saving",
+    "jobs.training.task", "reporting.recorder", "reporting.steady",
+)  # fmt: skip
+
 TAKEN_NAMES = frozenset(
     {*sys.stdlib_module_names, *FRONT_DOORS, *ROOMS, "pytest", "hypothesis", "transformers"}
 )
@@ -148,6 +158,19 @@ def unexplained_ignores(module: Module) -> list[str]:
     lines = enumerate(module.source.splitlines(), start=1)
     wrong = (number for number, line in lines if _IGNORE_WITHOUT_REASON.search(line))
     return [f"{module.name}:{number}: ignores a check without a reason beside it" for number in wrong]
+
+
+def wall_clocks(module: Module) -> list[str]:
+    if module.name in WALL_CLOCKS:
+        return []
+    asked = {"time.time", "datetime.now", "datetime.datetime.now"}
+    found = [node for node in ast.walk(module.tree) if isinstance(node, ast.Attribute)]
+    lines = [node.lineno for node in found if ast.unparse(node) in asked]
+    imported = [one.line for one in module.imports if one.target == "time.time"]
+    return [
+        f"{module.name}:{line}: asks the wall clock: time.monotonic() for what lasts, else see WALL_CLOCKS"
+        for line in sorted([*lines, *imported])
+    ]
 
 
 def files_not_listed(package: Module, modules: Iterable[str]) -> list[str]:

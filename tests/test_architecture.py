@@ -45,6 +45,12 @@ def test_every_exception_to_a_check_has_a_reason_beside_it() -> None:
     assert problems(house.unexplained_ignores, OURS | TESTS) == []
 
 
+def test_only_moments_are_taken_from_the_wall_clock_never_durations() -> None:
+    assert problems(house.wall_clocks, OURS) == []
+    unused = [name for name in house.WALL_CLOCKS if not house.wall_clocks(Module("x", OURS[name].source))]
+    assert unused == []
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_packages_docstring_names_its_files(package: str) -> None:
     assert house.files_not_listed(OURS[package], OURS) == []
@@ -174,6 +180,20 @@ def test_a_module_without_a_docstring_is_seen() -> None:
 def test_an_exception_without_a_reason_is_seen(comment: str) -> None:
     assert house.unexplained_ignores(Module("jobs.plan", f"x = 1  # {comment}"))
     assert house.unexplained_ignores(Module("jobs.plan", f"x = 1  # {comment}  # it has no stub")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\nnow = time.time()",
+        "from time import time",
+        "from datetime import UTC, datetime\nnow = datetime.now(UTC)",
+        "import datetime\nnow = datetime.datetime.now()",
+    ],
+)
+def test_a_look_at_the_wall_clock_is_seen(source: str) -> None:
+    assert "asks the wall clock" in one(house.wall_clocks, "jobs.plan", source)
+    assert house.wall_clocks(Module("jobs.plan", "import time\nstart = time.monotonic()")) == []
 
 
 def test_a_class_in_an_entry_file_is_seen() -> None:
