@@ -131,7 +131,8 @@ class Restarts:
             view = self._repository.refresh()
         if self._task is not None and view.term > self._task.term:
             run = self._repository.run
-            raise Fenced(f"a later attempt has taken {run} over; this one ends itself") from error
+            heir = f"attempt {view.term} is that of {view.owner}"
+            raise Fenced(f"a later attempt has taken {run} over; this one ends itself ({heir})") from error
         heard = self._display.last_step()
         reached = Ending(
             term=view.term,
