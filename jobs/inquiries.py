@@ -70,4 +70,9 @@ def _recorded(found: dict[str, Any]) -> list[str]:
         spent = sorted(found["phases_s"].items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {seconds / found['wall_s']:.1%}" for name, seconds in spent)
         lines.append(f"goodput {found['goodput']:.1%} of {found['wall_s']:,.0f} s: {parts}")
+    if found["num_restarts"]:
+        lines.append(
+            f"{found['num_restarts']} restarts cost {_span(found['lost_device_s'])} of device time "
+            f"and {found['num_redone']} steps done again"
+        )
     return lines + [f"at {one['at_s']:,.0f} s: {one['kind']}: {one['text']}" for one in found["incidents"]]

@@ -13,8 +13,9 @@ from dataclasses import asdict
 from typing import Any, Self, TextIO
 
 from checkpointing.saves import Note
-from jobs.run_state import LastStep, RunState, Stage
+from jobs.run_state import GOING_ON, LastStep, RunState, Stage
 from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned
+from reporting.redaction import without_credentials
 
 _RENEWED_EVERY_S = 1.0
 _LINE_EVERY_S = 5.0
@@ -58,10 +59,15 @@ class RunDisplay:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
+        """An exception that nobody spoke of before is how the run was left."""
         self._done.set()
         self._thread.join()
         self._lines.clear()
+        if error is not None and self._state.stage in GOING_ON:
+            is_failure = isinstance(error, Exception)
+            why = without_credentials(str(error)).partition("\n")[0] if is_failure else None
+            self.ends("failed" if is_failure else "interrupted", why)
 
     def on_progress(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
         if not self._is_silent:

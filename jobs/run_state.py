@@ -14,6 +14,7 @@ from jobs.training.events import Ended, Progress, Resumption, Told
 Stage = Literal[
     "starting", "training", "waiting", "stopped", "given up", "failed", "interrupted", "finished"
 ]  # fmt: skip
+GOING_ON: tuple[Stage, ...] = ("starting", "training", "waiting")
 # Over so long the speed is taken that the rest is expected to go at.
 _SPEED_OVER_S = 120.0
 _MOST_POINTS = 240

@@ -13,13 +13,14 @@ from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import Missing, Store, StoreError, check_name
 from jobs.past import Note, given_up
+from jobs.run_state import GOING_ON
 from reporting.long_runs import long_run
+from reporting.recoveries import Recovery
 
 _INTERVAL_S = 2.0
 _NUM_INCIDENTS = 5
 # A driver tells at least every few seconds; one that has not for so long may be gone.
 _SILENT_AFTER_S = 30.0
-_GOING_ON = ("starting", "training", "waiting")
 
 
 class StatusFile:
@@ -120,7 +121,7 @@ def _stage(view: View, told: Mapping[str, Any], now_s: float) -> str | None:
     stage: str | None = told.get("stage")
     if view.term > told.get("attempt", view.term):
         stage = "starting"
-    if stage in _GOING_ON and now_s - told.get("told_s", now_s) > _SILENT_AFTER_S:
+    if stage in GOING_ON and now_s - told.get("told_s", now_s) > _SILENT_AFTER_S:
         return "silent"
     return stage
 
@@ -142,6 +143,24 @@ def _recorded(store: Store, run: str) -> dict[str, Any] | None:
         "goodput": found.goodput,
         "phases_s": dict(found.phases),
         "incidents": incidents,
+        "num_restarts": len(found.recoveries),
+        "restarts": [_restart(one) for one in found.recoveries[-_NUM_INCIDENTS:]],
+        "lost_device_s": sum(one.device_s for one in found.recoveries),
+        "num_redone": sum(one.num_redone for one in found.recoveries),
+    }
+
+
+def _restart(one: Recovery) -> dict[str, Any]:
+    """What it cost to go on after the attempt ``attempt``."""
+    return {
+        "attempt": one.term,
+        "at_s": round(one.at_s, 3),
+        "cause": one.cause,
+        "text": one.text,
+        "from_step": one.step,
+        "num_redone": one.num_redone,
+        "phases_s": dict(one.phases),
+        "device_s": one.device_s,
     }
 
 

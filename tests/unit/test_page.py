@@ -200,7 +200,8 @@ def test_where_the_time_went_what_restarts_cost_and_what_alarmed_has_a_section()
     assert "The parts add up to 100 % of 24.0 h." in page.by_id("ledger-0").shown.replace("\u202f", " ")
     restarts = [row.shown.replace("\u202f", " ") for row in page.within("restarts-0", "tr")[1:]]
     assert restarts[0] == (
-        "6.00 h failure 35.0 s 8.00 s 80.0 s 2.17 min 60.0 s 6.33 min 11.6 min 210 92.4 min node nvidia-3 lost"
+        "6.00 h failure 35.0 s 8.00 s 80.0 s 2.17 min 60.0 s 6.33 min 11.6 min 210 92.4 min "
+        "node nvidia-3 lost"
     )
     assert "throughput drop" in page.by_id("alarms-0").shown
 

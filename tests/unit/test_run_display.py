@@ -239,6 +239,29 @@ def test_how_a_run_was_left_is_told_to_those_who_ask(stage: Stage, why: str) -> 
     assert heard[-1]["told_s"] == clock.now
 
 
+@pytest.mark.parametrize(
+    ("error", "stage", "why"),
+    [(KeyboardInterrupt(), "interrupted", None), (OSError("no s3://me:hush@b\nmore"), "failed", "no s3://b")],
+)
+def test_an_exception_that_ends_a_run_is_told_as_how_it_was_left(
+    error: BaseException, stage: Stage, why: str | None
+) -> None:
+    heard: list[Mapping[str, Any]] = []
+    with pytest.raises(type(error)), RunDisplay("r", quiet=False, silent=False) as display:
+        display.on_progress(heard.append)
+        raise error
+    assert (heard[-1]["stage"], heard[-1]["why"]) == (stage, why)
+
+
+def test_a_run_that_was_given_up_stays_so_whatever_ends_its_driver() -> None:
+    heard: list[Mapping[str, Any]] = []
+    with pytest.raises(OSError), RunDisplay("r", quiet=False, silent=False) as display:
+        display.on_progress(heard.append)
+        display.ends("given up", "twice the same")
+        raise OSError("the same")
+    assert (heard[-1]["stage"], heard[-1]["why"]) == ("given up", "twice the same")
+
+
 def test_until_when_a_run_waits_is_told_as_a_time_of_day() -> None:
     heard: list[Mapping[str, Any]] = []
     clock = Clock()

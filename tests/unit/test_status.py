@@ -19,6 +19,7 @@ from jobs.status import StatusFile, status_of
 from jobs.training.events import Ended, Progress, Resumption
 from tests.conftest import strict_json
 from tests.unit.generations import RUN, generation
+from tests.unit.lives import KILLED_TWICE, record
 
 TOLD = {"step": 35, "num_steps": 40, "loss": 1.5, "tokens_per_s": 1000.0}
 
@@ -164,6 +165,18 @@ def test_people_read_what_it_does_and_what_is_at_risk(
     assert main(["status", RUN]) == 0
     text = capsys.readouterr().out
     assert [part for part in said if part not in text] == []
+
+
+def test_what_restarts_cost_is_told_to_programs_and_summed_for_people(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(repository.store, KILLED_TWICE, run=RUN)
+    found = asked(repository)["recorded"]
+    assert found["num_restarts"] == 2
+    assert [one["from_step"] for one in found["restarts"]] == [6, 8]
+    assert (found["num_redone"], found["restarts"][0]["phases_s"]["detect"]) == (8, 8.0)
+    assert main(["status", RUN]) == 0
+    assert "\n2 restarts cost 0:01:54 of device time and 8 steps done again\n" in capsys.readouterr().out
 
 
 def test_a_run_that_is_not_there_is_an_error_that_says_where_it_was_sought() -> None:
