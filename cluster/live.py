@@ -10,14 +10,15 @@ from cluster.inventory import ClusterError, Inventory, Node, WorkerGroup
 from cluster.placement import room
 
 
-def live_inventory() -> Inventory:
+def live_inventory(*, may_be_empty: bool = False) -> Inventory:
     """The groups of all nodes that are alive and have devices: a head without CPUs is not one of them.
 
-    Nodes that are being drained are among the ``excluded`` of their group.
+    Nodes that are being drained are among the ``excluded`` of their group. ``ClusterError`` where there are
+    no groups, unless all nodes may be away for a while.
     """
     source = f"the Ray cluster at {ray.get_runtime_context().gcs_address}"
     inventory = inventory_of(ray.nodes(), ray._private.state.state.get_draining_nodes(), source)
-    if not inventory.groups:
+    if not inventory.groups and not may_be_empty:
         raise ClusterError(f"{source} has no node with devices; expected CPUs or GPUs on at least one")
     return inventory
 

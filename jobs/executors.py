@@ -166,10 +166,7 @@ class RayExecutor:
         self._connect()
         from cluster.live import free_devices, live_inventory
 
-        try:
-            live = excluding(live_inventory(), (*self._excluded, *without)).group(group.name)
-        except ClusterError:
-            return None
+        live = excluding(live_inventory(may_be_empty=True), (*self._excluded, *without)).group(group.name)
         return free_devices(live) if live else 0
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
@@ -217,19 +214,19 @@ class RayExecutor:
 
     def _candidates(self, order: AttemptOrder) -> Iterator[WorkerGroup]:
         """What there is now, best first; then what there was, since what is asked for by a label may come."""
-        live = self._look()
+        live = self._look(may_be_empty=order.may_wait)
         for inventory in (excluding(live, order.without), live):
             if group := inventory.group(order.group.name):
                 yield as_promised(order.group, group)
         if order.may_wait and order.group.name != LOCAL_GROUP:
             yield order.group
 
-    def _look(self) -> Inventory:
+    def _look(self, *, may_be_empty: bool) -> Inventory:
         """What is there now, rather than when the first attempt began."""
         self._connect()
         from cluster.live import live_inventory
 
-        self._live = _without(self._excluded, live_inventory())
+        self._live = _without(self._excluded, live_inventory(may_be_empty=may_be_empty))
         return self._live
 
     def _connect(self) -> Inventory:
