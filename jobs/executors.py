@@ -166,8 +166,13 @@ class RayExecutor:
         self._connect()
         from cluster.live import free_devices, live_inventory
 
-        live = excluding(live_inventory(may_be_empty=True), (*self._excluded, *without)).group(group.name)
-        return free_devices(live) if live else 0
+        try:
+            live = excluding(live_inventory(may_be_empty=True), (*self._excluded, *without))
+            found = live.group(group.name)
+            return free_devices(found) if found else 0
+        except Exception:
+            # Ray raises what its several layers happen to raise; all of it says that nobody answers now.
+            return None
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
         group, claim = self._room_for(order)
