@@ -15,7 +15,7 @@ Described = Mapping[str, Any]
 _KEPT = ("model", "weights", "seed", "precision", "seq_len")
 _KEPT_SECTIONS = ("optimizer", "data")
 # Where tokens are, and how they are checked, says nothing of which they are; their digest does.
-_OF_PLACE = ("data.path", "data.tokenizer")
+_OF_PLACE = ("data.path", "data.tokenizer", "data.local.dir", "data.local.gib")
 _BATCH = "world_size x micro_batch x grad_accum"
 
 

@@ -31,6 +31,13 @@ Every = Annotated[int, Field(ge=0)]
 Span = Annotated[float, Field(gt=0)]
 
 
+class NearTokens(Strict):
+    """Each node's own disk. ``dir`` null: tokens in object storage are read where they lie."""
+
+    dir: Annotated[str, Field(min_length=1)] | None = None
+    gib: Span = 50.0
+
+
 class Data(Strict):
     """``samples`` make an epoch of synthetic data; ``tokens`` at ``path`` are as many as they are.
 
@@ -41,6 +48,7 @@ class Data(Strict):
     samples: Count = 4096
     path: Annotated[str, Field(min_length=1)] | None = None
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
+    local: NearTokens = NearTokens()
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:

@@ -1,16 +1,19 @@
 """What a run trains on: found and held against its spec before anything is started."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import gettempdir
 
-from checkpointing.store import Missing, Store, open_store
+from checkpointing.store import LocalStore, Missing, Store, open_store
 from jobs.errors import SpecError
 from jobs.places import store_base
 from jobs.run_spec import RunSpec
 from jobs.training.models.presets import preset
-from jobs.training.task import Tokens
+from jobs.training.near_shards import PARQUET
+from jobs.training.task import Near, Tokens
 from jobs.training.token_index import DTYPE_BYTES, INDEX, DataError, TokenIndex, TokenShard, from_json
 from jobs.training.windows import cut_into_windows
 
@@ -32,6 +35,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         index = _index(store)
     except DataError as error:
         raise SpecError([str(error)]) from None
+    near = _near(spec, store, index)
     if problems := [*_wrong_vocabulary(spec, store, index), *_wrong_sizes(store, index)]:
         raise SpecError(problems)
     windows = cut_into_windows(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
@@ -41,7 +45,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         f"data: {store.url} has {index.num_tokens:,} tokens, {windows.num_samples:,} samples of seq_len "
         f"{spec.seq_len} beside {spec.eval.samples:,} held out (eval.samples)",
     )
-    return Tokens(url=store.url, index=index, windows=windows)
+    return Tokens(url=store.url, index=index, windows=windows, near=near)
 
 
 def num_samples(spec: RunSpec, tokens: Tokens | None) -> int:
@@ -59,15 +63,44 @@ def _check_room(spec: RunSpec, num_samples: int, found: str) -> None:
 def _index(store: Store) -> TokenIndex:
     where = f"data: {store.url}/{INDEX}"
     try:
-        data = store.get(INDEX)
+        index = from_json(store.get(INDEX), where)
     except Missing:
-        raise DataError(
-            f"{where} is not there; expected a folder that `longhaul pack INPUT... --out {store.url}` wrote"
-        ) from None
-    index = from_json(data, where)
+        index = _index_of_parquet(store)
     if not index.num_tokens:
         raise DataError(f"{where}: names no tokens; pack some")
     return index
+
+
+def _index_of_parquet(store: Store) -> TokenIndex:
+    """Files of ids that others made, in the order of their names."""
+    names = sorted(name for name in _names(store) if name.endswith(PARQUET))
+    if not names:
+        raise DataError(
+            f"data: {store.url}/{INDEX} is not there, nor Parquet files of ids; expected a folder that "
+            f"`longhaul pack INPUT... --out {store.url}` wrote"
+        )
+    from jobs.training.id_columns import look
+
+    with ThreadPoolExecutor(_NUM_LOOKERS) as pool:
+        shards = tuple(pool.map(lambda name: look(store, name), names))
+    return TokenIndex(dtype="uint32", shards=shards)
+
+
+def _names(store: Store) -> Iterator[str]:
+    """Stores list what is below a folder: the one that this one's root is of the place above it."""
+    above, _, folder = store.url.rpartition("/")
+    prefix = f"{folder}/"
+    return (name.removeprefix(prefix) for name in open_store(above or "/").list(folder))
+
+
+def _near(spec: RunSpec, store: Store, index: TokenIndex) -> Near | None:
+    """Parquet has to be decoded somewhere; what lies on a disk already is near."""
+    local = spec.data.local
+    has_parquet = any(shard.name.endswith(PARQUET) for shard in index.shards)
+    if not has_parquet and (local.dir is None or isinstance(store, LocalStore)):
+        return None
+    folder = local.dir or str(Path(gettempdir()) / f"longhaul-tokens-{os.getuid()}")
+    return Near(folder=folder, limit_bytes=round(local.gib * 2**30))
 
 
 def _wrong_vocabulary(spec: RunSpec, store: Store, index: TokenIndex) -> Iterator[str]:
@@ -115,6 +148,8 @@ def _wrong_sizes(store: Store, index: TokenIndex) -> list[str]:
 
 def _wrong_size(store: Store, shard: TokenShard, width: int) -> str | None:
     """Around the last byte, one is there and the next is not."""
+    if shard.name.endswith(PARQUET):
+        return None  # Its footer was read, which is at its end.
     where, last = f"data: {store.url}/{shard.name}", shard.num_tokens * width - 1
     try:
         num_there = store.get_range(shard.name, max(last, 0), memoryview(bytearray(2)))

@@ -44,7 +44,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "amdsmi": ("cluster.telemetry",),
     "numpy": ("reporting.statistics", "reporting.charts", "jobs.training.randomness"),
     "orjson": ("reporting.results",),
-    "pyarrow": ("reporting.tables", "reporting.parts", "jobs.packing.documents"),
+    "pyarrow": ("reporting.tables", "reporting.parts", "jobs.packing.documents", "jobs.training.id_columns"),
     "tokenizers": ("jobs.packing.tokenizing",),
     "matplotlib": ("reporting.charts",),
     "openpyxl": ("reporting.importers",),

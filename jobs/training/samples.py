@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from checkpointing.store import open_store
 from jobs.training.context import Context
 from jobs.training.data import Batch, sample
-from jobs.training.shards import Shards
+from jobs.training.near_shards import NearShards
+from jobs.training.shards import Readable, Shards
 from jobs.training.stream import epoch_ended, sample_at, share_of_rank
 from jobs.training.task import Task, Tokens
 from jobs.training.token_index import DataError
@@ -40,7 +42,9 @@ class Samples:
         self._rank = context.rank
         self._device = context.device
         self._source: Source = (
-            TokenSource(task.tokens, task.recipe.model.vocab_size) if task.tokens else SyntheticSource(task)
+            TokenSource(task.tokens, task.recipe.model.vocab_size, is_first=context.local_rank == 0)
+            if task.tokens
+            else SyntheticSource(task)
         )
 
     def rows(self, position: int) -> list[Tensor]:
@@ -102,10 +106,13 @@ class SyntheticSource:
 
 
 class TokenSource:
-    """Reads what is expected while the step before is computed. Ids are checked as they are read."""
+    """Reads what is expected while the step before is computed. Ids are checked as they are read.
 
-    def __init__(self, tokens: Tokens, vocab_size: int) -> None:
-        self._shards = Shards(open_store(tokens.url), tokens.index)
+    The first rank of each node brings shards near, where the task says so.
+    """
+
+    def __init__(self, tokens: Tokens, vocab_size: int, *, is_first: bool) -> None:
+        self._shards = Shards(_readable(tokens, is_first), tokens.index)
         self._windows = tokens.windows
         self._dtype = _TORCH_DTYPES[tokens.index.dtype]
         self._vocab_size = vocab_size
@@ -149,3 +156,13 @@ class TokenSource:
                 f"{self._vocab_size - 1:,}; pack with the model's tokenizer"
             )
         return ids
+
+
+def _readable(tokens: Tokens, is_first: bool) -> Readable:
+    store = open_store(tokens.url)
+    if tokens.near is None:
+        return store
+    near = NearShards(store, tokens.index, Path(tokens.near.folder), tokens.near.limit_bytes)
+    if is_first:
+        near.bring_all()
+    return near

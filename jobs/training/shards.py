@@ -6,15 +6,24 @@ Nothing is mapped into memory: a mapped file that is cut short would kill the pr
 
 from bisect import bisect_right
 from itertools import accumulate
+from typing import Protocol
 
-from checkpointing.store import Missing, Store
+from checkpointing.store import Missing
 from jobs.training.token_index import DTYPE_BYTES, DataError, TokenIndex, TokenShard
+
+
+class Readable(Protocol):
+    """Of a store, as much as reading needs."""
+
+    url: str
+
+    def get_range(self, name: str, start: int, into: memoryview) -> int: ...
 
 
 class Shards:
     """Several threads may read at the same time."""
 
-    def __init__(self, store: Store, index: TokenIndex) -> None:
+    def __init__(self, store: Readable, index: TokenIndex) -> None:
         self._store = store
         self._shards = index.shards
         self._width = DTYPE_BYTES[index.dtype]

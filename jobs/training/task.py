@@ -59,12 +59,24 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Near:
+    """A folder on each node's own disk into which shards are brought, and how much may lie there."""
+
+    folder: str
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """The row of tokens in the shards at ``url``, which is absolute, and how it is cut into samples."""
+    """The row of tokens in the shards at ``url``, which is absolute, and how it is cut into samples.
+
+    ``near`` None: they are read where they lie.
+    """
 
     url: str
     index: TokenIndex
     windows: Windows
+    near: Near | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ def tokens_refused(path: Path, wanted: dict[str, Any]) -> list[str]:
 
 
 def test_tokens_may_move_but_must_stay_the_same(path: Path) -> None:
-    elsewhere = {"path": "s3://b/a", "tokenizer": None}
+    elsewhere = {"path": "s3://b/a", "tokenizer": None, "local": {"dir": "/nvme", "gib": 9.0}}
     assert tokens_refused(path, of_tokens(path, data=elsewhere)) == []
     line, _ = tokens_refused(path, of_tokens(path, data={"digest": "2e"}))
     assert line == "data.digest: the run trial has 1f, this spec 2e; put the tokens back at /data/a"

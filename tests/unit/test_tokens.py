@@ -5,12 +5,15 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from checkpointing.store import LocalStore
 from jobs.errors import SpecError
 from jobs.run_spec import RunSpec
 from jobs.tokens import find_tokens, num_samples
+from jobs.training.task import Near
 from jobs.training.token_index import INDEX, TokenIndex, TokenShard, Vocabulary, to_json
 
 BYTES = Vocabulary(tokenizer="bytes", digest="5" * 64, size=257)
@@ -72,7 +75,10 @@ def refusal(spec: RunSpec) -> str:
 
 def test_a_folder_without_an_index_is_no_data(place: Path) -> None:
     place.mkdir()
-    assert "index.json is not there; expected a folder that `longhaul pack" in refusal(spec_for(place))
+    problem = refusal(spec_for(place))
+    assert (
+        "index.json is not there, nor Parquet files of ids; expected a folder that `longhaul pack" in problem
+    )
 
 
 def test_shards_without_tokens_are_no_data(place: Path) -> None:
@@ -162,6 +168,46 @@ def test_another_tokenizer_than_the_one_that_is_meant_is_refused(named: str, pla
 def test_tokens_of_an_unknown_tokenizer_are_none_that_was_meant(place: Path) -> None:
     write_shards(place, range(50), vocabulary=None)
     assert "with an unknown tokenizer, not with bytes" in refusal(spec_for(place, "data.tokenizer=bytes"))
+
+
+def write_parquet(place: Path, **columns: object) -> None:
+    place.mkdir(exist_ok=True)
+    for number in range(2):
+        pyarrow.parquet.write_table(pyarrow.table(columns), place / f"{number}.parquet")
+
+
+def test_parquet_files_of_ids_need_no_index_and_a_place_to_be_decoded(place: Path) -> None:
+    write_parquet(place, input_ids=[list(range(10)), [], list(range(15))])
+    found = find_tokens(spec_for(place, "data.local={dir: /nvme/tokens, gib: 2}"))
+    assert found is not None
+    assert [(shard.name, shard.num_tokens, shard.largest_id) for shard in found.index.shards] == [
+        ("0.parquet", 25, 14),
+        ("1.parquet", 25, 14),
+    ]
+    assert found.near == Near(folder="/nvme/tokens", limit_bytes=2 * 2**30)
+    somewhere = find_tokens(spec_for(place))
+    assert somewhere is not None
+    assert somewhere.near is not None
+
+
+def test_parquet_ids_beyond_the_vocabulary_are_found_in_the_footer(place: Path) -> None:
+    write_parquet(place, ids=[*range(30), 512])
+    assert "0.parquet: has the token id 512" in refusal(spec_for(place))
+
+
+def test_parquet_of_something_else_is_refused_with_its_columns(place: Path) -> None:
+    write_parquet(place, text=["a"], label=[1])
+    problem = refusal(spec_for(place))
+    assert "0.parquet: has no column of ids (text, label); expected one of input_ids, ids, tokens" in problem
+    write_parquet(place, ids=["a"])
+    assert "0.parquet: its column 'ids' holds string, expected whole numbers" in refusal(spec_for(place))
+
+
+def test_shards_on_a_disk_are_near_already(place: Path) -> None:
+    write_shards(place, range(50))
+    found = find_tokens(spec_for(place, "data.local={dir: /nvme/tokens}"))
+    assert found is not None
+    assert found.near is None
 
 
 @pytest.mark.parametrize(

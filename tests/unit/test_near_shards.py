@@ -1,0 +1,193 @@
+"""Shards brought to a node's own disk: whole, compared, bounded; and what is read where they are not."""
+
+import hashlib
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from checkpointing.store import MemoryStore, Missing, Unavailable
+from jobs.training.id_columns import look
+from jobs.training.near_shards import NearShards
+from jobs.training.shards import Shards
+from jobs.training.token_index import DataError, TokenIndex, TokenShard
+
+
+class CountingStore(MemoryStore):
+    """``num_reads`` counts what was asked of it; away, it answers nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_reads = 0
+        self.is_away = False
+
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        if self.is_away:
+            raise Unavailable("store: away")
+        self.num_reads += 1
+        return super().get_range(name, start, into)
+
+
+def packed(*rows: list[int]) -> tuple[CountingStore, TokenIndex]:
+    store, shards = CountingStore(), []
+    for number, ids in enumerate(rows):
+        data = struct.pack(f"<{len(ids)}H", *ids)
+        store.put(f"{number}.bin", data)
+        digest = hashlib.sha256(data).hexdigest()
+        shards.append(TokenShard(name=f"{number}.bin", num_tokens=len(ids), sha256=digest))
+    return store, TokenIndex(dtype="uint16", shards=tuple(shards))
+
+
+def near(store: MemoryStore, index: TokenIndex, folder: Path, limit_bytes: int = 10**6) -> NearShards:
+    return NearShards(store, index, folder, limit_bytes)
+
+
+def all_brought(shards: NearShards) -> None:
+    thread = shards.bring_all()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+
+
+def row_of(shards: NearShards, index: TokenIndex) -> list[int]:
+    read = Shards(shards, index).read(0, index.num_tokens)
+    return list(memoryview(read).cast("H" if index.dtype == "uint16" else "I"))
+
+
+def test_what_was_brought_is_read_without_the_store_by_all_ranks_of_the_node(tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3], [4, 5])
+    all_brought(near(store, index, tmp_path))
+    store.is_away = True
+    assert row_of(near(store, index, tmp_path), index) == [1, 2, 3, 4, 5]
+
+
+def test_what_is_not_there_yet_is_read_from_the_store(tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3], [4, 5])
+    assert row_of(near(store, index, tmp_path), index) == [1, 2, 3, 4, 5]
+    assert store.num_reads == 2
+
+
+def test_no_more_is_brought_than_there_is_room_for(tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3], [4, 5], [6])
+    shards = near(store, index, tmp_path, limit_bytes=10)
+    all_brought(shards)
+    files = [path for path in tmp_path.rglob("*.bin") if not path.name.startswith(".")]
+    assert {path.name for path in files} == {"0.bin", "1.bin"}
+    assert row_of(shards, index) == [1, 2, 3, 4, 5, 6]
+
+
+def test_data_that_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+    old_store, old = packed([1] * 100)
+    all_brought(near(old_store, old, tmp_path))
+    store, index = packed([2] * 100)
+    all_brought(near(store, index, tmp_path, limit_bytes=400))
+    assert len(list(tmp_path.iterdir())) == 2
+    third_store, third = packed([3] * 150)
+    all_brought(near(third_store, third, tmp_path, limit_bytes=400))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xff\x00\x00\x00\x00", b"\x01\x00"])
+def test_a_shard_with_other_bytes_than_its_index_names_is_found_and_not_kept(
+    damage: bytes, tmp_path: Path
+) -> None:
+    store, index = packed([1, 2, 3])
+    store.put("0.bin", damage)
+    shards = near(store, index, tmp_path)
+    all_brought(shards)
+    with pytest.raises(DataError, match=r"memory:/0\.bin: its bytes are not those that its index names"):
+        shards.get_range("0.bin", 0, memoryview(bytearray(2)))
+    store.put("0.bin", struct.pack("<3H", 1, 2, 3))
+    assert row_of(near(store, index, tmp_path), index) == [1, 2, 3]
+
+
+def test_a_store_that_is_away_while_shards_are_brought_is_the_readers_to_notice(tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3])
+    store.is_away = True
+    shards = near(store, index, tmp_path)
+    all_brought(shards)
+    with pytest.raises(Unavailable):
+        row_of(shards, index)
+    store.is_away = False
+    assert row_of(shards, index) == [1, 2, 3]
+
+
+def test_a_shard_that_vanished_from_the_store_is_missing_here_too(tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3])
+    store.delete("0.bin")
+    with pytest.raises(Missing):
+        near(store, index, tmp_path).get_range("0.bin", 0, memoryview(bytearray(2)))
+
+
+# Parquet.
+
+LISTS = [[1, 2], [], None, [3], [4, 5, 70_000]]
+IDS = [1, 2, 3, 4, 5, 70_000]
+
+
+def as_parquet(column: Any, name: str = "input_ids", row_group_size: int = 2) -> bytes:
+    file = io.BytesIO()
+    table = pyarrow.table({"other": pyarrow.array(range(len(column))), name: column})
+    pyarrow.parquet.write_table(table, file, row_group_size=row_group_size)
+    return file.getvalue()
+
+
+def with_parquet(column: Any) -> tuple[MemoryStore, TokenIndex]:
+    store = MemoryStore()
+    store.put("a.parquet", as_parquet(column))
+    return store, TokenIndex(dtype="uint32", shards=(look(store, "a.parquet"),))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array(IDS),
+        pyarrow.array(IDS, type=pyarrow.uint32()),
+        pyarrow.array(LISTS, type=pyarrow.list_(pyarrow.int32())),
+        pyarrow.array(LISTS, type=pyarrow.large_list(pyarrow.int64())),
+        pyarrow.array([IDS[:3], IDS[3:]], type=pyarrow.list_(pyarrow.int32(), 3)),
+    ],
+)
+def test_parquet_of_ids_is_one_row_of_tokens(column: Any, tmp_path: Path) -> None:
+    store, index = with_parquet(column)
+    assert (index.num_tokens, index.shards[0].largest_id) == (6, 70_000)
+    assert row_of(near(store, index, tmp_path), index) == IDS
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        (pyarrow.array([1, -2, 3]), r"a\.parquet: has an id that is none .*-2"),
+        (pyarrow.array([[1, None]], type=pyarrow.list_(pyarrow.int64())), "1 of its ids are null"),
+    ],
+)
+def test_ids_that_are_none_are_refused_where_they_are_read(column: Any, says: str, tmp_path: Path) -> None:
+    store, index = with_parquet(column)
+    with pytest.raises(DataError, match=says):
+        row_of(near(store, index, tmp_path), index)
+
+
+def test_parquet_that_was_replaced_or_cut_or_removed_is_named(tmp_path: Path) -> None:
+    store, index = with_parquet(pyarrow.array(IDS))
+    whole = store.get("a.parquet")
+    store.put("a.parquet", as_parquet(pyarrow.array([9, 9, 9, 9, 9, 9])))
+    with pytest.raises(DataError, match=r"a\.parquet: is another file than when the run began"):
+        row_of(near(store, index, tmp_path), index)
+    store.put("a.parquet", whole[:-9])
+    with pytest.raises(DataError, match=r"a\.parquet: is no whole Parquet file"):
+        row_of(near(store, index, tmp_path), index)
+    store.put("a.parquet", b"")
+    with pytest.raises(DataError, match=r"a\.parquet: is no whole Parquet file"):
+        row_of(near(store, index, tmp_path), index)
+    store.delete("a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet is gone; bring it back"):
+        row_of(near(store, index, tmp_path), index)
+
+
+def test_parquet_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    store, index = with_parquet(pyarrow.array(IDS))
+    with pytest.raises(DataError, match=r"a\.parquet: its decoded ids don't fit in data\.local\.gib"):
+        row_of(near(store, index, tmp_path, limit_bytes=23), index)
