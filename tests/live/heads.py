@@ -26,13 +26,13 @@ class Head:
 
 
 @contextmanager
-def ray_head(*flags: str, **environment: str) -> Iterator[Head]:
+def ray_head(*flags: str, dashboard_port: int | None = None, **environment: str) -> Iterator[Head]:
     """``ray start --head --block`` on loopback with ``flags``, gone with all its processes after it."""
     ray = shutil.which("ray", path=str(Path(sys.executable).parent))
     assert ray is not None, "there is no `ray` beside this Python"
     # A short one: Ray's sockets are below it, and their paths are bounded.
     folder = tempfile.mkdtemp(prefix="lhh-", dir="/tmp")
-    port, dashboard_port = _free_port(), _free_port()
+    port, dashboard_port = _free_port(), dashboard_port or _free_port()
     head = Head(address=f"127.0.0.1:{port}", dashboard=f"http://127.0.0.1:{dashboard_port}", ray=ray)
     command = [ray, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"]
     command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}", f"--temp-dir={folder}"]

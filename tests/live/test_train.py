@@ -45,7 +45,9 @@ def num_commits(store: Path) -> int:
     return len(Repository(LocalStore(store), "r").refresh().generations)
 
 
-def test_a_run_whose_worker_and_driver_were_killed_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
+def test_a_run_whose_worker_was_killed_goes_on_by_itself_and_is_the_run_that_was_left_alone(
+    tmp_path: Path,
+) -> None:
     spec = write_spec(tmp_path, RUN)
     alone = run(train_command(spec, tmp_path / "alone", "--json"))
     assert alone.returncode == 0, alone.stderr
@@ -58,27 +60,19 @@ def test_a_run_whose_worker_and_driver_were_killed_is_the_run_that_was_left_alon
     with running(command) as process:
         wait_until(lambda: num_commits(store) >= 1)
         os.kill(a_worker_of(process).pid, signal.SIGKILL)
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "rank" in output
-    before = num_commits(store)
-    with running(command) as process:
-        wait_until(lambda: num_commits(store) > before)
-        os.kill(process.pid, signal.SIGKILL)
-    last = run(train_command(spec, store, "--json"))
-
-    assert last.returncode == 0, last.stderr
-    facts = json.loads(last.stdout)
-    assert (facts["attempts"], facts["step"]) == (3, 60)
-    assert 0 < facts["resumed_step"] < 60
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    said = r"r: attempt 1 failed: rank \d: its worker process has died.*; trying again in 1 s from step \d+"
+    assert re.search(said, output), output
+    status = status_of(store)
+    assert (status["attempts"], status["step"], status["finished"]) == (2, 60, True)
     assert digests_of(newest_manifest(store, "r")) == digests_of(newest_manifest(tmp_path / "alone", "r"))
 
     again = run(command)
     assert again.returncode == 0
     assert "nothing to do" in again.stdout
-    killed_worker, killed_driver = failures_of(store)
-    assert re.fullmatch(r"attempt 1, rank \d: its worker process has died", killed_worker)
-    assert killed_driver.startswith("attempt 2")
+    (killed_worker,) = failures_of(store)
+    assert re.search(r"attempt 1, .*rank \d: its worker process has died", killed_worker)
 
 
 def failures_of(store: Path) -> list[str]:
@@ -152,29 +146,6 @@ def test_a_zombie_that_wakes_up_after_a_takeover_changes_nothing_and_ends(tmp_pa
     assert zombie.returncode == 1
     assert "a later attempt has taken r over; this one ends itself" in output
     assert Repository(LocalStore(store), "r").refresh() == before
-
-
-def test_a_loss_that_is_not_finite_is_null_in_all_that_programs_read(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    spec = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1").replace("zero2", "ddp"))
-    command = [
-        *train_command(spec, store, "--executor", "inline", "--json"),
-        *("--set", "steps=6"),
-        *("--set", "eval={every_steps: 3, samples: 2}"),
-        *("--set", "optimizer={lr: 1e30, warmup_steps: 1}"),
-    ]
-    diverged = run(command)
-    assert diverged.returncode == 0, diverged.stderr
-    assert "step 6: val_loss not finite" in diverged.stderr
-    assert "finished at step 6, loss not finite" in diverged.stderr
-    assert strict_json(diverged.stdout)["loss"] is None
-    assert strict_json((store / "runs/r/status.json").read_bytes())["loss"] is None
-    assert status_of(store)["loss"] is None
-
-    nothing_left = run([*command, "--resume", "step:6"])
-    assert nothing_left.returncode == 0, nothing_left.stderr
-    assert "finished at step 6: " in nothing_left.stderr
-    assert strict_json(nothing_left.stdout)["step"] == 6
 
 
 @pytest.mark.parametrize(

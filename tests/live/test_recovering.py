@@ -1,0 +1,183 @@
+"""A long run goes on by itself: workers and drivers that are killed or stopped, a bug, a restarted head."""
+
+import json
+import os
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from checkpointing.repository import Repository
+from checkpointing.store import LocalStore
+from tests.live.attempts import digests_of, newest_manifest
+from tests.live.commands import DEADLINE_S, ROOT, run, running, write_spec
+from tests.live.heads import ray_head
+from tests.live.test_train import a_worker_of, num_commits, train_command, wait_until
+
+RUN = """
+name: r
+model: llama-tiny
+strategy: ddp
+world_size: 1
+seq_len: 32
+steps: 40
+data: {samples: 64}
+checkpoint: {every_steps: 4, on_busy: wait, retention: {epochs: false}}
+limits: {schedule_timeout_s: 60, hang_timeout_s: 6}
+recovery: {pause_s: 0.1}
+"""
+# Breaks the training at one step, whichever process and attempt gets there.
+BUG = """
+import sys
+from jobs.training import long_run
+
+step_as_it_is, NUM_GOOD = long_run.train_step, 7
+
+def step(engine, batches):
+    if engine.counters().num_updates >= NUM_GOOD:
+        raise ValueError("a bug at step 7")
+    return step_as_it_is(engine, batches)
+
+long_run.train_step = step
+from jobs.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def keep_command(spec: Path, store: Path, *flags: str) -> list[str]:
+    return [*train_command(spec, store, *flags), "--keep"]
+
+
+def finished_as_if_left_alone(tmp_path: Path, spec: Path, store: Path, *flags: str) -> bool:
+    alone = run(train_command(spec, tmp_path / "alone", *flags))
+    assert alone.returncode == 0, alone.stdout + alone.stderr
+    view = Repository(LocalStore(store), "r").refresh()
+    ours, theirs = newest_manifest(store, "r"), newest_manifest(tmp_path / "alone", "r")
+    return view.finished_step == 40 and digests_of(ours) == digests_of(theirs)
+
+
+def test_a_driver_that_is_killed_under_its_keeper_is_started_again_and_the_run_is_the_same(
+    tmp_path: Path,
+) -> None:
+    spec, store = write_spec(tmp_path, RUN), tmp_path / "store"
+    with running(keep_command(spec, store, "--executor", "inline")) as keeper:
+        wait_until(lambda: num_commits(store) >= 1)
+        (driver,) = psutil.Process(keeper.pid).children()
+        os.kill(driver.pid, signal.SIGKILL)
+        output, _ = keeper.communicate(timeout=DEADLINE_S)
+    assert keeper.returncode == 0, output
+    assert "r: the driver was ended by SIGKILL; starting it again in 0.1 s" in output
+    assert Repository(LocalStore(store), "r").refresh().term == 2
+    assert finished_as_if_left_alone(tmp_path, spec, store, "--executor", "inline")
+
+
+def test_a_bug_ends_a_run_within_three_attempts_with_the_cause_on_the_last_line(tmp_path: Path) -> None:
+    spec, store, script = write_spec(tmp_path, RUN), tmp_path / "store", tmp_path / "buggy.py"
+    script.write_text(BUG)
+    command = train_command(spec, store, "--executor", "inline")
+    done = run([sys.executable, str(script), *command[3:]], PYTHONPATH=str(ROOT))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "longhaul train: given up, the same error at step 7 twice: rank 0: ValueError: a bug at step 7"
+    )
+    assert Repository(LocalStore(store), "r").refresh().term == 2
+
+
+def test_a_keeper_that_is_asked_to_stop_hands_it_on_and_ends_well(tmp_path: Path) -> None:
+    spec, store = write_spec(tmp_path, RUN), tmp_path / "store"
+    command = keep_command(spec, store, "--executor", "inline", "--set", "steps=100000")
+    with running(command) as keeper:
+        wait_until(lambda: num_commits(store) >= 1)
+        keeper.send_signal(signal.SIGTERM)
+        output, _ = keeper.communicate(timeout=DEADLINE_S)
+    assert keeper.returncode == 0, output
+    assert "stopped at step" in output
+    assert Repository(LocalStore(store), "r").refresh().stopped_step is not None
+
+
+@pytest.mark.soak
+def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, RUN.replace("world_size: 1", "world_size: 2"))
+    store = tmp_path / "store"
+    with running(train_command(spec, store)) as process:
+        wait_until(lambda: num_commits(store) >= 1)
+        os.kill(a_worker_of(process).pid, signal.SIGSTOP)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert "is silent for 6 s" in output
+    assert note_of(store, 1)["ending"]["cause"] == "hang"
+    assert finished_as_if_left_alone(tmp_path, spec, store)
+
+
+@pytest.mark.soak
+def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) -> None:
+    """A debugger's breakpoint, a lock, a lost packet: its process answers, but its steps don't come."""
+    spec = write_spec(tmp_path, RUN.replace("world_size: 1", "world_size: 2") + STUCK.format(folder=tmp_path))
+    store = tmp_path / "store"
+    (tmp_path / "sitecustomize.py").write_text(STANDS_STILL.format(marker=tmp_path / "stood-still"))
+    done = run(train_command(spec, store))
+    assert done.returncode == 0, done.stdout + done.stderr
+    note = note_of(store, 1)
+    assert note["ending"]["cause"] == "hang"
+    assert "no step for 6 s" in note["ending"]["reason"]
+    assert any("sitecustomize.py" in line and "stand_still" in line for line in note["log_tail"]), note
+
+
+STUCK = "environment: {{PYTHONPATH: {folder}}}\n"
+STANDS_STILL = """
+import importlib.abc, importlib.util, os, sys, time
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "jobs.training.step":
+            return None
+        sys.meta_path.remove(self)
+        found = importlib.util.find_spec(name)
+        run = found.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            as_it_is = module.train_step
+
+            def stand_still(engine, batches):
+                if engine.counters().num_updates == 9:
+                    try:
+                        os.close(os.open({marker!r}, os.O_CREAT | os.O_EXCL))
+                    except FileExistsError:
+                        pass
+                    else:
+                        time.sleep(600)
+                return as_it_is(engine, batches)
+
+            module.train_step = stand_still
+
+        found.loader.exec_module = exec_module
+        return found
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.soak
+def test_a_run_whose_head_is_restarted_is_submitted_again_by_its_keeper(tmp_path: Path) -> None:
+    spec, store = write_spec(tmp_path, RUN.replace("steps: 40", "steps: 400")), tmp_path / "store"
+    with ExitStack() as stack:
+        with ray_head("--num-cpus=2") as head:
+            command = keep_command(spec, store, "--address", head.dashboard)
+            keeper = stack.enter_context(running(command, RAY_AUTH_MODE="disabled"))
+            wait_until(lambda: num_commits(store) >= 1)
+        with ray_head("--num-cpus=2", dashboard_port=int(head.dashboard.rpartition(":")[2])):
+            output, _ = keeper.communicate(timeout=DEADLINE_S)
+    assert keeper.returncode == 0, output
+    assert "the cluster has forgotten job" in output
+    view = Repository(LocalStore(store), "r").refresh()
+    assert (view.term, view.finished_step) == (2, 400)
+
+
+def note_of(store: Path, term: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((store / f"runs/r/attempts/{term:012d}.json").read_text())
+    return found
