@@ -149,9 +149,13 @@ class Restarts:
         return newest.step if newest else 0
 
     def _failure(self, ending: Ending) -> Incident:
+        """Of what nobody is to blame for it is an interruption."""
         heard = self._display.last_step()
         return Incident(
-            kind="failure", step=ending.step, seconds=heard.ago_s if heard else None, text=ending.reason
+            kind="interruption" if ending.cause == "preempted" else "failure",
+            step=ending.step,
+            seconds=heard.ago_s if heard else None,
+            text=ending.reason,
         )
 
     def _note(

@@ -154,7 +154,9 @@ class _Line:
             if story.heard_s is not None:
                 # It trained on after its last record that arrived.
                 self._pass("recompute", min(story.heard_s, story.known_s), until_s)
-            self._pass("detect", story.known_s, until_s)
+            # Of an attempt whose workers never ran nothing had to be noticed: it had no place yet.
+            has_run = bool(story.spans) or story.heard_s is not None
+            self._pass("detect" if has_run else "schedule", story.known_s, until_s)
         self._pass(_meanwhile(story), until_s, until_s)
 
     def _pass(self, phase: str, end_s: float, until_s: float | None) -> None:

@@ -10,10 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
-from typing import Any
+from typing import Any, get_args
 
 from checkpointing.store import Store
-from reporting.attempts import DRIVER, Attempt, DeviceSample, Incident, Step
+from reporting.attempts import DRIVER, Attempt, DeviceSample, Incident, Kind, Step
 from reporting.outbox import Outbox
 from reporting.parts import rows_in, table_of
 from reporting.scalars import Window
@@ -210,10 +210,12 @@ class Recorder:
 def leave_word(store: Store, attempt: Attempt, one: Incident, *, now_s: float) -> None:
     """The driver's, of an attempt whose workers may not tell it themselves any more. Raises nothing.
 
-    Each word is a part of its own, whichever driver leaves it: the microsecond is its number.
+    Each word is a part of its own, whichever driver leaves it: the microsecond is its number, and of several
+    kinds in one each has another.
     """
+    number = int(now_s * 1e6) + get_args(Kind).index(one.kind)
     rows = table_of("incidents", attempt, DRIVER, [_incident_row(one, now_s)])
-    outbox = Outbox(store, DRIVER, first=int(now_s * 1e6))
+    outbox = Outbox(store, DRIVER, first=number)
     outbox.add("incidents", attempt, rows)
     outbox.send(attempt)
 

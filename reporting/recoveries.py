@@ -14,7 +14,7 @@ from reporting.ledger import AttemptStory, Ledger
 PHASES = ("detect", "wait", "schedule", "start", "restore", "recompute")
 _OF_THE_NEXT = ("schedule", "start", "restore")
 _OF_THE_LAST = ("detect", "recompute")
-_AFTER_IT = ("detect", "wait", "recompute")
+_AFTER_IT = ("detect", "wait", "schedule", "recompute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

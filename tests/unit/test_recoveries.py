@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing.store import MemoryStore
+from reporting.attempts import DRIVER
 from reporting.findings import LongRun
 from reporting.long_runs import long_run
 from tests.unit.lives import STEP_S, Fate, Life, fates, history, record
+from tests.unit.recorded import NOON_S, attempt, incident_row, leave
 
 
 def told(*lives: Life) -> LongRun:
@@ -49,6 +51,22 @@ def test_steps_whose_records_were_lost_with_the_worker_were_done_again_too() -> 
         "detect": 4, "wait": 2, "schedule": 1, "restore": 1, "recompute": STEP_S + 3 * STEP_S,
     }  # fmt: skip
     assert found.num_redone == 1 + 3
+
+
+def test_an_attempt_that_found_no_place_cost_the_time_in_which_it_was_sought() -> None:
+    store = MemoryStore()
+    record(store, (KILLED,))
+    homeless = attempt(term=2, leased_s=NOON_S + 28, start_step=None, world_size=4)
+    words = [incident_row("failure", happened_s=NOON_S + 328, text="no room"), incident_row("restart")]
+    leave(store, homeless, "incidents", words, rank=DRIVER)
+    following = attempt(term=3, leased_s=NOON_S + 338, start_step=8, parent_term=1)
+    leave(store, following, "phases", [("start", NOON_S + 340, NOON_S + 343, 3.0)])
+    run = long_run(store, "r")
+    assert run is not None
+    first, second = run.recoveries
+    assert first.phases == {"detect": 4, "wait": 2, "recompute": 2 * STEP_S}
+    assert second.phases == {"schedule": 300 + 2, "wait": 10, "start": 3}
+    assert sum(run.phases.values()) == run.wall_sec == 343
 
 
 def test_a_driver_that_died_too_leaves_everything_to_noticing() -> None:
