@@ -17,6 +17,7 @@ for it; ``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what 
 driver knows of it by ear: ``run_state``; what may be wrong with it: ``alarms``, which ring the ``bell``.
 
 Before it starts ``continuity`` asks its store whether it may go on, by the rules of ``run_changes``.
+After its last step comes ``finishing``.
 
 How a long run ends before its last step: ``wishers`` may wish it, ``stopping`` is how from elsewhere, and an
 attempt's ``last_word`` says what became of it.

@@ -184,6 +184,12 @@ class Recovery(Strict):
         return Policy(**self.model_dump())
 
 
+class OnFinish(Strict):
+    """``export`` is a folder for the finished model as plain files, made where the driver runs."""
+
+    export: Annotated[str, Field(min_length=1)] | None = None
+
+
 class LossGuard(Strict):
     """A loss that is not finite ends an attempt, and so does one that stays above ``spike_ratio`` times its
     recent median and far outside its noise; null: only the former.
@@ -256,6 +262,7 @@ class RunSpec(SpecFile):
     checkpoint: Checkpoint = Checkpoint()
     eval: Evaluation = Evaluation()
     guard: LossGuard = LossGuard()
+    on_finish: OnFinish = OnFinish()
     record: Record = Record()
     recovery: Recovery = Recovery()
     alarms: AlarmSettings = AlarmSettings()

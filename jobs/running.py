@@ -29,6 +29,7 @@ from jobs.bell import Bell
 from jobs.continuity import Rivals, check_unchanged, without_data
 from jobs.errors import AttemptFailed, GivenUp, SpecError, StopWished, nearest
 from jobs.executors import AttemptOrder, Executor, Place, choose_executor
+from jobs.finishing import export_once
 from jobs.places import store_base
 from jobs.resizing import Resizing
 from jobs.restarts import Restarts
@@ -106,7 +107,7 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         origin, what = _beginning(args.resume, repository, spec, fresh=args.fresh)
         if _is_finished(repository, spec) and not args.fresh and args.resume == "latest":
             check_unchanged(repository, without_data(_described(spec, None)))
-            return _say_finished(args, store, run) if executor.speaks else EXIT_OK
+            return _say_finished(args, spec, repository) if executor.speaks else EXIT_OK
         tokens = find_tokens(spec)
         if not args.fresh:
             check_unchanged(repository, _described(spec, tokens))
@@ -127,6 +128,7 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         if not executor.speaks:
             return EXIT_OK
         display.summarise(pointer, resume_command(args))
+        _export(args, spec, repository)
         if args.json:
             print(
                 json.dumps({**status_of(store, run), **display.facts(), "ray_checkpoint": pointer}, indent=1)
@@ -203,13 +205,23 @@ def _num_steps(spec: RunSpec) -> int:
     return spec.steps or spec.num_steps(num_samples(spec, find_tokens(spec)))
 
 
-def _say_finished(args: argparse.Namespace, store: Store, run: str) -> int:
-    status = status_of(store, run)
+def _say_finished(args: argparse.Namespace, spec: RunSpec, repository: Repository) -> int:
+    _export(args, spec, repository)
+    status = status_of(repository.store, repository.run)
     if args.json:
         print(json.dumps(status, indent=1))
     else:
+        run = repository.run
         print(f"{run}: finished at step {status['step']}, nothing to do ({status['newest_generation']})")
     return EXIT_OK
+
+
+def _export(args: argparse.Namespace, spec: RunSpec, repository: Repository) -> None:
+    if spec.on_finish.export is None:
+        return
+    place = store_base() / Path(spec.on_finish.export).expanduser()
+    if line := export_once(repository, place):
+        print(f"{repository.run}: {line}", file=sys.stderr if args.json else sys.stdout)
 
 
 def _group(spec: RunSpec, inventory: Inventory) -> WorkerGroup:

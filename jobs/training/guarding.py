@@ -99,4 +99,5 @@ class Guard:
 
 def _invalid(what: str, bad: BadLoss) -> InvalidLoss:
     first, end = bad.samples
-    return InvalidLoss(f"{what} (samples {first} to {end - 1} of the run's stream); {_ADVICE}", bad)
+    which = f"sample {first}" if end == first + 1 else f"samples {first} to {end - 1}"
+    return InvalidLoss(f"{what} ({which} of the run's stream); {_ADVICE}", bad)
