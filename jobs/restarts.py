@@ -18,7 +18,6 @@ from jobs.errors import AttemptFailed, GivenUp, StopWished
 from jobs.past import How, Note, leave_note, read_past, read_skips
 from jobs.recovery import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move
 from jobs.run_display import RunDisplay
-from jobs.training.measurement import Failure
 from jobs.training.skipping import joined
 from jobs.training.task import Task
 from reporting.attempts import Incident
@@ -90,39 +89,44 @@ class Restarts:
         if self._policy is None:
             self._note("failed", ending, log_tail)
             raise error
-        match next_move(self._past, self._policy):
+        move = next_move(self._past, self._policy)
+        if isinstance(move, StepBack) and isinstance(error, AttemptFailed):
+            self._step_back(move, error)
+        match move:
             case GiveUp(reason=reason):
                 self._note("given up", ending, log_tail, reason)
                 self._leave_word(Incident(kind="give up", step=ending.step, text=reason))
                 self._display.ends("given up", f"{reason}: {ending.reason}")
                 raise GivenUp(reason, ending.reason, log_tail) from error
-            case Retry() | StepBack() as move:
-                if isinstance(move, StepBack) and isinstance(error, AttemptFailed):
-                    ending = self._step_back(move, ending, error.failure)
+            case Retry() | StepBack():
                 self._note("failed", ending, log_tail)
                 self._leave_word(Incident(kind="restart", step=ending.durable_step, seconds=move.after_s))
-                self._display.note(_going_on(ending, move))
+                self._display.note(self._going_on(ending, move))
                 self._display.waits(move.after_s, ending.reason)
                 self._pause(move.after_s)
                 return move.without
 
-    def _step_back(self, move: StepBack, ending: Ending, failure: Failure) -> Ending:
-        """As it is after that: the generations that it must not go on from are quarantined."""
-        bad = failure.bad_loss
+    def _step_back(self, move: StepBack, error: AttemptFailed) -> None:
+        """Quarantines what must not be gone on from, and remembers the samples to leave out."""
+        bad, view = error.failure.bad_loss, self._repository.view
         if bad is not None:
             self._skips = joined([*self._skips, bad.samples])
-        good_step = ending.step if bad is None else bad.good_step
-        kept = [one for one in of_this_life(self._repository.view) if one.quarantined is None]
-        spoilt = [one for one in kept if one.step > good_step]
-        others = [one for one in kept if one.step <= good_step]
-        spoilt += others[len(others) - move.num_generations :] if move.num_generations else []
+        kept = [one for one in of_this_life(view) if one.quarantined is None]
+        good = [one for one in kept if bad is None or one.step <= bad.good_step]
+        good = good[: max(0, len(good) - move.num_generations)]
         # One must be left to go on from, however it is.
-        for one in spoilt if len(spoilt) < len(kept) else spoilt[1:]:
+        for one in (one for one in kept if one not in (good or kept[:1])):
             with suppress(StoreError):
-                self._repository.quarantine(
-                    one.name, f"the loss went wrong at step {ending.step}", term=ending.term
-                )
-        return replace(ending, durable_step=self._durable_step(self._repository.view))
+                reason = f"the loss went wrong after it: {error.failure.reason}"
+                self._repository.quarantine(one.name, reason, term=view.term)
+
+    def _going_on(self, ending: Ending, move: Retry | StepBack) -> str:
+        what = f"attempt {ending.term} {'ended' if ending.cause == 'preempted' else 'failed'}"
+        what = what if self._task else "no attempt could begin"
+        step = self._durable_step(self._repository.view)
+        where = f"from step {step}" if step else "from the beginning"
+        without = f", without {', '.join(move.without)}" if move.without else ""
+        return f"{what}: {ending.reason}; trying again in {move.after_s:g} s {where}{without}"
 
     def _ending(self, error: AttemptFailed | Unavailable) -> Ending:
         """``Fenced`` if a later attempt has begun meanwhile: then this one's failure decides nothing."""
@@ -201,11 +205,3 @@ def _as_told(reached: Ending, error: AttemptFailed) -> Ending:
 def _first_line(error: AttemptFailed | Unavailable) -> str:
     reason = error.reason if isinstance(error, AttemptFailed) else str(error)
     return without_credentials(reason).partition("\n")[0]
-
-
-def _going_on(ending: Ending, move: Retry | StepBack) -> str:
-    without = f", without {', '.join(move.without)}" if move.without else ""
-    where = f"from step {ending.durable_step}" if ending.durable_step else "from the beginning"
-    return (
-        f"attempt {ending.term} failed: {ending.reason}; trying again in {move.after_s:g} s {where}{without}"
-    )

@@ -270,3 +270,21 @@ def test_a_run_that_is_begun_afresh_leaves_nothing_out() -> None:
     second = Driver(store=first.store, fresh=True)
     second.drive(done)
     assert second.tasks[0].skips == ()
+
+
+def test_to_be_preempted_is_no_failure_in_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    driver = Driver()
+    driver.drive(failing("preempted"), done)
+    assert "attempt 1 ended: rank 1: boom; trying again in 0 s from the beginning" in capsys.readouterr().out
+
+
+def test_where_no_attempt_could_begin_the_line_blames_none(capsys: pytest.CaptureFixture[str]) -> None:
+    driver, tries = Driver(), iter([1])
+
+    def attempt(_without: tuple[str, ...]) -> str:
+        if next(tries, None):
+            raise Unavailable("memory: away")
+        return "done"
+
+    driver.restarts.work(attempt)
+    assert "r: no attempt could begin: memory: away; trying again in 10 s" in capsys.readouterr().out
