@@ -30,6 +30,7 @@ from tests.live.servers import BUCKET
 pytestmark = [pytest.mark.hosts, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 START_S = RECOVERY_S = 90.0
 SILENT_S = 30.0
+SPARE_LATE_S = 20.0
 END_S = 60.0
 # So many steps are to be done, and saved, between two faults.
 MORE = 40
@@ -91,6 +92,13 @@ def a_node_is_drained(cluster: Cluster) -> Host:
     return host
 
 
+def the_driver_is_killed(cluster: Cluster) -> None:
+    """Which its keeper has started."""
+    found = cluster.head.processes("jobs.cli train")
+    (driver,) = (process for process in found if "--keep" not in process.cmdline())
+    driver.kill()
+
+
 def node_ids(cluster: Cluster) -> dict[str, str]:
     """By address, of those that are alive."""
     program = (
@@ -137,7 +145,7 @@ def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_le
     cluster: Cluster, tmp_path: Path
 ) -> None:
     spec, store = write_spec(tmp_path, SPEC), tmp_path / "store"
-    training = Training(cluster, spec, store)
+    training = Training(cluster, spec, store, "--keep")
     training.wait_for_step(MORE, START_S)
     goes_on(cluster, training, a_process_is_killed)
     goes_on(cluster, training, a_host_loses_power)
@@ -146,6 +154,7 @@ def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_le
     assert silent is not None
     comes_back(silent)
     goes_on(cluster, training, a_node_is_drained)
+    goes_on(cluster, training, the_driver_is_killed)
     cluster.head.run([*LONGHAUL, "stop", "r", "--store", str(store)], deadline_s=END_S)
     assert training.end(END_S) == 0, training.says()
     assert_as_left_alone(store, spec, tmp_path / "alone")
@@ -170,3 +179,29 @@ def test_a_store_that_is_silent_for_half_a_minute_stops_no_training(tmp_path: Pa
         )
         assert training.end(END_S) == 0, training.says()
     assert after["attempts"] == before["attempts"] == 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", [a_host_loses_power, a_host_falls_silent])
+@pytest.mark.parametrize("rest", ["spare late", "link heals"])
+def test_a_run_without_a_spare_waits_until_there_is_a_host_again(
+    fault: Fault, rest: str, tmp_path: Path
+) -> None:
+    spec, store = write_spec(tmp_path, SPEC), tmp_path / "store"
+    with hosts_on(tmp_path / "hosts") as lan:
+        cluster = Cluster(lan=lan)
+        cluster.start(num_workers=2)
+        training = Training(cluster, spec, store)
+        training.wait_for_step(MORE, START_S)
+        before = training.newest_step()
+        struck = fault(cluster)
+        assert struck is not None
+        sleep(SPARE_LATE_S)
+        if rest == "spare late" or fault is a_host_loses_power:
+            cluster.add("spare")
+        else:
+            comes_back(struck)
+        training.wait_for_step(before + MORE, RECOVERY_S)
+        cluster.head.run([*LONGHAUL, "stop", "r", "--store", str(store)], deadline_s=END_S)
+        assert training.end(END_S) == 0, training.says()
+    assert_as_left_alone(store, spec, tmp_path / "alone")
