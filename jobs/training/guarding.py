@@ -53,20 +53,21 @@ class Guard:
     def did(self, done: Done) -> None:
         self._open.append(done)
 
+    def own_loss(self) -> float:
+        """Of the newest step, and not finite where its gradient isn't: so the mean of all ranks' tells both."""
+        newest = self._open[-1]
+        return float("nan") if newest.is_bad() else float(newest.loss)
+
     def judge(self, is_any_alarmed: bool, mean_loss: float | None) -> None:
         """After a step: raises ``InvalidLoss`` on all ranks or on none.
 
-        ``is_any_alarmed`` and ``mean_loss`` are the same on all ranks; None where nobody asked for it.
+        ``is_any_alarmed`` and ``mean_loss``, of ``own_loss``, are the same on all ranks; None where nobody
+        asked for it.
         """
-        if is_any_alarmed or (mean_loss is not None and self._is_wrong(mean_loss)):
+        if is_any_alarmed or (mean_loss is not None and is_bad(mean_loss)):
             raise self._not_finite()
         if mean_loss is not None and self._spikes is not None:
             self._look_for_spikes(self._spikes, mean_loss)
-
-    def _is_wrong(self, mean_loss: float) -> bool:
-        # The norm is over all ranks, so they agree on it.
-        norm = self._open[-1].grad_norm
-        return is_bad(mean_loss) or (norm is not None and is_bad(float(norm)))
 
     def _not_finite(self) -> InvalidLoss:
         """Collective: the first step that was bad on any rank."""

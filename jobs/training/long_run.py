@@ -212,7 +212,7 @@ class _Attempt:
         self._context.pulse.step, self._context.pulse.step_s = self._step, time.perf_counter() - started
         is_last = self._step == self._task.num_steps or self._aim is not None
         is_wanted = orders.save or orders.tell or orders.point or is_last
-        loss = self._control.mean(own_loss.item()) if is_wanted else float("nan")
+        loss = self._control.mean(self._guard.own_loss()) if is_wanted else float("nan")
         self._guard.judge(agreed.is_alarmed, loss if is_wanted else None)
         if point.is_evaluated:
             val_loss = self._evaluate()
