@@ -21,8 +21,8 @@ def answering(file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def in_training(depth: int = 0) -> Iterator[None]:
-    """A thread whose frames are in a file of the training's name."""
+def in_training(depth: int = 0, file: str = "/somewhere/jobs/training/long_run.py") -> Iterator[None]:
+    """A thread whose frames are in a file of the training's name, or of another."""
     ready, done = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -31,7 +31,7 @@ def in_training(depth: int = 0) -> Iterator[None]:
 
     names = {"wait": wait}
     source = "def stuck(depth):\n    stuck(depth - 1) if depth else wait()\n"
-    exec(compile(source, "/somewhere/jobs/training/long_run.py", "exec"), names)
+    exec(compile(source, file, "exec"), names)
     thread = threading.Thread(target=names["stuck"], args=(depth,), daemon=True)
     thread.start()
     ready.wait(30)
@@ -44,7 +44,8 @@ def in_training(depth: int = 0) -> Iterator[None]:
 
 def test_the_training_thread_is_told_first(tmp_path: Path) -> None:
     file = tmp_path / "stacks.txt"
-    with answering(file), in_training():
+    # Python tells the newest thread first.
+    with answering(file), in_training(), in_training(file="/somewhere/jobs/training/watch.py"):
         found = stacks(os.getpid(), str(file))
     assert found[0].endswith("(most recent call first):")
     first_thread = found[1 : next(place for place, line in enumerate(found[1:], 1) if "thread 0x" in line)]

@@ -288,3 +288,14 @@ def test_where_no_attempt_could_begin_the_line_blames_none(capsys: pytest.Captur
 
     driver.restarts.work(attempt)
     assert "r: no attempt could begin: memory: away; trying again in 10 s" in capsys.readouterr().out
+
+
+def test_what_failed_before_a_run_was_begun_afresh_counts_no_more() -> None:
+    first = Driver()
+    with pytest.raises(ZeroDivisionError):
+        first.drive(failing("error"), lambda: str(1 // 0))
+    second = Driver(store=first.store, fresh=True)
+    with pytest.raises(ZeroDivisionError):
+        second.drive(lambda: str(1 // 0))
+    (one,) = read_past(first.store, "r", second.repository.refresh())
+    assert (one.term, one.cause) == (3, "driver died")
