@@ -48,7 +48,7 @@ def test_the_training_thread_is_told_first(tmp_path: Path) -> None:
     with answering(file), in_training(), in_training(file="/somewhere/jobs/training/watch.py"):
         found = stacks(os.getpid(), str(file))
     assert found[0].endswith("(most recent call first):")
-    first_thread = found[1 : next(place for place, line in enumerate(found[1:], 1) if "thread 0x" in line)]
+    first_thread = found[1 : next(place for place, line in enumerate(found[1:], 1) if "hread 0x" in line)]
     assert any("jobs/training/long_run.py" in line for line in first_thread)
     assert any("test_remains.py" in line for line in found)
 
