@@ -91,6 +91,13 @@ def test_a_loss_far_above_the_usual_is_a_spike_and_a_single_odd_batch_is_none() 
     assert found[0].text.startswith("loss 9.5000, usual is 3.0")
 
 
+def test_a_loss_that_is_noisy_anyway_or_of_which_little_is_known_is_no_spike() -> None:
+    noise = [2.0 + 2.0 * (n % 3) for n in range(60)]
+    assert raised(words([*noise, 9.5, 9.5, 9.5])) == []
+    assert raised(words([*[3.0] * 18, 9.0, 9.0])) == []
+    assert len(raised(words([*[3.0] * 20, 9.0, 9.0, 9.0]))) == 1
+
+
 def test_workers_that_saw_a_bad_loss_first_raise_it_too() -> None:
     alarms = Alarms(Bounds(), EVERY_MINUTE)
     (found,) = alarms.invalid_loss("the loss of step 7 is not finite", 1.0)
@@ -109,6 +116,14 @@ def test_a_lasting_drop_of_the_speed_is_told_and_one_slow_second_is_not() -> Non
     assert kinds(found) == [("throughput drop", False), ("throughput drop", True)]
     assert found[0].step <= 60 + 8
     assert found[0].facts["usual_tokens_per_s"] == pytest.approx(1000.0, rel=0.05)
+
+
+def test_a_speed_that_comes_back_by_half_is_not_over_yet() -> None:
+    told = [replace(USUAL, step=n, tokens_per_s=speed) for n, speed in enumerate([1000.0] * 60 + [600.0] * 9)]
+    told += [replace(USUAL, tokens_per_s=750.0)] * 20
+    assert kinds(raised(told)) == [("throughput drop", False)]
+    told += [replace(USUAL, tokens_per_s=900.0)] * 9
+    assert kinds(raised(told)) == [("throughput drop", False), ("throughput drop", True)]
 
 
 def test_what_is_usual_is_learnt_anew_by_each_attempt() -> None:
@@ -144,6 +159,14 @@ def test_a_cadence_in_steps_is_held_against_steps() -> None:
     alarms = Alarms(Bounds(), Wanted(every_s=None, every_steps=10))
     (found,) = raised([durable(n, 0) for n in range(1, 40)], alarms)
     assert (found.kind, found.step) == ("stale checkpoint", 32)
+
+
+@pytest.mark.parametrize(
+    "wanted", [Wanted(every_s=1.0, every_steps=None), Wanted(every_s=None, every_steps=1)]
+)
+def test_a_store_has_half_a_minute_however_often_it_is_asked(wanted: Wanted) -> None:
+    assert raised([durable(n, 0) for n in range(31)], Alarms(Bounds(), wanted)) == []
+    assert len(raised([durable(n, 0) for n in range(33)], Alarms(Bounds(), wanted))) == 1
 
 
 def test_where_nothing_is_saved_nothing_is_stale() -> None:
@@ -188,6 +211,12 @@ def test_a_device_that_idles_for_a_minute_is_told_and_one_that_tells_nothing_is_
     ]
     assert (silent, busy, kinds(idle)) == ([], [], [("low utilization", False)])
     assert idle[0].text == "the device of rank 1 was busy for 5 % of the last minute"
+
+
+def test_a_device_that_idles_for_less_than_a_minute_is_not_told() -> None:
+    alarms, idle = Alarms(Bounds(), EVERY_MINUTE), replace(BEAT, utilization_pct=5.0)
+    assert [alarm for second in range(55) for alarm in alarms.hear(idle, second)] == []
+    assert len([alarm for second in range(55, 57) for alarm in alarms.hear(idle, second)]) == 1
 
 
 def test_between_bad_and_good_nothing_is_told_and_not_twice_within_the_interval() -> None:

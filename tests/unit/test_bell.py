@@ -165,6 +165,14 @@ def test_more_alarms_than_can_be_carried_out_are_still_said(task: Task) -> None:
     assert "alarm: the last ones are still under way, so this one is only said" in said
 
 
+def test_an_attempt_that_failed_for_another_reason_raises_no_alarm(task: Task) -> None:
+    said: list[str] = []
+    bell = Bell(Alarms(Bounds(), Wanted(every_s=60.0, every_steps=None)), None, said.append)
+    bell.begins(task)
+    bell.failed("worker died", "rank 1: SIGKILL")
+    assert said == []
+
+
 def test_variables_of_the_driver_are_the_commands_too(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
