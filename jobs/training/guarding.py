@@ -54,7 +54,7 @@ class Guard:
         self._open.append(done)
 
     def own_loss(self) -> float:
-        """Of the newest step, and not finite where its gradient isn't: so the mean of all ranks' tells both."""
+        """Of the newest step; not finite where its gradient isn't, so that the mean of all tells both."""
         newest = self._open[-1]
         return float("nan") if newest.is_bad() else float(newest.loss)
 

@@ -47,6 +47,13 @@ def test_noise_alone_is_no_spike_whatever_its_size() -> None:
         assert spikes_in(noisy(2.5, 10_000, noise=noise, seed=seed)) == [], seed
 
 
+def test_a_small_loss_may_be_noisy_in_proportion() -> None:
+    losses = [abs(loss) for loss in noisy(0.1, 5000, noise=0.05)]
+    highest = 1.5 * 0.1
+    assert any(min(three) > highest for three in zip(losses, losses[1:], losses[2:], strict=False))
+    assert spikes_in(losses) == []
+
+
 def test_a_loss_that_creeps_up_is_followed() -> None:
     assert spikes_in([2.0 + 0.005 * number for number in range(1000)]) == []
 
