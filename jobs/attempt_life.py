@@ -20,7 +20,7 @@ from jobs.troubles import Troubles
 # What takes its time without a step, as the run's ledger calls it. Compiling is the first step's, which gets
 # ten times the usual patience.
 _PATIENCE_S: Mapping[str, float] = {
-    "start": START_TIMEOUT_S,
+    "start": 900.0,
     "restore": 1800.0,
     "eval": 1800.0,
     "data wait": 300.0,

@@ -28,6 +28,7 @@ Listen = Callable[[Event], None]
 Hear = Callable[[Told | Beat], None]
 # How often a group that has no room is looked at again.
 _ROOM_INTERVAL_S = 0.5
+_LONGEST_BY_ID_S = 60.0
 _log = logging.getLogger(__name__)
 
 MakeTask = Callable[[], Task]
@@ -181,7 +182,7 @@ class RayExecutor:
         seat = Seat(
             group=group,
             claim=claim,
-            schedule_timeout_s=order.schedule_timeout_s,
+            schedule_timeout_s=_schedule_timeout_s(order),
             collective_timeout_s=order.collective_timeout_s,
             hang_timeout_s=order.hang_timeout_s,
             environment=order.environment,
@@ -242,6 +243,14 @@ class RayExecutor:
             self._connections.enter_context(ray_for_driver(verbose=self._verbose))
             self._live = _without(self._excluded, live_inventory())
         return self._live
+
+
+def _schedule_timeout_s(order: AttemptOrder) -> float:
+    """Nodes without a label are asked for one by one: one that has come back is another one to Ray, and only
+    the next attempt asks for it.
+    """
+    is_by_id = order.may_wait and order.group.name == LOCAL_GROUP
+    return min(order.schedule_timeout_s, _LONGEST_BY_ID_S) if is_by_id else order.schedule_timeout_s
 
 
 def _without(excluded: Sequence[str], live: Inventory) -> Inventory:

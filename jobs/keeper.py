@@ -79,6 +79,8 @@ def _keep(args: argparse.Namespace) -> int:
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base())
     with Wishers() as wishers:
+        # What it hears of is its drivers' to tell.
+        wishers.listen(store, run, lambda _text: None)
         keeper = Keeper(
             Repository(store, run),
             _start_with(args, args.store or spec.store),
@@ -210,6 +212,8 @@ class Keeper:
             _say(f"longhaul train: given up, {move.reason}: {reason}")
             return EXIT_FAILED
         _say(f"{self._repository.run}: {reason}; starting it again in {move.after_s:g} s")
+        # Nobody else is there now to hear `longhaul stop`.
+        self._wishers.began(ending.term)
         try:
             self._pause(move.after_s)
         except StopWished as stop:
