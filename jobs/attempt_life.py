@@ -91,7 +91,7 @@ class AttemptLife:
         return self._progress.failure(now) if self._progress else self._false_start(now)
 
     def failure(self) -> Failure | None:
-        """What the ranks have told so far, if anything went wrong, and how far the one that it is about was."""
+        """What the ranks have told so far, if anything went wrong, and how far the one it is about was."""
         told = self._troubles.failure()
         return self.with_step(told) if told else None
 
