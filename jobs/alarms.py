@@ -11,7 +11,7 @@ from statistics import median
 from typing import Literal
 
 from jobs.sessions import Beat
-from jobs.training.events import Progress, Told
+from jobs.training.events import Evaluated, Progress, Told
 
 Kind = Literal[
     "loss not finite", "loss spike", "throughput drop", "straggler", "stale checkpoint", "low utilization",
@@ -99,6 +99,10 @@ class Alarms:
             case Progress():
                 self._step = told.step
                 found = [self._loss(told, now), self._speed(told, now), self._checkpoint(told, now)]
+                self._has_evaluated, self._told_s = False, now
+            case Evaluated():
+                self._has_evaluated = True
+                found = []
             case Beat():
                 found = [self._pace(told, now), self._load(told, now)]
             case _:
@@ -116,6 +120,8 @@ class Alarms:
         self._num_high = 0
         self._speeds: deque[float] = deque(maxlen=_NUM_SPEEDS)
         self._durable: tuple[int | None, float, int] | None = None
+        self._has_evaluated = False
+        self._told_s = 0.0
         self._paces: dict[int, deque[float]] = {}
         self._usual_paces: dict[int, float] = {}
         self._loads: dict[int, deque[float]] = {}
@@ -156,6 +162,9 @@ class Alarms:
 
     def _speed(self, told: Progress, now: float) -> Alarm | None:
         drop = self._bounds.throughput_drop
+        if self._has_evaluated:
+            # It is over the time of the evaluation too, which trains nothing.
+            return None
         self._speeds.append(told.tokens_per_s)
         if drop is None or len(self._speeds) < _FEWEST_SPEEDS + _PRESENT:
             return None
@@ -171,9 +180,14 @@ class Alarms:
         )
 
     def _checkpoint(self, told: Progress, now: float) -> Alarm | None:
-        """The age is since the driver heard of it, or since the attempt trained: by no other clock."""
+        """The age is since the driver heard of it, or since the attempt trained: by no other clock. What an
+        evaluation takes puts nothing at risk.
+        """
         if self._durable is None or self._durable[0] != told.durable_step:
             self._durable = (told.durable_step, now, told.step)
+        elif self._has_evaluated:
+            step, since_s, first = self._durable
+            self._durable = (step, since_s + now - self._told_s, first)
         times = self._bounds.stale_checkpoint
         _, since, first = self._durable
         age_s, num_steps = now - since, told.step - first

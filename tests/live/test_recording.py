@@ -162,6 +162,10 @@ def test_a_killed_run_that_goes_on_counts_each_step_once_and_accounts_for_all_of
     assert sum(found.phases.values()) == pytest.approx(found.wall_sec, rel=0.005)
     assert {"productive", "recompute", "restore", "start", "detect", "eval", "save"} <= set(found.phases)
     assert 0 < found.goodput < 1
+    (restart,) = found.recoveries
+    assert (restart.step, restart.num_redone, restart.cause) == (durable, recorded - durable, "failure")
+    assert {"detect", "start", "restore", "recompute"} <= set(restart.phases)
+    assert restart.device_s == pytest.approx(restart.seconds)
     kinds = [kind for _, kind, _ in found.incidents]
     assert kinds.count("failure") == 1
     assert kinds.index("start") < kinds.index("failure") < kinds.index("restore") < kinds.index("end")

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.alarms import Alarm, Alarms, Bounds, Wanted
 from jobs.sessions import Beat
-from jobs.training.events import Progress
+from jobs.training.events import Evaluated, Progress
 
 EVERY_MINUTE = Wanted(every_s=60.0, every_steps=None)
 USUAL = Progress(
@@ -144,6 +144,19 @@ def test_a_checkpoint_three_times_as_old_as_it_is_to_get_is_stale_until_a_newer_
     found = raised(told, alarms)
     assert kinds(found) == [("stale checkpoint", False), ("stale checkpoint", True)]
     assert found[0].text == "nothing newly durable for 181 s and 181 steps, wanted is every 60 s"
+
+
+def test_evaluating_for_long_is_no_slow_training_and_puts_nothing_at_risk() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    now, found = 0.0, []
+    for step in range(1, 200):
+        found += alarms.hear(Evaluated(step=step, val_loss=2.0), now)
+        now += 100.0
+        found += alarms.hear(replace(durable(step, step // 40 * 40), tokens_per_s=10.0), now)
+        for _ in range(3):
+            now += 1.0
+            found += alarms.hear(durable(step, step // 40 * 40), now)
+    assert found == []
 
 
 def test_an_attempt_that_begins_with_an_old_checkpoint_has_the_time_to_make_a_new_one() -> None:
