@@ -166,7 +166,7 @@ class _Attempt:
         loss = float("nan")
         self._aim = self._control.agree(self._services.wish()).aim
         if self._is_evaluation_due:
-            self._evaluate()
+            self._catch_up()
         self._record.phase("data wait")
         while self._step < self._task.num_steps and self._aim is None:
             self._await_samples()
@@ -175,6 +175,15 @@ class _Attempt:
                 self._note_resumed()
         self._end(loss)
         self._control.close()
+
+    def _catch_up(self) -> None:
+        """The evaluation that a wish came between, where the training stood then."""
+        val_loss = self._evaluate()
+        if val_loss is not None and self._saver:
+            before = self._repository.view.generation(self._start.generation or "")
+            point = Point(step=self._step, position=self._position, epoch_end=None)
+            point = point.with_metrics(**(before.metrics if before else {}), val_loss=val_loss)
+            self._saver.cut(point, self._saver.final_order)
 
     def _await_samples(self) -> None:
         """Where some rank's are late, all wait for it here, and hear what they are wished.
@@ -316,7 +325,7 @@ class _Attempt:
 
     def _end(self, loss: float) -> None:
         self._record.phase("save")
-        is_done = self._step >= self._task.num_steps
+        is_done = self._step >= self._task.num_steps and not self._is_evaluation_due
         wish = None if is_done else _shared_wish(self._context, self._services)
         assert is_done or wish, "a wish was taken back"
         problem = self._save_the_end(loss) if self._saver and self._has_got_somewhere() else None
