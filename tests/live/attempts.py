@@ -27,6 +27,7 @@ from jobs.training.events import Ended, Resumption, Told, Withdrawn
 from jobs.training.job import Recipe
 from jobs.training.long_run import Services, run
 from jobs.training.models.decoder import Decoder
+from jobs.training.skipping import Skips
 from jobs.training.task import Origin, Saving, Task
 from jobs.training.wishes import Wish
 
@@ -39,7 +40,7 @@ class Wanted:
 
     ``is_private``: each rank's store is a folder of its own, as if they were on nodes that share none.
     ``dies_after_loading``: rank 0 kills itself before it does a step. ``wish`` reaches ``wished_rank`` the
-    ``wished_at``th time that it asks.
+    ``wished_at``th time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     """
 
     name: str
@@ -58,6 +59,8 @@ class Wanted:
     wish: Wish | None = None
     wished_rank: int = 0
     wished_at: int = 1
+    skips: Skips = ()
+    ballast: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +101,13 @@ def attempt(wanted: Wanted) -> Story:
     if wanted.is_private:
         wanted = replace(wanted, store=wanted.store / f"rank-{rank}")
     task = replace(_task(wanted, context), store=str(wanted.store))
-    tell = _die_on_resuming if wanted.dies_after_loading else story.told.append
+
+    def tell(told: Told) -> None:
+        story.told.append(told)
+        if wanted.dies_after_loading:
+            _die_on_resuming(told)
+        if wanted.ballast and isinstance(told, Note) and told.problem:
+            wanted.ballast.unlink(missing_ok=True)
 
     def wish() -> Wish | None:
         story.num_asks += 1
@@ -170,6 +179,7 @@ def _task(wanted: Wanted, context: InlineContext) -> Task:
         resume=wanted.resume,
         eval_every=wanted.eval_every,
         eval_samples=8,
+        skips=wanted.skips,
         origin=Origin(store=str(wanted.store), run=wanted.origin) if wanted.origin else None,
     )
 

@@ -6,6 +6,7 @@ Needs root, who may mount a small file system of its own.
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ from checkpointing.repository import Repository
 from checkpointing.saves import Note, Save, Tally
 from checkpointing.store import Full, LocalStore, MemoryStore
 from checkpointing.writer import Writer
+from tests.live.attempts import Wanted, attempt_each
+from tests.live.ranks import run_ranks
+from tests.live.trainings import recipe_for
 from tests.unit.generations import Letters, Memory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a disk of 8 MiB")
@@ -30,18 +34,25 @@ DEADLINE_S = 30.0
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
+    with disk_of(DISK_BYTES, tmp_path / "disk") as folder:
+        yield folder
+
+
+@contextmanager
+def disk_of(num_bytes: int, folder: Path) -> Iterator[Path]:
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)],
+        ["mount", "-t", "tmpfs", "-o", f"size={num_bytes}", "tmpfs", str(folder)],
         check=False,
         capture_output=True,
         text=True,
     )
     if mounted.returncode != 0:
         pytest.skip(f"root here may not mount: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def save_of(number: int, num_bytes: int) -> Save:
@@ -132,3 +143,48 @@ def test_a_log_on_a_full_disk_is_as_it_was_and_goes_on_once_there_is_room(small_
     ballast.unlink()
     log.append(Stop(), term=1)
     assert Log(store, "r").read().stop_asked
+
+
+# A generation of the smallest model has 10.4 MB, all ranks' shares together.
+ROOM_FOR_ALL, ROOM_FOR_NONE = 96 << 20, 6 << 20
+
+
+def test_a_run_on_a_full_store_goes_on_and_saves_again_once_there_is_room(tmp_path: Path) -> None:
+    with disk_of(ROOM_FOR_ALL, tmp_path / "disk") as store:
+        ballast = store / "ballast"
+        ballast.write_bytes(bytes(ROOM_FOR_ALL - ROOM_FOR_NONE))
+        wanted = long_run_on(store, ballast=ballast)
+        (story,), _ = run_ranks(attempt_each, [wanted], num_ranks=2, tmp_path=tmp_path)
+        repository = Repository(LocalStore(store), "r")
+        saved = {found.step for found in repository.refresh().generations if found.is_good}
+        left = {name.split("/")[3] for name in LocalStore(store).list("runs/r/gen")}
+    failed = [note for note in story.saves if note.problem]
+    assert [note.step for note in failed] == [2]
+    assert "No space left on device" in str(failed[0].problem)
+    assert (saved, story.end.step, story.end.problem) == ({4, 6, 8}, 8, None)
+    assert left == {found.name for found in repository.view.generations}
+
+
+@pytest.mark.soak
+def test_a_run_on_a_store_that_stays_full_does_all_its_steps_and_says_what_is_missing(tmp_path: Path) -> None:
+    with disk_of(ROOM_FOR_NONE, tmp_path / "disk") as store:
+        (story,), _ = run_ranks(attempt_each, [long_run_on(store)], num_ranks=2, tmp_path=tmp_path)
+    assert {note.step for note in story.saves if note.problem} == {2, 4, 6, 8}
+    assert (story.end.step, story.end.problem) == (8, "the last step could not be saved to the store")
+
+
+@pytest.mark.soak
+def test_a_run_whose_nodes_disks_are_full_saves_to_the_store(tmp_path: Path, small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(bytes(7 << 20))
+    wanted = long_run_on(tmp_path / "store", disk=small_disk)
+    (story,), _ = run_ranks(attempt_each, [wanted], num_ranks=2, tmp_path=tmp_path)
+    places = {(note.step, note.place) for note in story.saves if note.problem}
+    assert places == {(step, "disk") for step in (2, 4, 6, 8)}
+    assert (story.end.step, story.end.problem) == (8, None)
+
+
+def long_run_on(store: Path, *, disk: Path | None = None, ballast: Path | None = None) -> Wanted:
+    recipe = recipe_for("ddp", world_size=2, grad_accum=1)
+    return Wanted(
+        name="r", recipe=recipe, num_steps=8, store=store, disk=disk, every_steps=2, ballast=ballast
+    )
