@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _TOOLS = ("ip", "unshare", "nsenter", "mount")
 _NETWORK = "10.77.0"
 _SHARED_MEMORY = "512m"
-_DEADLINE_S = 20.0
+_DEADLINE_S = 60.0
 _OWN = ("--net", "--mount", "--uts", "--ipc", "--pid")
 _RAYS = Path("/tmp/ray")
 
@@ -243,7 +243,7 @@ class _Namespaces:
 
     def inside(self, command: Sequence[str]) -> list[str]:
         kinds = (kind for kind in self._kinds if kind in _OWN)
-        return ["nsenter", f"--target={self.init}", *kinds, "--", *command]
+        return ["nsenter", f"--target={self.init}", *kinds, f"--wd={ROOT}", "--", *command]
 
     def run(self, *command: str) -> None:
         done = subprocess.run(

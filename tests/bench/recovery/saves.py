@@ -17,7 +17,7 @@ from tests.hosts import hosts_on, wait_until
 from tests.hosts_tier.clusters import Cluster
 
 BLOCK_S = 10.0
-_START_S = 180.0
+_START_S = 600.0
 
 
 def cost_of_saving(num_saves: int) -> Estimate | None:

@@ -55,7 +55,7 @@ class Stock:
     def start(self, cluster: Cluster, num_steps: int, every: int) -> "subprocess.Popen[bytes]":
         words = [str(self._folder), str(num_steps), str(every), self._model]
         command = [sys.executable, "-m", "tests.bench.recovery.stock", *words]
-        return cluster.head.start(command, log="train", RAY_ADDRESS=cluster.address)
+        return cluster.head.start(command, log="train.log", RAY_ADDRESS=cluster.address)
 
     def steps(self) -> list[Done]:
         return steps_of(self._folder)
@@ -79,7 +79,7 @@ class Ours:
         saving = self._saving or f"every_steps: {every}"
         spec.write_text(_SPEC.format(model=self._model, group=GROUP, num_steps=num_steps, saving=saving))
         command = [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(self.store)]
-        return cluster.head.start(command, log="train", RAY_ADDRESS=cluster.address)
+        return cluster.head.start(command, log="train.log", RAY_ADDRESS=cluster.address)
 
     def steps(self) -> list[Done]:
         """From its records, which reach the store a second later."""

@@ -20,7 +20,7 @@ EVERY = 100
 _ENDLESS = 10**6
 # Steps before anything happens: several saves.
 _SETTLED = 3 * EVERY
-_START_S = 180.0
+_START_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
