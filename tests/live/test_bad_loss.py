@@ -1,0 +1,153 @@
+"""A loss that goes wrong ends an attempt on all ranks, is never saved, and is not met again on going on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from checkpointing.repository import Repository
+from checkpointing.store import open_store
+from jobs.training.data import sample
+from jobs.training.failures import InvalidLoss
+from jobs.training.guarding import Done, Guard
+from jobs.training.job import Recipe, Strategy
+from jobs.training.measurement import BadLoss
+from jobs.training.models.decoder import Decoder
+from jobs.training.spikes import SpikeBound
+from jobs.training.stream import sample_at
+from tests.live.attempts import NUM_SAMPLES, Wanted, attempt, digests_of, newest_manifest
+from tests.live.ranks import run_ranks
+from tests.live.trainings import recipe_for
+
+# Of four samples each; the third one reads positions 8 to 11.
+BAD_STEP, BAD_SAMPLES = 3, (8, 12)
+NATIVE: tuple[Strategy, ...] = ("ddp", "fsdp")
+DEEPSPEEDS: tuple[Strategy, ...] = ("zero1", "zero2", "zero3")
+
+
+@contextmanager
+def cursed(recipe: Recipe, position: int) -> Iterator[None]:
+    """Whoever reads the sample at ``position`` has no finite loss."""
+    number = sample_at(position, num_samples=NUM_SAMPLES, seed=recipe.seed)
+    ids = sample(recipe, number)[:-1]
+
+    def curse(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        is_met = isinstance(module, Decoder) and any(torch.equal(row, ids) for row in inputs[0])
+        return output * float("nan") if is_met else None
+
+    hook = register_module_forward_hook(curse)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def meet(wanted: Wanted) -> BadLoss | None:
+    """Runs on a rank: how the loss went wrong; None if it didn't. Only rank 1 reads the cursed sample."""
+    try:
+        with cursed(wanted.recipe, BAD_SAMPLES[0] + 1):
+            attempt(wanted)
+    except InvalidLoss as error:
+        return error.bad_loss
+    return None
+
+
+def meet_each(wanted: list[Wanted]) -> list[BadLoss | None]:
+    return [meet(one) for one in wanted]
+
+
+EXPECTED = BadLoss(step=BAD_STEP, good_step=BAD_STEP - 1, samples=BAD_SAMPLES)
+
+
+def steps_of(store: Path, run: str) -> list[int]:
+    return [one.step for one in Repository(open_store(str(store)), run).refresh().generations]
+
+
+def unsaved(strategy: Strategy, store: Path) -> Wanted:
+    """Nothing is to be saved before its end: so nobody asks for the loss of all ranks meanwhile."""
+    recipe = recipe_for(strategy, world_size=2)
+    return Wanted(name=strategy, recipe=recipe, num_steps=6, store=store, every_steps=100)
+
+
+def test_what_one_rank_saw_ends_all_is_never_saved_and_is_gone_around_as_if_it_had_been_known_before(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    first = Wanted(name="r", recipe=recipe_for("ddp", world_size=2), num_steps=5, store=store, every_steps=1)
+    around = replace(first, skips=(BAD_SAMPLES,))
+    native = [unsaved(strategy, store) for strategy in NATIVE]
+    wanted = [*native, first, around, replace(around, name="straight")]
+    found = run_ranks(meet_each, wanted, num_ranks=2, tmp_path=tmp_path)
+    assert found == [[EXPECTED, EXPECTED, EXPECTED, None, None]] * 2
+    assert [steps_of(store, run) for run in (*NATIVE, "r")] == [[], [], [1, 2, 3, 4, 5]]
+    newest, straight = newest_manifest(store, "r"), newest_manifest(store, "straight")
+    assert newest.cut.state["position"] == 24
+    assert digests_of(newest) == digests_of(straight)
+
+
+@pytest.mark.soak
+def test_under_deepspeed_too_what_one_rank_saw_ends_all(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    wanted = [unsaved(strategy, store) for strategy in DEEPSPEEDS]
+    found = run_ranks(meet_each, wanted, num_ranks=2, tmp_path=tmp_path)
+    assert found == [[EXPECTED] * len(DEEPSPEEDS)] * 2
+    assert [steps_of(store, strategy) for strategy in DEEPSPEEDS] == [[]] * len(DEEPSPEEDS)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def do(guard: Guard, step: int, loss: float, *, is_asked: bool = True, norm: float = 1.0) -> None:
+    guard.look_back()
+    is_alarmed = guard.is_alarmed
+    done = Done(
+        step=step,
+        samples=(4 * (step - 1), 4 * step),
+        loss=torch.tensor(loss),
+        grad_norm=torch.tensor(norm),
+    )
+    guard.did(done)
+    guard.judge(is_alarmed, guard.own_loss() if is_asked else None)
+
+
+def test_a_loss_that_stays_high_is_told_with_all_samples_since_it_was_not() -> None:
+    guard = Guard(SpikeBound(num_recent=4, in_a_row=2))
+    for step in range(1, 9):
+        do(guard, step, 2.0 + 0.01 * (step % 3), is_asked=step % 2 == 0)
+    do(guard, 9, 9.0, is_asked=False)
+    do(guard, 10, 9.0)
+    with pytest.raises(
+        InvalidLoss, match=r"the loss is 9 at step 11 .* since after step 8 \(samples 32 to 43"
+    ) as spike:
+        do(guard, 11, 9.0)
+    assert spike.value.bad_loss == BadLoss(step=11, good_step=8, samples=(32, 44))
+
+
+def test_without_a_bound_a_high_loss_is_nobodys_business() -> None:
+    guard = Guard(None)
+    for step in range(1, 30):
+        do(guard, step, 2.0 if step < 25 else 1e9)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_gradient_that_is_not_finite_is_as_bad_as_a_loss() -> None:
+    guard = Guard(None)
+    do(guard, 1, 2.0)
+    do(guard, 2, 2.0, is_asked=False, norm=float("inf"))
+    with pytest.raises(InvalidLoss, match=r"the loss of step 2 or its gradient") as found:
+        do(guard, 3, 2.0, is_asked=False)
+    assert found.value.bad_loss == BadLoss(step=2, good_step=1, samples=(4, 8))
+    with pytest.raises(InvalidLoss, match=r"the loss of step 1 or its gradient"):
+        do(Guard(None), 1, 2.0, norm=float("nan"))
