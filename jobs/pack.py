@@ -1,13 +1,15 @@
 """Packs pieces on all nodes at once, with Ray Data. The story is ``jobs.packing.story``."""
 
 import logging
+import socket
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import ray.data
+import ray.exceptions
 
-from checkpointing.store import StoreError, open_store
-from jobs.packing.pieces import InputError, Piece
+from checkpointing.store import StoreError, Unavailable, open_store
+from jobs.packing.pieces import InputError, PackingFailed, Piece
 from jobs.packing.shard import Packed, pack_piece
 from jobs.packing.tokenizing import Recipe
 from jobs.training.token_index import TokenShard
@@ -23,17 +25,22 @@ class Work:
     store: str
 
 
-def pack_pieces(work: Work) -> list[Packed]:
+def pack_pieces(work: Work, *, verbose: bool = False) -> list[Packed]:
     """In the order of the pieces. Raises ``InputError`` or ``StoreError``: of several, the first piece's.
 
     Call it from a driver that is connected to Ray. A piece whose worker died is packed again.
     """
-    _be_quiet()
+    if not verbose:
+        _be_quiet()
     numbers = ray.data.range(len(work.pieces), override_num_blocks=len(work.pieces))
-    rows = sorted(numbers.map(_pack, fn_kwargs={"work": work}).take_all(), key=lambda row: row["number"])
+    try:
+        rows = numbers.map(_pack, fn_kwargs={"work": work}).take_all()
+    except ray.exceptions.RayError as error:
+        raise PackingFailed(f"a worker failed: {str(error).strip().splitlines()[-1]}") from error
+    rows.sort(key=lambda row: row["number"])
     for row in rows:
         if row["problem"]:
-            raise (InputError if row["is_input"] else StoreError)(row["problem"])
+            raise (InputError if row["is_input"] else Unavailable)(row["problem"])
     return [_packed(row) for row in rows]
 
 
@@ -43,8 +50,11 @@ def _pack(row: dict[str, Any], work: Work) -> dict[str, Any]:
     answer = {"number": piece.number, "num_documents": 0, "problem": "", "is_input": False, **_NO_SHARD}
     try:
         packed = pack_piece(piece, work.tokenizer.open(), work.column, open_store(work.store))
-    except (InputError, StoreError, OSError) as error:
-        return {**answer, "problem": str(error), "is_input": not isinstance(error, StoreError)}
+    except OSError as error:
+        where = f"{error.filename}: can't be read on {socket.gethostname()} ({error.strerror})"
+        return {**answer, "problem": f"{where}; every node must see it there", "is_input": True}
+    except (InputError, StoreError) as error:
+        return {**answer, "problem": str(error), "is_input": isinstance(error, InputError)}
     shard = asdict(packed.shard) if packed.shard else {}
     return {**answer, "num_documents": packed.num_documents, **shard}
 
@@ -59,6 +69,6 @@ def _packed(row: dict[str, Any]) -> Packed:
 
 
 def _be_quiet() -> None:
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    # It warns that there are no progress bars.
+    logging.getLogger("ray.data").setLevel(logging.ERROR)

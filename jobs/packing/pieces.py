@@ -17,6 +17,10 @@ class InputError(Exception):
     """The user's turn: where, what was found, what to do."""
 
 
+class PackingFailed(Exception):
+    """Nobody's turn but Ray's: doing it again may help."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A file; ``sizes`` are its bytes, of Parquet those of each row group."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from checkpointing.store import Conflict, Missing, Store, StoreError, Unavailable, open_store
 from jobs.packing.documents import find_sources
-from jobs.packing.pieces import InputError, Piece, cut_into_pieces
+from jobs.packing.pieces import InputError, PackingFailed, Piece, cut_into_pieces
 from jobs.packing.shard import Packed, dtype_for
 from jobs.packing.tokenizing import Recipe, read_recipe
 from jobs.places import store_base
@@ -28,9 +28,9 @@ def pack(args: argparse.Namespace) -> int:
         packed = _pack(pieces, recipe, store, args)
         index = _index(packed, recipe, args)
         _finish(store, index)
-    except (InputError, StoreError) as error:
+    except (InputError, StoreError, PackingFailed) as error:
         print(f"longhaul pack: {error}", file=sys.stderr)
-        return EXIT_FAILED if isinstance(error, Unavailable) else EXIT_USAGE
+        return EXIT_FAILED if isinstance(error, Unavailable | PackingFailed) else EXIT_USAGE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     _tell(store, index, packed, as_json=args.json)
@@ -52,7 +52,8 @@ def _pack(pieces: Sequence[Piece], recipe: Recipe, store: Store, args: argparse.
     with ray_for_driver(verbose=args.verbose):
         from jobs.pack import Work, pack_pieces
 
-        return pack_pieces(Work(pieces=tuple(pieces), tokenizer=recipe, column=args.column, store=store.url))
+        work = Work(pieces=tuple(pieces), tokenizer=recipe, column=args.column, store=store.url)
+        return pack_pieces(work, verbose=args.verbose)
 
 
 def _index(packed: Sequence[Packed], recipe: Recipe, args: argparse.Namespace) -> TokenIndex:

@@ -28,7 +28,7 @@ from jobs.training.job import Recipe
 from jobs.training.long_run import Services, run
 from jobs.training.models.decoder import Decoder
 from jobs.training.skipping import Skips
-from jobs.training.task import Origin, Saving, Task
+from jobs.training.task import Origin, Saving, Task, Tokens
 from jobs.training.wishes import Wish
 
 NUM_SAMPLES = 24
@@ -54,6 +54,7 @@ class Wanted:
     fresh: bool = False
     resume: str = "latest"
     eval_every: int = 0
+    tokens: Tokens | None = None
     is_private: bool = False
     dies_after_loading: bool = False
     wish: Wish | None = None
@@ -159,7 +160,7 @@ def _task(wanted: Wanted, context: InlineContext) -> Task:
         vendor="cpu",
         simulated=False,
         num_steps=wanted.num_steps,
-        num_samples=NUM_SAMPLES,
+        num_samples=wanted.tokens.windows.num_samples if wanted.tokens else NUM_SAMPLES,
         saving=Saving(
             cadence=Cadence(
                 every_s=None,
@@ -180,6 +181,7 @@ def _task(wanted: Wanted, context: InlineContext) -> Task:
         eval_every=wanted.eval_every,
         eval_samples=8,
         skips=wanted.skips,
+        tokens=wanted.tokens,
         origin=Origin(store=str(wanted.store), run=wanted.origin) if wanted.origin else None,
     )
 
