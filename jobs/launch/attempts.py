@@ -42,6 +42,7 @@ _ABORT_TIMEOUT_S = 15.0
 _KILL_TIMEOUT_S = 60.0
 # Of how many ranks that stand still the stacks are asked for, one after another.
 _MOST_STACKS = 2
+_STACKS_TIMEOUT_S = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +185,11 @@ class _Fit:
         for rank in ranks[:_MOST_STACKS]:
             if (ready := self._life.ready.get(rank)) is None:
                 continue
-            told = on_node(self._node_of(rank), stacks, ready.pid, ready.stacks)
+            told = on_node(self._node_of(rank), stacks, ready.pid, ready.stacks, timeout_s=_STACKS_TIMEOUT_S)
             found += [f"rank {rank}: {line}" for line in told or ("tells of no stack",)]
+            if told is None:
+                # Its node does not answer: asking for more would only take time.
+                break
         return tuple(found)
 
     def _node_of(self, rank: int) -> str:

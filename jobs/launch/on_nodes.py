@@ -11,14 +11,16 @@ _TIMEOUT_S = 15.0
 Answer = TypeVar("Answer")
 
 
-def on_node(node_id: str, ask: Callable[..., Answer], *about: Any) -> Answer | None:
+def on_node(
+    node_id: str, ask: Callable[..., Answer], *about: Any, timeout_s: float = _TIMEOUT_S
+) -> Answer | None:
     """What ``ask`` answers there; None if the node doesn't. Here it is asked without Ray."""
     if node_id == ray.get_runtime_context().get_node_id():
         return ask(*about)
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
     task: Any = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(ask)
     try:
-        answer: Answer = ray.get(task.remote(*about), timeout=_TIMEOUT_S)
+        answer: Answer = ray.get(task.remote(*about), timeout=timeout_s)
     except RayError:
         return None
     return answer
