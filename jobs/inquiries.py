@@ -10,6 +10,7 @@ from checkpointing.errors import NothingToResume
 from checkpointing.store import StoreError, open_store
 from jobs.places import store_base
 from jobs.status import status_of
+from reporting.words import counted
 
 EXIT_OK, EXIT_USAGE = 0, 2
 
@@ -71,8 +72,6 @@ def _recorded(found: dict[str, Any]) -> list[str]:
         parts = ", ".join(f"{name} {seconds / found['wall_s']:.1%}" for name, seconds in spent)
         lines.append(f"goodput {found['goodput']:.1%} of {found['wall_s']:,.0f} s: {parts}")
     if found["num_restarts"]:
-        lines.append(
-            f"{found['num_restarts']} restarts cost {_span(found['lost_device_s'])} of device time "
-            f"and {found['num_redone']} steps done again"
-        )
+        restarts, steps = counted(found["num_restarts"], "restart"), counted(found["num_redone"], "step")
+        lines.append(f"{restarts} cost {_span(found['lost_device_s'])} of device time, {steps} done again")
     return lines + [f"at {one['at_s']:,.0f} s: {one['kind']}: {one['text']}" for one in found["incidents"]]

@@ -120,7 +120,8 @@ class RunDisplay:
         """The status line, if its time has come."""
         with self._lock:
             waited_s = self._ticks() - self._shown_s
-            if self._is_silent or waited_s < self._interval_s():
+            is_over = self._state.stage not in GOING_ON
+            if self._is_silent or is_over or waited_s < self._interval_s():
                 return
             self._shown_s, self._is_news = self._ticks(), False
             self._lines.renew(self._state.line(self._ticks()))

@@ -7,6 +7,7 @@ by their own clocks only the age of a generation is taken, once.
 from collections import deque
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from math import ceil
 from typing import Any, Literal
 
 from jobs.training.events import Ended, Progress, Resumption, Told
@@ -73,7 +74,7 @@ class RunState:
             case "starting":
                 return f"attempt {self._attempt} has been starting for {_span(now - self._since)}"
             case "waiting":
-                left = max(0.0, (self._retry_at or now) - now)
+                left = ceil(max(0.0, (self._retry_at or now) - now))
                 return f"attempt {self._attempt + 1} comes in {_span(left)}: {self._why}"
             case "training" if self._told:
                 return "  ".join(self._facts(self._told, now))

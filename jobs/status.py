@@ -19,6 +19,7 @@ from reporting.recoveries import Recovery
 
 _INTERVAL_S = 2.0
 _NUM_INCIDENTS = 5
+_FREQUENT = ("save", "skipped save")
 # A driver tells at least every few seconds; one that has not for so long may be gone.
 _SILENT_AFTER_S = 30.0
 
@@ -131,9 +132,9 @@ def _recorded(store: Store, run: str) -> dict[str, Any] | None:
     found = long_run(store, run)
     if found is None:
         return None
+    telling = [one for one in found.incidents if one[1] not in _FREQUENT] or found.incidents
     incidents = [
-        {"at_s": round(at_s, 3), "kind": kind, "text": text}
-        for at_s, kind, text in found.incidents[-_NUM_INCIDENTS:]
+        {"at_s": round(at_s, 3), "kind": kind, "text": text} for at_s, kind, text in telling[-_NUM_INCIDENTS:]
     ]
     return {
         "num_steps": found.num_steps,

@@ -43,7 +43,7 @@ def costs(run: LongRun) -> str:
     device_s = sum(one.device_s for one in run.recoveries if is_known(one.device_s))
     num_redone = sum(one.num_redone for one in run.recoveries)
     restarts, steps = counted(len(run.recoveries), "restart"), counted(num_redone, "step")
-    return f"{restarts} cost {duration(device_s)} of device time and {steps} done again."
+    return f"{restarts} cost {duration(device_s)} of device time, {steps} done again."
 
 
 def _run(run: LongRun) -> Iterator[str]:

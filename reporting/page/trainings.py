@@ -82,7 +82,9 @@ def _tone(name: str) -> str:
 
 def _incidents(run: LongRun, index: int) -> Markup:
     # Saves come by the hundred, and what went wrong must not be lost among them.
-    shown = most_telling(run.incidents, _MOST_INCIDENTS, lambda incident: incident[1] == "save")
+    shown = most_telling(
+        run.incidents, _MOST_INCIDENTS, lambda incident: incident[1] in ("save", "skipped save")
+    )
     if not shown:
         return NOTHING
     found = Table(

@@ -181,6 +181,16 @@ def test_what_comes_next_is_said_between_two_attempts(capsys: pytest.CaptureFixt
     ]
 
 
+def test_a_run_that_has_ended_has_no_status_line(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    display = shown(clock)
+    display.hear(END)
+    clock.now += 100
+    display.renew()
+    display.summarise(None)
+    assert lines(capsys) == ["r: finished at step 8, loss 1.9877: g8"]
+
+
 def test_the_newest_step_is_the_attempts_own_and_has_an_age() -> None:
     clock = Clock()
     display = shown(clock)

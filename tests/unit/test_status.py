@@ -176,7 +176,7 @@ def test_what_restarts_cost_is_told_to_programs_and_summed_for_people(
     assert [one["from_step"] for one in found["restarts"]] == [6, 8]
     assert (found["num_redone"], found["restarts"][0]["phases_s"]["detect"]) == (8, 8.0)
     assert main(["status", RUN]) == 0
-    assert "\n2 restarts cost 0:01:54 of device time and 8 steps done again\n" in capsys.readouterr().out
+    assert "\n2 restarts cost 0:01:54 of device time, 8 steps done again\n" in capsys.readouterr().out
 
 
 def test_a_run_that_is_not_there_is_an_error_that_says_where_it_was_sought() -> None:
