@@ -163,7 +163,8 @@ def _attempts(
     )
 
     def wish() -> Wish | None:
-        return stronger(wishers.wish(), resizing.wish())
+        # What keeps nothing would begin again for each size.
+        return stronger(wishers.wish(), resizing.wish() if spec.is_kept else None)
 
     def hear(told: Told | Beat) -> None:
         bell.hear(told)
