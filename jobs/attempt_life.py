@@ -104,7 +104,8 @@ class AttemptLife:
         if not self.node_ids or now - self._since <= START_TIMEOUT_S:
             return None
         missing = tuple(sorted(set(range(self._world_size)) - set(self.ready)))
-        reason = f"did not meet the others within {START_TIMEOUT_S:.0f} s"
+        who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
+        reason = f"{who} did not meet the others within {START_TIMEOUT_S:.0f} s"
         return Failure(status="hang", reason=reason, ranks=missing)
 
     def _lose(self, lost: Lost, now: float) -> None:

@@ -25,7 +25,9 @@ class AttemptFailed(Exception):
     def __init__(self, failure: Failure, cause: Cause, nodes: Sequence[str] = ()) -> None:
         self.failure = failure
         self.cause = cause
-        self.reason = f"{_ranks(failure.ranks)}{failure.reason}"
+        # Who hangs is named by the sentence itself.
+        who = "" if failure.status == "hang" else _ranks(failure.ranks)
+        self.reason = f"{who}{failure.reason}"
         self.log_tail = failure.log_tail
         self.nodes = tuple(nodes)
         super().__init__("\n  ".join([self.reason, *self.log_tail]))

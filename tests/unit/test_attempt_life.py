@@ -121,6 +121,7 @@ def test_ranks_that_never_meet_are_named() -> None:
     failure = watched.verdict()
     assert failure is not None
     assert (failure.status, failure.ranks) == ("hang", (1,))
+    assert failure.reason == "rank 1 did not meet the others within 300 s"
 
 
 def test_what_is_not_placed_yet_is_for_ray_to_give_up() -> None:
