@@ -42,7 +42,7 @@ class StopWished(Exception):
 
 
 class GivenUp(Exception):
-    """It makes no sense to try again, for ``why``. The cause is on the last line, after what was said last."""
+    """It makes no sense to try again, for ``why``. The cause is on the last line, after the log's tail."""
 
     def __init__(self, why: str, cause: str, log_tail: Sequence[str] = ()) -> None:
         super().__init__("\n".join([*(f"  {line}" for line in log_tail), f"given up, {why}: {cause}"]))
