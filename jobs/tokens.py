@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import gettempdir
 
-from checkpointing.store import LocalStore, Missing, Store, open_store
+from checkpointing.store import Missing, Store, open_store
 from jobs.errors import SpecError
 from jobs.places import store_base
 from jobs.run_spec import RunSpec
@@ -35,7 +35,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         index = _index(store)
     except DataError as error:
         raise SpecError([str(error)]) from None
-    near = _near(spec, store, index)
+    near = _near(spec, index)
     if problems := [*_wrong_vocabulary(spec, store, index), *_wrong_sizes(store, index)]:
         raise SpecError(problems)
     windows = cut_into_windows(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
@@ -93,11 +93,10 @@ def _names(store: Store) -> Iterator[str]:
     return (name.removeprefix(prefix) for name in open_store(above or "/").list(folder))
 
 
-def _near(spec: RunSpec, store: Store, index: TokenIndex) -> Near | None:
-    """Parquet has to be decoded somewhere; what lies on a disk already is near."""
+def _near(spec: RunSpec, index: TokenIndex) -> Near | None:
+    """None where shards are read where they lie; but Parquet has to be decoded somewhere."""
     local = spec.data.local
-    has_parquet = any(shard.name.endswith(PARQUET) for shard in index.shards)
-    if not has_parquet and (local.dir is None or isinstance(store, LocalStore)):
+    if local.dir is None and not any(shard.name.endswith(PARQUET) for shard in index.shards):
         return None
     folder = local.dir or str(Path(gettempdir()) / f"longhaul-tokens-{os.getuid()}")
     return Near(folder=folder, limit_bytes=round(local.gib * 2**30))
@@ -111,6 +110,12 @@ def _wrong_vocabulary(spec: RunSpec, store: Store, index: TokenIndex) -> Iterato
         yield (
             f"data.tokenizer: {store.url} was packed with {found}, not with {spec.data.tokenizer}; "
             "pack it again, or name what it was packed with"
+        )
+    elif vocabulary and (theirs := _digest_beside(spec)) and theirs != vocabulary.digest:
+        yield (
+            f"data: {store.url} was packed with {vocabulary.tokenizer} ({vocabulary.digest[:12]}), but "
+            f"{spec.weights} has another tokenizer.json ({theirs[:12]}); pack it with that one, or set "
+            f"data.tokenizer={vocabulary.digest[:12]} if that is meant"
         )
     elif vocabulary is not None and vocabulary.size > size:
         yield (
@@ -134,6 +139,14 @@ def _is_of(wanted: str, index: TokenIndex) -> bool:
         return vocabulary.digest == hashlib.sha256(path.read_bytes()).hexdigest()
     is_digest = len(wanted) >= _SHORTEST_DIGEST and vocabulary.digest.startswith(wanted)
     return is_digest or wanted == vocabulary.tokenizer
+
+
+def _digest_beside(spec: RunSpec) -> str | None:
+    """Of the tokenizer that lies beside the weights; None where none does, or another is named."""
+    if spec.weights is None or spec.data.tokenizer is not None:
+        return None
+    file = Path(spec.weights).expanduser() / "tokenizer.json"
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
 
 
 def _wrong_sizes(store: Store, index: TokenIndex) -> list[str]:

@@ -203,11 +203,30 @@ def test_parquet_of_something_else_is_refused_with_its_columns(place: Path) -> N
     assert "0.parquet: its column 'ids' holds string, expected whole numbers" in refusal(spec_for(place))
 
 
-def test_shards_on_a_disk_are_near_already(place: Path) -> None:
+def test_shards_are_read_where_they_lie_unless_a_nearer_place_is_named(place: Path) -> None:
     write_shards(place, range(50))
-    found = find_tokens(spec_for(place, "data.local={dir: /nvme/tokens}"))
+    found, brought = (find_tokens(spec_for(place, *more)) for more in ((), ("data.local.dir=/nvme",)))
     assert found is not None
+    assert brought is not None
     assert found.near is None
+    assert brought.near == Near(folder="/nvme", limit_bytes=50 * 2**30)
+
+
+def test_the_tokenizer_beside_the_weights_is_expected_unless_another_is_named(
+    place: Path, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    file = weights / "tokenizer.json"
+    write_shards(place, range(50))
+    spec = spec_for(place, f"weights={weights}")
+    assert find_tokens(spec) is not None
+    file.write_bytes(b"{}")
+    assert f"was packed with bytes (555555555555), but {weights} has another tokenizer.json" in refusal(spec)
+    assert find_tokens(spec_for(place, f"weights={weights}", "data.tokenizer=bytes")) is not None
+    digest = hashlib.sha256(b"{}").hexdigest()
+    write_shards(place, range(50), vocabulary=Vocabulary(tokenizer="t", digest=digest, size=9))
+    assert find_tokens(spec) is not None
 
 
 @pytest.mark.parametrize(
