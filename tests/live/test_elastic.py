@@ -40,8 +40,10 @@ def metrics_of(store: Path, name: str) -> dict[int, dict[str, float]]:
 
 
 def worst_difference(one: dict[int, dict[str, float]], other: dict[int, dict[str, float]]) -> float:
-    both = sorted(set(one) & set(other))
-    return max(abs(one[step][name] - other[step][name]) for step in both for name in ("loss", "val_loss"))
+    """Of what both have; where a run was asked to stop nothing was evaluated."""
+    both = [(step, name) for step in one for name in one[step] if name in other.get(step, {})]
+    assert both
+    return max(abs(one[step][name] - other[step][name]) for step, name in both)
 
 
 def tokens_by_step(store: Path, name: str) -> dict[int, tuple[int, int]]:
@@ -142,8 +144,10 @@ def test_a_run_that_loses_a_node_goes_on_without_it_and_grows_when_it_is_back(
     # A kill takes a second of records with it.
     assert set(resized) <= set(undisturbed) == set(range(10, last + 1, 10))
     assert len(resized) >= len(undisturbed) / 2
-    assert max(abs(resized[step] - undisturbed[step]) for step in resized) <= TOLERANCE
-    assert worst_difference(metrics_of(store, "r"), metrics_of(store, "calm")) <= TOLERANCE
+    worst = max(abs(resized[step] - undisturbed[step]) for step in resized)
+    worst = max(worst, worst_difference(metrics_of(store, "r"), metrics_of(store, "calm")))
+    assert worst <= TOLERANCE
+    print(f"\n{last} steps, {len(resized)} evaluations, within {worst:.1e}")
     assert positions(store, "r") == {found.step: SEQUENCES * found.step for found in generations(store, "r")}
 
 
