@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from checkpointing.errors import Fenced
+from checkpointing.errors import taken_over
 from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
@@ -134,9 +134,7 @@ class Restarts:
         with suppress(StoreError):
             view = self._repository.refresh()
         if self._task is not None and view.term > self._task.term:
-            run = self._repository.run
-            heir = f"attempt {view.term} is that of {view.owner}"
-            raise Fenced(f"a later attempt has taken {run} over; this one ends itself ({heir})") from error
+            raise taken_over(self._repository.run, view.term, view.owner) from error
         heard = self._display.last_step()
         reached = Ending(
             term=view.term,

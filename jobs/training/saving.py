@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointing.cadence import Busy, Order, Past, Skipped, next_order
-from checkpointing.errors import Fenced
+from checkpointing.errors import taken_over
 from checkpointing.manifest import Cut, Part, file_name
 from checkpointing.near import NearDisk, near_name
 from checkpointing.publisher import Attempt, Publisher
@@ -63,6 +63,7 @@ class Saver:
         self._saving = saving
         self._context = context
         self._engine = engine
+        self._repository = repository
         self._random = RandomState(context.rank, context.device)
         self._pieces = engine.pieces() + self._random.pieces()
         self._layout = layout(self._pieces)
@@ -97,7 +98,7 @@ class Saver:
     def order(self, point: Point, busy: Busy) -> Order | None:
         """On rank 0: what all ranks are to save once the step is done that ``point`` ends with."""
         if self.tally.is_fenced:
-            raise Fenced(f"a later attempt has taken {self._task.run} over; this one ends itself")
+            raise taken_over(self._task.run, self._repository.view.term, self._repository.view.owner)
         answer, self._past = next_order(
             self._saving.cadence,
             self._past,
