@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self, TextIO
 
@@ -204,7 +205,7 @@ class RunDisplay:
 
 
 class _Lines:
-    """Lines that stay and, below them in a terminal, one that is renewed."""
+    """Lines that stay and, below them in a terminal, one that is renewed. Nobody need be left to read them."""
 
     def __init__(self, run: str, out: TextIO) -> None:
         self._run = run
@@ -215,7 +216,7 @@ class _Lines:
     def say(self, text: str) -> None:
         renewed = self._renewed
         self.clear()
-        print(f"{self._run}: {text}", file=self._out, flush=True)
+        self._write(f"{self._run}: {text}\n")
         if renewed:
             self._draw(renewed)
 
@@ -227,14 +228,20 @@ class _Lines:
 
     def clear(self) -> None:
         if self._renewed:
-            print("\r\x1b[K", end="", file=self._out, flush=True)
+            self._write("\r\x1b[K")
             self._renewed = ""
 
     def _draw(self, line: str) -> None:
         # A line that wraps could not be taken back.
         most = shutil.get_terminal_size().columns - 1
         self._renewed = line
-        print(f"\r\x1b[K{line[:most]}", end="", file=self._out, flush=True)
+        self._write(f"\r\x1b[K{line[:most]}")
+
+    def _write(self, text: str) -> None:
+        # A terminal that was closed, or a pipe whose reader ended, must not end the training.
+        with suppress(OSError):
+            self._out.write(text)
+            self._out.flush()
 
 
 def _value(name: str, value: float | None) -> str:

@@ -224,6 +224,24 @@ def test_in_a_terminal_the_line_is_renewed_in_its_place(monkeypatch: pytest.Monk
     )
 
 
+class Gone(StringIO):
+    """The reader of this pipe has ended."""
+
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_terminal_that_is_gone_costs_a_run_its_lines_and_no_more() -> None:
+    heard: list[Mapping[str, Any]] = []
+    with redirect_stdout(Gone()):
+        display = shown(Clock())
+        display.on_progress(heard.append)
+        display.hear(step(3))
+        display.hear(SAVED)
+        display.summarise(None)
+    assert heard[-1]["step"] == 3
+
+
 def test_as_a_context_it_speaks_while_nothing_is_heard_and_tells_those_who_ask() -> None:
     heard: list[Mapping[str, Any]] = []
     with RunDisplay("r", quiet=False, silent=False) as display:
