@@ -3,6 +3,7 @@
 import logging
 import socket
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import ray.data
@@ -11,7 +12,7 @@ import ray.exceptions
 from checkpointing.store import StoreError, Unavailable, open_store
 from jobs.packing.pieces import InputError, PackingFailed, Piece
 from jobs.packing.shard import Packed, pack_piece
-from jobs.packing.tokenizing import Recipe
+from jobs.packing.tokenizing import Recipe, Tokenizer
 from jobs.training.token_index import TokenShard
 
 
@@ -49,7 +50,7 @@ def _pack(row: dict[str, Any], work: Work) -> dict[str, Any]:
     piece = work.pieces[row["id"]]
     answer = {"number": piece.number, "num_documents": 0, "problem": "", "is_input": False, **_NO_SHARD}
     try:
-        packed = pack_piece(piece, work.tokenizer.open(), work.column, open_store(work.store))
+        packed = pack_piece(piece, _tokenizer(work.tokenizer), work.column, open_store(work.store))
     except OSError as error:
         where = f"{error.filename}: can't be read on {socket.gethostname()} ({error.strerror})"
         return {**answer, "problem": f"{where}; every node must see it there", "is_input": True}
@@ -57,6 +58,12 @@ def _pack(row: dict[str, Any], work: Work) -> dict[str, Any]:
         return {**answer, "problem": str(error), "is_input": isinstance(error, InputError)}
     shard = asdict(packed.shard) if packed.shard else {}
     return {**answer, "num_documents": packed.num_documents, **shard}
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(recipe: Recipe) -> Tokenizer:
+    """A worker packs many pieces, and opening a large vocabulary takes seconds."""
+    return recipe.open()
 
 
 # Each column has one type in all rows.
