@@ -205,7 +205,7 @@ class RunDisplay:
 
 
 class _Lines:
-    """Lines that stay and, below them in a terminal, one that is renewed. Nobody need be left to read them."""
+    """Lines that stay and, below them in a terminal, one that is renewed. Nobody need be there to read."""
 
     def __init__(self, run: str, out: TextIO) -> None:
         self._run = run
