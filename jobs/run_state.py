@@ -19,6 +19,7 @@ GOING_ON: tuple[Stage, ...] = ("starting", "training", "waiting")
 # Over so long the speed is taken that the rest is expected to go at.
 _SPEED_OVER_S = 120.0
 _MOST_POINTS = 240
+_LEAST_SILENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ class RunState:
         eta_s = self._eta_s()
         facts += [f"ETA {_span(eta_s)}"] if eta_s is not None else []
         facts.append(self._at_risk(told, now))
+        facts += self._silence(now)
         facts += [f"{told.num_failed_saves} saves failed"] if told.num_failed_saves else []
         facts += [f"attempt {self._attempt}"] if self._attempt > 1 else []
         return facts
@@ -128,6 +130,14 @@ class RunState:
             return "nothing durable yet"
         step, since = self._durable
         return f"durable: step {step}, {now - since:.0f} s ago"
+
+    def _silence(self, now: float) -> list[str]:
+        """Where no step was heard of for much longer than usual."""
+        first_s, newest_s = self._points[0][0], self._points[-1][0]
+        usual_s = (newest_s - first_s) / max(1, len(self._points) - 1)
+        silent_s = now - newest_s
+        is_long = silent_s > max(_LEAST_SILENCE_S, 3 * usual_s)
+        return [f"no step for {_span(silent_s)}"] if is_long else []
 
     def _eta_s(self) -> float | None:
         """At the speed of the last minutes, everything that was not training included."""

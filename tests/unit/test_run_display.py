@@ -142,7 +142,22 @@ def test_the_age_of_the_work_at_risk_grows_while_nothing_is_heard(capsys: pytest
     display.hear(step(1, durable_step=1, durable_s=1000.0))
     clock.now += 300
     display.renew()
-    assert lines(capsys)[1].endswith("durable: step 1, 300 s ago")
+    assert lines(capsys)[1].endswith("durable: step 1, 300 s ago  no step for 0:05:00")
+
+
+def test_steps_that_are_slow_as_usual_are_no_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    display = shown(clock)
+    for number in (1, 2, 3):
+        display.hear(step(number))
+        clock.now += 60
+    clock.now += 100
+    display.renew()
+    clock.now += 60
+    display.renew()
+    *_, slow, silent = lines(capsys)
+    assert "no step" not in slow
+    assert silent.endswith("no step for 0:03:40")
 
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -3600.0])
