@@ -170,7 +170,7 @@ def test_a_run_on_a_store_that_stays_full_does_all_its_steps_and_says_what_is_mi
     with disk_of(ROOM_FOR_NONE, tmp_path / "disk") as store:
         (story,), _ = run_ranks(attempt_each, [long_run_on(store)], num_ranks=2, tmp_path=tmp_path)
     assert {note.step for note in story.saves if note.problem} == {2, 4, 6, 8}
-    assert (story.end.step, story.end.problem) == (8, "the last step could not be saved to the store")
+    assert (story.end.step, story.end.problem) == (8, "step 8 could not be saved to the store")
 
 
 @pytest.mark.soak
