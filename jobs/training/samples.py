@@ -1,7 +1,8 @@
 """What a long run reads: each sample once per epoch, at any world size, synthetic or from token shards."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from checkpointing.store import open_store
 from jobs.training.context import Context
 from jobs.training.data import Batch, sample
 from jobs.training.near_shards import NearShards
+from jobs.training.readers import Readers
 from jobs.training.shards import Readable, Shards
 from jobs.training.stream import epoch_ended, sample_at, share_of_rank
 from jobs.training.task import Task, Tokens
@@ -116,7 +118,7 @@ class TokenSource:
         self._windows = tokens.windows
         self._dtype = _TORCH_DTYPES[tokens.index.dtype]
         self._vocab_size = vocab_size
-        self._readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="samples")
+        self._readers: Readers[Tensor] = Readers(_NUM_READERS)
         self._ahead: dict[int, Future[Tensor]] = {}
 
     def read(self, numbers: Sequence[int]) -> list[Tensor]:
@@ -143,7 +145,7 @@ class TokenSource:
                 self._ahead[number] = self._begin(number)
 
     def _begin(self, number: int) -> Future[Tensor]:
-        return self._readers.submit(self._sample, number)
+        return self._readers.submit(partial(self._sample, number))
 
     def _sample(self, number: int) -> Tensor:
         start = self._windows.start_of(number)

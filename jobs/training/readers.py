@@ -1,0 +1,44 @@
+"""Threads that read ahead: they end with their owner, and one that hangs keeps no process alive. Pure."""
+
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+_Job = tuple[Future[T], Callable[[], T]]
+
+
+class Readers(Generic[T]):
+    """What the standard library's executor does, except that it waits at the process's end for every read."""
+
+    def __init__(self, num_threads: int) -> None:
+        jobs: SimpleQueue[_Job[T] | None] = SimpleQueue()
+        self._jobs = jobs
+        for number in range(num_threads):
+            threading.Thread(target=_work, args=(jobs,), name=f"reader {number}", daemon=True).start()
+        weakref.finalize(self, _end, jobs, num_threads)
+
+    def submit(self, read: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        self._jobs.put((future, read))
+        return future
+
+
+def _work(jobs: "SimpleQueue[_Job[T] | None]") -> None:
+    """Holds nothing between two jobs: what a job refers to may be the owner."""
+    while job := jobs.get():
+        future, read = job
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(read())
+            except BaseException as error:
+                future.set_exception(error)
+        del job, future, read
+
+
+def _end(jobs: "SimpleQueue[_Job[T] | None]", num_threads: int) -> None:
+    for _ in range(num_threads):
+        jobs.put(None)
