@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,17 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from checkpointing.history import Stopped, View
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
+from cluster.config import read_cluster
+from cluster.mixed import MixedCluster, mixed_cluster
 from jobs.stopping import JOB_VARIABLES
 from jobs.training.wishes import Wish
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
-from tests.live.commands import run, running, write_spec
+from tests.live.commands import DEADLINE_S, run, running, write_spec
 from tests.live.heads import ray_head
 from tests.live.ranks import run_ranks
+from tests.live.test_mixed import drain
 from tests.live.trainings import STRATEGIES, recipe_for
 
 STOP = Wish(aim="stop", why="a test")
@@ -42,6 +47,19 @@ data: {samples: 64}
 optimizer: {warmup_steps: 5}
 checkpoint: {every_steps: 1000000, on_busy: wait, retention: {epochs: false}}
 limits: {schedule_timeout_s: 60}
+"""
+
+
+PAIR = """
+cluster_name: pair
+max_workers: 2
+available_node_types:
+  head: {resources: {CPU: 0}}
+  nvidia:
+    max_workers: 2
+    resources: {CPU: 1, GPU: 1}
+    labels: {longhaul.group: nvidia, longhaul.vendor: nvidia, longhaul.simulated: "true"}
+head_node_type: head
 """
 
 
@@ -152,7 +170,7 @@ def is_training(store: Path, *, beyond: int = 0) -> Callable[[], bool]:
     return lambda: status_of(store).get("stage") == "training" and status_of(store)["step"] > beyond
 
 
-def wait_until(is_so: Callable[[], bool], deadline_s: float = 120) -> None:
+def wait_until(is_so: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
     end = time.monotonic() + deadline_s
     while not is_so():
         assert time.monotonic() < end, "it did not happen in time"
@@ -175,7 +193,7 @@ def stop_while(
     with running(command, OMP_NUM_THREADS="1") as process:
         wait_until(is_time)
         stop(process)
-        output, _ = process.communicate(timeout=90)
+        output, _ = process.communicate(timeout=DEADLINE_S)
     return process.returncode, output
 
 
@@ -306,6 +324,48 @@ def test_ray_job_stop_leaves_time_for_the_last_save(tmp_path: Path) -> None:
     view = view_of(store, "r")
     assert view.stopped_step == view.generations[-1].step > 0, output
     assert f"r: stopped at step {view.stopped_step}" in output
+
+
+@pytest.mark.soak
+def test_a_run_whose_node_drains_moves_to_another_one_and_loses_no_step(tmp_path: Path) -> None:
+    spec, store = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1")), tmp_path / "store"
+    (tmp_path / "pair.yaml").write_text(PAIR)
+    with mixed_cluster(read_cluster(tmp_path / "pair.yaml")) as cluster:
+        command = command_of(spec, store, "--set", "group=nvidia")
+        with running(command, **cluster.environment) as process:
+            wait_until(is_training(store))
+            [left] = nodes_at_work(cluster)
+            drain(left, cluster)
+            wait_until(lambda: view_of(store, "r").term == 2 and is_training(store)())
+            [taken] = nodes_at_work(cluster)
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert taken != left
+    found = view_of(store, "r").generations
+    moved_at = max(one.step for one in found if one.term == 1)
+    assert f"r: goes on after step {moved_at}" in output
+    assert f"draining: {left}" in output
+    # What it told of before it moved was not done again.
+    assert moved_at >= max(steps_told(output.partition("draining")[0]), default=0)
+
+
+def nodes_at_work(cluster: MixedCluster) -> list[str]:
+    """The names of those on which a rank is."""
+    found = []
+    for name in ("nvidia-0", "nvidia-1"):
+        place = f"{cluster.root / name}/"
+        nodes = [
+            one for one in psutil.process_iter(["cmdline"]) if place in " ".join(one.info["cmdline"] or [])
+        ]
+        children = [child for one in nodes for child in one.children(recursive=True)]
+        if any("RayTrainWorker" in " ".join(child.cmdline()) for child in children):
+            found.append(name)
+    return found
+
+
+def steps_told(output: str) -> list[int]:
+    return [int(step) for step in re.findall(r"^r: step ([0-9]+)/", output, re.MULTILINE)]
 
 
 @pytest.mark.soak
