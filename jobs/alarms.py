@@ -110,8 +110,9 @@ class Alarms:
         return [alarm for alarm in found if alarm is not None]
 
     def invalid_loss(self, text: str, now: float) -> list[Alarm]:
-        """The workers saw it first, and ended because of it."""
-        found = self._judge("loss not finite", True, False, now, lambda: (text, {}))
+        """The workers saw it first, and ended because of it; they tell in words what it was."""
+        kind: Kind = "loss not finite" if "not a finite number" in text else "loss spike"
+        found = self._judge(kind, True, False, now, lambda: (text, {}))
         return [found] if found else []
 
     def _forget(self) -> None:

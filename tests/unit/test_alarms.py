@@ -100,9 +100,12 @@ def test_a_loss_that_is_noisy_anyway_or_of_which_little_is_known_is_no_spike() -
 
 def test_workers_that_saw_a_bad_loss_first_raise_it_too() -> None:
     alarms = Alarms(Bounds(), EVERY_MINUTE)
-    (found,) = alarms.invalid_loss("the loss of step 7 is not finite", 1.0)
-    assert (found.kind, found.text) == ("loss not finite", "the loss of step 7 is not finite")
-    assert alarms.invalid_loss("again", 2.0) == []
+    text = "the loss of step 7 or its gradient is not a finite number"
+    (found,) = alarms.invalid_loss(text, 1.0)
+    assert (found.kind, found.text) == ("loss not finite", text)
+    assert alarms.invalid_loss(text, 2.0) == []
+    (found,) = alarms.invalid_loss("the loss is 9 at step 7 and has been above 4", 3.0)
+    assert found.kind == "loss spike"
 
 
 def test_a_lasting_drop_of_the_speed_is_told_and_one_slow_second_is_not() -> None:

@@ -161,7 +161,7 @@ def test_more_alarms_than_can_be_carried_out_are_still_said(task: Task) -> None:
     for _ in range(20):
         bell.failed("invalid loss", "bad")
         bell.begins(task)
-    assert said.count("alarm: loss not finite: bad") == 20
+    assert said.count("alarm: loss spike: bad") == 20
     assert "alarm: the last ones are still under way, so this one is only said" in said
 
 
