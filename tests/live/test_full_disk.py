@@ -149,6 +149,7 @@ def test_a_log_on_a_full_disk_is_as_it_was_and_goes_on_once_there_is_room(small_
 ROOM_FOR_ALL, ROOM_FOR_NONE = 96 << 20, 6 << 20
 
 
+@pytest.mark.soak
 def test_a_run_on_a_full_store_goes_on_and_saves_again_once_there_is_room(tmp_path: Path) -> None:
     with disk_of(ROOM_FOR_ALL, tmp_path / "disk") as store:
         ballast = store / "ballast"
