@@ -1,9 +1,11 @@
 """Alarms: what raises each, what takes it back, and that quiet trainings raise none."""
 
+import json
 import os
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from jobs.alarms import Alarm, Alarms, Bounds, Wanted
 from jobs.sessions import Beat
 from jobs.training.events import Evaluated, Progress
 
+RECORDED = Path(__file__).parent.parent / "golden" / "recorded_progress.json"
 EVERY_MINUTE = Wanted(every_s=60.0, every_steps=None)
 USUAL = Progress(
     step=0,
@@ -74,6 +77,18 @@ def test_ten_thousand_simulated_quiet_steps_raise_nothing(seed: int) -> None:
             for rank in range(4)
         ]
         assert [alarm for beat in beats for alarm in alarms.hear(beat, second)] == []
+
+
+def test_of_a_recorded_training_whose_cores_others_took_for_a_while_only_that_is_told() -> None:
+    """Recorded of llama-tiny on two ranks: step, seconds, loss and tokens/s, about each second."""
+    alarms = Alarms(Bounds(stale_checkpoint=None), EVERY_MINUTE)
+    found = [
+        alarm
+        for step, at_s, loss, speed in json.loads(RECORDED.read_text())
+        for alarm in alarms.hear(replace(USUAL, step=step, loss=loss, tokens_per_s=speed), at_s)
+    ]
+    assert kinds(found) == [("throughput drop", False), ("throughput drop", True)]
+    assert found[0].text == "241 tokens/s, usual is 524"
 
 
 def test_a_loss_that_is_not_finite_is_told_at_once_and_over_when_it_is() -> None:
