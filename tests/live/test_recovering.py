@@ -121,7 +121,7 @@ def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) ->
     """A debugger's breakpoint, a lock, a lost packet: its process answers, but its steps don't come."""
     spec = write_spec(tmp_path, RUN.replace("world_size: 1", "world_size: 2") + STUCK.format(folder=tmp_path))
     store = tmp_path / "store"
-    (tmp_path / "sitecustomize.py").write_text(STANDS_STILL.format(marker=tmp_path / "stood-still"))
+    (tmp_path / "sitecustomize.py").write_text(STANDS_STILL.format(marker=str(tmp_path / "stood-still")))
     done = run(train_command(spec, store))
     assert done.returncode == 0, done.stdout + done.stderr
     note = note_of(store, 1)
