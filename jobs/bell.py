@@ -65,7 +65,7 @@ class Bell:
     def failed(self, cause: Cause, reason: str) -> None:
         """An attempt did. Of a loss that went wrong its workers know first, and tell it by ending."""
         if cause == "invalid loss":
-            self._ring(self._alarms.invalid_loss(reason, time.monotonic()))
+            self._ring(self._alarms.invalid_loss(without_credentials(reason), time.monotonic()))
 
     def _ring(self, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:
@@ -79,12 +79,18 @@ class Bell:
 
     def _work(self) -> None:
         while (found := self._waiting.get()) is not None:
-            task, alarm, now_s = found
-            incident = Incident(kind="alarm", step=alarm.step, text=f"{alarm.kind}: {alarm.text}")
-            with suppress(StoreError):
-                leave_word(task.open_store(), task.described(), incident, now_s=now_s)
-            if self._ringing is not None:
-                self._call(self._ringing, facts_of(task, alarm, now_s))
+            try:
+                self._carry_out(*found)
+            except Exception as error:
+                # Such as a text that no variable can hold. The next alarm must still be carried out.
+                self._say(f"alarm: it could not be carried out: {error}")
+
+    def _carry_out(self, task: Task, alarm: Alarm, now_s: float) -> None:
+        incident = Incident(kind="alarm", step=alarm.step, text=f"{alarm.kind}: {alarm.text}")
+        with suppress(StoreError):
+            leave_word(task.open_store(), task.described(), incident, now_s=now_s)
+        if self._ringing is not None:
+            self._call(self._ringing, facts_of(task, alarm, now_s))
 
     def _call(self, ringing: Ringing, facts: Mapping[str, Any]) -> None:
         try:

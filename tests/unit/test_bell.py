@@ -173,6 +173,25 @@ def test_an_attempt_that_failed_for_another_reason_raises_no_alarm(task: Task) -
     assert said == []
 
 
+def test_an_alarm_that_can_not_be_carried_out_keeps_the_next_one_from_nothing(
+    task: Task, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    told = tmp_path / "told.json"
+    alarms = Alarms(Bounds(min_interval_s=0.0), Wanted(every_s=60.0, every_steps=None))
+    with Bell(alarms, python(WRITE_DOWN, str(told)), said.append) as bell:
+        bell.begins(task)
+        bell.failed("invalid loss", "no variable holds \0")
+        bell.begins(task)
+        bell.failed("invalid loss", "s3://me:hush@b went wrong")
+        deadline = time.monotonic() + DEADLINE_S
+        while not told.exists():
+            assert time.monotonic() < deadline, f"it did not happen in time: {said}"
+            time.sleep(0.01)
+    assert "alarm: it could not be carried out: embedded null byte" in said
+    assert json.loads(told.read_text())["stdin"]["text"] == "s3://b went wrong"
+
+
 def test_variables_of_the_driver_are_the_commands_too(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
