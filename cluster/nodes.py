@@ -14,13 +14,16 @@ from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, SIMULATED_LABEL, Cluster
 
 _KNOCK_TIMEOUT_S = 5.0
 
-State = Literal["alive", "draining", "lost"]
+State = Literal["alive", "draining", "drained", "lost"]
+# Ray's reasons of death for a node that was told to drain: for a preemption, and because it was idle.
+_DRAINED = frozenset({3, 4})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenNode:
     """``name`` is what the node was started with, else its address; a node that comes back has it again and
-    another ``node_id``. ``times_lost`` counts its earlier lives, as far as the head remembers them.
+    another ``node_id``. ``times_lost`` counts its lives that ended otherwise than by a drain, as far as the
+    head remembers them.
     """
 
     name: str
@@ -31,7 +34,7 @@ class SeenNode:
     num_cpus: int
     num_gpus: int
     times_lost: int = 0
-    why_lost: str | None = None
+    why_gone: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +62,23 @@ def look(address: str) -> View:
 
 
 def seen(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[SeenNode]:
-    """By group and name, every node that is alive, and every name that was lost and did not come back."""
+    """By group and name, every node that is alive, and every name that is gone and did not come back."""
     entries = list(table)
     alive = [entry for entry in entries if entry["Alive"]]
     dead = [entry for entry in entries if not entry["Alive"]]
-    lives = Counter(_key(entry) for entry in dead)
+    lost = Counter(_key(entry) for entry in dead if not _was_drained(entry))
     back = {_key(entry) for entry in alive}
     last = {_key(entry): entry for entry in dead if _key(entry) not in back}
-    found = [_node(entry, "draining" if entry["NodeID"] in draining else "alive", lives) for entry in alive]
-    found += [_node(entry, "lost", lives) for entry in last.values()]
+    found = [_node(entry, "draining" if entry["NodeID"] in draining else "alive", lost) for entry in alive]
+    found += [_node(entry, "drained" if _was_drained(entry) else "lost", lost) for entry in last.values()]
     return sorted(found, key=lambda node: (node.group, node.name, node.node_id))
 
 
-def _node(entry: Mapping[str, Any], state: State, lives: Mapping[tuple[str, str], int]) -> SeenNode:
+def _was_drained(entry: Mapping[str, Any]) -> bool:
+    return entry.get("DeathReason") in _DRAINED
+
+
+def _node(entry: Mapping[str, Any], state: State, lost: Mapping[tuple[str, str], int]) -> SeenNode:
     resources = entry["Resources"]
     return SeenNode(
         name=entry["NodeName"],
@@ -81,8 +88,8 @@ def _node(entry: Mapping[str, Any], state: State, lives: Mapping[tuple[str, str]
         is_simulated=entry["Labels"].get(SIMULATED_LABEL) == "true",
         num_cpus=int(resources.get("CPU", 0)),
         num_gpus=int(resources.get("GPU", 0)),
-        times_lost=lives.get(_key(entry), 0),
-        why_lost=(entry.get("DeathReasonMessage") or None) if state == "lost" else None,
+        times_lost=lost.get(_key(entry), 0),
+        why_gone=entry.get("DeathReasonMessage") or None,
     )
 
 

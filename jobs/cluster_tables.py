@@ -39,12 +39,12 @@ def as_lines(address: str, nodes: Sequence[SeenNode], findings: Sequence[Finding
 
 def _remarks(node: SeenNode) -> list[str]:
     remarks = ["simulated"] if node.is_simulated else []
-    if node.times_lost and node.state != "lost":
+    if node.times_lost and node.state in ("alive", "draining"):
         remarks.append(f"came back, was lost {_times(node.times_lost)}")
     elif node.times_lost > 1:
         remarks.append(f"lost {_times(node.times_lost)}")
-    if node.why_lost:
-        remarks.append(node.why_lost)
+    if node.why_gone:
+        remarks.append(node.why_gone)
     return remarks
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from shlex import quote
 
 from reporting.findings import Findings
-from reporting.rows import Row
 
 DEFINITIONS = (
     (
@@ -107,10 +106,6 @@ class Command:
 def how_to_repeat(findings: Findings) -> tuple[Command, ...]:
     """In the order in which they are typed."""
     return tuple(_commands(findings))
-
-
-def sources_differ(rows: tuple[Row, ...]) -> bool:
-    return len({row.source_digest for row in rows if row.source_digest}) > 1
 
 
 def _commands(findings: Findings) -> Iterator[Command]:

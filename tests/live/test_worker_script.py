@@ -54,7 +54,7 @@ def test_a_node_that_dies_comes_back_with_its_labels_and_a_stopped_one_does_not(
         group_then = group(head)
         script.send_signal(signal.SIGTERM)
         code = script.wait(timeout=DEADLINE_S)
-        wait_until(lambda: [node.state for node in workers(head)] == ["lost"])
+        wait_until(lambda: [node.state for node in workers(head)] == ["drained"])
 
     assert second.node_id != first.node_id
     assert group_at_first == group_then == ("amd", "AMD-Instinct-MI300X-OAM", 1)

@@ -125,6 +125,17 @@ def test_a_node_is_alive_draining_lost_or_back() -> None:
     assert nodes[-1].node_id == "nvidia-1-2"
 
 
+@pytest.mark.parametrize("reason", [3, 4])
+def test_a_node_that_was_drained_and_is_gone_is_not_lost(reason: int) -> None:
+    gone = dead("amd-0", "amd", 1) | {"DeathReason": reason, "DeathReasonMessage": "maintenance"}
+
+    (node,) = seen([gone], set())
+    (back,) = seen([gone, entry("amd-0", "amd")], set())
+
+    assert (node.state, node.times_lost, node.why_gone) == ("drained", 0, "maintenance")
+    assert (back.state, back.times_lost) == ("alive", 0)
+
+
 def test_nodes_that_share_a_name_are_all_told() -> None:
     nodes = seen([entry("host", "amd", NodeID="one"), entry("host", "amd", NodeID="two")], set())
 
