@@ -51,6 +51,11 @@ def scores(history: Iterable[Outcome], suspicion: Suspicion | None = None) -> tu
     return tuple(sorted(found, key=lambda score: (-score.num_in_row, -score.num_failed, score.node)))
 
 
+def suspicious_nodes(found: Iterable[Score]) -> tuple[str, ...]:
+    """The names to leave out, in the order of the scores."""
+    return tuple(score.node for score in found if score.is_suspicious)
+
+
 def _score(node: str, outcomes: list[Outcome], suspicion: Suspicion) -> Score:
     row: list[Outcome] = []
     for outcome in outcomes:

@@ -14,6 +14,7 @@ from functools import reduce
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from checkpointing.cadence import Busy
 from checkpointing.history import Finish, Resumed, Stopped
@@ -21,9 +22,9 @@ from checkpointing.repository import Repository
 from checkpointing.saves import Note
 from checkpointing.store import StoreError, open_store
 from jobs.training.context import Context
-from jobs.training.control import Control, Orders
+from jobs.training.control import Agreed, Control, Orders
 from jobs.training.devices import check_ranks
-from jobs.training.events import Ended, Evaluated, Progress, Resumption, Told, Warned, Withdrawn, finite
+from jobs.training.events import Ended, Evaluated, Resumption, Warned, Withdrawn, finite
 from jobs.training.guarding import Done, Guard
 from jobs.training.identities import Expected
 from jobs.training.mailbox import open_mailbox
@@ -36,18 +37,12 @@ from jobs.training.skipping import after
 from jobs.training.step import train_step
 from jobs.training.strategies import Engine, build
 from jobs.training.task import Task
+from jobs.training.telling import PointAt, Tell, Teller
 from jobs.training.wishes import Aim, Wish, stronger
 
-Tell = Callable[[Told], None]
-# Tells Ray Train of a durable generation: its name, its step, the loss. Every rank takes part.
-PointAt = Callable[[str | None, int, float], None]
-
 _ALL_BUSY = Busy(disk=True, store=True)
-_TELL_EVERY_S = 1.0
 # How soon a wish is heard while ranks wait for samples.
 _LOOK_EVERY_S = 0.2
-# Ray's report waits for its controller's next poll.
-_POINT_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +149,8 @@ class _Attempt:
         # Of the next step's samples, on any rank.
         self._are_late = True
         self._is_evaluation_due = start.is_evaluation_due and task.eval_every > 0
-        self._last_told_s = time.monotonic()
-        self._last_told_step = start.step
-        self._last_pointed_s = time.monotonic()
-        self._pointed_at: str | None = None
+        tally = self._saver.tally if self._saver else None
+        self._teller = Teller(task, services.tell, services.point_at, tally, start.step)
 
     def work(self) -> None:
         if self._saver:
@@ -219,10 +212,20 @@ class _Attempt:
         self._aim, self._are_late = agreed.aim, agreed.is_late
         self._step, self._position = point.step, point.position
         self._context.pulse.step, self._context.pulse.step_s = self._step, time.perf_counter() - started
-        is_last = self._step == self._task.num_steps or self._aim is not None
+        loss = self._judged_loss(agreed)
+        self._close(point, orders, own_loss, loss)
+        return loss
+
+    def _judged_loss(self, agreed: Agreed) -> float:
+        """Over all ranks, where somebody wants to know it, else NaN; raises where it went wrong."""
+        orders, is_last = agreed.orders, self._step == self._task.num_steps or self._aim is not None
         is_wanted = orders.save or orders.tell or orders.point or is_last
         loss = self._control.mean(self._guard.own_loss()) if is_wanted else float("nan")
         self._guard.judge(agreed.is_alarmed, loss if is_wanted else None)
+        return loss
+
+    def _close(self, point: Point, orders: Orders, own_loss: Tensor, loss: float) -> None:
+        """What is to be done at the border after the step."""
         if point.is_evaluated:
             val_loss = self._evaluate()
             point = point if val_loss is None else point.with_metrics(val_loss=val_loss)
@@ -232,13 +235,12 @@ class _Attempt:
             # What was heard of before this cut says nothing about what is busy after it.
             self._busy = _ALL_BUSY
         if orders.tell and self._context.rank == 0:
-            self._tell_progress(loss)
+            self._teller.progress(self._step, loss)
         if orders.point:
             self._record.phase("stall")
-            self._point(loss)
+            self._teller.point(self._step, loss)
         num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
         self._record.end_step(point, self._engine, own_loss, num_skipped_saves)
-        return loss
 
     def _evaluate(self) -> float | None:
         """The loss over the held-out samples, the same on all ranks; None where a wish came between.
@@ -281,41 +283,11 @@ class _Attempt:
         """Rank 0's, decided before the step and carried out after it."""
         if self._context.rank != 0:
             return Orders()
-        now = time.monotonic()
         return Orders(
             save=self._saver.order(point, self._busy) if self._saver else None,
-            tell=now - self._last_told_s >= _TELL_EVERY_S,
-            point=self._services.point_at is not None
-            and self._newest() != self._pointed_at
-            and now - self._last_pointed_s >= _POINT_EVERY_S,
+            tell=self._teller.is_time_to_tell(),
+            point=self._teller.is_time_to_point(),
         )
-
-    def _newest(self) -> str | None:
-        return self._saver.tally.durable_name if self._saver else None
-
-    def _tell_progress(self, loss: float) -> None:
-        now = time.monotonic()
-        num_tokens = (self._step - self._last_told_step) * self._task.recipe.tokens_per_step
-        tally = self._saver.tally if self._saver else None
-        self._services.tell(
-            Progress(
-                step=self._step,
-                num_steps=self._task.num_steps,
-                loss=finite(loss),
-                tokens_per_s=num_tokens / (now - self._last_told_s),
-                durable_step=tally.durable_step if tally else None,
-                durable_s=tally.durable_s if tally else None,
-                num_failed_saves=tally.num_failed if tally else 0,
-                num_skipped_saves=tally.num_skipped if tally else 0,
-            )
-        )
-        self._last_told_s, self._last_told_step = now, self._step
-
-    def _point(self, loss: float) -> None:
-        assert self._services.point_at is not None
-        newest, self._last_pointed_s = self._newest(), time.monotonic()
-        self._services.point_at(newest if newest != self._pointed_at else None, self._step, loss)
-        self._pointed_at = newest
 
     def _note_resumed(self) -> None:
         """A step was finished after loading, or none was wanted: the generation is no poison."""
@@ -329,8 +301,7 @@ class _Attempt:
         wish = None if is_done else _shared_wish(self._context, self._services)
         assert is_done or wish, "a wish was taken back"
         problem = self._save_the_end(loss) if self._saver and self._has_got_somewhere() else None
-        if self._services.point_at is not None and self._saver:
-            self._point(loss)
+        self._teller.point(self._step, loss)
         if self._context.rank != 0:
             return
         if wish and self._step == self._start.step:
@@ -338,7 +309,9 @@ class _Attempt:
         if problem is None and self._saver:
             problem = self._note_end(wish)
         self._services.tell(
-            Ended(step=self._step, loss=finite(loss), generation=self._newest(), problem=problem, wish=wish)
+            Ended(
+                step=self._step, loss=finite(loss), generation=self._teller.newest, problem=problem, wish=wish
+            )
         )
 
     def _has_got_somewhere(self) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.scores import Outcome, Score, Suspicion, scores
+from cluster.scores import Outcome, Score, Suspicion, scores, suspicious_nodes
 
 
 def history(node: str, *endings: str) -> list[Outcome]:
@@ -15,8 +15,7 @@ def history(node: str, *endings: str) -> list[Outcome]:
 
 
 def suspects(*endings: str, suspicion: Suspicion | None = None) -> tuple[str, ...]:
-    found = scores(history("n", *endings), suspicion)
-    return tuple(score.node for score in found if score.is_suspicious)
+    return suspicious_nodes(scores(history("n", *endings), suspicion))
 
 
 def test_a_node_that_failed_several_runs_in_a_row_is_suspicious() -> None:

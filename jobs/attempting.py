@@ -1,0 +1,110 @@
+"""A long run's attempts, one after another until one ends well, with all that listens to them and decides."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from checkpointing.repository import Repository
+from cluster.environment import long_run_environment
+from cluster.inventory import WorkerGroup
+from jobs.alarms import Alarms
+from jobs.bell import Bell
+from jobs.errors import AttemptFailed
+from jobs.executors import AttemptOrder, Executor
+from jobs.resizing import Resizing
+from jobs.restarts import Restarts
+from jobs.run_display import RunDisplay
+from jobs.run_spec import RunSpec
+from jobs.sessions import Beat
+from jobs.training.events import Told
+from jobs.training.task import Task
+from jobs.training.wishes import Wish, stronger
+from jobs.wishers import Wishers
+from reporting.steady import steady
+
+_COLLECTIVE_TIMEOUT_S = 1800.0
+
+
+class Attempts:
+    """``make_task`` gets the world size and the time of the lease; without ``may_retry`` once."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        spec: RunSpec,
+        group: WorkerGroup,
+        repository: Repository,
+        make_task: Callable[[int, float], Task],
+        display: RunDisplay,
+        wishers: Wishers,
+        *,
+        may_retry: bool,
+    ) -> None:
+        self._executor = executor
+        self._spec = spec
+        self._group = group
+        self._repository = repository
+        self._make_task = make_task
+        self._display = display
+        self._wishers = wishers
+        self._has_begun = repository.view.term > 0
+        self._clock = steady()
+        self._bell = Bell(Alarms(spec.alarms.bounds(), spec.wanted()), spec.alarms.ringing(), display.note)
+        policy = spec.recovery.policy() if may_retry else replace(spec.recovery.policy(), max_attempts=1)
+        # Peers that share an attempt but don't speak don't judge it.
+        self._restarts = Restarts(
+            repository,
+            policy if executor.can_retry else None,
+            display,
+            pause=wishers.pause,
+            clock=self._clock,
+        )
+        self._resizing = Resizing(
+            executor.sizes(spec.sizes, group),
+            spec.elastic.patience(),
+            partial(executor.room, group),
+            display.note,
+            pause=wishers.pause,
+        )
+
+    def work(self) -> str | None:
+        """What Ray's own result of the last attempt points at."""
+        with self._bell:
+            return self._restarts.work(self._attempt)
+
+    def _attempt(self, without: tuple[str, ...]) -> str | None:
+        size = self._resizing.next_size(without)
+        try:
+            return self._executor.attempt(self._order(size, without), partial(self._begin, size), self._hear)
+        except AttemptFailed as error:
+            self._bell.failed(error.cause, error.reason)
+            raise
+
+    def _order(self, size: int, without: tuple[str, ...]) -> AttemptOrder:
+        limits = self._spec.limits
+        return AttemptOrder(
+            group=self._group,
+            without=without,
+            may_wait=self._has_begun or self._repository.view.term > 0,
+            world_size=size,
+            environment=long_run_environment(self._group, self._spec.environment),
+            schedule_timeout_s=self._resizing.schedule_timeout_s(limits.schedule_timeout_s),
+            collective_timeout_s=_COLLECTIVE_TIMEOUT_S,
+            hang_timeout_s=limits.hang_timeout_s,
+            wish=self._wish,
+        )
+
+    def _begin(self, world_size: int) -> Task:
+        task = self._restarts.begin(self._make_task(world_size, self._clock()))
+        self._bell.begins(task)
+        self._wishers.began(task.term)
+        return task
+
+    def _hear(self, told: Told | Beat) -> None:
+        self._bell.hear(told)
+        if not isinstance(told, Beat):
+            self._resizing.hear(told)
+            self._display.hear(told)
+
+    def _wish(self) -> Wish | None:
+        return stronger(self._wishers.wish(), self._resizing.wish())
