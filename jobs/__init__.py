@@ -5,9 +5,9 @@ a page. It reads a ``spec`` (``spec_file`` is what all specs share, ``errors`` s
 ``places`` where its store starts), makes its ``grid`` of cells, a ``plan`` of each with its predicted
 ``memory``, ``queues`` of ``sessions``, and hands them to one of the ``executors``: ``launch`` (Ray:
 ``claims``, a ``board``, the ``group_life`` with its ``progress``, ``troubles`` and ``losses``) or ``inline``
-(this process). The ``bookkeeper`` turns what they tell into rows (``record``, ``power``, ``metrics``, ``source``)
-among the ``results`` in the store and shows them on the ``display``; at the end ``scoreboard``, ``tables``
-and ``node_history`` say how it went. ``training`` is what happens in a worker.
+(this process). The ``bookkeeper`` turns what they tell into rows (``record``, ``power``, ``metrics``,
+``source``) among the ``results`` in the store and shows them on the ``display``; at the end ``scoreboard``,
+``tables`` and ``node_history`` say how it went. ``training`` is what happens in a worker.
 
 A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` and ``run_display``, and the
 ``attempt_life`` of each of its worker groups. After a failed attempt, whose ``causes`` are read from its last
