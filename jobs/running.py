@@ -131,8 +131,8 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         _export(args, spec, repository)
         if args.json:
             # It may have been stopped before it was there.
-            status = status_of(store, run) if repository.view.term else {"run": run}
-            print(json.dumps({**status, **display.facts(), "ray_checkpoint": pointer}, indent=1))
+            told = status_of(store, run) if repository.view.term else {"run": run}
+            print(json.dumps({**told, **display.facts(), "ray_checkpoint": pointer}, indent=1))
         return EXIT_OK if display.is_durable else EXIT_FAILED
 
 
