@@ -1,4 +1,4 @@
-"""When an attempt's driver ends it: a hang, a rank that is silent, a start that never comes, a lost worker."""
+"""When an attempt's driver ends it: a hang, a silent rank, a start that never comes, a lost worker."""
 
 from dataclasses import replace
 
