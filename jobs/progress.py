@@ -66,7 +66,7 @@ class Progress:
         return self._failed(f"no step for {limit_s:.0f} s; {_ranks(behind)} furthest behind", behind)
 
     def _stand_limit_s(self, rank: int) -> float | None:
-        """What any rank says that it is doing holds up all. None: nothing is known of such a phase."""
+        """What any rank says that it is doing holds up all of them. None: no limit is known."""
         beats = self._latest.values()
         declared = [limit_s for beat in beats if (limit_s := self._limits.patience_s.get(beat.doing))]
         is_stepping = rank in self._latest and self._latest[rank].phase in _STEPPING

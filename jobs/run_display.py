@@ -122,7 +122,7 @@ class RunDisplay:
         with self._lock:
             waited_s = self._ticks() - self._shown_s
             is_over = self._state.stage not in GOING_ON
-            if self._is_silent or is_over or waited_s < self._interval_s():
+            if self._is_silent or is_over or waited_s < self._interval_s() or self._has_just_begun():
                 return
             self._shown_s, self._is_news = self._ticks(), False
             self._lines.renew(self._state.line(self._ticks()))
@@ -165,6 +165,11 @@ class RunDisplay:
         if self._lines.is_terminal:
             return _RENEWED_EVERY_S
         return _LINE_EVERY_S if self._is_news else _SAME_LINE_EVERY_S
+
+    def _has_just_begun(self) -> bool:
+        """Then a line that stays would say nothing."""
+        is_young = self._state.lasted_s(self._ticks()) < _LINE_EVERY_S
+        return self._state.stage == "starting" and is_young and not self._lines.is_terminal
 
     def _changed(self) -> None:
         self._is_news = True

@@ -70,6 +70,10 @@ class RunState:
         heard_s, step = self._points[-1]
         return LastStep(step=step, ago_s=now - heard_s)
 
+    def lasted_s(self, now: float) -> float:
+        """How long it has been at this stage."""
+        return now - self._since
+
     def line(self, now: float) -> str:
         match self.stage:
             case "starting":

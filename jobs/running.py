@@ -99,9 +99,9 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         display.summarise(pointer, resume_command(args))
         _export(args, spec, repository)
         if args.json:
-            print(
-                json.dumps({**status_of(store, run), **display.facts(), "ray_checkpoint": pointer}, indent=1)
-            )
+            # It may have been stopped before it was there.
+            told = status_of(store, run) if repository.view.term else {"run": run}
+            print(json.dumps({**told, **display.facts(), "ray_checkpoint": pointer}, indent=1))
         return EXIT_OK if display.is_durable else EXIT_FAILED
 
 

@@ -113,7 +113,12 @@ class Training:
         if isinstance(self._store, Path):
             found = Repository(LocalStore(self._store), "r").refresh().generations
             return max((generation.step for generation in found), default=0)
-        status = self.status()
+        try:
+            status = self.status()
+        except RuntimeError as error:
+            if "there is no run" not in str(error):
+                raise
+            return 0
         return int(status["step"] - status["steps_at_risk"])
 
     def status(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,13 +22,16 @@ from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
 from cluster.config import read_cluster
 from cluster.mixed import MixedCluster, mixed_cluster
+from jobs.run_spec import RunSpec
 from jobs.stopping import JOB_VARIABLES
+from jobs.tokens import find_tokens
 from jobs.training.wishes import Wish
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
 from tests.live.commands import DEADLINE_S, run, running, write_spec
 from tests.live.heads import ray_head
 from tests.live.ranks import run_ranks
 from tests.live.test_mixed import drain
+from tests.live.test_token_runs import data, write_index
 from tests.live.trainings import STRATEGIES, recipe_for
 
 STOP = Wish(aim="stop", why="a test")
@@ -292,16 +296,47 @@ def test_inline_and_under_torchrun_the_ranks_hear_signals_themselves(tmp_path: P
 
 
 @pytest.mark.soak
+def test_while_a_rank_waits_for_samples_that_do_not_come_all_stop(tmp_path: Path) -> None:
+    write_index(tmp_path, *(bytes(4000) for _ in range(2)))
+    spec = write_spec(tmp_path, RUN.replace("data: {samples: 64}", data(tmp_path, "")))
+    tokens = find_tokens(RunSpec.load(spec))
+    for shard in tmp_path.glob("*.bin"):
+        shard.unlink()
+        # Whoever opens it waits until somebody writes.
+        os.mkfifo(shard)
+    # Its third and fourth question are asked while it waits, the fifth too.
+    wanted = replace(a_run("r", tmp_path / "store"), tokens=tokens, wish=STOP, wished_at=5)
+    [story] = go([wanted], tmp_path)
+    assert (story.end.step, story.end.problem, story.end.wish) == (0, None, STOP)
+    assert view_of(tmp_path / "store", "r").stopped_step == 0
+
+
+@pytest.mark.soak
 def test_the_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    """In the midst of a step of minutes, which the first one waits for."""
     spec, store = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1")), tmp_path / "store"
+    flags = ("--executor", "inline", "--set", "grad_accum=100000", "--set", "data.samples=200000")
+    with running(command_of(spec, store, *flags), OMP_NUM_THREADS="1") as process:
+        killer = threading.Timer(DEADLINE_S, process.kill)
+        killer.start()
+        read_until(process, "r: begins at step 0")
+        process.send_signal(signal.SIGINT)
+        read_until(process, "r: Ctrl-C: it saves and ends at the next step; Ctrl-C ends it at once")
+        process.send_signal(signal.SIGINT)
+        code = process.wait(DEADLINE_S)
+        killer.cancel()
+    assert code == 130
+    assert view_of(store, "r").generations == ()
 
-    def twice(process: "subprocess.Popen[str]") -> None:
-        os.kill(process.pid, signal.SIGINT)
-        os.kill(process.pid, signal.SIGINT)
 
-    flags = ("--executor", "inline", "--set", "model=llama-mini", "--set", "seq_len=512")
-    code, output = stop_while(command_of(spec, store, *flags), is_training(store), twice)
-    assert code in (0, 130), output
+def read_until(process: "subprocess.Popen[str]", line: str) -> None:
+    assert process.stdout is not None
+    seen = []
+    for one in process.stdout:
+        seen.append(one)
+        if one.rstrip() == line:
+            return
+    raise AssertionError(f"it ended before it said {line!r}: {seen}")
 
 
 @pytest.mark.soak

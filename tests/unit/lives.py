@@ -16,10 +16,10 @@ STEP_S = 2.0
 class Life:
     """One attempt: leased at ``at_s`` (after noon), from step ``start`` to ``end``, and how it ended.
 
-    ``parent`` is the attempt whose checkpoint it went on from. ``last_word`` None is a kill; ``noticed_s``
-    is when the driver told of it, having heard of the step ``heard[0]`` at ``heard[1]``, ``pause_s`` for how
-    long it then paused. ``hung_s`` were spent in a step that never ended. Workers' clocks are ``skew_s``
-    ahead of the driver's; their last records, from the step ``recorded`` on, never arrived.
+    ``parent`` is the attempt whose checkpoint it went on from. ``last_word`` None is a kill. The driver told
+    of it at ``noticed_s``, having heard of the step ``heard[0]`` at ``heard[1]``, and then paused for
+    ``pause_s``. ``hung_s`` were spent in a step that never ended. Workers' clocks are ``skew_s`` ahead of the
+    driver's; what they recorded after the step ``recorded`` never arrived.
     """
 
     at_s: float

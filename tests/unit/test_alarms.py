@@ -177,6 +177,15 @@ def test_evaluating_for_long_is_no_slow_training_and_puts_nothing_at_risk() -> N
     assert found == []
 
 
+def test_evaluating_after_every_step_is_no_drop_of_the_speed() -> None:
+    alarms = Alarms(Bounds(stale_checkpoint=None), EVERY_MINUTE)
+    assert raised([replace(USUAL, step=n) for n in range(60)], alarms) == []
+    slow = replace(USUAL, tokens_per_s=10.0)
+    for second in range(60, 90):
+        assert alarms.hear(Evaluated(step=second, val_loss=2.0), second) == []
+        assert alarms.hear(slow, second) == []
+
+
 def test_an_attempt_that_begins_with_an_old_checkpoint_has_the_time_to_make_a_new_one() -> None:
     alarms = Alarms(Bounds(), EVERY_MINUTE)
     assert raised([durable(n, 0) for n in range(100)], alarms) == []

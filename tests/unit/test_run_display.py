@@ -206,6 +206,20 @@ def test_a_run_that_has_ended_has_no_status_line(capsys: pytest.CaptureFixture[s
     assert lines(capsys) == ["r: finished at step 8, loss 1.9877: g8"]
 
 
+def test_that_an_attempt_is_starting_is_said_when_it_takes_some_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    display = shown(clock)
+    for _ in range(70):
+        display.renew()
+        clock.now += 1
+    assert lines(capsys) == [
+        "r: attempt 1 has been starting for 0:00:05",
+        "r: attempt 1 has been starting for 0:01:05",
+    ]
+
+
 def test_the_newest_step_is_the_attempts_own_and_has_an_age() -> None:
     clock = Clock()
     display = shown(clock)

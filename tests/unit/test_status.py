@@ -20,6 +20,7 @@ from jobs.training.events import Ended, Progress, Resumption
 from tests.conftest import strict_json
 from tests.unit.generations import RUN, generation
 from tests.unit.lives import KILLED_TWICE, record
+from tests.unit.recorded import NOON_S, attempt, incident_row, leave
 
 TOLD = {"step": 35, "num_steps": 40, "loss": 1.5, "tokens_per_s": 1000.0}
 
@@ -177,6 +178,14 @@ def test_what_restarts_cost_is_told_to_programs_and_summed_for_people(
     assert (found["num_redone"], found["restarts"][0]["phases_s"]["detect"]) == (8, 8.0)
     assert main(["status", RUN]) == 0
     assert "\n2 restarts cost 0:01:54 of device time, 8 steps done again\n" in capsys.readouterr().out
+
+
+def test_what_happened_is_not_lost_among_saves(repository: Repository) -> None:
+    record(repository.store, KILLED_TWICE, run=RUN)
+    saves = [incident_row("save", happened_s=NOON_S + 300 + number) for number in range(9)]
+    leave(repository.store, attempt(run=RUN, term=3), "incidents", saves, number=9)
+    kinds = [one["kind"] for one in asked(repository)["recorded"]["incidents"]]
+    assert kinds == ["failure", "restore", "failure", "restore", "end"]
 
 
 def test_a_run_that_is_not_there_is_an_error_that_says_where_it_was_sought() -> None:

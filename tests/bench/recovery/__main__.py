@@ -85,8 +85,7 @@ def _beside(title: str, measure: Measure, arguments: argparse.Namespace, bound: 
     ours, stock = ([pair[which] for pair in pairs] for which in (0, 1))
     ratio = _ratio(ours, stock, arguments.patience)
     for found in (ours, stock):
-        again = median(one.num_repeated for one in found)
-        print(f"{title:26} {found[0].system:18} {_told(found)}; {again:.0f} steps done again")
+        print(f"{title:26} {found[0].system:18} {_told(found)}")
     most = "at most " if any(one.seconds is None for one in stock) else ""
     print(f"{'':26} ratio {most}{ratio:.3f} (bound {bound:.3f})", flush=True)
     return ratio <= bound
@@ -100,7 +99,12 @@ def _ratio(ours: Sequence[Reached], stock: Sequence[Reached], patience_s: float)
 
 
 def _told(found: Sequence[Reached]) -> str:
-    return ", ".join("not in time" if one.seconds is None else f"{one.seconds:.1f} s" for one in found)
+    return ", ".join(_told_one(one) for one in found)
+
+
+def _told_one(found: Reached) -> str:
+    time = "not in time" if found.seconds is None else f"{found.seconds:.1f} s"
+    return time if found.num_repeated is None else f"{time} ({found.num_repeated} steps done again)"
 
 
 def _saves(num_saves: int) -> bool:
