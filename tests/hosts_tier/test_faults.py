@@ -142,6 +142,7 @@ def assert_as_left_alone(store: Path, spec: Path, folder: Path) -> None:
     assert digests_of(newest_manifest(store, "r")) == digests_of(newest_manifest(folder, "r"))
 
 
+@pytest.mark.soak
 def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_left_alone(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_le
     assert_as_left_alone(store, spec, tmp_path / "alone")
 
 
+@pytest.mark.soak
 def test_a_store_that_is_silent_for_half_a_minute_stops_no_training(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, SPEC)
     with hosts_on(tmp_path / "hosts") as lan:
