@@ -21,6 +21,7 @@ LARGE = 16 * MIB
 HASTY = Pace(chunk_bytes=5 * MIB, at_once=2, stall_s=1)
 MIDWAY = 7 * MIB
 TOLD_WITHIN_S = HASTY.stall_s + 5
+OPENINGS = 5  # on a busy machine a server may take longer than the hasty second to open an upload
 
 
 @dataclass
@@ -81,12 +82,16 @@ def patient(store: ObjectStore, clock: Clock, budget_s: float = 300) -> PatientS
 def test_an_upload_that_breaks_half_way_is_told_in_time_and_leaves_nothing_of_its_name(
     store: ObjectStore, proxy: Proxy, fault: Fault, write: str
 ) -> None:
-    proxy.become(fault)
-    began = time.monotonic()
-    with pytest.raises(Unavailable):
-        getattr(store, write)("gen/a", bytes(LARGE))
-    assert time.monotonic() - began < 2 * TOLD_WITHIN_S  # a large create also tries to clean up
-    assert proxy.num_bytes > MIDWAY
+    for _ in range(OPENINGS):
+        proxy.become(fault)
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            getattr(store, write)("gen/a", bytes(LARGE))
+        assert time.monotonic() - began < 2 * TOLD_WITHIN_S  # a large create also tries to clean up
+        if proxy.num_bytes > MIDWAY:
+            break
+    else:
+        pytest.fail(f"none of {OPENINGS} uploads got half way before the server stalled by itself")
     with pytest.raises(Missing):
         later(store, proxy).get("gen/a")
     assert list(later(store, proxy).list("gen")) == []
@@ -138,8 +143,8 @@ def test_no_call_waits_longer_than_its_deadline_for_a_server_that_hangs(
 
 
 def test_a_slow_link_is_borne_for_as_long_as_it_takes(store: ObjectStore, proxy: Proxy) -> None:
-    pace = Pace(chunk_bytes=5 * MIB, at_once=1, stall_s=2)
-    carry_slowly(fresh(pace), proxy, rate=6 * MIB, size=LARGE)
+    pace = Pace(chunk_bytes=5 * MIB, at_once=1, stall_s=5)
+    carry_slowly(fresh(pace), proxy, rate=3 * MIB, size=LARGE)
 
 
 @pytest.mark.soak
