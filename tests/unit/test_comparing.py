@@ -153,6 +153,7 @@ def test_fair_sides_differ_in_nothing() -> None:
         ("isolation", "isolation"),
         ("warmup_rule", "warmup rule"),
         ("timing_unit", "timing unit"),
+        ("tier", "tier"),
     ],
 )
 def test_whatever_else_differed_is_listed(column: str, what: str) -> None:
@@ -164,6 +165,13 @@ def test_whatever_else_differed_is_listed(column: str, what: str) -> None:
 @pytest.mark.parametrize("column", ["seed", "steps", "parameters", "device_memory_bytes"])
 def test_numbers_that_differed_are_listed(column: str) -> None:
     assert [each.baseline for each in differences({column: 1}, {column: 2})] == ["1"]
+
+
+@pytest.mark.parametrize("column", ["spread", "simulated", "imported"])
+def test_what_was_so_on_one_side_only_is_listed(column: str) -> None:
+    assert [(each.what, each.other) for each in differences({column: False}, {column: True})] == [
+        (column, "True")
+    ]
 
 
 def test_packages_variables_and_optimizer_are_listed_one_by_one() -> None:

@@ -1,6 +1,8 @@
 """Reading all results of a store: what is there counts, what can't be read is named."""
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -154,3 +156,41 @@ def test_a_store_that_vanishes_mid_way_is_no_small_report() -> None:
 
     with pytest.raises(Unavailable, match="gone"):
         gather(store)
+
+
+class FarStore(MemoryStore):
+    """Answers as late as a store at the other end of a network; knows which threads asked."""
+
+    def __init__(self, answer_s: float) -> None:
+        super().__init__()
+        self._answer_s = answer_s
+        self.readers: set[int] = set()
+
+    def get(self, name: str) -> bytes:
+        time.sleep(self._answer_s)
+        self.readers.add(threading.get_ident())
+        return super().get(name)
+
+
+@pytest.mark.parametrize("answer_s", [0.0, 0.003])
+def test_of_more_files_than_fit_a_batch_every_one_is_a_row_whether_the_store_is_near_or_far(
+    answer_s: float,
+) -> None:
+    store = FarStore(answer_s)
+    places = [f"sweeps/trial/runs/run-{number:04}/result.json" for number in range(300)]
+    for place in places:
+        store.put(place, result())
+
+    assert [row.source for row in gather(store).rows] == places
+    # Where nearness only saves time, a busy machine may take it for distance.
+    assert len(store.readers) > 1 or answer_s == 0
+
+
+def test_a_sweep_whose_ranks_were_spread_says_so_in_its_rows() -> None:
+    spec = sweep(spread=True)
+    run = run_of(spec)
+    data = record(spec, run, measurement(run.run_id)).to_json()
+    (row,) = gather(store_of(a=data)).rows
+    assert row.spread is True
+    (row,) = gather(store_of(a=result())).rows
+    assert row.spread is False

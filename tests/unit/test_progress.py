@@ -84,6 +84,17 @@ def test_a_silent_rank_is_where_it_was_last_heard_however_far_the_others_are() -
     assert failure.reason == "rank 0 is silent for 30 s, in warmup at step 1 of 100"
 
 
+def test_a_silent_rank_that_was_ahead_is_told_of_and_not_the_one_behind_it() -> None:
+    progress = Progress(LIMITS, 2, now=0)
+    progress.note(beat(0, "window", 7), now=0)
+    for now in range(31):
+        progress.note(beat(1, "warmup", now), now)
+    failure = progress.failure(now=31)
+    assert failure is not None
+    assert failure.ranks == (0,)
+    assert failure.reason == "rank 0 is silent for 30 s, in window at step 7 of 100"
+
+
 def test_a_rank_that_was_never_heard_has_no_place() -> None:
     failure = Progress(LIMITS, 1, now=0).failure(now=31)
     assert failure is not None

@@ -101,6 +101,13 @@ def test_a_write_that_fails_later_says_where_and_may_be_tried_again(tmp_path: Pa
         LocalStore(tmp_path).put("sweeps/a", b"")
 
 
+def test_a_link_to_a_folder_is_no_file_and_is_not_followed(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("runs/a", b"")
+    (tmp_path / "runs" / "elsewhere").symlink_to(tmp_path)
+    assert list(store.list("runs")) == ["runs/a"]
+
+
 def test_a_folder_that_cannot_be_read_is_an_error_and_not_empty(tmp_path: Path) -> None:
     (tmp_path / "runs").symlink_to("runs")  # a loop: ELOOP, which also stops root
     with pytest.raises(Unavailable):
