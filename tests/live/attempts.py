@@ -1,5 +1,6 @@
 """Attempts of long runs for tests, on ranks without Ray: the same core, a real store, one group for many."""
 
+import hashlib
 import os
 import random
 import secrets
@@ -7,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ class Wanted:
     ``is_private``: each rank's store is a folder of its own, as if they were on nodes that share none.
     ``dies_after_loading``: rank 0 kills itself before it does a step. ``wish`` reaches ``wished_rank`` the
     ``wished_at``th time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
+    ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Wanted:
     wished_at: int = 1
     skips: Skips = ()
     ballast: Path | None = None
+    diary: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,9 +106,12 @@ def attempt(wanted: Wanted) -> Story:
     if wanted.is_private:
         wanted = replace(wanted, store=wanted.store / f"rank-{rank}")
     task = replace(_task(wanted, context), store=str(wanted.store))
+    pages = wanted.diary / f"{task.term:06}" / str(rank) if wanted.diary else None
 
     def tell(told: Told) -> None:
         story.told.append(told)
+        if pages and isinstance(told, Resumption):
+            _write(pages, str(told.step))
         if wanted.dies_after_loading:
             _die_on_resuming(told)
         if wanted.ballast and isinstance(told, Note) and told.problem:
@@ -115,7 +122,7 @@ def attempt(wanted: Wanted) -> Story:
         is_wished = rank == wanted.wished_rank and story.num_asks >= wanted.wished_at
         return wanted.wish if is_wished else None
 
-    with _drawing():
+    with _drawing(pages):
         run(task, context, Services(tell=tell, wish=wish))
     return story
 
@@ -125,24 +132,52 @@ def _die_on_resuming(told: Told) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def samples_read(diary: Path, world_size: int, per_step: int) -> list[list[str]]:
+    """By rank, of each step that counts, in order: those after which an attempt went on again don't."""
+    counting: list[list[str]] = [[] for _ in range(world_size)]
+    for term in sorted({path.name for path in diary.iterdir()}):
+        pages = [_whole_lines(diary / term / str(rank)) for rank in range(world_size)]
+        if not pages[0]:
+            continue  # killed before it knew where to go on, so it has done no step
+        start = int(pages[0].pop(0)) * per_step
+        for found, lines in zip(counting, pages, strict=True):
+            assert len(found) >= start, f"attempt {term} goes on from steps whose samples nobody read"
+            found[start:] = lines
+    return counting
+
+
+def _whole_lines(pages: Path) -> list[str]:
+    """Without what a killed rank was writing."""
+    lines = pages.read_text().splitlines(keepends=True) if pages.exists() else []
+    return [line.strip() for line in lines if line.endswith("\n")]
+
+
+def _write(pages: Path, line: str) -> None:
+    pages.parent.mkdir(parents=True, exist_ok=True)
+    with pages.open("a") as file:
+        file.write(line + "\n")
+
+
 @contextmanager
-def _drawing() -> Iterator[None]:
+def _drawing(pages: Path | None) -> Iterator[None]:
     """Draws in each pass through the model, on every rank, since nothing in our training does so far.
 
     What a generator would give next is saved, so two runs whose digests are equal have drawn the same.
     """
-    hook = register_module_forward_pre_hook(_draw)
+    hook = register_module_forward_pre_hook(partial(_draw, pages))
     try:
         yield
     finally:
         hook.remove()
 
 
-def _draw(module: nn.Module, _inputs: object) -> None:
+def _draw(pages: Path | None, module: nn.Module, inputs: tuple[Any, ...]) -> None:
     if isinstance(module, Decoder):
         random.gauss()
         numpy.random.standard_normal()
         torch.randn(1)
+        if pages:
+            _write(pages, hashlib.sha256(inputs[0].numpy().tobytes()).hexdigest())
 
 
 def _task(wanted: Wanted, context: InlineContext) -> Task:

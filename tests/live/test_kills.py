@@ -15,10 +15,11 @@ import torch.distributed as dist
 from checkpointing.history import Load, Quarantine
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
-from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest
+from reporting.long_runs import long_runs
+from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest, samples_read
 from tests.live.trainings import recipe_for
 
-KILLS_IN_CI = 6
+KILLS_IN_CI = 10
 KILLS_IN_SOAK = 300
 DEADLINE_S = 120.0
 # By the log, so that a slow machine gets on as well: before it grew at all, or after a few saves.
@@ -51,6 +52,7 @@ def _kill_until_done(tmp_path: Path, num_kills: int) -> None:
         disk=tmp_path / "disk",
         every_steps=3,
         store_every=2,
+        diary=tmp_path / "diary",
     )
     for _ in range(num_kills):
         ranks = _start(wanted, tmp_path)
@@ -68,7 +70,12 @@ def _kill_until_done(tmp_path: Path, num_kills: int) -> None:
     assert codes == [0, 0], f"seed {seed}"
 
     alone = Wanted(
-        name="r", recipe=wanted.recipe, num_steps=wanted.num_steps, store=tmp_path / "alone", every_steps=50
+        name="r",
+        recipe=wanted.recipe,
+        num_steps=wanted.num_steps,
+        store=tmp_path / "alone",
+        every_steps=50,
+        diary=tmp_path / "diary-alone",
     )
     ranks = _start(alone, tmp_path)
     _wait(ranks, DEADLINE_S + num_kills)
@@ -76,6 +83,8 @@ def _kill_until_done(tmp_path: Path, num_kills: int) -> None:
     ours, theirs = (newest_manifest(folder, "r") for folder in (wanted.store, alone.store))
     assert ours.cut.state["position"] == theirs.cut.state["position"]
     assert digests_of(ours) == digests_of(theirs), f"seed {seed}"
+    _assert_every_sample_once(wanted, alone)
+    _assert_the_time_adds_up(wanted)
     repository = Repository(LocalStore(wanted.store), "r")
     kept = [found.name for found in repository.refresh().generations]
     assert repository.foreign() == sorted(kept), f"seed {seed}: what killed saves left is still there"
@@ -84,6 +93,23 @@ def _kill_until_done(tmp_path: Path, num_kills: int) -> None:
     num_passed = sum(isinstance(entry, Quarantine) for entry in entries)
     assert num_loads > num_kills / 4
     print(f"{num_kills} kills, {num_loads} loads, {num_passed} generations passed over, bit-equal at the end")
+
+
+def _assert_every_sample_once(wanted: Wanted, alone: Wanted) -> None:
+    """Each rank has read, step by step, the samples that it reads where nothing happens."""
+    per_step = wanted.recipe.grad_accum
+    ours, theirs = (
+        samples_read(one.diary, wanted.recipe.world_size, per_step) for one in (wanted, alone) if one.diary
+    )
+    assert {len(of_rank) for of_rank in theirs} == {wanted.num_steps * per_step}
+    assert ours == theirs
+
+
+def _assert_the_time_adds_up(wanted: Wanted) -> None:
+    (found,), skipped = long_runs(LocalStore(wanted.store))
+    assert skipped == ()
+    assert found.steps[-1] == wanted.num_steps
+    assert sum(found.phases.values()) == pytest.approx(found.wall_sec, rel=0.005)
 
 
 def _start(wanted: Wanted, tmp_path: Path) -> list[BaseProcess]:
