@@ -129,17 +129,15 @@ def _state(recipe: Recipe) -> _State:
 
 
 def _ddp(recipe: Recipe) -> _State:
-    """All state on every rank, in fp32."""
+    """All state on every rank, in fp32. Gradients live in the buckets, which stay."""
     whole = _FP32 * recipe.model.num_parameters
-    # The buckets stay; micro-batches that don't communicate yet are summed up beside them.
-    sums = whole if recipe.grad_accum > 1 else 0
     # Lent for one pass; each copy goes when its layer's backward is done.
     copies = 0 if recipe.precision == "fp32" else _compute(recipe) * recipe.model.num_parameters
     return _State(
         parameters=whole,
         masters=0,
         moments=2 * whole,
-        as_backward_starts=_Moment(gradients=whole + sums, working=copies),
+        as_backward_starts=_Moment(gradients=whole, working=copies),
         as_backward_ends=_Moment(gradients=whole, working=_embedding_gradient(recipe)),
         as_update_runs=_Moment(gradients=whole, working=0),
     )

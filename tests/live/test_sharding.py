@@ -1,5 +1,6 @@
 """Equal losses would also come from ddp behind five names: what a rank holds and sends tells them apart."""
 
+import gc
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -30,12 +31,14 @@ class Observed:
     """One rank during one step, after one that made the moments.
 
     ``between`` is after the first of two micro-batches, ``before_update`` after the second;
-    ``held_bytes`` is what all tensors of the process hold then.
+    ``held_bytes`` is what all tensors of the process hold then. ``moved`` is whether the gradients' memory
+    was another one after the second than after the first.
     """
 
     between: Footprint
     before_update: Footprint
     held_bytes: int
+    moved: bool
     sent: dict[tuple[str, torch.dtype], int]
     matmul_dtypes: frozenset[torch.dtype]
 
@@ -60,31 +63,41 @@ def observe_each(recipes: list[Recipe]) -> dict[Recipe, Observed]:
 
 
 def observe(recipe: Recipe) -> Observed:
+    gc.freeze()  # Whatever was there before is not looked through again and again.
     held_before = held_bytes()
     engine = build(recipe, CPU)
     batches = make_batches(recipe, dist.get_rank(), CPU)
     train_step(engine, batches.load(0))
     with Watch() as watch:
-        between, before_update, held = step_with_stops(engine, batches.load(1))
+        between, before_update, held, moved = step_with_stops(engine, batches.load(1))
     engine.close()
+    gc.unfreeze()
     return Observed(
         between=between,
         before_update=before_update,
         held_bytes=held - held_before - batches.rows.nbytes,
+        moved=moved,
         sent=dict(watch.sent),
         matmul_dtypes=frozenset(watch.matmul_dtypes),
     )
 
 
-def step_with_stops(engine: Engine, batches: list[Batch]) -> tuple[Footprint, Footprint, int]:
+def step_with_stops(engine: Engine, batches: list[Batch]) -> tuple[Footprint, Footprint, int, bool]:
     first, second = batches
     engine.accumulate(*first, last=False)
-    between = engine.footprint()
+    between, places = engine.footprint(), places_of_gradients()
     engine.accumulate(*second, last=True)
+    moved = places != places_of_gradients()
     # What a collective in the background still holds goes within moments.
     before_update, held = engine.footprint(), min(held_bytes() for _ in range(_NUM_LOOKS))
     engine.update()
-    return between, before_update, held
+    return between, before_update, held, moved
+
+
+def places_of_gradients() -> set[int]:
+    parameters = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Parameter)]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return {getattr(tensor, "_local_tensor", tensor).untyped_storage().data_ptr() for tensor in gradients}
 
 
 class Watch(TorchDispatchMode):
@@ -153,6 +166,14 @@ def test_no_tensor_of_note_is_missing_from_the_footprint(
         counted = held.parameters + held.masters + held.gradients + held.moments
         # DeepSpeed's bucket for reductions: a sixteenth of the model in fp32.
         assert -0.001 <= (rank.held_bytes - counted) / recipe.model.num_parameters <= 0.3, rank
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_under_ddp_micro_batches_are_summed_up_in_the_buckets_and_not_beside_them(
+    observed: dict[Recipe, list[Observed]], precision: Precision
+) -> None:
+    recipe = recipe_for("ddp", world_size=WORLD_SIZE, precision=precision)
+    assert [rank.moved for rank in observed[recipe]] == [False] * WORLD_SIZE
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -21,18 +21,19 @@ def build(recipe: Recipe, device: torch.device) -> NativeEngine:
         gradient_as_bucket_view=True,  # Else each gradient lives twice: in its bucket too.
     )
     settle_buckets(model, device)
-    return NativeEngine(model, recipe, saved=share, resumed=whole, defer=model.no_sync)
+    # A gradient that is given up would be made anew beside its bucket by the first of several micro-batches.
+    return NativeEngine(model, recipe, saved=share, resumed=whole, defer=model.no_sync, keeps_gradients=True)
 
 
 def settle_buckets(model: nn.Module, device: torch.device) -> None:
-    """Lets DDP see one backward pass, of one token, and forgets its gradients.
+    """Lets DDP see one backward pass, of one token, whose gradients count for nothing.
 
     DDP orders its buckets anew after the first, and from three ranks on a sum depends on that order: the
     first step of a resumed training would differ by bits from the one that it stands for.
     """
     token = torch.zeros(1, 1, dtype=torch.int64, device=device)
     model(token, token).backward()
-    model.zero_grad()
+    model.zero_grad(set_to_none=False)
 
 
 def whole(name: str, tensor: Tensor) -> Piece:

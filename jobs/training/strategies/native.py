@@ -16,7 +16,8 @@ from jobs.training.strategies.optimizer import adamw, clip, schedule
 class NativeEngine:
     """See ``Engine``. ``defer`` is entered for every micro-batch of a step but the last.
 
-    ``saved`` and ``resumed`` cut this rank's ``pieces`` and ``targets`` out of what it holds.
+    ``saved`` and ``resumed`` cut this rank's ``pieces`` and ``targets`` out of what it holds. With
+    ``keeps_gradients`` their memory is theirs for good, and an update leaves zeros there.
     """
 
     def __init__(
@@ -26,6 +27,8 @@ class NativeEngine:
         saved: state.Cut,
         resumed: state.Cut,
         defer: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        keeps_gradients: bool = False,
     ) -> None:
         self.grad_norm: Tensor | None = None
         self.num_skipped_updates = 0  # What is not finite goes on into the weights and shows in the loss.
@@ -33,6 +36,7 @@ class NativeEngine:
         self._saved = saved
         self._resumed = resumed
         self._defer = defer
+        self._keeps_gradients = keeps_gradients
         self._grad_accum = recipe.grad_accum
         self._clip_norm = recipe.optimizer.clip_norm
         self._optimizer = adamw(model.parameters(), recipe.optimizer)
@@ -53,7 +57,7 @@ class NativeEngine:
         self.grad_norm = clip(self._model.parameters(), self._clip_norm)
         self._optimizer.step()
         self._schedule.step()
-        self._optimizer.zero_grad()
+        self._optimizer.zero_grad(set_to_none=not self._keeps_gradients)
 
     @property
     def learning_rate(self) -> float:
