@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,9 @@ T = TypeVar("T")
 
 _GRACE_S = 2.0
 _SPAWN = multiprocessing.get_context("spawn")
+# Its children begin with everything imported: a start takes a moment instead of seconds.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.live.attempts", "jobs.training.strategies.zero"])
 
 
 class RankFailed(AssertionError):
@@ -35,6 +39,7 @@ class _Place:
     world_size: int
     rendezvous: Path
     deadline_s: float
+    environment: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +49,31 @@ class _Answer:
 
 
 def run_ranks(
-    function: Callable[..., T], *args: Any, num_ranks: int, tmp_path: Path, deadline_s: float = 300.0
+    function: Callable[..., T],
+    *args: Any,
+    num_ranks: int,
+    tmp_path: Path,
+    deadline_s: float = 300.0,
+    from_scratch: bool = False,
 ) -> list[T]:
     """What ``function(*args)`` returned on each rank, in the order of the ranks.
 
-    ``function`` lives at the top level of a module, and arguments and values can be pickled: the ranks
-    are spawned. None of them outlives this call.
+    ``function`` lives at the top level of a module, and arguments and values can be pickled: each rank is a
+    process of its own. None of them outlives this call. ``from_scratch``: they have imported nothing before,
+    and write where this process does at the moment.
     """
     rendezvous = _unused_file(tmp_path)
     children: list[tuple[BaseProcess, Connection]] = []
     try:
         for rank in range(num_ranks):
-            place = _Place(rank=rank, world_size=num_ranks, rendezvous=rendezvous, deadline_s=deadline_s)
-            children.append(_start(place, function, args))
+            place = _Place(
+                rank=rank,
+                world_size=num_ranks,
+                rendezvous=rendezvous,
+                deadline_s=deadline_s,
+                environment=dict(os.environ),
+            )
+            children.append(_start(_SPAWN if from_scratch else FORKS, place, function, args))
         return _collect([answers for _, answers in children], time.monotonic() + deadline_s)
     finally:
         for child, _ in children:
@@ -70,10 +87,13 @@ def _unused_file(folder: Path) -> Path:
 
 
 def _start(
-    place: _Place, function: Callable[..., Any], args: tuple[Any, ...]
+    context: SpawnContext | ForkServerContext,
+    place: _Place,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
 ) -> tuple[BaseProcess, Connection]:
-    ours, theirs = _SPAWN.Pipe(duplex=False)
-    child = _SPAWN.Process(target=_be_a_rank, args=(place, theirs, function, args), daemon=True)
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_be_a_rank, args=(place, theirs, function, args), daemon=True)
     child.start()
     theirs.close()  # Else the pipe never ends, and a rank that dies silently looks like a slow one.
     return child, ours
@@ -116,6 +136,7 @@ def _raise_failures(answers: dict[int, _Answer], num_ranks: int) -> None:
 def _be_a_rank(
     place: _Place, answers: Connection, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
+    os.environ |= place.environment
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Also on a machine that has some: the group is gloo's.
     try:
         _join(place)

@@ -1,6 +1,5 @@
 """``kill -9`` of both ranks of a run at random moments, again and again: it is the one left alone."""
 
-import multiprocessing
 import os
 import random
 import time
@@ -17,6 +16,7 @@ from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
 from reporting.long_runs import long_runs
 from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest, samples_read
+from tests.live.ranks import FORKS
 from tests.live.trainings import recipe_for
 
 KILLS_IN_CI = 10
@@ -25,10 +25,6 @@ DEADLINE_S = 120.0
 # By the log, so that a slow machine gets on as well: before it grew at all, or after a few saves.
 KILL_AFTER_RECORDS = (0, 9)
 KILL_AFTER_S = (0.0, 1.0)
-
-# Its children begin with everything imported: a start takes a moment instead of seconds.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.live.attempts", "jobs.training.strategies.zero"])
 
 
 def test_a_run_that_is_killed_at_random_moments_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
@@ -115,7 +111,7 @@ def _assert_the_time_adds_up(wanted: Wanted) -> None:
 def _start(wanted: Wanted, tmp_path: Path) -> list[BaseProcess]:
     meeting = tmp_path / f"rendezvous-{time.monotonic_ns()}"
     ranks: list[BaseProcess] = [
-        _FORKS.Process(target=_be_a_rank, args=(wanted, rank, meeting), daemon=True) for rank in range(2)
+        FORKS.Process(target=_be_a_rank, args=(wanted, rank, meeting), daemon=True) for rank in range(2)
     ]
     for rank in ranks:
         rank.start()

@@ -52,7 +52,9 @@ def recipe_for(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_worker_grows_by_what_was_predicted(strategy: Strategy, model: str, tmp_path: Path) -> None:
     recipe = recipe_for(model, strategy, seq_len=384)
-    growth = max(run_ranks(grow, recipe, num_ranks=2, tmp_path=tmp_path, deadline_s=DEADLINE_S))
+    growth = max(
+        run_ranks(grow, recipe, num_ranks=2, tmp_path=tmp_path, deadline_s=DEADLINE_S, from_scratch=True)
+    )
     predicted = predict_memory(recipe, on_cpu=True)
     print(row(recipe, predicted, growth))
     assert predicted.total == pytest.approx(growth, rel=0.25)

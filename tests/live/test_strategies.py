@@ -80,5 +80,5 @@ def test_nothing_is_printed_on_stdout_where_results_go(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     num_steps = {recipe_for(strategy, world_size=1, precision="bf16"): 1 for strategy in STRATEGIES}
-    run_ranks(train_each, num_steps, num_ranks=1, tmp_path=tmp_path)
+    run_ranks(train_each, num_steps, num_ranks=1, tmp_path=tmp_path, from_scratch=True)
     assert capfd.readouterr().out == ""
