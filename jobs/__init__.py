@@ -3,11 +3,12 @@
 Reading order: ``sweep`` (the entry) and ``cli``, whose ``arguments`` lead to ``sweeping``, the story as
 a page. It reads a ``spec`` (``spec_file`` is what all specs share, ``errors`` say what is wrong with one,
 ``places`` where its store starts), makes its ``grid`` of cells, a ``plan`` of each with its predicted
-``memory``, ``queues`` of ``sessions``, and hands them to one of the ``executors``: ``launch`` (Ray:
-``claims``, a ``board``, the ``group_life`` with its ``progress``, ``troubles`` and ``losses``) or ``inline``
-(this process). The ``bookkeeper`` turns what they tell into rows (``record``, ``power``, ``metrics``,
-``source``) among the ``results`` in the store and shows them on the ``display``; at the end ``scoreboard``,
-``tables`` and ``node_history`` say how it went. ``training`` is what happens in a worker.
+``memory``, ``queues`` of ``sessions``, and hands them to one of the ``executors``: ``ray_executor`` (by
+``launch``: ``claims``, a ``board``, the ``group_life`` with its ``progress``, ``troubles`` and ``losses``) or
+``inline_executor`` (by ``inline``: this process, and its peers under ``torchrun``). The ``bookkeeper`` turns
+what they tell into rows (``record``, ``power``, ``metrics``, ``source``) among the ``results`` in the store
+and shows them on the ``display``; at the end ``scoreboard``, ``tables`` and ``node_history`` say how it went.
+``training`` is what happens in a worker.
 
 A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` made of ``run_sections``, its
 ``run_display``; ``attempting`` (one attempt after another), what each is to do (``run_tasks``), and the
