@@ -29,13 +29,6 @@ IN_TRAIN = {
 }
 
 
-def silence_noticed_after_s(settings: Mapping[str, str]) -> float:
-    """At the most, once the node has been up for the initial delay."""
-    period_ms = int(settings["RAY_health_check_period_ms"])
-    timeout_ms = int(settings["RAY_health_check_timeout_ms"])
-    return int(settings["RAY_health_check_failure_threshold"]) * (period_ms + timeout_ms) / 1000
-
-
 def where_unset(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Those that the user has not set to something else."""
     return {name: environment.get(name, value) for name, value in settings.items()}

@@ -3,34 +3,20 @@
 Neither torch nor Ray is imported before there is something to run.
 """
 
-import logging
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from cluster.inventory import LOCAL_GROUP, ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
-from cluster.machine import this_machine
-from cluster.placement import Refused
-from jobs.claims import Claim, claim_of
-from jobs.errors import AttemptFailed, SpecError
+from cluster.inventory import Inventory, WorkerGroup
 from jobs.grid import Cell
-from jobs.last_word import LastWord, withdraw
 from jobs.sessions import Beat, Event, Limits, Session
+from jobs.torchrun import Place, is_under_torchrun
 from jobs.training.events import Told
-from jobs.training.measurement import Failure
 from jobs.training.task import Task
 from jobs.training.wishes import Wish
 
 Listen = Callable[[Event], None]
 Hear = Callable[[Told | Beat], None]
-# How often a group that has no room is looked at again.
-_ROOM_INTERVAL_S = 0.5
-_LONGEST_BY_ID_S = 60.0
-_log = logging.getLogger(__name__)
-
 MakeTask = Callable[[], Task]
 Queues = dict[str, list[Session]]
 
@@ -103,243 +89,17 @@ class Executor(Protocol):
         """
 
 
-def as_promised(planned: WorkerGroup, live: WorkerGroup | None) -> WorkerGroup:
-    """The live one, if it is there. Results say of a group what its plan said: ``ClusterError`` rather than
-    one that calls simulated devices real.
-    """
-    if live is not None and live.simulated != planned.simulated:
-        is_what = {True: "simulated", False: "real"}
-        raise ClusterError(
-            f"group {planned.name!r}: its devices are {is_what[live.simulated]}, but the cluster file "
-            f"promises {is_what[planned.simulated]} ones; plan on the file that the cluster was started from"
-        )
-    return live or planned
-
-
-class RayExecutor:
-    """The cluster that ``RAY_ADDRESS`` names, else a private Ray, started when it is needed.
-
-    Nothing is planned or placed on the nodes ``excluded``.
-    """
-
-    def __init__(
-        self, *, verbose: bool, share_nodes: bool, spread: bool = False, excluded: Sequence[str] = ()
-    ) -> None:
-        self._verbose = verbose
-        self._share_nodes, self._spread = share_nodes, spread
-        self._excluded = excluded
-        self._connections = ExitStack()
-        self._live: Inventory | None = None
-        self.speaks = self.can_retry = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connections.close()
-
-    def inventory(self) -> Inventory:
-        return self._connect() if os.environ.get("RAY_ADDRESS") else this_machine()
-
-    def can_run(self, cell: Cell) -> bool:
-        return True
-
-    def describe(self) -> str:
-        return "any world size"
-
-    def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
-        # A group that only a cluster file knows may still come up: the autoscaler starts what is asked for.
-        live = self._connect()
-        return {name: as_promised(group, live.group(name)) for name, group in planned.items()}
-
-    def run(self, queues: Queues, limits: Limits, listen: Listen) -> None:
-        from jobs.launch.cells import launch
-
-        launch(queues, limits, listen, share_nodes=self._share_nodes, spread=self._spread)
-
-    def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
-        # No node ever joins a Ray of our own: what fits on this machine is all that there will be.
-        is_cluster = bool(os.environ.get("RAY_ADDRESS"))
-        fits = tuple(size for size in wanted if size <= group.num_devices)
-        return wanted if is_cluster or not fits else fits[-1:]
-
-    def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
-        self._connect()
-        from cluster.live import free_devices, live_inventory
-
-        try:
-            live = excluding(live_inventory(may_be_empty=True), (*self._excluded, *without))
-            found = live.group(group.name)
-            return free_devices(found) if found else 0
-        except Exception:
-            # Ray raises what its several layers happen to raise; all of it says that nobody answers now.
-            return None
-
-    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
-        group, claim = self._room_for(order)
-        from jobs.launch.attempts import Seat, attempt
-
-        seat = Seat(
-            group=group,
-            claim=claim,
-            schedule_timeout_s=_schedule_timeout_s(order),
-            collective_timeout_s=order.collective_timeout_s,
-            hang_timeout_s=order.hang_timeout_s,
-            environment=order.environment,
-        )
-        last = LastWord(hear)
-        pointer = attempt(make_task(), seat, last.hear, order.wish)
-        last.judge()
-        return pointer
-
-    def _room_for(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim]:
-        """Waits for it as long as an attempt may wait to be placed, if that makes sense at all."""
-        deadline = time.monotonic() + (order.schedule_timeout_s if order.may_wait else 0.0)
-        while True:
-            if wish := order.wish():
-                withdraw(wish)
-            answer = self._claim(order)
-            if not isinstance(answer, Refused):
-                return answer
-            if not order.may_wait:
-                raise ClusterError(answer.reason)
-            if time.monotonic() >= deadline:
-                failure = Failure(status="unschedulable", reason=answer.reason)
-                raise AttemptFailed(failure, "no room")
-            time.sleep(_ROOM_INTERVAL_S)
-
-    def _claim(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Refused:
-        """Without the nodes that keep failing, or with them where it must be."""
-        refused = Refused(reason=f"there is no node of group {order.group.name!r}")
-        for group in self._candidates(order):
-            answer = claim_of(group, order.world_size, share_nodes=self._share_nodes, spread=self._spread)
-            if not isinstance(answer, Refused):
-                return group, answer
-            refused = answer
-        return refused
-
-    def _candidates(self, order: AttemptOrder) -> Iterator[WorkerGroup]:
-        """What there is now, best first; then what there was, since what is asked for by a label may come."""
-        live = self._look(may_be_empty=order.may_wait)
-        for inventory in (excluding(live, order.without), live):
-            if group := inventory.group(order.group.name):
-                yield as_promised(order.group, group)
-        if order.may_wait and order.group.name != LOCAL_GROUP:
-            yield order.group
-
-    def _look(self, *, may_be_empty: bool) -> Inventory:
-        """What is there now, rather than when the first attempt began."""
-        self._connect()
-        from cluster.live import live_inventory
-
-        self._live = _without(self._excluded, live_inventory(may_be_empty=may_be_empty))
-        return self._live
-
-    def _connect(self) -> Inventory:
-        if self._live is None:
-            from cluster.live import live_inventory
-            from cluster.local import ray_for_driver
-
-            self._connections.enter_context(ray_for_driver(verbose=self._verbose))
-            self._live = _without(self._excluded, live_inventory())
-        return self._live
-
-
-def _schedule_timeout_s(order: AttemptOrder) -> float:
-    """Nodes without a label are asked for one by one: one that has come back is another one to Ray, and only
-    the next attempt asks for it.
-    """
-    is_by_id = order.may_wait and order.group.name == LOCAL_GROUP
-    return min(order.schedule_timeout_s, _LONGEST_BY_ID_S) if is_by_id else order.schedule_timeout_s
-
-
-def _without(excluded: Sequence[str], live: Inventory) -> Inventory:
-    for name in unknown_nodes(live, excluded):
-        # It may be away for good reason, so this is none to start nothing.
-        _log.warning("%s has no node %r: nothing is left out for it", live.source, name)
-    return excluding(live, excluded)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Which of how many ranks this process is; one of one unless ``torchrun`` says otherwise."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-
-    @classmethod
-    def of_this_process(cls) -> "Place":
-        return cls(
-            rank=int(os.environ.get("RANK", "0")),
-            world_size=int(os.environ.get("WORLD_SIZE", "1")),
-            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-        )
-
-
-def is_under_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 def choose_executor(
     name: str | None, *, verbose: bool, share_nodes: bool, spread: bool = False, excluded: Sequence[str] = ()
 ) -> Executor:
-    """By name; by default Ray, but under ``torchrun`` the processes that it started."""
+    """By name; by default Ray, but under ``torchrun`` the processes that it started.
+
+    Only the one that is asked for is imported.
+    """
     if (name or ("inline" if is_under_torchrun() else "ray")) == "inline":
+        from jobs.inline_executor import InlineExecutor
+
         return InlineExecutor(Place.of_this_process())
+    from jobs.ray_executor import RayExecutor
+
     return RayExecutor(verbose=verbose, share_nodes=share_nodes, spread=spread, excluded=excluded)
-
-
-class InlineExecutor:
-    """This process is the worker. It runs the cells of its world size; the others are for another start."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self.speaks = place.rank == 0
-        # Peers that are stuck in a collective can't follow to another attempt.
-        self.can_retry = place.world_size == 1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def inventory(self) -> Inventory:
-        return this_machine()
-
-    def can_run(self, cell: Cell) -> bool:
-        return cell.recipe.world_size == self._place.world_size
-
-    def describe(self) -> str:
-        return f"world size {self._place.world_size}; torchrun --nproc_per_node=N starts others"
-
-    def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
-        return planned
-
-    def run(self, queues: Queues, limits: Limits, listen: Listen) -> None:
-        sessions: Sequence[Session] = [session for queue in queues.values() for session in queue]
-        for session in sessions[:1]:
-            # There is one local group, so one environment; it must stand before torch loads.
-            os.environ.update(session.environment)
-        from jobs.inline import run_inline
-
-        run_inline(sessions, self._place, listen)
-
-    def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
-        own = self._place.world_size
-        return (own,) if own in wanted else wanted
-
-    def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
-        return None
-
-    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
-        if order.world_size != self._place.world_size:
-            raise SpecError([f"world_size: {order.world_size}, but this start is of {self.describe()}"])
-        os.environ.update(order.environment)
-        from jobs.inline import attempt_inline
-
-        last = LastWord(hear)
-        attempt_inline(make_task, self._place, last.hear, order.wish)
-        last.judge()
-        return None

@@ -20,8 +20,9 @@ from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.store import StoreError
 from jobs.causes import cause_of
 from jobs.errors import AttemptFailed
-from jobs.executors import PeersFailed, Place
+from jobs.executors import PeersFailed
 from jobs.sessions import Event, Finished, Session, Started
+from jobs.torchrun import Place
 from jobs.training.benchmark import measure
 from jobs.training.context import Pulse
 from jobs.training.events import Told

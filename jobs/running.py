@@ -17,7 +17,7 @@ from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from jobs.attempting import Attempts
 from jobs.continuity import Rivals, check_unchanged, without_data
 from jobs.errors import AttemptFailed, GivenUp, SpecError, StopWished, nearest
-from jobs.executors import Place, choose_executor
+from jobs.executors import choose_executor
 from jobs.finishing import export_once
 from jobs.places import store_base
 from jobs.run_display import RunDisplay
@@ -27,6 +27,7 @@ from jobs.spec_file import check_plain_name
 from jobs.status import StatusFile, status_of
 from jobs.stopping import note_stop, resume_command
 from jobs.tokens import find_tokens, num_samples
+from jobs.torchrun import Place
 from jobs.training.models.presets import preset
 from jobs.training.models.weights import find_weights
 from jobs.training.task import Tokens

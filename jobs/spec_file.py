@@ -66,7 +66,9 @@ ModelName = Annotated[str, _one_of(list(PRESETS), "model")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariableValue = Annotated[str, BeforeValidator(_number_as_text)]
 Count = Annotated[int, Field(ge=1)]
+Every = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
+Span = Annotated[float, Field(gt=0)]
 
 
 Strategies = Annotated[tuple[StrategyName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]

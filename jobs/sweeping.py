@@ -17,7 +17,7 @@ from jobs.bookkeeper import Bookkeeper
 from jobs.claims import mode_of
 from jobs.display import open_display
 from jobs.errors import SpecError
-from jobs.executors import Executor, PeersFailed, Place, choose_executor
+from jobs.executors import Executor, PeersFailed, choose_executor
 from jobs.grid import Cell, Run, expand, schedule
 from jobs.node_history import suspicions
 from jobs.places import store_base
@@ -28,6 +28,7 @@ from jobs.scoreboard import scores
 from jobs.sessions import Limits
 from jobs.spec import SweepSpec
 from jobs.tables import placement_text, plan_table, score_table
+from jobs.torchrun import Place
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 

@@ -36,7 +36,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
         "jobs.doctor", "jobs.pack", "jobs.training.worker",
     ),
     "deepspeed": ("jobs.training.strategies.zero",),
-    "pydantic": ("jobs.spec_file", "jobs.spec", "jobs.run_spec"),
+    "pydantic": ("jobs.spec_file", "jobs.spec", "jobs.run_spec", "jobs.run_sections"),
     "yaml": ("jobs.spec_file", "cluster.config"),
     "rich": ("jobs.display",),
     "psutil": ("cluster.machine",),

@@ -64,7 +64,13 @@ def test_what_is_pure_runs_on_a_bare_python(name: str) -> None:
     assert house.loaded_with(name, OURS) == {}
 
 
-@pytest.mark.parametrize("name", ["jobs.sweeping", "jobs.executors", "jobs.display", "jobs.results"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jobs.sweeping", "jobs.executors", "jobs.ray_executor", "jobs.inline_executor", "jobs.display",
+        "jobs.results",
+    ],
+)  # fmt: skip
 def test_a_driver_that_plans_needs_neither_torch_nor_ray(name: str) -> None:
     assert not {"torch", "ray", "deepspeed"} & house.loaded_with(name, OURS).keys()
 

@@ -12,7 +12,7 @@ from checkpointing.near import NearDisk, near_name
 from checkpointing.repository import Repository
 from checkpointing.retention import Retention, backup, best, latest, of_this_life, reasons
 from checkpointing.store import Missing, Store
-from jobs.run_spec import Keeping
+from jobs.run_sections.kept import Keeping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

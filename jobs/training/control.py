@@ -4,13 +4,15 @@ Each rank adds what it alone knows: whether a save of its own is still on its wa
 late, whether its loss went wrong, and whether somebody wishes the run to end. Rank 0 adds the orders.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 import torch.distributed as dist
 
 from checkpointing.cadence import Busy, Order
-from jobs.training.wishes import Aim, Wish, aim_of, strength
+from jobs.training.wishes import Aim, Wish, aim_of, strength, stronger
 
 _DISK, _STORE, _WAIT = 1, 2, 4
 # Where in the word each answer stands.
@@ -29,36 +31,33 @@ class Orders:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
     """The same on all ranks: rank 0's orders; of any rank, as the step began: which places were busy, whether
-    its next samples were late, what it was wished, and whether it was alarmed.
+    its next samples were late, and whether it was alarmed.
     """
 
     orders: Orders
     busy: Busy
     is_late: bool
-    aim: Aim | None
     is_alarmed: bool
 
 
 class Control:
-    """Every rank makes the same calls: once per step ``begin``, then ``end``."""
+    """Every rank makes the same calls: once per step ``begin``, then ``end``.
 
-    def __init__(self) -> None:
+    ``begin`` asks for this rank's ``wish``. ``aim`` is what all ranks follow, once any of them was wished
+    something; it changes in ``end``.
+    """
+
+    def __init__(self, wish: Callable[[], Wish | None]) -> None:
+        self.aim: Aim | None = None
+        self._wish = wish
         # Of its own and on the CPU: the step's collectives must not wait for it, nor it for a device.
         self._group = dist.new_group(backend="gloo")
         self._word = torch.zeros(_LENGTH, dtype=torch.int64)
         self._work: dist.Work | None = None
 
-    def begin(
-        self,
-        orders: Orders,
-        busy: Busy,
-        wish: Wish | None,
-        *,
-        is_late: bool = False,
-        is_alarmed: bool = False,
-    ) -> None:
+    def begin(self, orders: Orders, busy: Busy, *, is_late: bool = False, is_alarmed: bool = False) -> None:
         """``orders`` count on rank 0 only. Does not wait."""
-        own = (busy.disk, busy.store, is_late, strength(wish), is_alarmed)
+        own = (busy.disk, busy.store, is_late, strength(self._wish()), is_alarmed)
         values = (_flags(orders.save), orders.tell, orders.point, *own)
         self._word.copy_(torch.tensor([int(value) for value in values]))
         self._work = dist.all_reduce(self._word, dist.ReduceOp.MAX, group=self._group, async_op=True)
@@ -67,17 +66,17 @@ class Control:
         assert self._work is not None
         self._work.wait()
         word = self._word.tolist()
+        self.aim = aim_of(word[_WISH])
         return Agreed(
             orders=Orders(save=_order(word[_SAVE]), tell=bool(word[_TELL]), point=bool(word[_POINT])),
             busy=Busy(disk=bool(word[_BUSY_DISK]), store=bool(word[_BUSY_STORE])),
             is_late=bool(word[_LATE]),
-            aim=aim_of(word[_WISH]),
             is_alarmed=bool(word[_ALARM]),
         )
 
-    def agree(self, wish: Wish | None, *, is_late: bool = False) -> Agreed:
-        """Of these alone. Waits for all ranks."""
-        self.begin(Orders(), Busy(), wish, is_late=is_late)
+    def agree(self, *, is_late: bool = False) -> Agreed:
+        """Of this and the wishes alone. Waits for all ranks."""
+        self.begin(Orders(), Busy(), is_late=is_late)
         return self.end()
 
     def mean(self, value: float) -> float:
@@ -93,6 +92,13 @@ class Control:
 
     def close(self) -> None:
         dist.destroy_process_group(self._group)
+
+
+def strongest(own: Wish | None) -> Wish | None:
+    """Of all ranks' wishes, the same on each. Waits for them; needs no ``Control``."""
+    wishes: list[Wish | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(wishes, own)
+    return reduce(stronger, wishes)
 
 
 def _flags(order: Order | None) -> int:

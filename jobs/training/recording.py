@@ -16,11 +16,11 @@ from checkpointing.store import Store
 from cluster.readings import Nothing
 from cluster.telemetry import Sampler
 from jobs.training.context import Context
+from jobs.training.course import Point
 from jobs.training.devices import telemetry
 from jobs.training.looking import sample_of
 from jobs.training.pace import Pace
 from jobs.training.restoring import Start
-from jobs.training.saving import Point
 from jobs.training.strategies import Engine
 from jobs.training.task import Recording, Task
 from reporting.attempts import DeviceSample, Incident, Kind, Step

@@ -15,7 +15,7 @@ from jobs.training.data import Batch, sample
 from jobs.training.near_shards import NearShards
 from jobs.training.readers import Readers
 from jobs.training.shards import Readable, Shards
-from jobs.training.stream import epoch_ended, sample_at, share_of_rank
+from jobs.training.stream import sample_at, share_of_rank
 from jobs.training.task import Task, Tokens
 from jobs.training.token_index import DataError
 
@@ -76,9 +76,6 @@ class Samples:
             rows = torch.stack(self._source.read(range(start, start + recipe.micro_batch)))
             rows = rows.to(self._device)
             yield rows[:, :-1], rows[:, 1:]
-
-    def epoch_end(self, before: int, after: int) -> int | None:
-        return epoch_ended(before, after, num_samples=self._task.num_samples)
 
     def _numbers(self, position: int) -> list[int]:
         recipe, num_samples = self._task.recipe, self._task.num_samples

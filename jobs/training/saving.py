@@ -1,9 +1,9 @@
 """Saving as the training thread sees it: a copy at a step border, everything else in the background."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -19,30 +19,14 @@ from checkpointing.snapshot import Arena, layout
 from checkpointing.store import StoreError
 from checkpointing.writer import Writer
 from jobs.training.context import Context
+from jobs.training.course import Point
+from jobs.training.mailbox import open_mailbox
 from jobs.training.randomness import RandomState, canary
 from jobs.training.strategies import Engine
 from jobs.training.task import Saving, Task
 
 # One is written from while the next cut goes into the other.
 _NUM_ROOMS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """Where the training stands at a step border: ``step`` steps are done, ``position`` samples consumed.
-
-    ``is_evaluation_due``: the step was to be evaluated, and is not yet.
-    """
-
-    step: int
-    position: int
-    epoch_end: int | None
-    is_evaluated: bool = False
-    is_evaluation_due: bool = False
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    def with_metrics(self, **metrics: float) -> "Point":
-        return replace(self, metrics={**self.metrics, **metrics})
 
 
 class Saver:
@@ -80,6 +64,12 @@ class Saver:
         self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
         self._past = Past(last_s=time.monotonic())
         self._number = 0
+
+    def goes_on_from(self, name: str | None) -> None:
+        """The generation that was loaded is durable, if it is one of this run: rank 0 knows."""
+        before = self._repository.view.generation(name or "")
+        if before and self._context.rank == 0:
+            self.tally.durable(before)
 
     def start(self) -> None:
         """Before the first step, since nothing may be on its way to a disk that is tidied."""
@@ -183,6 +173,19 @@ class Saver:
             shards=self._layout.shards,
             state=state,
         )
+
+
+def saver_for(
+    task: Task,
+    context: Context,
+    engine: Engine,
+    repository: Repository,
+    tell: Callable[[Note], None],
+) -> Saver | None:
+    """None where nothing is saved. Every rank calls it. ``tell`` is called by background threads."""
+    if task.saving is None:
+        return None
+    return Saver(task, task.saving, context, engine, repository, open_mailbox(context), tell)
 
 
 def near_disk(task: Task) -> NearDisk | None:

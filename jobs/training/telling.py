@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 
 from checkpointing.saves import Tally
-from jobs.training.events import Progress, Told, finite
+from jobs.training.events import Ended, Evaluated, Progress, Told, finite
 from jobs.training.task import Task
+from jobs.training.wishes import Wish
 
 Tell = Callable[[Told], None]
 # Tells Ray Train of a durable generation: its name, its step, the loss. Every rank takes part.
@@ -58,6 +59,12 @@ class Teller:
             )
         )
         self._last_told_s, self._last_told_step = now, step
+
+    def evaluated(self, step: int, val_loss: float) -> None:
+        self._tell(Evaluated(step=step, val_loss=finite(val_loss)))
+
+    def ended(self, step: int, loss: float, problem: str | None, wish: Wish | None) -> None:
+        self._tell(Ended(step=step, loss=finite(loss), generation=self.newest, problem=problem, wish=wish))
 
     def point(self, step: int, loss: float) -> None:
         """Collective, where there is Ray and anything is saved."""

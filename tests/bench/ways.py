@@ -22,10 +22,11 @@ from checkpointing.saves import Note
 from checkpointing.snapshot import Piece
 from checkpointing.store import MemoryStore
 from jobs.inline import InlineContext
+from jobs.training.course import Point
 from jobs.training.job import OptimizerConfig, Recipe
 from jobs.training.mailbox import open_mailbox
 from jobs.training.models.presets import preset
-from jobs.training.saving import Point, Saver
+from jobs.training.saving import Saver
 from jobs.training.strategies import Engine
 from jobs.training.task import Saving, Task
 

@@ -14,7 +14,7 @@ from cluster.nodes import seen
 from cluster.presence import presence
 from jobs.cli import main
 from jobs.cluster_tables import as_data, as_lines
-from jobs.executors import as_promised
+from jobs.ray_executor import as_promised
 from jobs.scoreboard import scores
 from jobs.tables import plan_table, score_table
 from jobs.verdicts import Side, as_json, as_markdown, as_text

@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from jobs.elastic import Patience
-from jobs.executors import InlineExecutor, Place, RayExecutor
+from jobs.inline_executor import InlineExecutor
+from jobs.ray_executor import RayExecutor
 from jobs.resizing import Resizing
+from jobs.torchrun import Place
 from jobs.training.events import Warned
 from jobs.training.wishes import Wish
 from tests.unit.builders import group

@@ -2,13 +2,14 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from cluster.tuning import ACROSS_HOSTS, IN_TRAIN, ON_ONE_MACHINE, silence_noticed_after_s, where_unset
+from cluster.tuning import ACROSS_HOSTS, IN_TRAIN, ON_ONE_MACHINE, where_unset
 
 ROOT = Path(__file__).parents[2]
 # The 62.7 s that a host's silence was seen to cost with them are these.
@@ -61,6 +62,13 @@ def test_every_file_that_starts_a_head_sets_what_is_said_in_one_place(found: dic
 def test_the_runbook_says_all_of_it_for_clusters_that_we_do_not_start() -> None:
     by_spec = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "limits.schedule_timeout_s"}
     assert in_the_runbook() == ACROSS_HOSTS | IN_TRAIN | by_spec
+
+
+def silence_noticed_after_s(settings: Mapping[str, str]) -> float:
+    """At the most, once the node has been up for the initial delay."""
+    period_ms = int(settings["RAY_health_check_period_ms"])
+    timeout_ms = int(settings["RAY_health_check_timeout_ms"])
+    return int(settings["RAY_health_check_failure_threshold"]) * (period_ms + timeout_ms) / 1000
 
 
 def test_a_silent_host_is_noticed_in_seconds_and_a_busy_machine_is_given_longer() -> None:

@@ -1,0 +1,42 @@
+"""How an attempt ends in order: where it stands is saved, and the run's log says what became of it."""
+
+from contextlib import suppress
+
+from checkpointing.history import Finish, Resumed, Stopped
+from checkpointing.repository import Repository
+from checkpointing.store import StoreError
+from jobs.training.control import Control
+from jobs.training.course import Point
+from jobs.training.saving import Saver
+from jobs.training.wishes import Wish
+
+
+def save_the_end(saver: Saver, control: Control, point: Point) -> str | None:
+    """Waits for what is on its way, and saves once more unless the point is durable by then.
+
+    Every rank calls it. On rank 0, why it is not durable; None if it is.
+    """
+    saver.wait()
+    if control.from_rank_0(saver.tally.durable_step != point.step):
+        saver.cut(point, saver.final_order)
+        saver.wait()
+    is_durable = saver.tally.durable_step == point.step
+    return None if is_durable else f"step {point.step} could not be saved to the store"
+
+
+def note_resumed(repository: Repository, generation: str, *, term: int) -> None:
+    """A step was finished after loading, or none was wanted: the generation is no poison."""
+    with suppress(StoreError):
+        repository.append(Resumed(name=generation), term=term)
+
+
+def note_end(repository: Repository, step: int, wish: Wish | None, *, term: int) -> str | None:
+    """One that moves on has not stopped: its log says nothing until the next attempt begins."""
+    try:
+        if wish is None:
+            repository.append(Finish(step=step), term=term)
+        elif wish.aim == "stop":
+            repository.append(Stopped(step=step, why=wish.why), term=term)
+    except StoreError as error:
+        return str(error)
+    return None
