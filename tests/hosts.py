@@ -272,13 +272,15 @@ class _Namespaces:
         return None
 
 
-def wait_until(is_so: Callable[[], bool], deadline_s: float, what: str = "it") -> float:
+def wait_until(
+    is_so: Callable[[], bool], deadline_s: float, what: str = "it", *, every_s: float = 0.05
+) -> float:
     """How long it took; ``TimeoutError`` where it took longer than the deadline."""
     began = time.monotonic()
     while not is_so():
         if time.monotonic() - began > deadline_s:
             raise TimeoutError(f"{what} did not happen within {deadline_s:.0f} s")
-        time.sleep(0.05)
+        time.sleep(every_s)
     return time.monotonic() - began
 
 

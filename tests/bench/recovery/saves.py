@@ -29,7 +29,9 @@ def cost_of_saving(num_saves: int) -> Estimate | None:
         ours.start(cluster, 10**6, 0)
         patience_s = _START_S + 2 * BLOCK_S * (num_saves + 2)
         # The first blocks have the start in them, and the last one is still going on.
-        wait_until(lambda: len(_begun_s(ours.store)) >= num_saves + 2, patience_s, "the last save")
+        wait_until(
+            lambda: len(_begun_s(ours.store)) >= num_saves + 2, patience_s, "the last save", every_s=BLOCK_S
+        )
         return estimate(_ratios(ours.steps(), _begun_s(ours.store)[1:-1]))
 
 

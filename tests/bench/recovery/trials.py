@@ -21,6 +21,8 @@ _ENDLESS = 10**6
 # Steps before anything happens: several saves.
 _SETTLED = 3 * EVERY
 _START_S = 600.0
+# To look takes a processor's time from what is measured; when a step was done stands in what is looked at.
+_LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ def until_new_step(make: Callable[[Path], System], fault: Fault, patience_s: flo
             return bool(found)
 
         with suppress(TimeoutError):
-            wait_until(has_stepped, patience_s)
+            wait_until(has_stepped, patience_s, every_s=_LOOK_EVERY_S)
         seconds = found[0].ended_s - struck_s if found else None
         return Reached(system=system.name, seconds=seconds)
 
@@ -107,7 +109,12 @@ def _training(
 
 
 def _wait_for_step(system: System, step: int, deadline_s: float) -> None:
-    wait_until(lambda: any(done.step >= step for done in system.steps()), deadline_s, f"step {step}")
+    wait_until(
+        lambda: any(done.step >= step for done in system.steps()),
+        deadline_s,
+        f"step {step}",
+        every_s=_LOOK_EVERY_S,
+    )
 
 
 def _num_repeated(steps: Sequence[Done]) -> int:
