@@ -168,11 +168,12 @@ class Host:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def processes(self, words: str) -> list[psutil.Process]:
-        """Those with the words in their command lines; none of a host that is off."""
+        """Those with the words in their command lines, but for the first; none of a host that is off."""
         if not self._own.is_up():
             return []
-        tree = _process_tree(self._own.init)
-        members = (process for process in psutil.process_iter() if _process_tree(process.pid) == tree)
+        init, tree = self._own.init, _process_tree(self._own.init)
+        others = (process for process in psutil.process_iter() if process.pid != init)
+        members = (process for process in others if _process_tree(process.pid) == tree)
         return [process for process in members if words in _command_line(process)]
 
     def cut(self) -> None:
