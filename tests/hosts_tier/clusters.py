@@ -40,11 +40,15 @@ _ONE_MACHINE = {"RAY_memory_monitor_refresh_ms": "0"}
 
 @dataclass(kw_only=True)
 class Cluster:
-    """``settings`` are those of the head's processes; ``keys``, to a store, are on all nodes."""
+    """``settings`` are those of the head's processes; ``keys``, to a store, are on all nodes.
+
+    Without its dashboard, which is ten processes, the head takes no jobs.
+    """
 
     lan: Lan
     settings: Mapping[str, str] = field(default_factory=lambda: ACROSS_HOSTS)
     keys: Mapping[str, str] = field(default_factory=dict)
+    has_dashboard: bool = True
     workers: list[Host] = field(default_factory=list)
     head: Host = field(init=False)
     _ray: "subprocess.Popen[bytes]" = field(init=False)
@@ -60,6 +64,7 @@ class Cluster:
         """As it is started at boot. In order when it returns."""
         before = times_started(self.head)
         flags = ["--head", f"--port={PORT}", "--num-cpus=0", "--dashboard-host=0.0.0.0", "--block"]
+        flags += [f"--include-dashboard={str(self.has_dashboard).lower()}"]
         place = f"--node-ip-address={self.head.address}"
         environment = {**self.settings, **_ONE_MACHINE, **self.keys}
         command = ["ray", "start", *flags, place, *_SMALL]

@@ -29,7 +29,7 @@ def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_le
     """A host that was silent comes back while something else happens; one that is drained does not."""
     spec, store = write_spec(tmp_path, SPEC), tmp_path / "store"
     with hosts_on(tmp_path / "hosts") as lan:
-        cluster = Cluster(lan=lan)
+        cluster = Cluster(lan=lan, has_dashboard=False)
         cluster.start(num_workers=4)
         training = Training(cluster, spec, store, "--keep")
         training.wait_for_step(MORE, START_S)

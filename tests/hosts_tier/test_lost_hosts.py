@@ -59,7 +59,7 @@ CASES = pytest.mark.parametrize(
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with hosts_on(tmp_path / "hosts") as lan:
-        found = Cluster(lan=lan)
+        found = Cluster(lan=lan, has_dashboard=False)
         found.start(num_workers=2)
         yield found
 

@@ -34,7 +34,7 @@ def lan(tmp_path: Path) -> Iterator[Lan]:
 
 def test_a_run_whose_controller_is_killed_goes_on_under_the_same_driver(lan: Lan, tmp_path: Path) -> None:
     spec = write_spec(tmp_path, SPEC)
-    cluster = Cluster(lan=lan)
+    cluster = Cluster(lan=lan, has_dashboard=False)
     cluster.start(num_workers=2)
     training = Training(cluster, spec, tmp_path / "store")
     training.wait_for_step(MORE, START_S)
@@ -66,5 +66,5 @@ def test_a_job_that_dies_is_submitted_again_by_its_keeper_on_another_host(
     training.wait_for_step(MORE, START_S)
     goes_on(cluster, training, fault)
     training.stop(END_S)
-    assert training.log().count("submitted as job") == 2
+    assert training.log().count("submitted as job") >= 2
     assert_as_left_alone(training, spec, tmp_path / "alone")

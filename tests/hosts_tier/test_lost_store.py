@@ -50,7 +50,7 @@ def _signal(objects: Host, number: signal.Signals) -> None:
 def objects(tmp_path: Path) -> Iterator[tuple[Host, Cluster]]:
     with hosts_on(tmp_path / "hosts") as lan:
         host, keys = start_objects(lan)
-        cluster = Cluster(lan=lan, keys=keys)
+        cluster = Cluster(lan=lan, keys=keys, has_dashboard=False)
         cluster.start(num_workers=2)
         yield host, cluster
 
