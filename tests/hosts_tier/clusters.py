@@ -5,7 +5,6 @@ The head has no devices; each worker has one CPU, and comes back by the script t
 
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -34,6 +33,8 @@ from tests.live.moto_in_turn import DomainDispatcherApplication, create_backend_
 moto = DomainDispatcherApplication(create_backend_app)
 run_simple("0.0.0.0", {_OBJECTS_PORT}, in_turn(moto), threaded=True)
 """
+# As the head's unit has it: whenever Ray ends, what is left on the host goes, and it is started again.
+_AS_A_UNIT = ("bash", "-c", 'while :; do "$@"; kill -KILL -1; sleep 1; done', "unit")
 # Every node takes the machine's whole memory for its own, and would kill workers for what others use.
 _ONE_MACHINE = {"RAY_memory_monitor_refresh_ms": "0"}
 
@@ -51,7 +52,6 @@ class Cluster:
     has_dashboard: bool = True
     workers: list[Host] = field(default_factory=list)
     head: Host = field(init=False)
-    _ray: "subprocess.Popen[bytes]" = field(init=False)
 
     def start(self, num_workers: int) -> None:
         self.head = self.lan.host("head")
@@ -61,27 +61,15 @@ class Cluster:
             wait_until_started(host)
 
     def start_head(self) -> None:
-        """As it is started at boot. In order when it returns."""
+        """As at boot. In order when it returns."""
         before = times_started(self.head)
         flags = ["--head", f"--port={PORT}", "--num-cpus=0", "--dashboard-host=0.0.0.0", "--block"]
         flags += [f"--include-dashboard={str(self.has_dashboard).lower()}"]
         place = f"--node-ip-address={self.head.address}"
         environment = {**self.settings, **_ONE_MACHINE, **self.keys}
-        command = ["ray", "start", *flags, place, *_SMALL]
-        self._ray = self.head.start(command, log="ray.log", **environment)
+        command = [*_AS_A_UNIT, "ray", "start", *flags, place, *_SMALL]
+        self.head.start(command, log="ray.log", **environment)
         wait_until_started(self.head, before + 1)
-
-    def wait_until_head_ends(self) -> None:
-        """Ray on it. What is left of it, jobs too, is ended then, as the head's unit has it."""
-        wait_until(lambda: self._ray.poll() is not None, _START_DEADLINE_S, "the end of the head's Ray")
-
-        def left() -> list[psutil.Process]:
-            return [*self.head.processes("ray"), *self.head.processes("jobs/train.py")]
-
-        for process in left():
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        wait_until(lambda: not left(), _START_DEADLINE_S, "the end of all of it")
 
     @property
     def address(self) -> str:

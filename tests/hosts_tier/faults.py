@@ -5,7 +5,7 @@ from collections.abc import Callable
 import psutil
 
 from tests.hosts import Host
-from tests.hosts_tier.clusters import Cluster
+from tests.hosts_tier.clusters import Cluster, times_started, wait_until_started
 
 _DEADLINE_S = 120.0
 _DRAIN_S = 10
@@ -57,10 +57,10 @@ def the_job_supervisor_is_killed(cluster: Cluster) -> None:
 
 
 def the_heads_ray_is_killed(cluster: Cluster) -> None:
-    """What started it ends then, with all that is left; at boot it would be started again."""
+    """All of it ends then, and is started again."""
+    before = times_started(cluster.head)
     _only(cluster.head, "gcs_server").kill()
-    cluster.wait_until_head_ends()
-    cluster.start_head()
+    wait_until_started(cluster.head, before + 1)
 
 
 def the_head_loses_power(cluster: Cluster) -> None:

@@ -51,7 +51,7 @@ def gets_on(training: Training, before: int) -> None:
     training.wait_for_step(training.newest_step() + MORE, RECOVERY_S)
 
 
-def hosts_of(cluster: Cluster, *, without: Host | None = None) -> set[str]:
+def hosts_of(cluster: Cluster, *, without: Host) -> set[str]:
     """That train; on one that was struck may be what nobody reaches any more."""
     return {host.name for host, _ in cluster.training_workers() if host is not without}
 

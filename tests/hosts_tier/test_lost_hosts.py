@@ -19,8 +19,8 @@ from tests.hosts_tier.stories import (
     assert_losses_as_left_alone,
     gets_on,
     goes_on,
-    hosts_of,
 )
+from tests.live.attempts import newest_manifest
 from tests.live.commands import write_spec
 
 pytestmark = [
@@ -93,7 +93,7 @@ def test_a_run_of_any_size_goes_on_smaller_and_grows_when_there_is_a_host_again(
     before = training.attempt()
     rest(cluster, struck)
     gets_on(training, before)
-    assert len(hosts_of(cluster)) == 2
+    assert newest_manifest(tmp_path / "store", "r").cut.world_size == 2
     training.stop(END_S)
     assert_losses_as_left_alone(training, spec, tmp_path / "alone")
 
