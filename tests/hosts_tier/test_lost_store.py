@@ -13,7 +13,11 @@ from tests.hosts_tier.stories import END_S, MORE, RECOVERY_S, SPEC, START_S
 from tests.live.commands import write_spec
 from tests.live.servers import BUCKET
 
-pytestmark = [pytest.mark.hosts, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
+pytestmark = [
+    pytest.mark.hosts,
+    pytest.mark.soak,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
 STORE = f"s3://{BUCKET}/store"
 # Whatever is on its way then may take the store's whole patience until it is given up.
 LAST_END_S = 900.0
@@ -57,12 +61,7 @@ def objects(tmp_path: Path) -> Iterator[tuple[Host, Cluster]]:
 
 @pytest.mark.parametrize(
     ("outage", "for_s"),
-    [
-        (falls_silent, 30),
-        pytest.param(stands_still, 30, marks=pytest.mark.soak),
-        pytest.param(falls_silent, 300, marks=pytest.mark.soak),
-        pytest.param(stands_still, 300, marks=pytest.mark.soak),
-    ],
+    [(falls_silent, 30), (stands_still, 30), (falls_silent, 300), (stands_still, 300)],
 )
 def test_a_store_that_is_away_for_a_while_stops_no_training(
     outage: Outage, for_s: float, objects: tuple[Host, Cluster], tmp_path: Path
@@ -80,14 +79,13 @@ def test_a_store_that_is_away_for_a_while_stops_no_training(
     assert training.attempt() == 1
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("outage", [falls_silent, stands_still, ends])
 @pytest.mark.parametrize("end", ["asked to", "all done"])
 def test_a_run_whose_store_never_returns_says_what_is_not_durable_and_fails(
     end: str, outage: Outage, objects: tuple[Host, Cluster], tmp_path: Path
 ) -> None:
     host, cluster = objects
-    last = ["--set", "steps=1000"] if end == "all done" else []
+    last = ["--set", "steps=300"] if end == "all done" else []
     training = DistantTraining(cluster, write_spec(tmp_path, SPEC), STORE, *last)
     training.wait_for_step(MORE, START_S)
     outage(host)
