@@ -21,6 +21,8 @@ knows of it by ear: ``run_state``; what may be wrong with it: ``alarms``, which 
 Before it starts ``continuity`` asks its store whether it may go on, by the rules of ``run_changes``.
 After its last step comes ``finishing``.
 
+What may never return is waited for by ``deadlines``.
+
 How a long run ends before its last step: ``wishers`` may wish it, ``stopping`` is how from elsewhere, and an
 attempt's ``last_word`` says what became of it.
 

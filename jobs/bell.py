@@ -86,11 +86,12 @@ class Bell:
                 self._say(f"alarm: it could not be carried out: {error}")
 
     def _carry_out(self, task: Task, alarm: Alarm, now_s: float) -> None:
+        """The store may be what is wrong, and holds up whoever writes to it for minutes: it comes last."""
+        if self._ringing is not None:
+            self._call(self._ringing, facts_of(task, alarm, now_s))
         incident = Incident(kind="alarm", step=alarm.step, text=f"{alarm.kind}: {alarm.text}")
         with suppress(StoreError):
             leave_word(task.open_store(), task.described(), incident, now_s=now_s)
-        if self._ringing is not None:
-            self._call(self._ringing, facts_of(task, alarm, now_s))
 
     def _call(self, ringing: Ringing, facts: Mapping[str, Any]) -> None:
         try:

@@ -9,6 +9,7 @@ from jobs.training.measurement import Failure
 # A worker's own errors travel as text, with the name of their type.
 _REFUSED = ("NothingToResume:", "Unfit:", "SpecError:", "StoreError:")
 _STORE = ("Unavailable:", "Full:", "Denied:")
+LOST_CONTROLLER = "Ray Train's controller has died"
 # A peer that is gone shows so on those that talk to it.
 _LOST_PEER = re.compile(
     r"connection (closed|reset|refused|aborted)|connect\(\) timed out|broken pipe|no route to host|"
@@ -50,4 +51,5 @@ def _of_words(reason: str) -> Cause:
         return "refused"
     if reason.startswith(_STORE):
         return "store"
-    return "worker died" if _LOST_PEER.search(reason) else "error"
+    is_lost = reason == LOST_CONTROLLER or _LOST_PEER.search(reason)
+    return "worker died" if is_lost else "error"

@@ -186,6 +186,9 @@ class Keeper:
 
     def _after(self, end: End, first_term: int) -> int | None:
         """The exit code to leave with, or None when it is time for the next driver."""
+        if end.code is not None and self._wishers.wish():
+            # Also that what it was to save could not be saved.
+            return end.code
         try:
             view = self._repository.refresh()
             note = given_up(self._repository.store, self._repository.run, view)

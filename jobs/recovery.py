@@ -178,7 +178,7 @@ def _hopeless(last: Ending, history: Sequence[Ending], recent: list[Ending], pol
 def _too_long(last: Ending, recent: list[Ending], policy: Policy) -> str | None:
     """An outage goes by without anybody's doing: time bounds it, not a number."""
     waited_s = _waited_s(last.cause, recent, policy)
-    return f"{_OUTAGES[last.cause]} for {waited_s / 3600:.1f} h" if waited_s > policy.patience_s else None
+    return f"{_OUTAGES[last.cause]} for {_span(waited_s)}" if waited_s > policy.patience_s else None
 
 
 def _waited_s(cause: Cause, recent: list[Ending], policy: Policy) -> float:
@@ -226,6 +226,10 @@ def _is_same(one: Ending, other: Ending) -> bool:
 def _essence(reason: str) -> str:
     """Without addresses in memory, and without the ranks that happened to tell it."""
     return re.sub(r"0x[0-9a-f]+|^ranks? [0-9, ]+: ", "", reason)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"
 
 
 def _attempts(count: int) -> str:

@@ -14,6 +14,7 @@ from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable
+from jobs.deadlines import within
 from jobs.errors import AttemptFailed, GivenUp, StopWished
 from jobs.past import How, Note, leave_note, read_past, read_skips
 from jobs.recovery import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move
@@ -25,6 +26,8 @@ from reporting.recorder import leave_word
 from reporting.redaction import without_credentials
 
 Found = TypeVar("Found")
+# A store that is away may hold up whoever writes to it for many minutes.
+_WORD_TIMEOUT_S = 15.0
 
 
 class Restarts:
@@ -41,12 +44,14 @@ class Restarts:
         *,
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
+        word_timeout_s: float = _WORD_TIMEOUT_S,
     ) -> None:
         self._repository = repository
         self._policy = policy
         self._display = display
         self._pause = pause
         self._clock = clock
+        self._word_timeout_s = word_timeout_s
         view = repository.refresh()
         self._past = read_past(repository.store, repository.run, view)
         self._skips = read_skips(repository.store, repository.run, view)
@@ -178,14 +183,18 @@ class Restarts:
             given_up=given_up,
             skips=self._skips,
         )
-        with suppress(StoreError):
-            leave_note(self._repository.store, self._repository.run, note)
+        self._try(lambda: leave_note(self._repository.store, self._repository.run, note))
 
     def _leave_word(self, incident: Incident) -> None:
         if self._task is None:
             return
-        with suppress(StoreError):
-            leave_word(self._repository.store, self._task.described(), incident, now_s=self._clock())
+        store, attempt, now_s = self._repository.store, self._task.described(), self._clock()
+        self._try(lambda: leave_word(store, attempt, incident, now_s=now_s))
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """What can't be written now may still be later, but nobody waits for it."""
+        with suppress(StoreError, TimeoutError):
+            within(self._word_timeout_s, write)
 
 
 def _as_told(reached: Ending, error: AttemptFailed) -> Ending:

@@ -19,6 +19,7 @@ from checkpointing.history import Stop, Stopped, View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import Store, StoreError, Unavailable, open_store
+from jobs.deadlines import within
 from jobs.places import store_base
 from jobs.status import told_of
 from jobs.training.events import Ended
@@ -29,6 +30,8 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 JOB_VARIABLES = {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": "900"}
 
 _LOOK_EVERY_S = 0.5
+# A store that is away may hold up whoever writes to it for many minutes.
+_NOTE_TIMEOUT_S = 15.0
 # A driver tells how it is doing every two seconds, as long as it reaches the store.
 _SILENT_AFTER_S = 30.0
 _ENDED_STAGES = ("given up", "failed", "interrupted")
@@ -124,8 +127,8 @@ def note_stop(repository: Repository, term: int | None, wish: Wish) -> Ended:
     newest = latest(of_this_life(repository.view))
     step = newest.step if newest else 0
     if term is not None:
-        with suppress(StoreError, Fenced):
-            repository.append(Stopped(step=step, why=wish.why), term=term)
+        with suppress(StoreError, Fenced, TimeoutError):
+            within(_NOTE_TIMEOUT_S, lambda: repository.append(Stopped(step=step, why=wish.why), term=term))
     return Ended(step=step, loss=None, generation=newest.name if newest else None, wish=wish)
 
 

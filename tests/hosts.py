@@ -117,13 +117,15 @@ class Host:
 
     def boot(self) -> None:
         for below in ("ray", "home"):
-            (self.folder / below).mkdir(parents=True)
+            (self.folder / below).mkdir(parents=True, exist_ok=True)
         # gloo looks its own name up.
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{self.address} {self.name}\n")
         # Whoever asks for a name, as Ray does for a cloud's, is told at once that nobody knows it.
         (self.folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
         self._own.start(_HOST, name=self.name, address=self.address, shared_memory=_SHARED_MEMORY)
-        ends = ("type", "veth", "peer", "name", "eth0", "netns", str(self._own.init))
+        # As a real one it keeps its card: the others know it by that.
+        card = f"02:00:00:00:00:{int(self.address.rpartition('.')[2]):02x}"
+        ends = ("type", "veth", "peer", "name", "eth0", "address", card, "netns", str(self._own.init))
         self._switch.run("ip", "link", "add", "name", self.name, *ends)
         self._switch.run("ip", "link", "set", "dev", self.name, "master", "lan", "up")
         self._own.go()
@@ -166,11 +168,12 @@ class Host:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def processes(self, words: str) -> list[psutil.Process]:
-        """Those with the words in their command lines; none of a host that is off."""
+        """Those with the words in their command lines, but for the first; none of a host that is off."""
         if not self._own.is_up():
             return []
-        tree = _process_tree(self._own.init)
-        members = (process for process in psutil.process_iter() if _process_tree(process.pid) == tree)
+        init, tree = self._own.init, _process_tree(self._own.init)
+        others = (process for process in psutil.process_iter() if process.pid != init)
+        members = (process for process in others if _process_tree(process.pid) == tree)
         return [process for process in members if words in _command_line(process)]
 
     def cut(self) -> None:
@@ -181,10 +184,18 @@ class Host:
         self._switch.run("ip", "link", "set", "dev", self.name, "up")
 
     def power_off(self) -> None:
-        """All of its processes are gone at once. For good: a host that returns has another name."""
+        """All of its processes are gone at once."""
         self._own.end()
         for process in self._started:
             process.wait(_DEADLINE_S)
+
+    def power_on(self) -> None:
+        """After ``power_off``: the same address and home, nothing in ``/tmp/ray``, and nothing runs."""
+        shutil.rmtree(self.folder / "ray")
+        # The kernel takes away what was plugged in when it gets round to it.
+        with suppress(RuntimeError):
+            self._switch.run("ip", "link", "delete", "dev", self.name)
+        self.boot()
 
     def _environment(self) -> dict[str, str]:
         """Nothing of a user's cluster or token: with one, a process would ask it of all others."""
@@ -209,6 +220,7 @@ class _Namespaces:
 
     def start(self, script: str, **words: str) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "up").unlink(missing_ok=True)
         text = script.format(folder=shlex.quote(str(self._folder)), **words)
         with (self._folder / "console").open("wb") as console:
             self._unshare = subprocess.Popen(

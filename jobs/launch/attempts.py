@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 from ray.train.v2.api.config import LoggingConfig
@@ -21,7 +21,7 @@ from cluster.live import draining
 from cluster.variables import variables
 from jobs.attempt_life import AttemptLife, limits_of
 from jobs.board import Appointed, Lost, Post, Ready
-from jobs.causes import cause_of
+from jobs.causes import LOST_CONTROLLER, cause_of
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
 from jobs.last_word import withdraw
@@ -196,7 +196,7 @@ class _Fit:
         return self._life.node_ids[rank]
 
     def _failed(self, error: Exception | None) -> AttemptFailed:
-        failure = self._verdict or self._life.failure() or self._never_began(error)
+        failure = self._verdict or self._life.failure() or self._untold(error)
         failure = self._life.with_step(failure)
         nodes = node_names(self._seat.group, self._life.node_ids)
         blamed = [nodes[rank] for rank in failure.ranks if rank < len(nodes)]
@@ -204,12 +204,16 @@ class _Fit:
         cause = cause_of(failure, next((self._life.lost.get(rank) for rank in failure.ranks), None))
         return AttemptFailed(failure, cause, tuple(dict.fromkeys(nodes)))
 
-    def _never_began(self, error: Exception | None) -> Failure:
+    def _untold(self, error: Exception | None) -> Failure:
+        """What no rank could tell."""
         match error:
             case ControllerError(controller_failure=WorkerGroupStartupTimeoutError()):
                 asked, limit_s = self._seat.claim.describe(), self._seat.schedule_timeout_s
                 reason = f"not placed within {limit_s:g} s: asked {self._seat.group.name} for {asked}"
                 return Failure(status="unschedulable", reason=reason)
+            case RayActorError():
+                # The only actor that this is asked of; its workers end with it.
+                return Failure(status="crash", reason=LOST_CONTROLLER)
         reason = reason_of(error) if error else "the workers ended without a word of it"
         return Failure(status="crash", reason=reason)
 

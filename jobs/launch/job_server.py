@@ -3,31 +3,30 @@
 The cluster may go away and come back meanwhile: a job that it doesn't know any more died with its head.
 """
 
-import queue
 import secrets
 import shlex
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
+from jobs.deadlines import within
 from jobs.keeper import EXIT_CODES, Away, End
 from jobs.stopping import JOB_VARIABLES
 from jobs.training.wishes import Wish
 
 ROOT = Path(__file__).resolve().parents[2]
 _ASK_EVERY_S = 2.0
+# Ray's client waits for ever for a server that falls silent.
 _ANSWER_TIMEOUT_S = 30.0
 # The first submission carries our source.
 _SUBMIT_TIMEOUT_S = 300.0
 _UNKNOWN = "does not exist"
 # What a server that is not there, not ready or not ours raises.
 _NO_ANSWER = (OSError, RuntimeError)
-Answer = TypeVar("Answer")
 
 
 class JobServer:
@@ -38,7 +37,7 @@ class JobServer:
     def start(self, arguments: list[str]) -> "Job":
         """Submits our own source with it; a spec that is not part of it must lie where the head is, too."""
         try:
-            client, name = _within(_SUBMIT_TIMEOUT_S, lambda: self._submit(arguments))
+            client, name = within(_SUBMIT_TIMEOUT_S, lambda: self._submit(arguments))
         except _NO_ANSWER as error:
             raise Away(f"{self._address} takes no job ({_first_line(error)})") from error
         self._say(
@@ -71,7 +70,7 @@ class Job:
         try:
             if self._is_to_stop:
                 self._ask_to_stop()
-            info = _within(_ANSWER_TIMEOUT_S, lambda: self._client.get_job_info(self._name))
+            info = within(_ANSWER_TIMEOUT_S, lambda: self._client.get_job_info(self._name))
         except _NO_ANSWER as error:
             gone = _UNKNOWN in str(error)
             return End(code=None, why=f"the cluster has forgotten job {self._name}") if gone else None
@@ -89,7 +88,7 @@ class Job:
 
     def _ask_to_stop(self) -> None:
         """As often as it takes until the server has heard it."""
-        _within(_ANSWER_TIMEOUT_S, lambda: self._client.stop_job(self._name))
+        within(_ANSWER_TIMEOUT_S, lambda: self._client.stop_job(self._name))
         self._is_to_stop = False
 
 
@@ -112,26 +111,6 @@ def _as_seen_there(arguments: list[str]) -> list[str]:
     spec = Path(arguments[0]).resolve()
     place = spec.relative_to(ROOT) if spec.is_relative_to(ROOT) else spec
     return [str(place), *arguments[1:]]
-
-
-def _within(timeout_s: float, ask: Callable[[], Answer]) -> Answer:
-    """Ray's client waits for ever for a server that falls silent; ``TimeoutError`` instead."""
-    box: queue.Queue[tuple[Answer | None, Exception | None]] = queue.Queue()
-
-    def work() -> None:
-        try:
-            box.put((ask(), None))
-        except Exception as error:
-            box.put((None, error))
-
-    threading.Thread(target=work, name="job server", daemon=True).start()
-    try:
-        answer, error = box.get(timeout=timeout_s)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {timeout_s:g} s") from None
-    if error is not None:
-        raise error
-    return answer  # type: ignore[return-value]  # there is one where there is no error
 
 
 def _first_line(error: Exception) -> str:

@@ -3,17 +3,17 @@
 The head has no devices; each worker has one CPU, and comes back by the script that real nodes run.
 """
 
-import json
 import re
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
 from cluster.tuning import ACROSS_HOSTS
@@ -22,6 +22,7 @@ from tests.live.servers import S3_KEYS
 
 LONGHAUL = [sys.executable, "-m", "jobs.cli"]
 PORT = 6379
+_DASHBOARD_PORT = 8265
 GROUP = "hosts"
 _START_DEADLINE_S = 300.0
 _ANSWER_DEADLINE_S = 120.0
@@ -32,33 +33,51 @@ from tests.live.moto_in_turn import DomainDispatcherApplication, create_backend_
 moto = DomainDispatcherApplication(create_backend_app)
 run_simple("0.0.0.0", {_OBJECTS_PORT}, in_turn(moto), threaded=True)
 """
+# As the head's unit has it: whenever Ray ends, what is left on the host goes, and it is started again.
+_AS_A_UNIT = ("bash", "-c", 'while :; do "$@"; kill -KILL -1; sleep 1; done', "unit")
 # Every node takes the machine's whole memory for its own, and would kill workers for what others use.
 _ONE_MACHINE = {"RAY_memory_monitor_refresh_ms": "0"}
 
 
 @dataclass(kw_only=True)
 class Cluster:
-    """``settings`` are those of the head's processes; ``keys``, to a store, are on all nodes."""
+    """``settings`` are those of the head's processes; ``keys``, to a store, are on all nodes.
+
+    Without its dashboard, which is ten processes, the head takes no jobs.
+    """
 
     lan: Lan
     settings: Mapping[str, str] = field(default_factory=lambda: ACROSS_HOSTS)
     keys: Mapping[str, str] = field(default_factory=dict)
+    has_dashboard: bool = True
     workers: list[Host] = field(default_factory=list)
     head: Host = field(init=False)
 
     def start(self, num_workers: int) -> None:
         self.head = self.lan.host("head")
-        flags = ["--head", f"--port={PORT}", "--num-cpus=0", "--dashboard-host=127.0.0.1", "--block"]
+        self.start_head()
+        hosts = [self._begin(f"worker-{number}") for number in range(num_workers)]
+        for host in hosts:
+            wait_until_started(host)
+
+    def start_head(self) -> None:
+        """As at boot. In order when it returns."""
+        before = times_started(self.head)
+        flags = ["--head", f"--port={PORT}", "--num-cpus=0", "--dashboard-host=0.0.0.0", "--block"]
+        flags += [f"--include-dashboard={str(self.has_dashboard).lower()}"]
         place = f"--node-ip-address={self.head.address}"
         environment = {**self.settings, **_ONE_MACHINE, **self.keys}
-        self.head.start(["ray", "start", *flags, place, *_SMALL], log="ray.log", **environment)
-        wait_until_started(self.head)
-        for number in range(num_workers):
-            self.add(f"worker-{number}")
+        command = [*_AS_A_UNIT, "ray", "start", *flags, place, *_SMALL]
+        self.head.start(command, log="ray.log", **environment)
+        wait_until_started(self.head, before + 1)
 
     @property
     def address(self) -> str:
         return f"{self.head.address}:{PORT}"
+
+    @property
+    def job_server(self) -> str:
+        return f"http://{self.head.address}:{_DASHBOARD_PORT}"
 
     @property
     def driver_environment(self) -> dict[str, str]:
@@ -66,6 +85,11 @@ class Cluster:
 
     def add(self, name: str) -> Host:
         """In the cluster when it returns."""
+        host = self._begin(name)
+        wait_until_started(host)
+        return host
+
+    def _begin(self, name: str) -> Host:
         host = self.lan.host(name)
         host.start(
             ["cluster/start_worker.sh", f"--node-ip-address={host.address}", "--num-cpus=1", *_SMALL],
@@ -77,15 +101,10 @@ class Cluster:
             **self.keys,
         )
         self.workers.append(host)
-        wait_until_started(host)
         return host
 
     def training_workers(self) -> list[tuple[Host, psutil.Process]]:
         return [(host, process) for host in self.workers for process in host.processes("RayTrainWorker")]
-
-    def idle_workers(self) -> list[Host]:
-        busy = {host.name for host, _ in self.training_workers()}
-        return [host for host in self.workers if host.name not in busy]
 
 
 def times_started(host: Host) -> int:
@@ -100,52 +119,84 @@ def wait_until_started(host: Host, times: int = 1) -> None:
 
 
 class Training:
-    """``longhaul train`` on the head, in a folder that all hosts see or in a bucket."""
+    """``longhaul train`` on the head, or on ``place``, with its store in a folder that all hosts see."""
 
-    def __init__(self, cluster: Cluster, spec: Path, store: Path | str, *flags: str) -> None:
+    def __init__(
+        self, cluster: Cluster, spec: Path, store: Path | str, *flags: str, place: Host | None = None
+    ) -> None:
+        self.store = store
         self._cluster = cluster
-        self._store = store
+        self._place = place or cluster.head
         command = [*LONGHAUL, "train", str(spec), "--store", str(store), *flags]
-        self.process = cluster.head.start(command, log="train.log", **cluster.driver_environment)
+        self.process = self._place.start(command, log="train.log", **cluster.driver_environment)
+
+    def attempt(self) -> int:
+        """Its number; 0 before the first."""
+        return self._view().term
 
     def newest_step(self) -> int:
         """Of the generations that the store has."""
-        if isinstance(self._store, Path):
-            found = Repository(LocalStore(self._store), "r").refresh().generations
-            return max((generation.step for generation in found), default=0)
-        try:
-            status = self.status()
-        except RuntimeError as error:
-            if "there is no run" not in str(error):
-                raise
-            return 0
-        return int(status["step"] - status["steps_at_risk"])
-
-    def status(self) -> dict[str, Any]:
-        command = [*LONGHAUL, "status", "r", "--store", str(self._store), "--json"]
-        told = self._cluster.head.run(
-            command, deadline_s=_ANSWER_DEADLINE_S, **self._cluster.driver_environment
-        )
-        found: dict[str, Any] = json.loads(told)
-        return found
+        return max((generation.step for generation in self._view().generations), default=0)
 
     def wait_for_step(self, step: int, deadline_s: float) -> None:
+        self.wait_until(lambda: self.newest_step() >= step, deadline_s, f"step {step}")
+
+    def wait_until(self, is_so: Callable[[], bool], deadline_s: float, what: str) -> None:
+        """While the training goes on; the error says what it said."""
+
         def is_there() -> bool:
-            assert self.process.poll() is None, f"it ended before step {step}: {self.says()}"
-            return self.newest_step() >= step
+            assert self.process.poll() is None, f"it ended before {what}: {self.says()}"
+            return is_so()
 
         try:
-            wait_until(is_there, deadline_s, f"step {step}")
+            wait_until(is_there, deadline_s, what)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}; newest is {self.newest_step()}: {self.says()}") from None
+            raise TimeoutError(f"{error}: {self.says()}") from None
+
+    def ask_to_stop(self) -> None:
+        """As a supervisor does, who needs no store for it."""
+        for process in self._place.processes("jobs.cli train"):
+            process.send_signal(signal.SIGTERM)
+
+    def stop(self, deadline_s: float) -> None:
+        """It saves and ends well."""
+        stop = [*LONGHAUL, "stop", "r", "--store", str(self.store)]
+        self._cluster.head.run(stop, deadline_s=deadline_s, **self._cluster.keys)
+        assert self.end(deadline_s) == 0, self.says()
 
     def end(self, deadline_s: float) -> int:
+        """Its exit code."""
         wait_until(lambda: self.process.poll() is not None, deadline_s, "the training's end")
         assert self.process.returncode is not None
         return self.process.returncode
 
+    def log(self) -> str:
+        return self._place.says("train.log")
+
     def says(self) -> str:
-        return self._cluster.head.says("train.log")[-3000:]
+        return self.log()[-3000:]
+
+    def _view(self) -> View:
+        return Repository(LocalStore(Path(self.store)), "r").refresh()
+
+
+class DistantTraining(Training):
+    """With its store in a bucket that only the hosts reach: all that is read is what its driver says."""
+
+    def attempt(self) -> int:
+        return max(self._told(r"attempt (\d+)"), default=1)
+
+    def newest_step(self) -> int:
+        return max(self._told(r"save of step (\d+) to the store: "), default=0)
+
+    def steps_done(self) -> int:
+        return max(self._told(r"r: step (\d+)/"), default=0)
+
+    def num_failed_saves(self) -> int:
+        return len(self._told(r"save of step (\d+) to the store failed"))
+
+    def _told(self, words: str) -> list[int]:
+        return [int(number) for number in re.findall(words, self.log())]
 
 
 def start_objects(lan: Lan) -> tuple[Host, dict[str, str]]:

@@ -71,6 +71,23 @@ def test_a_host_without_power_ends_with_all_that_ran_in_it_and_the_others_go_on(
         assert len(other.processes("sleep 1000")) == 1
 
 
+def test_a_host_that_is_switched_on_again_has_its_address_and_home_and_none_of_its_processes(
+    tmp_path: Path,
+) -> None:
+    with hosts_on(tmp_path) as lan:
+        one, other = lan.host("one"), lan.host("other")
+        listens(other)
+        wait_until(lambda: hears(one, other), DEADLINE_S)
+        other.run(["sh", "-c", 'touch /tmp/ray/mine "$HOME/mine"'], deadline_s=DEADLINE_S)
+        other.power_off()
+        assert not hears(one, other)
+        other.power_on()
+        assert not hears(one, other)
+        other.run(["sh", "-c", 'test ! -e /tmp/ray/mine && test -e "$HOME/mine"'], deadline_s=DEADLINE_S)
+        listens(other)
+        wait_until(lambda: hears(one, other), DEADLINE_S)
+
+
 @pytest.mark.parametrize("end", ["raises", "killed"])
 def test_nothing_is_left_of_a_network_whose_test_failed_or_was_killed(end: str, tmp_path: Path) -> None:
     before = links()

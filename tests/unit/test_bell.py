@@ -101,6 +101,14 @@ def test_the_command_gets_the_facts_on_its_input_and_in_variables_and_not_as_wor
     assert found["env"]["LONGHAUL_ALARM_STEP"] == "7"
 
 
+def test_whoever_is_called_need_not_wait_for_the_store(task: Task, tmp_path: Path) -> None:
+    told, look = tmp_path / "told", "import os, sys; os.mkdir(sys.argv[1] + str(os.path.exists(sys.argv[2])))"
+    names = [told, tmp_path / "store"]
+    ringing(task, python(look, *map(str, names)), lambda _: any(tmp_path.glob("told*")))
+    assert [path.name for path in tmp_path.glob("told*")] == ["toldFalse"]
+    assert long_run(LocalStore(tmp_path / "store"), "r") is not None
+
+
 def test_a_stores_credentials_are_not_told() -> None:
     alarm = Alarm(kind="straggler", text="rank 1", step=2, facts={"rank": 1})
     found = facts_of(task_in("s3://me:hush@host/bucket?secret=hush"), alarm, now_s=5.0)

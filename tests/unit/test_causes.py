@@ -3,7 +3,7 @@
 import pytest
 
 from jobs.board import Lost
-from jobs.causes import cause_of
+from jobs.causes import LOST_CONTROLLER, cause_of
 from jobs.recovery import Cause
 from jobs.training.measurement import Failure, Status
 
@@ -27,6 +27,7 @@ def lost(reason: str, *, is_silent: bool = False, is_preempted: bool = False) ->
         ("RuntimeError: [pair.cc:538] Connection closed by peer [10.0.0.2]:4711", "worker died"),
         ("DistNetworkError: connection reset by peer", "worker died"),
         ("DistBackendError: NCCL error: remote process exited, ncclRemoteError remote error", "worker died"),
+        (LOST_CONTROLLER, "worker died"),
         ("Unavailable: s3://b: connection refused", "store"),
         ("Full: /results: no space left on device", "store"),
         ("NothingToResume: none of its generations can be used", "refused"),

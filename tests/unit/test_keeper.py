@@ -184,6 +184,13 @@ def test_a_wish_is_handed_to_the_driver_and_its_end_is_the_keepers() -> None:
     assert driver.wishes == [wish]
 
 
+def test_a_driver_that_could_not_save_when_it_was_asked_to_stop_is_not_said_to_have_stopped() -> None:
+    stage = Stage(Scripted(End(code=1, why="the driver ended with exit code 1"), waits=True))
+    stage.wishers.hear(Wish(aim="stop", why="SIGTERM"))
+    assert stage.keep() == 1
+    assert stage.repository.refresh().stopped_step is None
+
+
 def test_a_wish_between_two_drivers_stops_the_run_and_the_log_says_so() -> None:
     def dies_while_somebody_wishes(repository: Repository) -> End:
         stage.wishers.hear(Wish(aim="stop", why="Ctrl-C"))

@@ -118,6 +118,12 @@ def test_a_store_that_is_away_is_waited_for_with_growing_pauses_but_not_for_ever
     assert move == GiveUp(reason="the store was away for 6.0 h")
 
 
+def test_a_short_patience_is_told_in_seconds() -> None:
+    history = [ending(term, "no room", ended_s=9.0 * term) for term in (1, 2, 3, 4)]
+    policy = replace(POLICY, patience_s=20)
+    assert next_move(history, policy) == GiveUp(reason="there was no room for 27 s")
+
+
 @pytest.mark.parametrize("cause", ["store", "no room"])
 @pytest.mark.parametrize("jump_s", [86_400.0, -3600.0])
 def test_a_clock_that_is_set_uses_up_half_of_the_patience_at_most_and_adds_none(

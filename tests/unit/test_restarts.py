@@ -1,5 +1,6 @@
 """A driver's attempts one after another: what it notes, says, waits for and leaves out; no Ray, no torch."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -8,7 +9,7 @@ import pytest
 from checkpointing.errors import Fenced
 from checkpointing.history import Commit, Generation
 from checkpointing.repository import Repository, generation_name
-from checkpointing.store import MemoryStore, Unavailable
+from checkpointing.store import Buffer, MemoryStore, Unavailable
 from jobs.errors import AttemptFailed, GivenUp
 from jobs.past import given_up, read_note, read_past, read_skips
 from jobs.recovery import Cause, Policy
@@ -24,6 +25,26 @@ def spec() -> RunSpec:
     return RunSpec(name="r", model="llama-tiny", steps=100)
 
 
+class Silent(MemoryStore):
+    """Once it is ``away`` whoever writes to it never returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = False
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._fall_silent()
+        super().put(name, data)
+
+    def create(self, name: str, data: Buffer) -> None:
+        self._fall_silent()
+        super().create(name, data)
+
+    def _fall_silent(self) -> None:
+        if self.is_away:
+            threading.Event().wait()
+
+
 @dataclass
 class Driver:
     """One driver of the run ``r``: each attempt takes a lease, saves and then fails as it is told to."""
@@ -34,6 +55,7 @@ class Driver:
     without: list[tuple[str, ...]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     fresh: bool = False
+    word_timeout_s: float = 15.0
 
     def __post_init__(self) -> None:
         self.repository = Repository(self.store, "r")
@@ -43,6 +65,7 @@ class Driver:
             RunDisplay("r", quiet=False, silent=False),
             pause=self.pauses.append,
             clock=lambda: 1000.0 + sum(self.pauses),
+            word_timeout_s=self.word_timeout_s,
         )
 
     def drive(self, *attempts: Callable[[], str]) -> str:
@@ -299,3 +322,27 @@ def test_what_failed_before_a_run_was_begun_afresh_counts_no_more() -> None:
         second.drive(lambda: str(1 // 0))
     (one,) = read_past(first.store, "r", second.repository.refresh())
     assert (one.term, one.cause) == (3, "driver died")
+
+
+def test_a_store_that_falls_silent_keeps_no_run_from_its_end() -> None:
+    store = Silent()
+    driver = Driver(store=store, word_timeout_s=0.1)
+
+    def done_without_a_store() -> str:
+        store.is_away = True
+        return "done"
+
+    assert driver.drive(done_without_a_store) == "done"
+    assert read_note(store, "r", 1) is None
+
+
+def test_a_store_that_falls_silent_hides_no_failure() -> None:
+    store = Silent()
+    driver = Driver(store=store, policy=Policy(max_attempts=1), word_timeout_s=0.1)
+
+    def failing_without_a_store() -> str:
+        store.is_away = True
+        return failing("worker died")()
+
+    with pytest.raises(GivenUp, match="rank 1: boom"):
+        driver.drive(failing_without_a_store)
