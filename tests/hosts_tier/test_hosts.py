@@ -71,6 +71,17 @@ def test_a_host_without_power_ends_with_all_that_ran_in_it_and_the_others_go_on(
         assert len(other.processes("sleep 1000")) == 1
 
 
+def test_a_host_on_which_something_stands_still_loses_power_all_the_same(tmp_path: Path) -> None:
+    with hosts_on(tmp_path) as lan:
+        one = lan.host("one")
+        brought_in = one.start(["sleep", "1000"], log="sleeper")
+        wait_until(lambda: bool(one.processes("sleep 1000")), DEADLINE_S)
+        one.processes("sleep 1000")[0].send_signal(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(brought_in.pid).status() == psutil.STATUS_STOPPED, DEADLINE_S)
+        one.power_off()
+    assert brought_in.returncode is not None
+
+
 def test_a_host_that_is_switched_on_again_has_its_address_and_home_and_none_of_its_processes(
     tmp_path: Path,
 ) -> None:
