@@ -74,7 +74,11 @@ def later(store: ObjectStore, proxy: Proxy) -> ObjectStore:
 
 
 def patient(store: ObjectStore, clock: Clock, budget_s: float = 300) -> PatientStore:
-    return PatientStore(store, Patience(budget_s=budget_s), clock=clock, sleep=clock.sleep)
+    """As patient each time: how many attempts fit a budget must not be drawn."""
+    spread = 0.5
+    return PatientStore(
+        store, Patience(budget_s=budget_s), clock=clock, sleep=clock.sleep, spread=lambda: spread
+    )
 
 
 @pytest.mark.parametrize("fault", [Killed(after_bytes=MIDWAY), Hung(after_bytes=MIDWAY)], ids=str)
