@@ -75,9 +75,8 @@ def later(store: ObjectStore, proxy: Proxy) -> ObjectStore:
 
 def patient(store: ObjectStore, clock: Clock, budget_s: float = 300) -> PatientStore:
     """As patient each time: how many attempts fit a budget must not be drawn."""
-    spread = 0.5
     return PatientStore(
-        store, Patience(budget_s=budget_s), clock=clock, sleep=clock.sleep, spread=lambda: spread
+        store, Patience(budget_s=budget_s), clock=clock, sleep=clock.sleep, spread=lambda: 0.5
     )
 
 
