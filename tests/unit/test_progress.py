@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from jobs.progress import Progress
 from jobs.sessions import Beat, Limits
 
@@ -73,26 +75,25 @@ def test_a_silent_rank_is_a_hang_in_any_phase() -> None:
     assert failure.reason == "ranks 0, 2 are silent for 30 s, before any sign of life"
 
 
-def test_a_silent_rank_is_where_it_was_last_heard_however_far_the_others_are() -> None:
+@pytest.mark.parametrize(
+    ("silent", "other", "where"),
+    [
+        (beat(0, "warmup", 1), "window", "in warmup at step 1 of 100"),
+        (beat(0, "window", 7), "warmup", "in window at step 7 of 100"),
+    ],
+    ids=["behind the other", "ahead of the other"],
+)
+def test_a_silent_rank_is_where_it_was_last_heard_however_far_the_others_are(
+    silent: Beat, other: str, where: str
+) -> None:
     progress = Progress(LIMITS, 2, now=0)
-    progress.note(beat(0, "warmup", 1), now=0)
+    progress.note(silent, now=0)
     for now in range(31):
-        progress.note(beat(1, "window", now), now)
+        progress.note(beat(1, other, now), now)
     failure = progress.failure(now=31)
     assert failure is not None
     assert (failure.ranks, failure.phase) == ((0,), "window")
-    assert failure.reason == "rank 0 is silent for 30 s, in warmup at step 1 of 100"
-
-
-def test_a_silent_rank_that_was_ahead_is_told_of_and_not_the_one_behind_it() -> None:
-    progress = Progress(LIMITS, 2, now=0)
-    progress.note(beat(0, "window", 7), now=0)
-    for now in range(31):
-        progress.note(beat(1, "warmup", now), now)
-    failure = progress.failure(now=31)
-    assert failure is not None
-    assert failure.ranks == (0,)
-    assert failure.reason == "rank 0 is silent for 30 s, in window at step 7 of 100"
+    assert failure.reason == f"rank 0 is silent for 30 s, {where}"
 
 
 def test_a_rank_that_was_never_heard_has_no_place() -> None:
