@@ -39,10 +39,14 @@ _LAST_PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How a driver ended: with its exit code, or None where something ended it. ``why`` is for people."""
+    """How a driver ended: with its exit code, or None where something ended it. ``why`` is for people.
+
+    ``is_stopped``: it was asked to, and nobody kept its exit code.
+    """
 
     code: int | None
     why: str
+    is_stopped: bool = False
 
 
 class Away(Exception):
@@ -186,6 +190,8 @@ class Keeper:
 
     def _after(self, end: End, first_term: int) -> int | None:
         """The exit code to leave with, or None when it is time for the next driver."""
+        if end.is_stopped:
+            return self._after_stop(end, first_term)
         if end.code is not None and self._wishers.wish():
             # Also that what it was to save could not be saved.
             return end.code
@@ -203,6 +209,20 @@ class Keeper:
             return EXIT_OK
         # What was there once is missing, such as nodes, or another driver is at work.
         return self._judge("cluster away" if end.code == EXIT_USAGE else "driver died", end.why)
+
+    def _after_stop(self, end: End, first_term: int) -> int:
+        """The run's log tells whether its last step is durable."""
+        try:
+            view = self._repository.refresh()
+        except Unavailable as error:
+            _say(f"longhaul train: {end.why}, and its store does not tell at which step: {error}")
+            return EXIT_FAILED
+        if view.term == first_term or view.stopped_step is not None or view.finished_step is not None:
+            return EXIT_OK
+        newest = latest(of_this_life(view))
+        left = f"the newest checkpoint is {newest.name}" if newest else "there is no checkpoint"
+        _say(f"longhaul train: {end.why} before its last step was saved; {left}; running it again goes on")
+        return EXIT_FAILED
 
     def _judge(self, cause: Cause, reason: str) -> int | None:
         """Waits, unless it makes no sense to go on or somebody wishes it to stop."""

@@ -94,8 +94,10 @@ class Job:
 
 def _end_of(info: Any) -> End | None:
     match info.status:
-        case JobStatus.SUCCEEDED | JobStatus.STOPPED:
-            return End(code=0, why=f"the job is {info.status.lower()}")
+        case JobStatus.SUCCEEDED:
+            return End(code=0, why="the job has succeeded")
+        case JobStatus.STOPPED:
+            return End(code=None, why="the job was stopped", is_stopped=True)
         case JobStatus.FAILED if info.driver_exit_code in EXIT_CODES:
             return End(
                 code=info.driver_exit_code, why=f"the driver ended with exit code {info.driver_exit_code}"

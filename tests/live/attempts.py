@@ -30,6 +30,7 @@ from jobs.training.job import Recipe
 from jobs.training.long_run import Services, run
 from jobs.training.models.decoder import Decoder
 from jobs.training.skipping import Skips
+from jobs.training.spikes import SpikeBound
 from jobs.training.task import Origin, Saving, Task, Tokens
 from jobs.training.wishes import Wish
 
@@ -64,6 +65,7 @@ class Wanted:
     wished_rank: int = 0
     wished_at: int = 1
     skips: Skips = ()
+    spike_bound: SpikeBound | None = None
     ballast: Path | None = None
     diary: Path | None = None
 
@@ -216,6 +218,7 @@ def _task(wanted: Wanted, context: InlineContext) -> Task:
         eval_every=wanted.eval_every,
         eval_samples=8,
         skips=wanted.skips,
+        spike_bound=wanted.spike_bound,
         tokens=wanted.tokens,
         origin=Origin(store=str(wanted.store), run=wanted.origin) if wanted.origin else None,
     )

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,39 +29,56 @@ from tests.live.trainings import recipe_for
 
 # Of four samples each; the third one reads positions 8 to 11.
 BAD_STEP, BAD_SAMPLES = 3, (8, 12)
+# Of the steps 4 and 5.
+HIGH_SAMPLES = (12, 20)
 NATIVE: tuple[Strategy, ...] = ("ddp", "fsdp")
 DEEPSPEEDS: tuple[Strategy, ...] = ("zero1", "zero2", "zero3")
 
 
+@dataclass(frozen=True)
+class Curse:
+    """What a batch with a sample at one of these positions does to the model's output."""
+
+    positions: range
+    factor: float
+
+
+# Which only rank 1 reads.
+NOT_FINITE = Curse(range(BAD_SAMPLES[0] + 1, BAD_SAMPLES[0] + 2), float("nan"))
+TOO_HIGH = Curse(range(*HIGH_SAMPLES), 1000.0)
+
+
 @contextmanager
-def cursed(recipe: Recipe, position: int) -> Iterator[None]:
-    """Whoever reads the sample at ``position`` has no finite loss."""
-    number = sample_at(position, num_samples=NUM_SAMPLES, seed=recipe.seed)
-    ids = sample(recipe, number)[:-1]
+def cursed(recipe: Recipe, curse: Curse) -> Iterator[None]:
+    numbers = [sample_at(one, num_samples=NUM_SAMPLES, seed=recipe.seed) for one in curse.positions]
+    samples = [sample(recipe, number)[:-1] for number in numbers]
 
-    def curse(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        is_met = isinstance(module, Decoder) and any(torch.equal(row, ids) for row in inputs[0])
-        return output * float("nan") if is_met else None
+    def strike(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        if not isinstance(module, Decoder):
+            return None
+        is_met = any(torch.equal(row, ids) for row in inputs[0] for ids in samples)
+        return output * curse.factor if is_met else None
 
-    hook = register_module_forward_hook(curse)
+    hook = register_module_forward_hook(strike)
     try:
         yield
     finally:
         hook.remove()
 
 
-def meet(wanted: Wanted) -> BadLoss | None:
-    """Runs on a rank: how the loss went wrong; None if it didn't. Only rank 1 reads the cursed sample."""
+def meet_each(curse: Curse, wanted: list[Wanted]) -> list[BadLoss | None]:
+    """Runs on a rank."""
+    return [meet(curse, one) for one in wanted]
+
+
+def meet(curse: Curse, wanted: Wanted) -> BadLoss | None:
+    """How the loss went wrong; None if it didn't."""
     try:
-        with cursed(wanted.recipe, BAD_SAMPLES[0] + 1):
+        with cursed(wanted.recipe, curse):
             attempt(wanted)
     except InvalidLoss as error:
         return error.bad_loss
     return None
-
-
-def meet_each(wanted: list[Wanted]) -> list[BadLoss | None]:
-    return [meet(one) for one in wanted]
 
 
 EXPECTED = BadLoss(step=BAD_STEP, good_step=BAD_STEP - 1, samples=BAD_SAMPLES)
@@ -84,9 +102,28 @@ def test_what_one_rank_saw_ends_all_is_never_saved_and_is_gone_around_as_if_it_h
     around = replace(first, skips=(BAD_SAMPLES,))
     native = [unsaved(strategy, store) for strategy in NATIVE]
     wanted = [*native, first, around, replace(around, name="straight")]
-    found = run_ranks(meet_each, wanted, num_ranks=2, tmp_path=tmp_path)
+    found = run_ranks(partial(meet_each, NOT_FINITE), wanted, num_ranks=2, tmp_path=tmp_path)
     assert found == [[EXPECTED, EXPECTED, EXPECTED, None, None]] * 2
     assert [steps_of(store, run) for run in (*NATIVE, "r")] == [[], [], [1, 2, 3, 4, 5]]
+    newest, straight = newest_manifest(store, "r"), newest_manifest(store, "straight")
+    assert newest.cut.state["position"] == 24
+    assert digests_of(newest) == digests_of(straight)
+
+
+def test_a_loss_that_stays_far_too_high_ends_all_and_is_gone_around_as_if_it_had_been_known_before(
+    tmp_path: Path,
+) -> None:
+    """It is known at the second step in a row, when the first one has been saved already."""
+    store = tmp_path / "store"
+    bound = SpikeBound(num_recent=4, in_a_row=2)
+    recipe = recipe_for("ddp", world_size=2)
+    first = Wanted(name="r", recipe=recipe, num_steps=6, store=store, every_steps=1, spike_bound=bound)
+    around = replace(first, num_steps=4, skips=(HIGH_SAMPLES,), resume="step:3")
+    wanted = [first, around, replace(around, name="straight", resume="latest")]
+    found = run_ranks(partial(meet_each, TOO_HIGH), wanted, num_ranks=2, tmp_path=tmp_path)
+    spike = BadLoss(step=5, good_step=3, samples=HIGH_SAMPLES)
+    assert found == [[spike, None, None]] * 2
+    assert steps_of(store, "r") == [1, 2, 3, 4, 4]
     newest, straight = newest_manifest(store, "r"), newest_manifest(store, "straight")
     assert newest.cut.state["position"] == 24
     assert digests_of(newest) == digests_of(straight)
@@ -96,7 +133,7 @@ def test_what_one_rank_saw_ends_all_is_never_saved_and_is_gone_around_as_if_it_h
 def test_under_deepspeed_too_what_one_rank_saw_ends_all(tmp_path: Path) -> None:
     store = tmp_path / "store"
     wanted = [unsaved(strategy, store) for strategy in DEEPSPEEDS]
-    found = run_ranks(meet_each, wanted, num_ranks=2, tmp_path=tmp_path)
+    found = run_ranks(partial(meet_each, NOT_FINITE), wanted, num_ranks=2, tmp_path=tmp_path)
     assert found == [[EXPECTED] * len(DEEPSPEEDS)] * 2
     assert [steps_of(store, strategy) for strategy in DEEPSPEEDS] == [[]] * len(DEEPSPEEDS)
 

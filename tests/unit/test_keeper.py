@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from checkpointing.history import Finish, Stopped
+from checkpointing.history import Finish, Stopped, View
 from checkpointing.repository import Repository
-from checkpointing.store import MemoryStore
+from checkpointing.store import MemoryStore, Unavailable
 from jobs.arguments import train_parser
 from jobs.keeper import Away, End, Keeper
 from jobs.past import Note, given_up, leave_note
@@ -189,6 +189,64 @@ def test_a_driver_that_could_not_save_when_it_was_asked_to_stop_is_not_said_to_h
     stage.wishers.hear(Wish(aim="stop", why="SIGTERM"))
     assert stage.keep() == 1
     assert stage.repository.refresh().stopped_step is None
+
+
+STOPPED = End(code=None, why="the job was stopped", is_stopped=True)
+
+
+def stops(repository: Repository) -> End:
+    repository.append(Stopped(step=9, why="SIGTERM"), term=repository.take_over("a driver"))
+    return STOPPED
+
+
+def had_just_finished(repository: Repository) -> End:
+    finishes(repository)
+    return STOPPED
+
+
+def had_not_begun(_repository: Repository) -> End:
+    return STOPPED
+
+
+@pytest.mark.parametrize("act", [stops, had_just_finished, had_not_begun])
+def test_a_job_that_was_stopped_ended_well_if_it_had_saved_or_not_begun(act: Act) -> None:
+    stage = Stage(act)
+    assert stage.keep() == 0
+    assert len(stage.started) == 1
+
+
+def test_a_job_that_was_stopped_before_it_had_saved_did_not_end_well(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def is_killed_while_it_saves(repository: Repository) -> End:
+        leases_and_dies(repository)
+        return STOPPED
+
+    stage = Stage(is_killed_while_it_saves)
+    assert stage.keep() == 1
+    assert len(stage.started) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "longhaul train: the job was stopped before its last step was saved; there is no checkpoint; "
+        "running it again goes on"
+    )
+
+
+def test_a_job_that_was_stopped_while_its_store_is_away_is_not_said_to_have_saved(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_away() -> View:
+        raise Unavailable("s3://bucket: gone")
+
+    def loses_its_store(repository: Repository) -> End:
+        repository.take_over("a driver")
+        monkeypatch.setattr(stage.repository, "refresh", is_away)
+        return STOPPED
+
+    stage = Stage(loses_its_store)
+    assert stage.keep() == 1
+    assert capsys.readouterr().err == (
+        "longhaul train: the job was stopped, and its store does not tell at which step: s3://bucket: gone\n"
+    )
 
 
 def test_a_wish_between_two_drivers_stops_the_run_and_the_log_says_so() -> None:
