@@ -39,7 +39,7 @@ dry-run: setup  ## show what `make sweep` would do
 test: setup  ## run all tests but the long proofs
 	$(BIN)/python -m pytest
 
-test-hosts: setup  ## run the tests that make hosts on this machine; needs root (a training on them: soak)
+test-hosts: setup  ## run the tests that make hosts on this machine, and train on them once; needs root
 	$(BIN)/python -m pytest -m 'hosts and not soak' tests/hosts_tier
 
 check: setup  ## format, lint, types, architecture: seconds

@@ -40,6 +40,23 @@ def as_promised(planned: WorkerGroup, live: WorkerGroup | None) -> WorkerGroup:
     return live or planned
 
 
+def candidates(order: AttemptOrder, live: Inventory) -> Iterator[WorkerGroup]:
+    """What there is now, best first; then what there was, since what is asked for by a label may come."""
+    for inventory in (excluding(live, order.without), live):
+        if group := inventory.group(order.group.name):
+            yield as_promised(order.group, group)
+    if order.may_wait and order.group.name != LOCAL_GROUP:
+        yield order.group
+
+
+def schedule_timeout_s(order: AttemptOrder) -> float:
+    """Nodes without a label are asked for one by one: one that has come back is another one to Ray, and only
+    the next attempt asks for it.
+    """
+    is_by_id = order.may_wait and order.group.name == LOCAL_GROUP
+    return min(order.schedule_timeout_s, _LONGEST_BY_ID_S) if is_by_id else order.schedule_timeout_s
+
+
 class RayExecutor:
     """The cluster that ``RAY_ADDRESS`` names, else a private Ray, started when it is needed.
 
@@ -106,7 +123,7 @@ class RayExecutor:
         seat = Seat(
             group=group,
             claim=claim,
-            schedule_timeout_s=_schedule_timeout_s(order),
+            schedule_timeout_s=schedule_timeout_s(order),
             collective_timeout_s=order.collective_timeout_s,
             hang_timeout_s=order.hang_timeout_s,
             environment=order.environment,
@@ -135,21 +152,12 @@ class RayExecutor:
     def _claim(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Refused:
         """Without the nodes that keep failing, or with them where it must be."""
         refused = Refused(reason=f"there is no node of group {order.group.name!r}")
-        for group in self._candidates(order):
+        for group in candidates(order, self._look(may_be_empty=order.may_wait)):
             answer = claim_of(group, order.world_size, share_nodes=self._share_nodes, spread=self._spread)
             if not isinstance(answer, Refused):
                 return group, answer
             refused = answer
         return refused
-
-    def _candidates(self, order: AttemptOrder) -> Iterator[WorkerGroup]:
-        """What there is now, best first; then what there was, since what is asked for by a label may come."""
-        live = self._look(may_be_empty=order.may_wait)
-        for inventory in (excluding(live, order.without), live):
-            if group := inventory.group(order.group.name):
-                yield as_promised(order.group, group)
-        if order.may_wait and order.group.name != LOCAL_GROUP:
-            yield order.group
 
     def _look(self, *, may_be_empty: bool) -> Inventory:
         """What is there now, rather than when the first attempt began."""
@@ -167,14 +175,6 @@ class RayExecutor:
             self._connections.enter_context(ray_for_driver(verbose=self._verbose))
             self._live = _without(self._excluded, live_inventory())
         return self._live
-
-
-def _schedule_timeout_s(order: AttemptOrder) -> float:
-    """Nodes without a label are asked for one by one: one that has come back is another one to Ray, and only
-    the next attempt asks for it.
-    """
-    is_by_id = order.may_wait and order.group.name == LOCAL_GROUP
-    return min(order.schedule_timeout_s, _LONGEST_BY_ID_S) if is_by_id else order.schedule_timeout_s
 
 
 def _without(excluded: Sequence[str], live: Inventory) -> Inventory:

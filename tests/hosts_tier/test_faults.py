@@ -22,7 +22,6 @@ from tests.live.commands import write_spec
 pytestmark = [pytest.mark.hosts, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 
 
-@pytest.mark.soak
 def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_left_alone(
     tmp_path: Path,
 ) -> None:

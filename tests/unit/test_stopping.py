@@ -1,12 +1,14 @@
 """``longhaul stop``: whom it asks, how long it waits, and what it says of where the run ended."""
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import jobs.stopping
 from checkpointing.errors import NothingToResume
 from checkpointing.history import Commit, Entry, Finish, Lease, Stop, Stopped
 from checkpointing.repository import Repository
@@ -188,6 +190,18 @@ def test_what_stops_while_nothing_goes_on_ends_at_its_newest_checkpoint(driver: 
     driver.append(Lease(owner="another"))
     note_stop(driver, 1, wish)
     assert driver.refresh().stopped_step is None
+
+
+def test_a_store_that_falls_silent_keeps_nobody_from_stopping(
+    driver: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who notes it is left behind, and ends with the test."""
+    is_over = threading.Event()
+    monkeypatch.setattr(jobs.stopping, "_NOTE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(driver.store, "create", lambda *_: is_over.wait())
+    ended = note_stop(driver, 1, Wish(aim="stop", why="SIGTERM"))
+    is_over.set()
+    assert ended.step == 10
 
 
 def at(tmp_path: Path, *entries: Entry) -> tuple[str, ...]:
