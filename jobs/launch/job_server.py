@@ -103,7 +103,9 @@ def _end_of(info: Any) -> End | None:
                 code=info.driver_exit_code, why=f"the driver ended with exit code {info.driver_exit_code}"
             )
         case JobStatus.FAILED:
-            return End(code=None, why=(info.message or "its job failed").partition("\n")[0])
+            # Ray's goes on with the driver's last lines.
+            why = (info.message or "its job failed").partition("\n")[0].partition(", last available logs")[0]
+            return End(code=None, why=why)
         case _:
             return None
 
