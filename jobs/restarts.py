@@ -140,14 +140,14 @@ class Restarts:
             view = self._repository.refresh()
         if self._task is not None and view.term > self._task.term:
             raise taken_over(self._repository.run, view.term, view.owner) from error
-        heard = self._display.last_step()
+        heard, durable_step = self._display.last_step(), self._durable_step(view)
         reached = Ending(
             term=view.term,
             cause="store",
             reason=_first_line(error),
             ended_s=self._clock(),
-            step=heard.step if heard else 0,
-            durable_step=self._durable_step(view),
+            step=heard.step if heard else durable_step,
+            durable_step=durable_step,
         )
         return _as_told(reached, error) if isinstance(error, AttemptFailed) else reached
 
@@ -198,11 +198,12 @@ class Restarts:
 
 
 def _as_told(reached: Ending, error: AttemptFailed) -> Ending:
+    """A rank that had not loaded yet has done no step: what it was about to go on from is where it stood."""
     failure = error.failure
     return replace(
         reached,
         cause=error.cause,
-        step=reached.step if failure.step is None else failure.step,
+        step=failure.step or reached.step,
         ranks=failure.ranks,
         nodes=failure.nodes,
         all_nodes=error.nodes,

@@ -123,7 +123,8 @@ class _Attempt:
         if self._saver:
             self._saver.goes_on_from(self._start.generation)
             self._saver.start()
-        self._context.pulse.phase, self._context.pulse.num_steps = "window", self._task.num_steps
+        pulse = self._context.pulse
+        pulse.phase, pulse.step, pulse.num_steps = "window", self._start.step, self._task.num_steps
         loss = float("nan")
         self._control.agree()
         if self._evaluation.is_due:

@@ -169,6 +169,23 @@ def test_a_bug_is_given_up_with_the_cause_on_the_last_line_and_everybody_can_see
     assert (note.ending.nodes, note.log_tail) == ((), ("last word",))
 
 
+@pytest.mark.parametrize("cause", ["error", "out of memory"])
+def test_what_goes_wrong_twice_while_it_loads_is_the_same_only_if_it_has_not_got_on_between(
+    cause: Cause,
+) -> None:
+    loading = failing(cause, step=0)
+    driver = Driver()
+
+    def getting_on() -> str:
+        driver.save(20)
+        return failing("worker died", step=22)()
+
+    assert driver.drive(loading, getting_on, loading, done) == "done"
+    driver = Driver()
+    with pytest.raises(GivenUp, match="at step 20 twice"):
+        driver.drive(getting_on, loading, loading)
+
+
 def test_a_driver_that_comes_later_goes_on_with_the_same_budgets() -> None:
     first = Driver()
     with pytest.raises(ZeroDivisionError):
