@@ -29,6 +29,7 @@ from jobs.spec_file import check_plain_name
 from jobs.stopping import note_stop, resume_arguments
 from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
+from reporting.steady import steady
 
 EXIT_CODES = EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _ROOT = Path(__file__).resolve().parents[1]
@@ -149,7 +150,7 @@ class Keeper:
         policy: Policy,
         wishers: Wishers,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         pause: Callable[[float], None] | None = None,
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
@@ -157,7 +158,7 @@ class Keeper:
         self._start = start
         self._policy = policy
         self._wishers = wishers
-        self._clock = clock
+        self._clock = clock or steady()
         self._pause = pause or wishers.pause
         self._look_every_s = look_every_s
         self._endings: list[Ending] = []

@@ -69,7 +69,7 @@ PURE = (
 WALL_CLOCKS = (
     "checkpointing.buckets", "checkpointing.log", "checkpointing.near", "checkpointing.publisher",
     "checkpointing.repository", "jobs.bell", "jobs.bookkeeper", "jobs.checkpoints.commands",
-    "jobs.doctor.asking", "jobs.doctor.envoy", "jobs.doctor.story", "jobs.keeper", "jobs.restarts",
+    "jobs.doctor.asking", "jobs.doctor.envoy", "jobs.doctor.story", "jobs.restarts",
     "jobs.run_display", "jobs.status", "jobs.training.recording", "jobs.training.saving",
     "jobs.training.task", "reporting.recorder", "reporting.steady",
 )  # fmt: skip

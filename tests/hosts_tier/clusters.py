@@ -124,6 +124,7 @@ class Training:
     def __init__(
         self, cluster: Cluster, spec: Path, store: Path | str, *flags: str, place: Host | None = None
     ) -> None:
+        self.spec = spec
         self.store = store
         self._cluster = cluster
         self._place = place or cluster.head

@@ -1,5 +1,6 @@
 """A training that loses a host and has none to spare: it waits, goes on smaller, or gives up and says why."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import sleep
@@ -96,6 +97,26 @@ def test_a_run_of_any_size_goes_on_smaller_and_grows_when_there_is_a_host_again(
     assert newest_manifest(tmp_path / "store", "r").cut.world_size == 2
     training.stop(END_S)
     assert_losses_as_left_alone(training, spec, tmp_path / "alone")
+
+
+def test_a_host_on_which_workers_keep_dying_is_left_out_as_soon_as_there_is_another(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    training = Training(cluster, write_spec(tmp_path, SPEC), tmp_path / "store")
+    training.wait_for_step(MORE, START_S)
+    culprit, first = cluster.training_workers()[0]
+    (other,) = (host for host in cluster.workers if host is not culprit)
+    before = training.attempt()
+    first.kill()
+    gets_on(training, before)
+    spare = cluster.add("spare")
+    (second,) = (process for host, process in cluster.training_workers() if host is culprit)
+    before = training.attempt()
+    second.kill()
+    gets_on(training, before)
+    assert {host for host, _ in cluster.training_workers()} == {other, spare}
+    assert re.search(r"attempt 2 failed: .*, without \S+$", training.log(), re.MULTILINE), training.says()
+    training.stop(END_S)
 
 
 @pytest.mark.parametrize("fault", [a_host_loses_power, a_host_falls_silent])

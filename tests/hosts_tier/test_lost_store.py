@@ -99,3 +99,8 @@ def test_a_run_whose_store_never_returns_says_what_is_not_durable_and_fails(
     *_, last_line = training.log().splitlines()
     assert "could not be saved to the store" in last_line, training.says()
     assert "running it again goes on" in last_line
+    if outage is not ends:
+        returns(host)
+        again = DistantTraining(cluster, training.spec, STORE)
+        again.wait_for_step(durable + 2 * MORE, START_S)
+        again.stop(END_S)

@@ -49,8 +49,8 @@ TOO_HIGH = Curse(range(*HIGH_SAMPLES), 1000.0)
 
 
 @contextmanager
-def cursed(recipe: Recipe, curse: Curse) -> Iterator[None]:
-    numbers = [sample_at(one, num_samples=NUM_SAMPLES, seed=recipe.seed) for one in curse.positions]
+def cursed(recipe: Recipe, curse: Curse, num_samples: int = NUM_SAMPLES) -> Iterator[None]:
+    numbers = [sample_at(one, num_samples=num_samples, seed=recipe.seed) for one in curse.positions]
     samples = [sample(recipe, number)[:-1] for number in numbers]
 
     def strike(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:

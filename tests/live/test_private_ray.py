@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.tuning import ON_ONE_MACHINE
+
 START_TIMEOUT_S = 120
 GONE_AFTER_KILL_S = 15
 PROJECT = Path(__file__).resolve().parents[2]
@@ -83,6 +85,11 @@ class Driver:
         self._process.wait(START_TIMEOUT_S)
         shutil.rmtree(self.folder)
 
+    def variables_of(self, name: str) -> dict[str, str]:
+        """Of its only process of that name."""
+        (found,) = (process for process in self.left_processes() if process.name() == name)
+        return found.environ()
+
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
             return process.environ().get("TMPDIR") == str(self.folder)
@@ -126,9 +133,10 @@ def test_nothing_is_left_after_ctrl_c(start: Callable[..., Driver]) -> None:
     assert_nothing_is_left(driver)
 
 
-def test_nothing_is_left_after_sigterm(start: Callable[..., Driver]) -> None:
+def test_its_head_is_tuned_and_nothing_is_left_after_sigterm(start: Callable[..., Driver]) -> None:
     driver = start(then="wait")
     driver.wait_until_up()
+    assert driver.variables_of("gcs_server").items() >= ON_ONE_MACHINE.items()
     driver.signal(signal.SIGTERM)
     assert driver.wait()[0] == 128 + signal.SIGTERM
     assert_nothing_is_left(driver)

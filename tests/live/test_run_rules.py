@@ -31,10 +31,12 @@ def inline(spec: Path, store: Path, *settings: str) -> list[str]:
     return [*train_command(spec, store, "--executor", "inline"), *settings]
 
 
-def test_a_benchmark_leaves_nothing_anywhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.soak)])
+def test_a_benchmark_leaves_nothing_anywhere(executor: str, tmp_path: Path) -> None:
     store = tmp_path / "store"
     spec = write_spec(tmp_path, ALONE + "mode: benchmark\nrecord: {wandb: {project: nobody}}\n")
-    done = run(inline(spec, store, "--json"), HOME=str(tmp_path), WANDB_MODE="offline")
+    command = train_command(spec, store, "--executor", executor, "--json")
+    done = run(command, HOME=str(tmp_path), WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr
     assert strict_json(done.stdout)["problem"] is None
     assert "finished at step 4" in done.stderr
@@ -84,6 +86,37 @@ def test_a_loss_that_is_never_finite_ends_a_run_with_its_cause_on_the_last_line(
     ended = [strict_json(path.read_bytes()) for path in sorted((store / "runs/r/attempts").glob("*.json"))]
     # Each time it went wrong on what came next; after the last one nobody goes on.
     assert [one["skips"] for one in ended] == [[[1, 2]], [[1, 3]], [[1, 4]], [[1, 4]]]
+
+
+# Whoever reads one of three samples has a loss that is far too high; each step reads one.
+SPIKES = """
+import sys
+from pathlib import Path
+from jobs.cli import main
+from jobs.run_spec import RunSpec
+from tests.live.test_bad_loss import Curse, cursed
+
+command, spec, *rest = sys.argv[1:]
+with cursed(RunSpec.load(Path(spec)).recipe(), Curse(range(30, 33), 1000.0), num_samples=64):
+    sys.exit(main([command, spec, *rest]))
+"""
+
+
+def test_a_loss_that_spikes_is_stepped_back_from_and_its_samples_left_out(tmp_path: Path) -> None:
+    """It is known at the third step in a row, when two that were spoilt have been saved."""
+    store = tmp_path / "store"
+    spec = write_spec(tmp_path, ALONE.replace("every_steps: 2", "every_steps: 1, retention: {last: 20}"))
+    _, _, _, *words = inline(spec, store, "--set", "steps=40")
+    done = run([sys.executable, "-c", SPIKES, *words])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "r: attempt 1 failed: rank 0: the loss is " in done.stdout
+    assert "; trying again in 0 s from step 30" in done.stdout
+    view = Repository(LocalStore(store), "r").refresh()
+    assert [one.step for one in view.generations if one.quarantined] == [31, 32]
+    assert (view.term, view.finished_step) == (2, 40)
+    assert newest_manifest(store, "r").cut.state["position"] == 43
+    note = strict_json(sorted((store / "runs/r/attempts").glob("*.json"))[-1].read_bytes())
+    assert note["skips"] == [[30, 33]]
 
 
 @pytest.mark.soak

@@ -124,7 +124,7 @@ def test_a_shard_that_is_harmed_while_it_is_read_ends_the_training_with_its_name
     write_index(tmp_path, *(bytes(4000) for _ in range(2)))
     store = tmp_path / "store"
     spec = write_spec(tmp_path, RUN + data(tmp_path, ""))
-    flags = ("--set", "steps=100000", "--set", "recovery.max_attempts=1")
+    flags = ("--set", "steps=100000", "--set", "recovery.pause_s=0.1")
     with running(train_command(spec, store, *flags), OMP_NUM_THREADS="1") as process:
         wait_until(lambda: bool(Repository(LocalStore(store), "r").refresh().generations))
         harm(tmp_path / "1.bin")

@@ -72,7 +72,16 @@ def test_a_run_whose_worker_was_killed_goes_on_by_itself_and_is_the_run_that_was
     assert again.returncode == 0
     assert "nothing to do" in again.stdout
     (killed_worker,) = failures_of(store)
+    # The cadence, and as many while the save before is on its way, which the next one waits for.
+    assert num_redone(store) <= 2 * 5
     assert re.search(r"attempt 1, .*rank \d: its worker process has died", killed_worker)
+
+
+def num_redone(store: Path) -> int:
+    """Steps, after the only restart."""
+    (found,), _ = long_runs(LocalStore(store))
+    (restart,) = found.recoveries
+    return restart.num_redone
 
 
 def failures_of(store: Path) -> list[str]:

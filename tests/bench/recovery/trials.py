@@ -63,6 +63,9 @@ def hang_a_minute(cluster: Cluster) -> None:
         process.send_signal(signal.SIGCONT)
 
 
+SCHEDULE = (kill, power_off, cut, hang_a_minute)
+
+
 def until_new_step(make: Callable[[Path], System], fault: Fault, patience_s: float) -> Reached:
     """From the fault to the first step of workers that were not there before it."""
     with _training(make, num_steps=_ENDLESS, num_workers=3) as (system, cluster, _):
@@ -85,10 +88,11 @@ def until_new_step(make: Callable[[Path], System], fault: Fault, patience_s: flo
 def until_all_steps(make: Callable[[Path], System], num_steps: int, patience_s: float) -> Reached:
     """From the first step to the last, while one thing after the other happens. A hang ends after 60 s."""
     with _training(make, num_steps=num_steps, num_workers=4) as (system, cluster, driver):
-        for number, fault in enumerate((kill, power_off, cut, hang_a_minute), start=1):
-            _wait_for_step(system, num_steps * number // 5, patience_s)
-            fault(cluster)
-        wait_until(lambda: driver.poll() is not None, patience_s, "the end")
+        with suppress(TimeoutError):
+            for number, fault in enumerate(SCHEDULE, start=1):
+                _wait_for_step(system, num_steps * number // (len(SCHEDULE) + 1), patience_s)
+                fault(cluster)
+            wait_until(lambda: driver.poll() is not None, patience_s, "the end")
         steps = system.steps()
     seconds = max(done.ended_s for done in steps) - min(done.ended_s for done in steps)
     is_whole = {done.step for done in steps} == set(range(1, num_steps + 1))
