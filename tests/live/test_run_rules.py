@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from checkpointing.history import Quarantine
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
 from jobs.training.models.hugging_face import tensor_shapes
@@ -111,8 +112,10 @@ def test_a_loss_that_spikes_is_stepped_back_from_and_its_samples_left_out(tmp_pa
     assert done.returncode == 0, done.stdout + done.stderr
     assert "r: attempt 1 failed: rank 0: the loss is " in done.stdout
     assert "; trying again in 0 s from step 30" in done.stdout
-    view = Repository(LocalStore(store), "r").refresh()
-    assert [one.step for one in view.generations if one.quarantined] == [31, 32]
+    repository = Repository(LocalStore(store), "r")
+    view, told = repository.refresh(), [record.entry for record in repository.records()]
+    spoilt = [one.name.partition("-")[0] for one in told if isinstance(one, Quarantine)]
+    assert spoilt == ["000000000031", "000000000032"]
     assert (view.term, view.finished_step) == (2, 40)
     assert newest_manifest(store, "r").cut.state["position"] == 43
     note = strict_json(sorted((store / "runs/r/attempts").glob("*.json"))[-1].read_bytes())
