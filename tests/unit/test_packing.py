@@ -246,6 +246,24 @@ def test_a_tokenizers_file_is_used_with_the_usual_end_or_the_one_that_is_named(t
     assert read_recipe(str(file), "<pad>").open().end_id == 3
 
 
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}},
+        {
+            "padding": {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None}
+            | {"pad_id": 2, "pad_type_id": 0, "pad_token": "<unk>"}
+        },
+    ],
+)
+def test_a_text_is_neither_cut_nor_padded_whatever_the_tokenizers_file_says_of_that(
+    stored: dict[str, object], tmp_path: Path
+) -> None:
+    file = write_tokenizer(tmp_path / "tokenizer.json", "</s>")
+    file.write_text(json.dumps(json.loads(file.read_text()) | stored))
+    assert list(read_recipe(str(file), None).open().ids("a b a b")) == [0, 1, 0, 1]
+
+
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.json: can't be read"):
         read_recipe(str(tmp_path / "none.json"), None)
