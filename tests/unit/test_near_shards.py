@@ -104,6 +104,21 @@ def test_a_shard_with_other_bytes_than_its_index_names_is_found_and_not_kept(
     assert row_of(near(store, index, tmp_path), index) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("left", [b"", b"\x07", b"\x07" * 7])
+def test_a_near_file_that_a_power_cut_left_with_another_size_is_brought_again(
+    left: bytes, tmp_path: Path
+) -> None:
+    store, index = packed([1, 2, 3], [4, 5])
+    all_brought(near(store, index, tmp_path))
+    (found,) = tmp_path.rglob("0.bin")
+    found.write_bytes(left)
+    shards = near(store, index, tmp_path)
+    assert row_of(shards, index) == [1, 2, 3, 4, 5]
+    all_brought(shards)
+    store.is_away = True
+    assert row_of(shards, index) == [1, 2, 3, 4, 5]
+
+
 def test_a_store_that_is_away_while_shards_are_brought_is_the_readers_to_notice(tmp_path: Path) -> None:
     store, index = packed([1, 2, 3])
     store.is_away = True
@@ -185,6 +200,22 @@ def test_parquet_that_was_replaced_or_cut_or_removed_is_named(tmp_path: Path) ->
     store.delete("a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet is gone; bring it back"):
         row_of(near(store, index, tmp_path), index)
+
+
+def test_a_near_file_of_parquet_that_a_power_cut_left_short_is_decoded_again(tmp_path: Path) -> None:
+    store, index = with_parquet(pyarrow.array(IDS))
+    all_brought(near(store, index, tmp_path))
+    (found,) = tmp_path.rglob("a.parquet")
+    found.write_bytes(b"")
+    assert row_of(near(store, index, tmp_path), index) == IDS
+
+
+def test_parquet_with_more_or_fewer_ids_than_its_footer_told_is_refused(tmp_path: Path) -> None:
+    store, _ = with_parquet(pyarrow.array(IDS))
+    for num_tokens in (5, 7):
+        index = TokenIndex(dtype="uint32", shards=(TokenShard(name="a.parquet", num_tokens=num_tokens),))
+        with pytest.raises(DataError, match=r"a\.parquet: its bytes are not those that its footer names"):
+            row_of(near(store, index, tmp_path), index)
 
 
 def test_parquet_that_does_not_fit_is_refused(tmp_path: Path) -> None:
