@@ -8,7 +8,6 @@ the folder costs time and nothing else.
 import fcntl
 import hashlib
 import os
-import secrets
 import shutil
 import threading
 from collections.abc import Iterator
@@ -30,7 +29,9 @@ class NearShards:
         self._store = store
         self._width = DTYPE_BYTES[index.dtype]
         self._num_bytes = {shard.name: shard.num_tokens * self._width for shard in index.shards}
-        self._home = folder / hashlib.sha256(f"{store.url} {index.digest}".encode()).hexdigest()[:16]
+        # With another limit other shards fit: their folder is another one, and this one then makes room.
+        whose = f"{store.url} {index.digest} {limit_bytes}"
+        self._home = folder / hashlib.sha256(whose.encode()).hexdigest()[:16]
         self._near = LocalStore(self._home)
         self._limit_bytes = limit_bytes
         self._fitting = self._that_fit(index)
@@ -97,7 +98,8 @@ class NearShards:
         with _alone(path):
             if self._is_brought(shard.name):
                 return
-            temporary = path.parent / f".{secrets.token_hex(8)}"
+            # Always the same, so that what a killed process left there is written over.
+            temporary = path.parent / f".{path.name}.tmp"
             try:
                 self._copy(shard, temporary)
                 temporary.replace(path)
@@ -112,7 +114,7 @@ class NearShards:
     def _copy(self, shard: TokenShard, path: Path) -> None:
         """On the disk before it returns: after a power cut a file's name may be there without its bytes."""
         digest = hashlib.sha256()
-        with path.open("xb") as file:
+        with path.open("wb") as file:
             for data in self._bytes_of(shard):
                 digest.update(data)
                 file.write(data)

@@ -2,7 +2,10 @@
 
 import hashlib
 import io
+import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from checkpointing.store import MemoryStore, Missing, Unavailable
+from checkpointing.store import LocalStore, MemoryStore, Missing, Unavailable
 from jobs.training.id_columns import look
 from jobs.training.near_shards import NearShards
 from jobs.training.shards import Shards
@@ -88,6 +91,55 @@ def test_data_that_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
     third_store, third = packed([3] * 150)
     all_brought(near(third_store, third, tmp_path, limit_bytes=400))
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_lower_limit_holds_for_what_was_brought_under_a_higher_one(tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3], [4, 5], [6])
+    all_brought(near(store, index, tmp_path))
+    shards = near(store, index, tmp_path, limit_bytes=10)
+    all_brought(shards)
+    assert bytes_in(tmp_path) == 10
+    assert row_of(shards, index) == [1, 2, 3, 4, 5, 6]
+
+
+KILLED_AT_ITS_SECOND_READ = """
+import os, signal, sys
+from pathlib import Path
+from checkpointing.store import LocalStore
+from jobs.training.near_shards import NearShards
+from jobs.training.token_index import TokenIndex, TokenShard
+
+class Killing(LocalStore):
+    num_reads = 0
+
+    def get_range(self, name, start, into):
+        self.num_reads += 1
+        if self.num_reads == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().get_range(name, start, into)
+
+far, near, num_tokens = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=num_tokens),))
+NearShards(Killing(far), index, near, 10**9).bring_all().join()
+"""
+
+
+def test_what_a_process_left_that_was_killed_while_it_brought_a_shard_is_gone_once_it_was_brought(
+    tmp_path: Path,
+) -> None:
+    far, folder, num_tokens = LocalStore(tmp_path / "far"), tmp_path / "near", 5 * 2**20
+    far.put("0.bin", bytes(2 * num_tokens))
+    command = [sys.executable, "-c", KILLED_AT_ITS_SECOND_READ, str(far.root), str(folder), str(num_tokens)]
+    killed = subprocess.run(command, cwd=Path(__file__).parents[2], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert bytes_in(folder) > 0
+    index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=num_tokens),))
+    all_brought(NearShards(far, index, folder, 10**9))
+    assert bytes_in(folder) == 2 * num_tokens
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xff\x00\x00\x00\x00", b"\x01\x00"])
