@@ -191,11 +191,15 @@ def test_bytes_that_are_not_utf_8_are_named_by_their_place(piece_bytes: int, tmp
             "the line at byte 14 has no 'text' (body, id); name another with --column",
         ),
         ('{"text": 3}', "the line at byte 14: 'text' is 3, expected text"),
+        ('{"text": "a\\ud83d"}', "the line at byte 14: 'text' has half a character ('\\ud83d')"),
+        ('{"\\ud83d": ""}', "the line at byte 14 has no 'text' (\\ud83d)"),
     ],
 )
 def test_a_broken_line_is_named_by_its_place(line: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' + line)
-    assert says in refusal(tmp_path / "a.jsonl")
+    found = refusal(tmp_path / "a.jsonl")
+    assert says in found
+    assert found.encode(), "it travels from the worker as UTF-8"
 
 
 def test_parquet_without_the_column_or_with_another_type_is_refused(tmp_path: Path) -> None:
@@ -210,6 +214,47 @@ def test_parquet_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": ["x"]}), path)
     path.write_bytes(path.read_bytes()[:-5])
     assert "a.parquet: is no whole Parquet file" in refusal(path)
+
+
+def test_parquet_with_a_broken_footer_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"]}), path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-28] + b"\xff" * 20 + data[-8:])
+    (line,) = refusal(path).splitlines()
+    assert "a.parquet: is no whole Parquet file (" in line
+
+
+def test_a_row_group_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    ends = pyarrow.py_buffer(struct.pack("<3i", 0, 1, 2))
+    texts = pyarrow.StringArray.from_buffers(2, ends, pyarrow.py_buffer(b"a\xff"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=1)
+    assert "a.parquet: row group 1 is not whole, or not UTF-8 ('utf-8' codec can't decode" in refusal(path)
+
+
+def test_a_row_group_with_a_broken_page_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": ["some text"] * 4})
+    pyarrow.parquet.write_table(table, path, row_group_size=2, use_dictionary=False)
+    page = pyarrow.parquet.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    with path.open("r+b") as file:
+        file.seek(page)
+        file.write(b"\xff" * 20)
+    found = refusal(path)
+    assert "a.parquet: row group 1 is not whole, or not UTF-8 (" in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "txt"])
+def test_a_file_that_goes_away_is_named(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{kind}"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"]}), path)
+    (piece,) = cut_into_pieces(find_sources([path], "text"))
+    path.unlink()
+    with pytest.raises(FileNotFoundError) as gone:
+        pack_piece(piece, TOKENIZER, "text", MemoryStore())
+    assert (gone.value.filename, bool(gone.value.strerror)) == (str(path), True)
 
 
 # Tokenizers.
