@@ -22,7 +22,9 @@ _READ_BYTES = 8 * 2**20
 
 
 class NearShards:
-    """Read like a store. ``limit_bytes`` bounds the folder, with what other data has left there."""
+    """Read like a store. ``limit_bytes`` bounds the folder, with what other data has left there. A ``~`` in
+    front of it is this node's home.
+    """
 
     def __init__(self, store: Store, index: TokenIndex, folder: Path, limit_bytes: int) -> None:
         self.url = store.url
@@ -31,7 +33,7 @@ class NearShards:
         self._num_bytes = {shard.name: shard.num_tokens * self._width for shard in index.shards}
         # With another limit other shards fit: their folder is another one, and this one then makes room.
         whose = f"{store.url} {index.digest} {limit_bytes}"
-        self._home = folder / hashlib.sha256(whose.encode()).hexdigest()[:16]
+        self._home = folder.expanduser() / hashlib.sha256(whose.encode()).hexdigest()[:16]
         self._near = LocalStore(self._home)
         self._limit_bytes = limit_bytes
         self._fitting = self._that_fit(index)

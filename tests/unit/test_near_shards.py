@@ -67,6 +67,14 @@ def test_what_was_brought_is_read_without_the_store_by_all_ranks_of_the_node(tmp
     assert row_of(near(store, index, tmp_path), index) == [1, 2, 3, 4, 5]
 
 
+def test_a_tilde_is_the_home_of_the_node_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store, index = packed([1, 2, 3])
+    all_brought(near(store, index, Path("~/shards")))
+    store.is_away = True
+    assert row_of(near(store, index, tmp_path / "shards"), index) == [1, 2, 3]
+
+
 def test_what_is_not_there_yet_is_read_from_the_store(tmp_path: Path) -> None:
     store, index = packed([1, 2, 3], [4, 5])
     assert row_of(near(store, index, tmp_path), index) == [1, 2, 3, 4, 5]
