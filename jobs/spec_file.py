@@ -44,8 +44,8 @@ def _one_of(known: Sequence[str], noun: str, later: Sequence[str] = ()) -> Befor
 def _folder_of_each_node(value: object) -> object:
     if isinstance(value, str) and value and not value.startswith(("/", "~/")):
         raise ValueError(
-            f"found {value!r}, expected a folder from / on, such as /nvme/run, or from ~/ on (each node's own "
-            "home): a process starts anywhere"
+            f"found {value!r}, expected a folder from / on, such as /nvme/run, or from ~/ on (each node's "
+            "own home): a process starts anywhere"
         )
     return value
 
