@@ -64,11 +64,21 @@ def _index(store: Store) -> TokenIndex:
     where = f"data: {store.url}/{INDEX}"
     try:
         index = from_json(store.get(INDEX), where)
+        _check_raw(index, where)
     except Missing:
         index = _index_of_parquet(store)
     if not index.num_tokens:
         raise DataError(f"{where}: names no tokens; pack some")
     return index
+
+
+def _check_raw(index: TokenIndex, where: str) -> None:
+    named = [shard.name for shard in index.shards if shard.name.lower().endswith(PARQUET)]
+    if named:
+        raise DataError(
+            f"{where}: names {named[0]}, expected .bin files, which are nothing but ids; Parquet files are "
+            f"found without an index: move {INDEX} away, or pack the data again"
+        )
 
 
 def _index_of_parquet(store: Store) -> TokenIndex:

@@ -210,6 +210,13 @@ def test_parquet_that_a_tool_hides_is_no_data(place: Path) -> None:
     assert [shard.name for shard in found.index.shards] == ["0.parquet"]
 
 
+def test_an_index_that_names_parquet_is_refused(place: Path) -> None:
+    write_parquet(place, ids=[*range(30)])
+    shard = TokenShard(name="0.parquet", num_tokens=30)
+    LocalStore(place).put(INDEX, to_json(TokenIndex(dtype="uint32", shards=(shard,))))
+    assert f"{place}/index.json: names 0.parquet, expected .bin files" in refusal(spec_for(place))
+
+
 def test_the_folder_of_parquet_may_have_any_name(tmp_path: Path) -> None:
     place = tmp_path / "my ids (1)"
     write_parquet(place, ids=[*range(30)])
