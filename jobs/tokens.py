@@ -159,7 +159,8 @@ def _digest_beside(spec: RunSpec) -> str | None:
     """Of the tokenizer that lies beside the weights; None where none does, or another is named."""
     if spec.weights is None or spec.data.tokenizer is not None:
         return None
-    file = Path(spec.weights).expanduser() / "tokenizer.json"
+    weights = Path(spec.weights).expanduser()
+    file = (weights.parent if weights.is_file() else weights) / "tokenizer.json"
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
 
 

@@ -264,6 +264,14 @@ def test_the_tokenizer_beside_the_weights_is_expected_unless_another_is_named(
     assert find_tokens(spec) is not None
 
 
+def test_the_tokenizer_beside_a_file_of_weights_is_expected_too(place: Path, tmp_path: Path) -> None:
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_bytes(b"{}")
+    write_shards(place, range(50))
+    weights = tmp_path / "model.safetensors"
+    assert f"but {weights} has another tokenizer.json" in refusal(spec_for(place, f"weights={weights}"))
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
