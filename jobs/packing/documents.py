@@ -50,7 +50,13 @@ def _files(given: Path) -> list[Path]:
         raise InputError(f"{given}: does not exist; give a file or a folder")
     if given.is_file():
         return [given]
-    found = sorted(path for path in given.rglob("*") if path.is_file() and not _is_hidden(path, given))
+    below = [path for path in given.rglob("*") if not _is_hidden(path, given)]
+    if elsewhere := sorted(path for path in below if path.is_symlink() and not path.is_file()):
+        raise InputError(
+            f"{elsewhere[0]}: is a link, but not to a file, and is not followed; name the folder that is "
+            "meant as an input of its own, and take the link away"
+        )
+    found = sorted(path for path in below if path.is_file())
     if not found:
         raise InputError(f"{given}: holds no files; give a folder with text, JSONL or Parquet")
     return found
@@ -61,9 +67,10 @@ def _is_hidden(path: Path, root: Path) -> bool:
 
 
 def _source(path: Path, column: str) -> Source:
-    if path.suffix in _COMPRESSED:
+    suffix = path.suffix.lower()
+    if suffix in _COMPRESSED:
         raise InputError(f"{path}: is compressed ({path.suffix}); unpack it first")
-    kind = _KINDS.get(path.suffix, "text")
+    kind = _KINDS.get(suffix, "text")
     try:
         sizes = _row_groups(path, column) if kind == "parquet" else (path.stat().st_size,)
     except OSError as error:

@@ -173,6 +173,31 @@ def test_compressed_files_are_refused_by_name(tmp_path: Path) -> None:
     assert "a.jsonl.gz: is compressed (.gz); unpack it first" in refusal(tmp_path)
 
 
+@pytest.mark.parametrize("target", ["folder", "nothing"])
+def test_a_link_that_is_not_followed_is_refused_and_not_left_out(target: str, tmp_path: Path) -> None:
+    for path in (tmp_path / "folder" / "b.txt", tmp_path / "input" / "a.txt"):
+        path.parent.mkdir()
+        path.write_text(path.name)
+    (tmp_path / "input" / "c").symlink_to(tmp_path / target)
+    assert refusal(tmp_path / "input").startswith(f"{tmp_path}/input/c: is a link, but not to a file")
+
+
+def test_links_to_files_and_a_folder_that_is_named_by_a_link_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "b.txt").symlink_to(tmp_path / "a.txt")
+    (tmp_path / "link").symlink_to(tmp_path / "input")
+    assert ids_of([tmp_path / "link"]) == as_ids("a")
+
+
+def test_a_files_kind_is_known_in_capitals_too(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "A.JSONL", {"text": "a"})
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["b"]}), tmp_path / "B.Parquet")
+    assert ids_of([tmp_path]) == as_ids("a", "b")
+    (tmp_path / "C.GZ").write_bytes(b"")
+    assert "C.GZ: is compressed (.GZ)" in refusal(tmp_path)
+
+
 @pytest.mark.parametrize("piece_bytes", [3, 2**20])
 def test_bytes_that_are_not_utf_8_are_named_by_their_place(piece_bytes: int, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good\nlines\nb\xffd\n")
