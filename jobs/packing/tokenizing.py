@@ -82,7 +82,7 @@ class FileTokenizer:
         self.vocabulary = Vocabulary(
             tokenizer=recipe.name,
             digest=hashlib.sha256(recipe.content or b"").hexdigest(),
-            size=max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
+            size=max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
         )
         self.end_id = self._end_id(recipe)
 

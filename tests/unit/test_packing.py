@@ -350,6 +350,13 @@ def test_a_tokenizer_without_an_end_needs_one_named(tmp_path: Path) -> None:
         read_recipe(file, "<x>")
 
 
+def test_a_tokenizer_without_any_token_is_refused(tmp_path: Path) -> None:
+    file = write_tokenizer(tmp_path / "t.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model": {**WORDS, "vocab": {}}}))
+    with pytest.raises(InputError, match=r"t\.json: has none of the usual tokens that end a document"):
+        read_recipe(str(file), None)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "flags", "says"),
     [
