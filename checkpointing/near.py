@@ -21,10 +21,12 @@ def near_name(run: str, lineage: str) -> str:
 
 
 class NearDisk:
-    """One run's folder on this node. ``num_kept`` counts generations of one rank, and is at least 2."""
+    """One run's folder on this node; a ``~`` in front of it is this node's home. ``num_kept`` counts
+    generations of one rank, and is at least 2.
+    """
 
     def __init__(self, folder: Path, run: str, num_kept: int) -> None:
-        self._store = LocalStore(folder)
+        self._store = LocalStore(folder.expanduser())
         self._folder = check_name(f"runs/{run}/gen")
         self._num_kept = num_kept
 

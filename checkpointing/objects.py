@@ -122,6 +122,9 @@ class ObjectStore:
             if entry["path"] > after and is_name(entry["path"]):
                 yield entry["path"]
 
+    def contents(self) -> Iterator[str]:
+        yield from (entry["path"] for entry in self._entries(""))
+
     def delete(self, name: str) -> None:
         with self._as_store_errors(check_name(name), is_write=True):
             self._delete(name)
@@ -191,7 +194,7 @@ class ObjectStore:
         return sum(count for count, _ in read)
 
     def _entries(self, folder: str, *, after: str = "") -> Iterator["ObjectMeta"]:
-        pages = obstore.list(self._bucket, folder, offset=after or None, chunk_size=_PAGE)
+        pages = obstore.list(self._bucket, folder or None, offset=after or None, chunk_size=_PAGE)
         with self._as_store_errors(folder):
             while page := self._wait(lambda: next(pages, ())):
                 yield from page

@@ -40,8 +40,8 @@ class PatientStore:
 
     ``create``: if an attempt landed and its answer was lost, the next one finds the name taken by itself and
     raises ``Conflict``. Only the caller can tell: read the object back and see whether it is your own.
-    ``list`` is collected before the first name is given out. ``probe`` is not repeated: whoever asks wants to
-    know how things are now.
+    ``list`` and ``contents`` are collected before the first name is given out. ``probe`` is not repeated:
+    whoever asks wants to know how things are now.
     """
 
     def __init__(
@@ -77,6 +77,9 @@ class PatientStore:
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         yield from self._wait_out(lambda: [*self.inner.list(prefix, after=after)])
+
+    def contents(self) -> Iterator[str]:
+        yield from self._wait_out(lambda: [*self.inner.contents()])
 
     def delete(self, name: str) -> None:
         self._wait_out(lambda: self.inner.delete(name))

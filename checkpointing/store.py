@@ -82,6 +82,11 @@ class Store(Protocol):
         Nothing where there is no such folder. One request per thousand names or so.
         """
 
+    def contents(self) -> Iterator[str]:
+        """The names of all that lies here, in no order, also of what others put here and what is no object:
+        a name that is none of ours can be told of, not used.
+        """
+
     def delete(self, name: str) -> None:
         """What is not there is deleted already."""
 
@@ -179,6 +184,10 @@ class LocalStore:
             # What else lies there, half written or copied by hand, is no object.
             yield from (name for name in _walk(folder, prefix) if name > after and is_name(name))
 
+    def contents(self) -> Iterator[str]:
+        with self._as_store_errors("."):
+            yield from (name.removeprefix("/") for name in _walk(self.root, ""))
+
     def delete(self, name: str) -> None:
         path = self._path(name)
         with self._as_store_errors(name), suppress(*_NO_OBJECT):
@@ -274,6 +283,11 @@ class MemoryStore:
         with self._lock:
             names = list(self._objects)
         yield from (name for name in names if name.startswith(folder) and name > after)
+
+    def contents(self) -> Iterator[str]:
+        with self._lock:
+            names = list(self._objects)
+        yield from names
 
     def delete(self, name: str) -> None:
         with self._lock:

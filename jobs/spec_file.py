@@ -41,6 +41,15 @@ def _one_of(known: Sequence[str], noun: str, later: Sequence[str] = ()) -> Befor
     return BeforeValidator(check)
 
 
+def _folder_of_each_node(value: object) -> object:
+    if isinstance(value, str) and value and not value.startswith(("/", "~/")):
+        raise ValueError(
+            f"found {value!r}, expected a folder from / on, such as /nvme/run, or from ~/ on (each node's "
+            "own home): a process starts anywhere"
+        )
+    return value
+
+
 def _plain_name(value: object) -> object:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text; put it in quotes")
@@ -65,6 +74,7 @@ PrecisionName = Annotated[Precision, _one_of(get_args(Precision), "precision", l
 ModelName = Annotated[str, _one_of(list(PRESETS), "model")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariableValue = Annotated[str, BeforeValidator(_number_as_text)]
+NodeFolder = Annotated[str, Field(min_length=1), BeforeValidator(_folder_of_each_node)]
 Count = Annotated[int, Field(ge=1)]
 Every = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import gettempdir
 
-from checkpointing.store import Missing, Store, open_store
+from checkpointing.store import Missing, Store, is_name, open_store
 from jobs.errors import SpecError
 from jobs.places import store_base
 from jobs.run_spec import RunSpec
@@ -64,6 +64,7 @@ def _index(store: Store) -> TokenIndex:
     where = f"data: {store.url}/{INDEX}"
     try:
         index = from_json(store.get(INDEX), where)
+        _check_raw(index, where)
     except Missing:
         index = _index_of_parquet(store)
     if not index.num_tokens:
@@ -71,9 +72,23 @@ def _index(store: Store) -> TokenIndex:
     return index
 
 
+def _check_raw(index: TokenIndex, where: str) -> None:
+    named = [shard.name for shard in index.shards if shard.name.lower().endswith(PARQUET)]
+    if named:
+        raise DataError(
+            f"{where}: names {named[0]}, expected .bin files, which are nothing but ids; Parquet files are "
+            f"found without an index: move {INDEX} away, or pack the data again"
+        )
+
+
 def _index_of_parquet(store: Store) -> TokenIndex:
     """Files of ids that others made, in the order of their names."""
-    names = sorted(name for name in _names(store) if name.endswith(PARQUET))
+    names = sorted(name for name in store.contents() if _is_parquet(name))
+    if strange := [name for name in names if not (is_name(name) and name.endswith(PARQUET))]:
+        raise DataError(
+            f"data: {store.url}/{strange[0]}: expected letters, digits and ._+=@- in its name and {PARQUET} "
+            "at its end; rename it, or move it elsewhere"
+        )
     if not names:
         raise DataError(
             f"data: {store.url}/{INDEX} is not there, nor Parquet files of ids; expected a folder that "
@@ -86,11 +101,10 @@ def _index_of_parquet(store: Store) -> TokenIndex:
     return TokenIndex(dtype="uint32", shards=shards)
 
 
-def _names(store: Store) -> Iterator[str]:
-    """Stores list what is below a folder: the one that this one's root is of the place above it."""
-    above, _, folder = store.url.rpartition("/")
-    prefix = f"{folder}/"
-    return (name.removeprefix(prefix) for name in open_store(above or "/").list(folder))
+def _is_parquet(name: str) -> bool:
+    """What is hidden, as tools leave it behind, is no data."""
+    is_hidden = any(part.startswith(".") for part in name.split("/"))
+    return name.lower().endswith(PARQUET) and not is_hidden
 
 
 def _near(spec: RunSpec, index: TokenIndex) -> Near | None:
@@ -145,7 +159,8 @@ def _digest_beside(spec: RunSpec) -> str | None:
     """Of the tokenizer that lies beside the weights; None where none does, or another is named."""
     if spec.weights is None or spec.data.tokenizer is not None:
         return None
-    file = Path(spec.weights).expanduser() / "tokenizer.json"
+    weights = Path(spec.weights).expanduser()
+    file = (weights.parent if weights.is_file() else weights) / "tokenizer.json"
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
 
 

@@ -123,6 +123,12 @@ class StoreContract:
         assert list(store.list("nowhere")) == []
         assert list(store.list("a")) == []
 
+    def test_its_contents_are_all_that_was_put_there(self, store: Store) -> None:
+        assert list(store.contents()) == []
+        for name in ("a", "runs/b", "runs/c/d"):
+            store.put(name, b"")
+        assert sorted(store.contents()) == ["a", "runs/b", "runs/c/d"]
+
     def test_delete_removes_and_does_not_mind_what_is_not_there(self, store: Store) -> None:
         store.put("a/b", b"")
         store.delete("a/b")

@@ -49,6 +49,9 @@ class FaultyStore:
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         return iter(self._call(f"list {prefix}", lambda: [*self.inner.list(prefix, after=after)]))
 
+    def contents(self) -> Iterator[str]:
+        return iter(self._call("contents", lambda: [*self.inner.contents()]))
+
     def delete(self, name: str) -> None:
         self._call(f"delete {name}", lambda: self.inner.delete(name))
 

@@ -45,8 +45,10 @@ def kernel_driver(platform: Platform, *, root: Path = Path("/")) -> str | None:
 def measure_disk(folder: Path) -> DiskFacts:
     """Writes at most 64 MiB to a file that is gone afterwards; raises ``OSError``.
 
-    A folder that is not there yet is not made: its nearest parent is measured.
+    A folder that is not there yet is not made: its nearest parent is measured. A ``~`` in front of it is this
+    node's home.
     """
+    folder = folder.expanduser()
     folder = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
     path = folder / f".longhaul-doctor-{secrets.token_hex(8)}"
     try:

@@ -31,7 +31,7 @@ def find_sources(inputs: list[Path], column: str) -> list[Source]:
 
 
 def texts_of(span: Span, column: str) -> Iterator[Text]:
-    """Those without a character are left out."""
+    """Those without a character are left out. An ``OSError`` has the file's name, whoever raised it."""
     match span.kind:
         case "text":
             texts = _plain(span)
@@ -39,7 +39,10 @@ def texts_of(span: Span, column: str) -> Iterator[Text]:
             texts = _lines(span, column)
         case "parquet":
             texts = _rows(span, column)
-    return (text for text in texts if text.text or text.is_end)
+    try:
+        yield from (text for text in texts if text.text or text.is_end)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, span.path) from None
 
 
 def _files(given: Path) -> list[Path]:
@@ -47,7 +50,13 @@ def _files(given: Path) -> list[Path]:
         raise InputError(f"{given}: does not exist; give a file or a folder")
     if given.is_file():
         return [given]
-    found = sorted(path for path in given.rglob("*") if path.is_file() and not _is_hidden(path, given))
+    below = [path for path in given.rglob("*") if not _is_hidden(path, given)]
+    if elsewhere := sorted(path for path in below if path.is_symlink() and not path.is_file()):
+        raise InputError(
+            f"{elsewhere[0]}: is a link, but not to a file, and is not followed; name the folder that is "
+            "meant as an input of its own, and take the link away"
+        )
+    found = sorted(path for path in below if path.is_file())
     if not found:
         raise InputError(f"{given}: holds no files; give a folder with text, JSONL or Parquet")
     return found
@@ -58,9 +67,10 @@ def _is_hidden(path: Path, root: Path) -> bool:
 
 
 def _source(path: Path, column: str) -> Source:
-    if path.suffix in _COMPRESSED:
+    suffix = path.suffix.lower()
+    if suffix in _COMPRESSED:
         raise InputError(f"{path}: is compressed ({path.suffix}); unpack it first")
-    kind = _KINDS.get(path.suffix, "text")
+    kind = _KINDS.get(suffix, "text")
     try:
         sizes = _row_groups(path, column) if kind == "parquet" else (path.stat().st_size,)
     except OSError as error:
@@ -83,8 +93,15 @@ def _row_groups(path: Path, column: str) -> tuple[int, ...]:
 def _parquet(path: Path) -> Any:
     try:
         return pyarrow.parquet.ParquetFile(path)
-    except pyarrow.ArrowException as error:
-        raise InputError(f"{path}: is no whole Parquet file ({str(error).splitlines()[0]})") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _as_input_error(error, f"{path}: is no whole Parquet file") from None
+
+
+def _as_input_error(error: Exception, found: str) -> Exception:
+    """Arrow says ``OSError`` of contents too: what the system said has a number, and stays what it is."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
+    return InputError(f"{found} ({str(error).partition(chr(10))[0]})")
 
 
 def _plain(span: Span) -> Iterator[Text]:
@@ -110,23 +127,41 @@ def _lines(span: Span, column: str) -> Iterator[Text]:
             record = json.loads(_decoded(line, span.path, at))
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is not JSON ({error}); mend or remove it") from None
-        if not isinstance(record, dict):
-            raise InputError(f"{where} is not an object; expected one with {column!r} in each line")
-        if column not in record:
-            raise InputError(f"{where} has no {column!r} ({', '.join(record)}); name another with --column")
-        if record[column] is None:
-            continue
-        if not isinstance(record[column], str):
-            raise InputError(f"{where}: {column!r} is {record[column]!r:.40}, expected text")
-        yield Text(text=record[column], is_end=bool(record[column]))
+        if text := _text_in(record, column, where):
+            yield Text(text=text, is_end=True)
+
+
+def _text_in(record: object, column: str, where: str) -> str | None:
+    if not isinstance(record, dict):
+        raise InputError(f"{where} is not an object; expected one with {column!r} in each line")
+    if column not in record:
+        found = ", ".join(record).encode(errors="backslashreplace").decode()
+        raise InputError(f"{where} has no {column!r} ({found}); name another with --column")
+    text = record[column]
+    if not isinstance(text, str | None):
+        raise InputError(f"{where}: {column!r} is {text!r:.40}, expected text")
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        # JSON can spell one half of a pair that only together are a character.
+        half = error.object[error.start]
+        raise InputError(f"{where}: {column!r} has half a character ({half!r}); mend or remove it") from None
+    return text
 
 
 def _rows(span: Span, column: str) -> Iterator[Text]:
     with _parquet(Path(span.path)) as file:
         for group in range(span.start, span.end):
-            for value in file.read_row_group(group, columns=[column]).column(column).to_pylist():
-                if value:
-                    yield Text(text=value, is_end=True)
+            texts = _column(file, group, column, span.path)
+            yield from (Text(text=text, is_end=True) for text in texts if text)
+
+
+def _column(file: Any, group: int, column: str, path: str) -> list[str | None]:
+    try:
+        texts: list[str | None] = file.read_row_group(group, columns=[column]).column(column).to_pylist()
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _as_input_error(error, f"{path}: row group {group:,} is not whole, or not UTF-8") from None
+    return texts
 
 
 def _lines_in(span: Span) -> Iterator[tuple[int, bytes]]:

@@ -72,14 +72,17 @@ class ByteTokenizer:
 
 
 class FileTokenizer:
-    """Special tokens are not added to the text, except the one that ends a document."""
+    """Special tokens are not added to the text, except the one that ends a document.
+
+    All of a text is kept and nothing else: what the file says of cutting and padding is for batches.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self._tokenizer = _load(recipe)
         self.vocabulary = Vocabulary(
             tokenizer=recipe.name,
             digest=hashlib.sha256(recipe.content or b"").hexdigest(),
-            size=max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
+            size=max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
         )
         self.end_id = self._end_id(recipe)
 
@@ -111,6 +114,9 @@ def _load(recipe: Recipe) -> Any:
             f"--tokenizer {recipe.name}: needs the package tokenizers; install it, or use bytes"
         ) from None
     try:
-        return HuggingFaceTokenizer.from_str((recipe.content or b"").decode())
+        tokenizer = HuggingFaceTokenizer.from_str((recipe.content or b"").decode())
     except Exception as error:  # It raises Exception itself, for whatever it finds wrong.
         raise InputError(f"--tokenizer {recipe.name}: is no tokenizer.json ({error})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -4,13 +4,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from jobs.spec_file import Count, Every, Span, Strict
+from jobs.spec_file import Count, Every, NodeFolder, Span, Strict
 
 
 class NearTokens(Strict):
     """Each node's own disk. ``dir`` null: tokens in object storage are read where they lie."""
 
-    dir: Annotated[str, Field(min_length=1)] | None = None
+    dir: NodeFolder | None = None
     gib: Span = 50.0
 
 

@@ -7,14 +7,14 @@ from pydantic import Field
 from checkpointing.cadence import Cadence
 from checkpointing.retention import Retention
 from jobs.alarms import Wanted
-from jobs.spec_file import Count, Every, Name, Span, Strict
+from jobs.spec_file import Count, Every, Name, NodeFolder, Span, Strict
 from jobs.training.task import Recording, Saving, WandbProject
 
 
 class NearPlace(Strict):
     """Each node's own disk. ``dir`` null: only the store is used."""
 
-    dir: Annotated[str, Field(min_length=1)] | None = None
+    dir: NodeFolder | None = None
     every: Every = 1
     keep: Annotated[int, Field(ge=2)] = 2
 

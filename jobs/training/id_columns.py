@@ -92,8 +92,10 @@ def _opened(store: Store, name: str) -> Iterator[tuple[Any, str]]:
             yield file, where
     except Missing:
         raise DataError(f"{where} is gone; bring it back") from None
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{where}: is no whole Parquet file ({str(error).splitlines()[0]})") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # Of the system; Arrow says it of contents too, without a number.
+        raise DataError(f"{where}: is no whole Parquet file ({str(error).partition(chr(10))[0]})") from None
 
 
 class _StoredFile(io.RawIOBase):

@@ -1,13 +1,13 @@
 """A bounded folder on a node's own disk, shared by its ranks, into which shards are brought from a store.
 
-Each is compared with its SHA-256 on the way and appears whole or not at all. What is not there is read from
-the store. Parquet is decoded here, so it has to fit. Deleting the folder costs time and nothing else.
+Each is compared with its SHA-256 on the way, and only a file of the right size counts as brought: others are
+brought again. What is not there is read from the store. Parquet is decoded here, so it has to fit. Deleting
+the folder costs time and nothing else.
 """
 
 import fcntl
 import hashlib
 import os
-import secrets
 import shutil
 import threading
 from collections.abc import Iterator
@@ -22,13 +22,18 @@ _READ_BYTES = 8 * 2**20
 
 
 class NearShards:
-    """Read like a store. ``limit_bytes`` bounds the folder, with what other data has left there."""
+    """Read like a store. ``limit_bytes`` bounds the folder, with what other data has left there. A ``~`` in
+    front of it is this node's home.
+    """
 
     def __init__(self, store: Store, index: TokenIndex, folder: Path, limit_bytes: int) -> None:
         self.url = store.url
         self._store = store
         self._width = DTYPE_BYTES[index.dtype]
-        self._home = folder / hashlib.sha256(f"{store.url} {index.digest}".encode()).hexdigest()[:16]
+        self._num_bytes = {shard.name: shard.num_tokens * self._width for shard in index.shards}
+        # With another limit other shards fit: their folder is another one, and this one then makes room.
+        whose = f"{store.url} {index.digest} {limit_bytes}"
+        self._home = folder.expanduser() / hashlib.sha256(whose.encode()).hexdigest()[:16]
         self._near = LocalStore(self._home)
         self._limit_bytes = limit_bytes
         self._fitting = self._that_fit(index)
@@ -38,8 +43,9 @@ class NearShards:
         """As a store's. Raises what was found wrong with any shard that was brought here."""
         if self._problem:
             raise self._problem
-        with suppress(Missing):
-            return self._near.get_range(name, start, into)
+        if self._is_brought(name):
+            with suppress(Missing):  # Removed since, to make room.
+                return self._near.get_range(name, start, into)
         if not name.endswith(PARQUET):
             return self._store.get_range(name, start, into)
         if name not in self._fitting:
@@ -60,7 +66,7 @@ class NearShards:
     def _that_fit(self, index: TokenIndex) -> dict[str, TokenShard]:
         fitting, room = {}, self._limit_bytes
         for shard in index.shards:
-            room -= shard.num_tokens * self._width
+            room -= self._num_bytes[shard.name]
             if room < 0:
                 break
             fitting[shard.name] = shard
@@ -68,7 +74,7 @@ class NearShards:
 
     def _make_room(self) -> None:
         """Whose folder was used longest ago goes first; its reader goes back to the store."""
-        needed = sum(shard.num_tokens * self._width for shard in self._fitting.values())
+        needed = sum(self._num_bytes[name] for name in self._fitting)
         with suppress(OSError):  # Another run of this node tidies at the same time.
             self._home.mkdir(parents=True, exist_ok=True)
             os.utime(self._home)
@@ -92,36 +98,47 @@ class NearShards:
         path = self._home / shard.name
         path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(path):
-            if path.exists():
+            if self._is_brought(shard.name):
                 return
-            temporary = path.parent / f".{secrets.token_hex(8)}"
+            # Always the same, so that what a killed process left there is written over.
+            temporary = path.parent / f".{path.name}.tmp"
             try:
                 self._copy(shard, temporary)
                 temporary.replace(path)
             finally:
                 temporary.unlink(missing_ok=True)
 
-    def _copy(self, shard: TokenShard, path: Path) -> None:
-        with path.open("xb") as file:
-            if shard.name.endswith(PARQUET):
-                from jobs.training.id_columns import ids_of
+    def _is_brought(self, name: str) -> bool:
+        with suppress(OSError):
+            return (self._home / name).stat().st_size == self._num_bytes[name]
+        return False
 
-                file.writelines(ids_of(self._store, shard))
-                return
-            digest = hashlib.sha256()
+    def _copy(self, shard: TokenShard, path: Path) -> None:
+        """On the disk before it returns: after a power cut a file's name may be there without its bytes."""
+        digest = hashlib.sha256()
+        with path.open("wb") as file:
             for data in self._bytes_of(shard):
                 digest.update(data)
                 file.write(data)
-        is_whole = path.stat().st_size == shard.num_tokens * self._width
-        if not is_whole or shard.sha256 not in (None, digest.hexdigest()):
+            file.flush()
+            os.fsync(file.fileno())
+        # Of Parquet it is the footer's, and compared there.
+        owner, digest_is = ("footer", None) if shard.name.endswith(PARQUET) else ("index", shard.sha256)
+        is_same = digest_is in (None, digest.hexdigest())
+        if not is_same or path.stat().st_size != self._num_bytes[shard.name]:
             raise DataError(
-                f"data: {self.url}/{shard.name}: its bytes are not those that its index names; "
+                f"data: {self.url}/{shard.name}: its bytes are not those that its {owner} names; "
                 "copy it again, or pack the data again"
             )
 
-    def _bytes_of(self, shard: TokenShard) -> Iterator[memoryview]:
+    def _bytes_of(self, shard: TokenShard) -> Iterator[bytes | memoryview]:
+        if shard.name.endswith(PARQUET):
+            from jobs.training.id_columns import ids_of
+
+            yield from ids_of(self._store, shard)
+            return
         buffer = memoryview(bytearray(_READ_BYTES))
-        for start in range(0, shard.num_tokens * self._width, _READ_BYTES):
+        for start in range(0, self._num_bytes[shard.name], _READ_BYTES):
             yield buffer[: self._store.get_range(shard.name, start, buffer)]
 
 

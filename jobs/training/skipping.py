@@ -3,7 +3,7 @@
 ``Task.skips`` holds ranges of positions in the run's stream, each ``(first, end)`` without ``end``. Who steps
 a run back adds one, ``Failure.samples`` of the attempt that failed with ``invalid_loss``, keeps all of them
 for as long as the run lives and gives all of them to every later attempt, in any order: they may overlap and
-may lie before where it goes on.
+may lie before where it goes on. In a later epoch the same samples stand at other positions, and are read.
 
 Steps keep their numbers and their size; their samples come from further on. So a run that skips reads as
 many samples as one that doesn't, and where an epoch ends is said by positions alone.

@@ -14,10 +14,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import boto3
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from checkpointing.store import Denied, MemoryStore, Store, StoreError, open_store
 from checkpointing.uploads import abandoned_uploads, abort_uploads
+from jobs.errors import SpecError
+from jobs.run_spec import RunSpec
+from jobs.tokens import find_tokens
 from tests.contract import RaceContract, StoreContract
 from tests.live import servers
 from tests.live.servers import BUCKET, HOST, S3_KEYS, SWIFT_KEYS
@@ -172,6 +177,28 @@ def test_a_server_whose_certificate_nobody_vouches_for_is_the_users_turn(moto: i
         with pytest.raises(StoreError, match=r"its certificate is not trusted.*AWS_CA_BUNDLE") as error:
             store.get("a")
         assert type(error.value) is StoreError
+
+
+def test_ids_at_a_buckets_root_are_found_and_a_name_that_is_none_is_refused(
+    moto: int, tmp_path: Path
+) -> None:
+    client = boto3.client("s3", endpoint_url=f"http://{HOST}:{moto}")
+    client.create_bucket(Bucket="ids")
+    pyarrow.parquet.write_table(pyarrow.table({"ids": [*range(100)]}), tmp_path / "ids.parquet")
+    for key in ("0.parquet", "more/1.parquet"):
+        client.put_object(Bucket="ids", Key=key, Body=(tmp_path / "ids.parquet").read_bytes())
+    (tmp_path / "spec.yaml").write_text(
+        "{name: r, model: llama-tiny, steps: 4, seq_len: 4, data: {kind: tokens, path: 's3://ids'}}"
+    )
+    spec = RunSpec.load(tmp_path / "spec.yaml")
+    tokens = find_tokens(spec)
+    assert tokens is not None
+    assert [shard.name for shard in tokens.index.shards] == ["0.parquet", "more/1.parquet"]
+
+    client.put_object(Bucket="ids", Key="part 2.parquet", Body=b"")
+    assert sorted(open_store("s3://ids").contents()) == ["0.parquet", "more/1.parquet", "part 2.parquet"]
+    with pytest.raises(SpecError, match=r"^data: s3://ids/part 2\.parquet: expected letters"):
+        find_tokens(spec)
 
 
 def test_uploads_that_were_left_over_are_found_and_aborted(moto: int) -> None:

@@ -39,6 +39,12 @@ def test_what_was_kept_comes_back(tmp_path: Path) -> None:
     assert load_from(whole(disk, cut), [disk.place(cut.generation)]) == content(cut.generation, 3)
 
 
+def test_a_tilde_is_the_home_of_the_node_that_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keep(NearDisk(Path("~/disk"), "r", 2), *cuts(1))
+    assert steps_of(NearDisk(tmp_path / "disk", "r", 2)) == [10]
+
+
 def test_each_rank_keeps_its_newest_few_and_no_folder_is_left_of_the_others(tmp_path: Path) -> None:
     disk = NearDisk(tmp_path, "r", 2)
     for cut in cuts(5, world_size=2):

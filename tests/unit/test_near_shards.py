@@ -2,7 +2,10 @@
 
 import hashlib
 import io
+import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from checkpointing.store import MemoryStore, Missing, Unavailable
+from checkpointing.store import LocalStore, MemoryStore, Missing, Unavailable
 from jobs.training.id_columns import look
 from jobs.training.near_shards import NearShards
 from jobs.training.shards import Shards
@@ -64,6 +67,14 @@ def test_what_was_brought_is_read_without_the_store_by_all_ranks_of_the_node(tmp
     assert row_of(near(store, index, tmp_path), index) == [1, 2, 3, 4, 5]
 
 
+def test_a_tilde_is_the_home_of_the_node_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store, index = packed([1, 2, 3])
+    all_brought(near(store, index, Path("~/shards")))
+    store.is_away = True
+    assert row_of(near(store, index, tmp_path / "shards"), index) == [1, 2, 3]
+
+
 def test_what_is_not_there_yet_is_read_from_the_store(tmp_path: Path) -> None:
     store, index = packed([1, 2, 3], [4, 5])
     assert row_of(near(store, index, tmp_path), index) == [1, 2, 3, 4, 5]
@@ -90,6 +101,55 @@ def test_data_that_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_lower_limit_holds_for_what_was_brought_under_a_higher_one(tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3], [4, 5], [6])
+    all_brought(near(store, index, tmp_path))
+    shards = near(store, index, tmp_path, limit_bytes=10)
+    all_brought(shards)
+    assert bytes_in(tmp_path) == 10
+    assert row_of(shards, index) == [1, 2, 3, 4, 5, 6]
+
+
+KILLED_AT_ITS_SECOND_READ = """
+import os, signal, sys
+from pathlib import Path
+from checkpointing.store import LocalStore
+from jobs.training.near_shards import NearShards
+from jobs.training.token_index import TokenIndex, TokenShard
+
+class Killing(LocalStore):
+    num_reads = 0
+
+    def get_range(self, name, start, into):
+        self.num_reads += 1
+        if self.num_reads == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().get_range(name, start, into)
+
+far, near, num_tokens = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=num_tokens),))
+NearShards(Killing(far), index, near, 10**9).bring_all().join()
+"""
+
+
+def test_what_a_process_left_that_was_killed_while_it_brought_a_shard_is_gone_once_it_was_brought(
+    tmp_path: Path,
+) -> None:
+    far, folder, num_tokens = LocalStore(tmp_path / "far"), tmp_path / "near", 5 * 2**20
+    far.put("0.bin", bytes(2 * num_tokens))
+    command = [sys.executable, "-c", KILLED_AT_ITS_SECOND_READ, str(far.root), str(folder), str(num_tokens)]
+    killed = subprocess.run(command, check=False, cwd=Path(__file__).parents[2], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert bytes_in(folder) > 0
+    index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=num_tokens),))
+    all_brought(NearShards(far, index, folder, 10**9))
+    assert bytes_in(folder) == 2 * num_tokens
+
+
 @pytest.mark.parametrize("damage", [b"\xff\xff\x00\x00\x00\x00", b"\x01\x00"])
 def test_a_shard_with_other_bytes_than_its_index_names_is_found_and_not_kept(
     damage: bytes, tmp_path: Path
@@ -102,6 +162,21 @@ def test_a_shard_with_other_bytes_than_its_index_names_is_found_and_not_kept(
         shards.get_range("0.bin", 0, memoryview(bytearray(2)))
     store.put("0.bin", struct.pack("<3H", 1, 2, 3))
     assert row_of(near(store, index, tmp_path), index) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("left", [b"", b"\x07", b"\x07" * 7])
+def test_a_near_file_that_a_power_cut_left_with_another_size_is_brought_again(
+    left: bytes, tmp_path: Path
+) -> None:
+    store, index = packed([1, 2, 3], [4, 5])
+    all_brought(near(store, index, tmp_path))
+    (found,) = tmp_path.rglob("0.bin")
+    found.write_bytes(left)
+    shards = near(store, index, tmp_path)
+    assert row_of(shards, index) == [1, 2, 3, 4, 5]
+    all_brought(shards)
+    store.is_away = True
+    assert row_of(shards, index) == [1, 2, 3, 4, 5]
 
 
 def test_a_store_that_is_away_while_shards_are_brought_is_the_readers_to_notice(tmp_path: Path) -> None:
@@ -184,6 +259,33 @@ def test_parquet_that_was_replaced_or_cut_or_removed_is_named(tmp_path: Path) ->
         row_of(near(store, index, tmp_path), index)
     store.delete("a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet is gone; bring it back"):
+        row_of(near(store, index, tmp_path), index)
+
+
+def test_a_near_file_of_parquet_that_a_power_cut_left_short_is_decoded_again(tmp_path: Path) -> None:
+    store, index = with_parquet(pyarrow.array(IDS))
+    all_brought(near(store, index, tmp_path))
+    (found,) = tmp_path.rglob("a.parquet")
+    found.write_bytes(b"")
+    assert row_of(near(store, index, tmp_path), index) == IDS
+
+
+def test_parquet_with_more_or_fewer_ids_than_its_footer_told_is_refused(tmp_path: Path) -> None:
+    store, _ = with_parquet(pyarrow.array(IDS))
+    for num_tokens in (5, 7):
+        index = TokenIndex(dtype="uint32", shards=(TokenShard(name="a.parquet", num_tokens=num_tokens),))
+        with pytest.raises(DataError, match=r"a\.parquet: its bytes are not those that its footer names"):
+            row_of(near(store, index, tmp_path), index)
+
+
+def test_parquet_with_a_broken_page_is_named(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"ids": IDS}), file, use_dictionary=False)
+    page = pyarrow.parquet.ParquetFile(file).metadata.row_group(0).column(0).data_page_offset
+    store = MemoryStore()
+    store.put("a.parquet", file.getvalue()[:page] + b"\xff" * 20 + file.getvalue()[page + 20 :])
+    index = TokenIndex(dtype="uint32", shards=(look(store, "a.parquet"),))
+    with pytest.raises(DataError, match=r"^data: memory:/a\.parquet: is no whole Parquet file \(.*\)$"):
         row_of(near(store, index, tmp_path), index)
 
 

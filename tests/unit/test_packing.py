@@ -173,6 +173,31 @@ def test_compressed_files_are_refused_by_name(tmp_path: Path) -> None:
     assert "a.jsonl.gz: is compressed (.gz); unpack it first" in refusal(tmp_path)
 
 
+@pytest.mark.parametrize("target", ["folder", "nothing"])
+def test_a_link_that_is_not_followed_is_refused_and_not_left_out(target: str, tmp_path: Path) -> None:
+    for path in (tmp_path / "folder" / "b.txt", tmp_path / "input" / "a.txt"):
+        path.parent.mkdir()
+        path.write_text(path.name)
+    (tmp_path / "input" / "c").symlink_to(tmp_path / target)
+    assert refusal(tmp_path / "input").startswith(f"{tmp_path}/input/c: is a link, but not to a file")
+
+
+def test_links_to_files_and_a_folder_that_is_named_by_a_link_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "b.txt").symlink_to(tmp_path / "a.txt")
+    (tmp_path / "link").symlink_to(tmp_path / "input")
+    assert ids_of([tmp_path / "link"]) == as_ids("a")
+
+
+def test_a_files_kind_is_known_in_capitals_too(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "A.JSONL", {"text": "a"})
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["b"]}), tmp_path / "B.Parquet")
+    assert ids_of([tmp_path]) == as_ids("a", "b")
+    (tmp_path / "C.GZ").write_bytes(b"")
+    assert "C.GZ: is compressed (.GZ)" in refusal(tmp_path)
+
+
 @pytest.mark.parametrize("piece_bytes", [3, 2**20])
 def test_bytes_that_are_not_utf_8_are_named_by_their_place(piece_bytes: int, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good\nlines\nb\xffd\n")
@@ -191,11 +216,15 @@ def test_bytes_that_are_not_utf_8_are_named_by_their_place(piece_bytes: int, tmp
             "the line at byte 14 has no 'text' (body, id); name another with --column",
         ),
         ('{"text": 3}', "the line at byte 14: 'text' is 3, expected text"),
+        ('{"text": "a\\ud83d"}', "the line at byte 14: 'text' has half a character ('\\ud83d')"),
+        ('{"\\ud83d": ""}', "the line at byte 14 has no 'text' (\\ud83d)"),
     ],
 )
 def test_a_broken_line_is_named_by_its_place(line: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' + line)
-    assert says in refusal(tmp_path / "a.jsonl")
+    found = refusal(tmp_path / "a.jsonl")
+    assert says in found
+    assert found.encode(), "it travels from the worker as UTF-8"
 
 
 def test_parquet_without_the_column_or_with_another_type_is_refused(tmp_path: Path) -> None:
@@ -210,6 +239,47 @@ def test_parquet_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": ["x"]}), path)
     path.write_bytes(path.read_bytes()[:-5])
     assert "a.parquet: is no whole Parquet file" in refusal(path)
+
+
+def test_parquet_with_a_broken_footer_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"]}), path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-28] + b"\xff" * 20 + data[-8:])
+    (line,) = refusal(path).splitlines()
+    assert "a.parquet: is no whole Parquet file (" in line
+
+
+def test_a_row_group_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    ends = pyarrow.py_buffer(struct.pack("<3i", 0, 1, 2))
+    texts = pyarrow.StringArray.from_buffers(2, ends, pyarrow.py_buffer(b"a\xff"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=1)
+    assert "a.parquet: row group 1 is not whole, or not UTF-8 ('utf-8' codec can't decode" in refusal(path)
+
+
+def test_a_row_group_with_a_broken_page_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": ["some text"] * 4})
+    pyarrow.parquet.write_table(table, path, row_group_size=2, use_dictionary=False)
+    page = pyarrow.parquet.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    with path.open("r+b") as file:
+        file.seek(page)
+        file.write(b"\xff" * 20)
+    found = refusal(path)
+    assert "a.parquet: row group 1 is not whole, or not UTF-8 (" in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "txt"])
+def test_a_file_that_goes_away_is_named(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{kind}"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"]}), path)
+    (piece,) = cut_into_pieces(find_sources([path], "text"))
+    path.unlink()
+    with pytest.raises(FileNotFoundError) as gone:
+        pack_piece(piece, TOKENIZER, "text", MemoryStore())
+    assert (gone.value.filename, bool(gone.value.strerror)) == (str(path), True)
 
 
 # Tokenizers.
@@ -246,6 +316,24 @@ def test_a_tokenizers_file_is_used_with_the_usual_end_or_the_one_that_is_named(t
     assert read_recipe(str(file), "<pad>").open().end_id == 3
 
 
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}},
+        {
+            "padding": {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None}
+            | {"pad_id": 2, "pad_type_id": 0, "pad_token": "<unk>"}
+        },
+    ],
+)
+def test_a_text_is_neither_cut_nor_padded_whatever_the_tokenizers_file_says_of_that(
+    stored: dict[str, object], tmp_path: Path
+) -> None:
+    file = write_tokenizer(tmp_path / "tokenizer.json", "</s>")
+    file.write_text(json.dumps(json.loads(file.read_text()) | stored))
+    assert list(read_recipe(str(file), None).open().ids("a b a b")) == [0, 1, 0, 1]
+
+
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.json: can't be read"):
         read_recipe(str(tmp_path / "none.json"), None)
@@ -260,6 +348,13 @@ def test_a_tokenizer_without_an_end_needs_one_named(tmp_path: Path) -> None:
         read_recipe(file, None)
     with pytest.raises(InputError, match=r"--end-token <x>: t\.json has no such token"):
         read_recipe(file, "<x>")
+
+
+def test_a_tokenizer_without_any_token_is_refused(tmp_path: Path) -> None:
+    file = write_tokenizer(tmp_path / "t.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model": {**WORDS, "vocab": {}}}))
+    with pytest.raises(InputError, match=r"t\.json: has none of the usual tokens that end a document"):
+        read_recipe(str(file), None)
 
 
 @pytest.mark.parametrize(

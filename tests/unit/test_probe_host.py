@@ -15,6 +15,14 @@ def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_tilde_is_the_home_of_the_node_that_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "disk").mkdir()
+    assert measure_disk(Path("~/disk")).folder == str(tmp_path / "disk")
+
+
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert measure_disk(tmp_path / "not" / "there").folder == str(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -52,6 +52,9 @@ BAD_FILES = {
     "no such way to be busy": GOOD + "checkpoint: {on_busy: waits}\n",
     "a deadline that never comes": GOOD + "checkpoint: {deadline_s: .inf}\n",
     "one generation on the disks": GOOD + "checkpoint: {local: {dir: /disk, keep: 1}}\n",
+    "a folder that begins nowhere": GOOD + "checkpoint: {local: {dir: disk/run}}\n",
+    "a folder of somebody else": GOOD + "data: {kind: tokens, path: t, local: {dir: ~nvme}}\n",
+    "a folder of no name": GOOD + "checkpoint: {local: {dir: ''}}\n",
     "a negative share of the saves": GOOD + "checkpoint: {store: {every: -1}}\n",
     "the best in no direction": GOOD + "checkpoint: {retention: {mode: low}}\n",
     "a switch with a number": GOOD + "checkpoint: {retention: {epochs: 3}}\n",
@@ -163,6 +166,11 @@ checkpoint:
         disk_keep=3,
         deadline_s=9.0,
     )
+
+
+def test_a_folder_on_each_node_may_be_in_its_home_and_is_kept_as_it_was_written(path: Path) -> None:
+    spec = load(path, GOOD + "checkpoint: {local: {dir: ~/run}}\ndata: {local: {dir: ~/tokens}}\n")
+    assert (spec.checkpoint.saving().disk, spec.data.local.dir) == ("~/run", "~/tokens")
 
 
 def test_a_measurement_saves_nothing(path: Path) -> None:

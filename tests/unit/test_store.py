@@ -45,6 +45,14 @@ class TestFaultyWithoutFault(StoreContract, RaceContract):
         return FaultyStore(MemoryStore())
 
 
+def test_what_others_put_there_under_names_that_are_none_is_contents_but_no_object(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    (tmp_path / "my texts").mkdir()
+    for name in ("my texts/part 1", ".hidden", "plain"):
+        (tmp_path / name).write_bytes(b"")
+    assert sorted(store.contents()) == [".hidden", "my texts/part 1", "plain"]
+
+
 @given(st.text(st.sampled_from("ab./\\~ \n-"), max_size=8))
 def test_whatever_is_a_name_stays_below_the_root(name: str) -> None:
     root = Path("/data/store")

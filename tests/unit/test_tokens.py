@@ -190,6 +190,41 @@ def test_parquet_files_of_ids_need_no_index_and_a_place_to_be_decoded(place: Pat
     assert somewhere.near is not None
 
 
+@pytest.mark.parametrize("strange", ["part 1.parquet", "A.PARQUET", "my ids/0.parquet", "0(1).parquet"])
+def test_parquet_under_a_name_that_can_not_be_read_is_refused_and_not_left_out(
+    strange: str, place: Path
+) -> None:
+    write_parquet(place, ids=[*range(30)])
+    (place / strange).parent.mkdir(exist_ok=True)
+    (place / "0.parquet").rename(place / strange)
+    assert refusal(spec_for(place)).startswith(f"data: {place}/{strange}: expected letters, digits and ")
+
+
+def test_parquet_that_a_tool_hides_is_no_data(place: Path) -> None:
+    write_parquet(place, ids=[*range(30)])
+    (place / ".trash").mkdir()
+    (place / "1.parquet").rename(place / ".trash" / "1.parquet")
+    (place / "._0.parquet").write_bytes(b"a Mac's")
+    found = find_tokens(spec_for(place))
+    assert found is not None
+    assert [shard.name for shard in found.index.shards] == ["0.parquet"]
+
+
+def test_an_index_that_names_parquet_is_refused(place: Path) -> None:
+    write_parquet(place, ids=[*range(30)])
+    shard = TokenShard(name="0.parquet", num_tokens=30)
+    LocalStore(place).put(INDEX, to_json(TokenIndex(dtype="uint32", shards=(shard,))))
+    assert f"{place}/index.json: names 0.parquet, expected .bin files" in refusal(spec_for(place))
+
+
+def test_the_folder_of_parquet_may_have_any_name(tmp_path: Path) -> None:
+    place = tmp_path / "my ids (1)"
+    write_parquet(place, ids=[*range(30)])
+    found = find_tokens(spec_for(place))
+    assert found is not None
+    assert found.index.num_tokens == 60
+
+
 def test_parquet_ids_beyond_the_vocabulary_are_found_in_the_footer(place: Path) -> None:
     write_parquet(place, ids=[*range(30), 512])
     assert "0.parquet: has the token id 512" in refusal(spec_for(place))
@@ -227,6 +262,14 @@ def test_the_tokenizer_beside_the_weights_is_expected_unless_another_is_named(
     digest = hashlib.sha256(b"{}").hexdigest()
     write_shards(place, range(50), vocabulary=Vocabulary(tokenizer="t", digest=digest, size=9))
     assert find_tokens(spec) is not None
+
+
+def test_the_tokenizer_beside_a_file_of_weights_is_expected_too(place: Path, tmp_path: Path) -> None:
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_bytes(b"{}")
+    write_shards(place, range(50))
+    weights = tmp_path / "model.safetensors"
+    assert f"but {weights} has another tokenizer.json" in refusal(spec_for(place, f"weights={weights}"))
 
 
 @pytest.mark.parametrize(
