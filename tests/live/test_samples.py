@@ -1,10 +1,12 @@
 """What the ranks of a long run read: every sample of an epoch once, whoever reads it, and what is refused."""
 
 import hashlib
+import os
 import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -120,6 +122,21 @@ def test_shards_brought_near_are_read_as_those_that_are_not(tmp_path: Path) -> N
     (brought,) = samples_of(WORLDS[0], replace(far, near=near))
     for position in range(0, 88, 8):
         assert all(map(torch.equal, brought.rows(position), plain.rows(position)))
+
+
+def test_a_shard_that_is_larger_than_all_memory_is_read_without_being_held(tmp_path: Path) -> None:
+    """A sparse file, whose tokens are all 0."""
+    num_bytes = 2 * psutil.virtual_memory().total
+    (tmp_path / "0.bin").touch()
+    os.truncate(tmp_path / "0.bin", num_bytes)
+    index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=num_bytes // 2),))
+    windows = cut_into_windows(num_bytes // 2, seq_len=32, num_held_out=NUM_HELD_OUT)
+    (reader,) = samples_of(WORLDS[0], Tokens(url=str(tmp_path), index=index, windows=windows))
+    reader.rows(0)
+    before = psutil.Process().memory_info().rss
+    far = range(0, windows.num_samples - 8, windows.num_samples // 200)
+    assert all(not micro.any() for position in far for micro in reader.rows(position))
+    assert psutil.Process().memory_info().rss - before < 64 * 2**20 < num_bytes / 100
 
 
 def test_an_id_beyond_the_vocabulary_is_found_as_it_is_read_with_its_shard(tmp_path: Path) -> None:

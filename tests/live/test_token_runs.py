@@ -3,11 +3,14 @@
 import hashlib
 import json
 import os
+import struct
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from checkpointing.repository import Repository
@@ -104,6 +107,23 @@ def test_packed_text_is_trained_on_and_a_run_that_stopped_is_the_run_that_did_no
     assert val_losses(stopped) + val_losses(gone_on) == val_losses(alone)
     store = tmp_path / "store"
     assert digests_of(newest_manifest(store, "stopped")) == digests_of(newest_manifest(store, "alone"))
+
+
+def test_ids_in_parquet_are_trained_on_as_the_same_ids_in_shards_are(tmp_path: Path) -> None:
+    ids = [number * number % 251 for number in range(2000)]
+    shards, table = tmp_path / "shards", tmp_path / "table"
+    shards.mkdir()
+    table.mkdir()
+    write_index(shards, struct.pack("<2000H", *ids))
+    rows = [ids[first : first + 300] for first in range(0, len(ids), 300)]
+    pyarrow.parquet.write_table(pyarrow.table({"input_ids": rows}), table / "part-0.parquet")
+    trained = []
+    for place in (shards, table):
+        spec, store = write_spec(tmp_path, RUN + data(place, "")), tmp_path / f"store-{place.name}"
+        done = run(train_command(spec, store, "--set", "steps=4"), OMP_NUM_THREADS="1")
+        assert done.returncode == 0, done.stderr
+        trained.append(digests_of(newest_manifest(store, "r")))
+    assert trained[0] == trained[1]
 
 
 @pytest.mark.parametrize(
