@@ -53,6 +53,22 @@ def test_steps_whose_records_were_lost_with_the_worker_were_done_again_too() -> 
     assert found.num_redone == 1 + 3
 
 
+def test_steps_whose_records_were_lost_but_that_were_saved_were_not_done_again() -> None:
+    run = told(replace(KILLED, recorded=7), replace(NEXT, start=9))
+    (found,) = run.recoveries
+    assert (found.num_redone, found.phases["recompute"]) == (1, STEP_S)
+    assert run.phases["productive"] == (9 + 11) * STEP_S
+    assert run.goodput_trace[-1] == (run.wall_sec, run.goodput)
+    (found,) = told(replace(KILLED, recorded=7), replace(NEXT, start=10)).recoveries
+    assert (found.num_redone, "recompute" in found.phases) == (0, False)
+
+
+def test_steps_of_which_no_record_was_left_at_all_were_done_again_from_where_they_began() -> None:
+    second = replace(KILLED, at_s=100, start=8, end=12, parent=1, recorded=8, noticed_s=114, heard=(12, 110))
+    _, found = told(KILLED, second, Life(at_s=116, start=11, end=20, parent=2)).recoveries
+    assert (found.num_redone, found.phases["recompute"]) == (1, STEP_S)
+
+
 def test_an_attempt_that_found_no_place_cost_the_time_in_which_it_was_sought() -> None:
     store = MemoryStore()
     record(store, (KILLED,))
