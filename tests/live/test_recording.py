@@ -13,7 +13,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from checkpointing.repository import Repository
-from checkpointing.store import LocalStore
+from checkpointing.store import Buffer, LocalStore, Unavailable
 from reporting.attempts import Attempt
 from reporting.live import Apart, TensorBoard, WeightsAndBiases
 from reporting.long_runs import long_runs, write_steps
@@ -85,6 +85,49 @@ def test_tensorboard_gets_fewer_files_the_older_a_training_is_and_the_rest_at_th
     assert nums_files == [1, 2, 3, 3, 4]
     seen = EventAccumulator(str(folder)).Reload()
     assert [event.step for event in seen.Scalars("train/loss")] == [step for one in windows for step in one]
+
+
+class Failing(LocalStore):
+    """The first name that is created is refused, but is there all the same if the store ``keeps`` it."""
+
+    def __init__(self, root: Path, *, keeps: bool) -> None:
+        super().__init__(root)
+        self._keeps = keeps
+        self._num_creates = 0
+
+    def create(self, name: str, data: Buffer) -> None:
+        self._num_creates += 1
+        if self._num_creates > 1 or self._keeps:
+            super().create(name, data)
+        if self._num_creates == 1:
+            raise Unavailable("store: away")
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_tensorboard_gets_later_what_could_not_be_written_and_still_forgets_what_was_done_again(
+    tmp_path: Path, keeps: bool
+) -> None:
+    TensorBoard(LocalStore(tmp_path))(a_window(range(1, 11), start=0))
+    board = TensorBoard(Failing(tmp_path, keeps=keeps))
+    with pytest.raises(Unavailable):
+        board(a_window(range(7, 9), start=6, term=2, is_last=False))
+    board(a_window(range(9, 13), start=6, term=2))
+    seen = EventAccumulator(str(tmp_path / "runs/r/events")).Reload()
+    found = [(event.step, round(event.value, 4)) for event in seen.Scalars("train/loss")]
+    first = [(step, round(1 + 1 / step, 4)) for step in range(1, 7)]
+    assert found == first + [(step, round(2 + 1 / step, 4)) for step in range(7, 13)]
+
+
+def test_of_what_waits_for_a_store_that_stays_away_the_newest_is_kept(tmp_path: Path) -> None:
+    board = TensorBoard(Failing(tmp_path, keeps=False))
+    with pytest.raises(Unavailable):
+        board(a_window(range(1, 6_000), start=0, is_last=False))
+    board(a_window(range(6_000, 12_001), start=0))
+    (file,) = (tmp_path / "runs/r/events").iterdir()
+    guidance = {"scalars": 20_000}
+    steps = [event.step for event in EventAccumulator(str(file), guidance).Reload().Scalars("train/loss")]
+    assert steps == list(range(12_001 - len(steps), 12_001))
+    assert 5_000 < len(steps) <= 10_000
 
 
 def looks() -> Iterator[None]:
