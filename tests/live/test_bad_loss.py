@@ -198,9 +198,18 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def do(guard: Guard, step: int, loss: float, *, is_asked: bool = True, norm: float = 1.0) -> None:
+def do(
+    guard: Guard,
+    step: int,
+    loss: float,
+    *,
+    is_asked: bool = True,
+    norm: float = 1.0,
+    is_told: bool = True,
+) -> None:
+    """``is_told``: what is found in looking back is in the control word of this step already."""
     guard.look_back()
-    is_alarmed = guard.is_alarmed
+    is_alarmed = guard.is_alarmed and is_told
     done = Done(
         step=step,
         samples=(4 * (step - 1), 4 * step),
@@ -240,3 +249,11 @@ def test_a_gradient_that_is_not_finite_is_as_bad_as_a_loss() -> None:
     assert found.value.bad_loss == BadLoss(step=2, good_step=1, samples=(4, 8))
     with pytest.raises(InvalidLoss, match=r"the loss of step 1 or its gradient"):
         do(Guard(None), 1, 2.0, norm=float("nan"))
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_step_that_went_wrong_is_known_at_the_next_one_to_whoever_asks_however_good_that_is() -> None:
+    guard = Guard(None)
+    do(guard, 1, float("nan"), is_asked=False)
+    with pytest.raises(InvalidLoss, match=r"the loss of step 1 or its gradient"):
+        do(guard, 2, 2.0, is_told=False)
