@@ -44,6 +44,7 @@ class AttemptStory:
     ``is_retried`` whether its driver saw to the next attempt. The driver heard of a newest step at
     ``heard_s``, by its own clock; by the worker's that step was done at ``told_s``. None is not known.
     ``kept_share`` of what it did between its last record that arrived and ``heard_s`` was not done again.
+    What its driver told was moved by ``driver_shift_s``, what its workers told by ``worker_shift_s``.
     """
 
     term: int
@@ -61,6 +62,8 @@ class AttemptStory:
     heard_s: float | None = None
     told_s: float | None = None
     kept_share: float = 0.0
+    driver_shift_s: float = 0.0
+    worker_shift_s: float = 0.0
 
     @property
     def known_s(self) -> float | None:

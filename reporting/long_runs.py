@@ -86,7 +86,7 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
         goodput_trace=_thinned(books),
         incidents=told(found, begin_s),
         recoveries=_recoveries(parts, steps, stories, books, found),
-        **_traces(store, parts, begin_s, skipped),
+        **_traces(store, parts, stories, skipped),
     )
 
 
@@ -315,16 +315,18 @@ def _thinned(books: Ledger) -> tuple[tuple[float, float], ...]:
 
 
 def _traces(
-    store: Store, parts: RunParts, begin_s: float, skipped: list[Skipped]
+    store: Store, parts: RunParts, stories: Sequence[AttemptStory], skipped: list[Skipped]
 ) -> dict[str, dict[str, tuple[tuple[float, float], ...]]]:
     fields = {"power_watts": "power_watts", "clock_mhz": "clock_mhz"}
     found: dict[str, dict[str, Thinned[tuple[float, float]]]] = {name: {} for name in fields}
-    for _, part in read_parts(store, parts.of("samples"), skipped):
+    begin_s, shifts = stories[0].leased_s, {story.term: story.worker_shift_s for story in stories}
+    for part_name, part in read_parts(store, parts.of("samples"), skipped):
+        shift_s = shifts.get(part_name.term, 0.0)
         for row in rows_in(part.rows):
             for name in fields:
                 if row[name] is not None:
                     trace = found[name].setdefault(row["device"], Thinned(_MOST_POINTS))
-                    trace.add((row["taken_s"] - begin_s, row[name]))
+                    trace.add((row["taken_s"] + shift_s - begin_s, row[name]))
     return {
         name: {device: trace.points() for device, trace in sorted(of.items())} for name, of in found.items()
     }
