@@ -317,7 +317,7 @@ def _thinned(books: Ledger) -> tuple[tuple[float, float], ...]:
 def _traces(
     store: Store, parts: RunParts, stories: Sequence[AttemptStory], skipped: list[Skipped]
 ) -> dict[str, dict[str, tuple[tuple[float, float], ...]]]:
-    fields = {"power_watts": "power_watts", "clock_mhz": "clock_mhz"}
+    fields = ("power_watts", "clock_mhz")
     found: dict[str, dict[str, Thinned[tuple[float, float]]]] = {name: {} for name in fields}
     begin_s, shifts = stories[0].leased_s, {story.term: story.worker_shift_s for story in stories}
     for part_name, part in read_parts(store, parts.of("samples"), skipped):
