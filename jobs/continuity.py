@@ -18,12 +18,12 @@ from checkpointing.store import Missing, Store, StoreError
 from jobs.errors import SpecError
 from jobs.run_changes import Described, refusals
 from jobs.run_spec import RunSpec
+from jobs.run_state import GOING_ON
 from jobs.status import told_of
 
 # A driver tells every few seconds that it is there.
 _LOOK_EVERY_S = 1.0
 _NUM_LOOKS = 10
-_GOING_ON = ("starting", "training", "waiting")
 
 
 def check_unchanged(repository: Repository, wanted: Described) -> None:
@@ -99,7 +99,7 @@ class Rivals:
             if told.get("driver") == self.own:
                 return
             before, self._heard = self._heard, told
-            if before is not None and told != before and told.get("stage") in _GOING_ON:
+            if before is not None and told != before and told.get("stage") in GOING_ON:
                 self._num_words += 1
 
     def _work(self) -> None:

@@ -42,6 +42,7 @@ def _moved(story: AttemptStory, seconds: float) -> AttemptStory:
         leased_s=story.leased_s + seconds,
         noticed_s=_later(story.noticed_s, seconds),
         heard_s=_later(story.heard_s, seconds),
+        driver_shift_s=story.driver_shift_s + seconds,
     )
 
 
@@ -65,6 +66,7 @@ def _told_later(story: AttemptStory, seconds: float) -> AttemptStory:
         failed_s=_later(story.failed_s, seconds),
         told_s=_later(story.told_s, seconds),
         last_step_s=_later(story.last_step_s, seconds),
+        worker_shift_s=story.worker_shift_s + seconds,
     )
 
 

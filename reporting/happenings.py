@@ -1,7 +1,7 @@
 """What befell a long run, as one line each. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from reporting.attempts import DRIVER
@@ -42,14 +42,16 @@ def happening(row: Mapping[str, Any]) -> Happening:
 
 
 def in_time(happenings: Sequence[Happening], stories: Sequence[AttemptStory]) -> list[Happening]:
-    """In the order of time, each of them once.
+    """In the order of time, on the line of the ledger, each of them once.
 
     Of a failure that several tell of it is the driver's word, which has heard all ranks, else the first; one
     that nobody told of is there too.
     """
     found: list[Happening] = []
     failed: set[int] = set()
-    everything = sorted([*happenings, *_silent(happenings, stories)], key=lambda one: one.happened_s)
+    by_term = {story.term: story for story in stories}
+    known = [_moved(one, by_term) for one in happenings]
+    everything = sorted([*known, *_silent(happenings, stories)], key=lambda one: one.happened_s)
     by_driver = {one.term for one in everything if one.kind == "failure" and one.rank == DRIVER}
     for one in everything:
         if one.kind == "failure":
@@ -72,6 +74,14 @@ def told(found: Sequence[Happening], begin_s: float) -> tuple[tuple[float, str, 
 def last_words(found: Sequence[Happening]) -> dict[int, Happening]:
     """By attempt, how it ended; none of one that goes on."""
     return {one.term: one for one in found if one.kind in LAST_WORDS}
+
+
+def _moved(one: Happening, by_term: Mapping[int, AttemptStory]) -> Happening:
+    story = by_term.get(one.term)
+    if story is None:
+        return one
+    shift_s = story.driver_shift_s if one.rank == DRIVER else story.worker_shift_s
+    return replace(one, happened_s=one.happened_s + shift_s)
 
 
 def _silent(happenings: Sequence[Happening], stories: Sequence[AttemptStory]) -> list[Happening]:

@@ -43,6 +43,8 @@ class AttemptStory:
     whether it said so itself, ``has_failed`` whether that was an error, or nothing was said at all;
     ``is_retried`` whether its driver saw to the next attempt. The driver heard of a newest step at
     ``heard_s``, by its own clock; by the worker's that step was done at ``told_s``. None is not known.
+    ``kept_share`` of what it did between its last record that arrived and ``heard_s`` was not done again.
+    What its driver told was moved by ``driver_shift_s``, what its workers told by ``worker_shift_s``.
     """
 
     term: int
@@ -59,6 +61,9 @@ class AttemptStory:
     last_step_s: float | None = None
     heard_s: float | None = None
     told_s: float | None = None
+    kept_share: float = 0.0
+    driver_shift_s: float = 0.0
+    worker_shift_s: float = 0.0
 
     @property
     def known_s(self) -> float | None:
@@ -152,12 +157,17 @@ class _Line:
     def _gap(self, story: AttemptStory, until_s: float) -> None:
         if story.known_s is not None:
             if story.heard_s is not None:
-                # It trained on after its last record that arrived.
-                self._pass("recompute", min(story.heard_s, story.known_s), until_s)
+                self._unrecorded(story, min(story.heard_s, story.known_s), until_s)
             # Of an attempt whose workers never ran nothing had to be noticed: it had no place yet.
             has_run = bool(story.spans) or story.heard_s is not None
             self._pass("detect" if has_run else "schedule", story.known_s, until_s)
         self._pass(_meanwhile(story), until_s, until_s)
+
+    def _unrecorded(self, story: AttemptStory, heard_s: float, until_s: float) -> None:
+        """It trained on after its last record that arrived."""
+        self._pass("productive", self._now + story.kept_share * (heard_s - self._now), until_s)
+        self._productive += self._spent["productive"]
+        self._pass("recompute", heard_s, until_s)
 
     def _pass(self, phase: str, end_s: float, until_s: float | None) -> None:
         end_s = end_s if until_s is None else min(end_s, until_s)

@@ -24,6 +24,8 @@ from reporting.scalars import Scalar, Scalars, Window
 # the training is older by this share, so that a day leaves some thousand of them and not ten.
 _OLDER_BY = 0.01
 _LONGEST_WAIT_S = 60.0
+# A store that is away is tried again with what waits for it: writing that down must not take seconds.
+_MOST_WAITING = 10_000
 _END_TIMEOUT_S = 10.0
 _log = logging.getLogger(__name__)
 
@@ -31,7 +33,8 @@ _log = logging.getLogger(__name__)
 class TensorBoard:
     """A new file below ``runs/<run>/events`` now and then; they are read in the order of their names.
 
-    An attempt's first one tells TensorBoard to forget the steps that it does again.
+    An attempt's first one tells TensorBoard to forget the steps that it does again. What could not be
+    written goes into the next one, the newest of it if that is very much.
     """
 
     def __init__(self, store: Store) -> None:
@@ -41,16 +44,19 @@ class TensorBoard:
         self._began_s: float | None = None
         self._written_s = 0.0
         self._number = 0
+        self._has_begun = False
 
     def __call__(self, window: Window) -> None:
-        self._waiting += self._scalars.of(window)
-        if not self._waiting:
-            return
-        if window.is_last or self._is_due(self._waiting[-1].at_s):
-            waiting, self._waiting = self._waiting, []
-            self._number += 1
-            self._store.create(self._name(window, waiting[0].at_s), _events(window, waiting, self._number))
-            self._written_s = waiting[-1].at_s
+        self._waiting = [*self._waiting, *self._scalars.of(window)][-_MOST_WAITING:]
+        if self._waiting and (window.is_last or self._is_due(self._waiting[-1].at_s)):
+            self._write(window)
+
+    def _write(self, window: Window) -> None:
+        # Also for a try that failed: it may be there all the same.
+        self._number += 1
+        events = _events(window, self._waiting, begins=not self._has_begun)
+        self._store.create(self._name(window, self._waiting[0].at_s), events)
+        self._has_begun, self._written_s, self._waiting = True, self._waiting[-1].at_s, []
 
     def _is_due(self, now_s: float) -> bool:
         if self._began_s is None:
@@ -64,10 +70,10 @@ class TensorBoard:
         return check_name(f"runs/{attempt.run}/events/{file}")
 
 
-def _events(window: Window, scalars: Sequence[Scalar], number: int) -> bytes:
+def _events(window: Window, scalars: Sequence[Scalar], *, begins: bool) -> bytes:
     with TemporaryDirectory(prefix="longhaul-") as folder:
         writer = EventsWriter(str(Path(folder) / "events"))
-        if number == 1:
+        if begins:
             log = SessionLog(status=SessionLog.START)
             begin = (window.attempt.start_step or 0) + 1
             writer.write_event(Event(wall_time=scalars[0].at_s, step=begin, session_log=log))

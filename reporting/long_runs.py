@@ -22,6 +22,7 @@ from reporting.ledger import AttemptStory, Ledger, Span, coarser, ledger
 from reporting.parts import PartName, Rows, StepsFile, rows_in
 from reporting.recoveries import Recovery, Restart, recoveries
 from reporting.run_parts import RunParts, all_runs, one_run, read_parts
+from reporting.survival import unrecorded
 from reporting.thinning import Thinned
 
 _MOST_POINTS = 2_000
@@ -85,7 +86,7 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
         goodput_trace=_thinned(books),
         incidents=told(found, begin_s),
         recoveries=_recoveries(parts, steps, stories, books, found),
-        **_traces(store, parts, begin_s, skipped),
+        **_traces(store, parts, stories, skipped),
     )
 
 
@@ -213,6 +214,7 @@ def _stories(
             steps.by_term[term],
             [one for one in happenings if one.term == term],
             heard.get(term),
+            _kept_share(parts, steps, term, heard.get(term)),
             has_heir=term < newest,
         )
         for term, attempt in parts.attempts.items()
@@ -225,6 +227,7 @@ def _story(
     steps: _Steps,
     words: Sequence[Happening],
     heard: Happening | None,
+    kept_share: float,
     *,
     has_heir: bool,
 ) -> AttemptStory:
@@ -245,6 +248,7 @@ def _story(
         last_step_s=steps.ended_s,
         heard_s=heard.happened_s - heard.seconds if heard and heard.seconds is not None else None,
         told_s=steps.told_s,
+        kept_share=kept_share,
     )
 
 
@@ -257,21 +261,31 @@ def _recoveries(
 ) -> tuple[Recovery, ...]:
     words, restarts = last_words(found), []
     for story, heir in pairwise(stories):
-        own, attempt, following = steps.by_term[story.term], *(parts.attempts[s.term] for s in (story, heir))
-        word = words.get(story.term)
-        # What it did and could not record any more was done again too.
-        unrecorded = (word.step if word and word.step else 0) - own.newest
+        attempt, following = (parts.attempts[one.term] for one in (story, heir))
+        # What it did and could not record any more may have been done again too.
+        _, num_unrecorded = _num_unrecorded(parts, steps, story.term, words.get(story.term))
         restarts.append(
             Restart(
                 story=story,
                 world_size=attempt.world_size,
-                num_redone=own.num_superseded + max(0, unrecorded if own.newest else 0),
+                num_redone=steps.by_term[story.term].num_superseded + num_unrecorded,
                 next_term=heir.term,
                 next_world_size=following.world_size,
                 step=following.start_step,
             )
         )
     return recoveries(restarts, books, words, stories[0].leased_s)
+
+
+def _kept_share(parts: RunParts, steps: _AllSteps, term: int, heard: Happening | None) -> float:
+    num_kept, num_redone = _num_unrecorded(parts, steps, term, heard)
+    return num_kept / (num_kept + num_redone) if num_kept else 0.0
+
+
+def _num_unrecorded(parts: RunParts, steps: _AllSteps, term: int, word: Happening | None) -> tuple[int, int]:
+    """See ``survival``; ``word`` has the newest step that somebody heard of."""
+    attempt, newest = parts.attempts[term], steps.by_term[term].newest
+    return unrecorded(attempt, newest, word.step if word else None, parts.counted_until.get(term, 0))
 
 
 def _spans(store: Store, parts: RunParts, skipped: list[Skipped]) -> dict[int, list[Span]]:
@@ -301,16 +315,18 @@ def _thinned(books: Ledger) -> tuple[tuple[float, float], ...]:
 
 
 def _traces(
-    store: Store, parts: RunParts, begin_s: float, skipped: list[Skipped]
+    store: Store, parts: RunParts, stories: Sequence[AttemptStory], skipped: list[Skipped]
 ) -> dict[str, dict[str, tuple[tuple[float, float], ...]]]:
-    fields = {"power_watts": "power_watts", "clock_mhz": "clock_mhz"}
+    fields = ("power_watts", "clock_mhz")
     found: dict[str, dict[str, Thinned[tuple[float, float]]]] = {name: {} for name in fields}
-    for _, part in read_parts(store, parts.of("samples"), skipped):
+    begin_s, shifts = stories[0].leased_s, {story.term: story.worker_shift_s for story in stories}
+    for part_name, part in read_parts(store, parts.of("samples"), skipped):
+        shift_s = shifts.get(part_name.term, 0.0)
         for row in rows_in(part.rows):
             for name in fields:
                 if row[name] is not None:
                     trace = found[name].setdefault(row["device"], Thinned(_MOST_POINTS))
-                    trace.add((row["taken_s"] - begin_s, row[name]))
+                    trace.add((row["taken_s"] + shift_s - begin_s, row[name]))
     return {
         name: {device: trace.points() for device, trace in sorted(of.items())} for name, of in found.items()
     }

@@ -22,6 +22,19 @@ def counted_until(attempts: Mapping[int, Attempt]) -> dict[int, int | None]:
     return until
 
 
+def unrecorded(of: Attempt, newest: int, heard: int | None, until: int | None) -> tuple[int, int]:
+    """Of the steps after ``newest``, the last one recorded: how many count, and how many were done again.
+
+    ``heard`` is the newest step that anybody was told of, ``until`` is as ``counted_until`` has it. Where it
+    is not known at which step an attempt began, nobody knows what it did: none and none.
+    """
+    if of.start_step is None or heard is None:
+        return 0, 0
+    first = max(newest, of.start_step)
+    num_kept = max(0, (heard if until is None else min(heard, until)) - first)
+    return num_kept, max(0, heard - first) - num_kept
+
+
 def _newest_up_to(parent: int | None, below: int, known: Mapping[int, Attempt]) -> int | None:
     """The parent itself; of one that left nothing that can be read, the one before it."""
     if parent is None:

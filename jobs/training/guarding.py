@@ -54,9 +54,11 @@ class Guard:
         self._open.append(done)
 
     def own_loss(self) -> float:
-        """Of the newest step; not finite where its gradient isn't, so that the mean of all tells both."""
+        """Of the newest step; not finite where its gradient isn't, or where a step before it went wrong of
+        which the others don't know yet, so that the mean of all tells everything.
+        """
         newest = self._open[-1]
-        return float("nan") if newest.is_bad() else float(newest.loss)
+        return float("nan") if self.is_alarmed or newest.is_bad() else float(newest.loss)
 
     def judge(self, is_any_alarmed: bool, mean_loss: float | None) -> None:
         """After a step: raises ``InvalidLoss`` on all ranks or on none.

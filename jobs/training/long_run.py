@@ -9,6 +9,7 @@ What any rank is wished, all ranks follow at the same step border: they save, an
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from torch import Tensor
 
@@ -193,8 +194,17 @@ class _Attempt:
         self._guard.judge(agreed.is_alarmed, loss if is_wanted else None)
         return loss
 
+    def _last_loss(self, loss: float) -> float:
+        """As ``_judged_loss``, which may not have asked: a wish is heard between two steps, too."""
+        if isfinite(loss) or self._course.step == self._start.step:
+            return loss
+        loss = self._control.mean(self._guard.own_loss())
+        self._guard.judge(False, loss)
+        return loss
+
     def _end(self, loss: float) -> None:
         self._record.phase("save")
+        loss = self._last_loss(loss)
         is_done = self._course.step >= self._task.num_steps and not self._evaluation.is_due
         wish = None if is_done else strongest(self._services.wish())
         assert is_done or wish, "a wish was taken back"

@@ -9,15 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """``num_samples`` to train on, then ``num_held_out``; they need ``num_tokens`` of the row at most."""
+    """``num_samples`` to train on; those that are held out come behind them."""
 
     seq_len: int
     num_samples: int
-    num_held_out: int
-
-    @property
-    def num_tokens(self) -> int:
-        return self._after(self.num_samples) + self._after(self.num_held_out)
 
     @property
     def window_tokens(self) -> int:
@@ -27,12 +22,9 @@ class Windows:
         """The first token of a sample; those from ``num_samples`` on are held out."""
         return number * self.seq_len + (number >= self.num_samples)
 
-    def _after(self, num_samples: int) -> int:
-        return num_samples * self.seq_len + 1 if num_samples else 0
-
 
 def cut_into_windows(num_tokens: int, *, seq_len: int, num_held_out: int) -> Windows:
     """As many samples as there is room for beside those held out; none where these leave no room."""
     held_out_tokens = num_held_out * seq_len + 1 if num_held_out else 0
     num_samples = max(0, (num_tokens - held_out_tokens - 1) // seq_len)
-    return Windows(seq_len=seq_len, num_samples=num_samples, num_held_out=num_held_out)
+    return Windows(seq_len=seq_len, num_samples=num_samples)

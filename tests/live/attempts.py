@@ -5,7 +5,7 @@ import os
 import random
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -99,7 +99,8 @@ def attempt_each(wanted: list[Wanted]) -> list[Story]:
     return [attempt(one) for one in wanted]
 
 
-def attempt(wanted: Wanted) -> Story:
+def attempt(wanted: Wanted, wish: Callable[[], Wish | None] | None = None) -> Story:
+    """``wish`` is asked instead of what is ``wanted`` to be wished."""
     rank = dist.get_rank()
     context = InlineContext(
         rank=rank, world_size=dist.get_world_size(), local_rank=rank, device=torch.device("cpu")
@@ -119,13 +120,13 @@ def attempt(wanted: Wanted) -> Story:
         if wanted.ballast and isinstance(told, Note) and told.problem:
             wanted.ballast.unlink(missing_ok=True)
 
-    def wish() -> Wish | None:
+    def counted_wish() -> Wish | None:
         story.num_asks += 1
         is_wished = rank == wanted.wished_rank and story.num_asks >= wanted.wished_at
         return wanted.wish if is_wished else None
 
     with _drawing(pages):
-        run(task, context, Services(tell=tell, wish=wish))
+        run(task, context, Services(tell=tell, wish=wish or counted_wish))
     return story
 
 

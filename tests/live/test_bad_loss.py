@@ -1,6 +1,8 @@
 """A loss that goes wrong ends an attempt on all ranks, is never saved, and is not met again on going on."""
 
-from collections.abc import Iterator
+import os
+import random
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,8 +25,10 @@ from jobs.training.measurement import BadLoss
 from jobs.training.models.decoder import Decoder
 from jobs.training.spikes import SpikeBound
 from jobs.training.stream import sample_at
+from jobs.training.wishes import Wish
 from tests.live.attempts import NUM_SAMPLES, Wanted, attempt, digests_of, newest_manifest
 from tests.live.ranks import run_ranks
+from tests.live.test_samples import write_tokens
 from tests.live.trainings import recipe_for
 
 # Of four samples each; the third one reads positions 8 to 11.
@@ -51,17 +55,25 @@ TOO_HIGH = Curse(range(*HIGH_SAMPLES), 1000.0)
 @contextmanager
 def cursed(recipe: Recipe, curse: Curse, num_samples: int = NUM_SAMPLES) -> Iterator[None]:
     numbers = [sample_at(one, num_samples=num_samples, seed=recipe.seed) for one in curse.positions]
-    samples = [sample(recipe, number)[:-1] for number in numbers]
+    with striking([sample(recipe, number)[:-1] for number in numbers], curse.factor):
+        yield
+
+
+@contextmanager
+def striking(samples: Sequence[Tensor], factor: float) -> Iterator[list[Tensor]]:
+    """What those samples do to the model's output, and which of them were met so far."""
+    met: list[Tensor] = []
 
     def strike(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         if not isinstance(module, Decoder):
             return None
-        is_met = any(torch.equal(row, ids) for row in inputs[0] for ids in samples)
-        return output * curse.factor if is_met else None
+        now = [ids for row in inputs[0] for ids in samples if torch.equal(row, ids)]
+        met.extend(now)
+        return output * factor if now else None
 
     hook = register_module_forward_hook(strike)
     try:
-        yield
+        yield met
     finally:
         hook.remove()
 
@@ -129,6 +141,46 @@ def test_a_loss_that_stays_far_too_high_ends_all_and_is_gone_around_as_if_it_had
     assert digests_of(newest) == digests_of(straight)
 
 
+def meet_before_a_wish(wanted: Wanted, curse: Curse, ids: list[int]) -> BadLoss | None:
+    """Runs on a rank, which is wished to stop once it has met what is cursed."""
+    assert wanted.tokens is not None
+    windows = wanted.tokens.windows
+    starts = [windows.start_of(number) for number in numbers_at(curse.positions, wanted)]
+    samples = [torch.tensor(ids[start : start + windows.seq_len]) for start in starts]
+    with striking(samples, curse.factor) as met:
+        try:
+            attempt(wanted, wish=lambda: Wish(aim="stop", why="a test") if met else None)
+        except InvalidLoss as error:
+            return error.bad_loss
+    return None
+
+
+def numbers_at(positions: range, wanted: Wanted) -> list[int]:
+    assert wanted.tokens is not None
+    num_samples = wanted.tokens.windows.num_samples
+    return [sample_at(one, num_samples=num_samples, seed=wanted.recipe.seed) for one in positions]
+
+
+def test_a_wish_that_is_heard_while_samples_are_late_saves_nothing_that_nobody_has_looked_at(
+    tmp_path: Path,
+) -> None:
+    dice = random.Random(3)
+    ids = [dice.randrange(200) for _ in range(3300)]
+    tokens = write_tokens(tmp_path / "tokens", ids, shard_tokens=32)
+    wanted = replace(unsaved("ddp", tmp_path / "store"), tokens=tokens)
+    # Each sample begins in a shard of its own and ends in the next one.
+    first, last = BAD_SAMPLES
+    read_before = {shard for number in numbers_at(range(last), wanted) for shard in (number, number + 1)}
+    late = next(one for one in numbers_at(range(last, 2 * last - first), wanted) if one not in read_before)
+    shard = tmp_path / "tokens" / tokens.index.shards[late].name
+    shard.unlink()
+    # Whoever opens it waits until somebody writes to it.
+    os.mkfifo(shard)
+    found = run_ranks(meet_before_a_wish, wanted, NOT_FINITE, ids, num_ranks=2, tmp_path=tmp_path)
+    assert found == [EXPECTED] * 2
+    assert steps_of(tmp_path / "store", "ddp") == []
+
+
 @pytest.mark.soak
 def test_under_deepspeed_too_what_one_rank_saw_ends_all(tmp_path: Path) -> None:
     store = tmp_path / "store"
@@ -146,9 +198,18 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def do(guard: Guard, step: int, loss: float, *, is_asked: bool = True, norm: float = 1.0) -> None:
+def do(
+    guard: Guard,
+    step: int,
+    loss: float,
+    *,
+    is_asked: bool = True,
+    norm: float = 1.0,
+    is_told: bool = True,
+) -> None:
+    """``is_told``: what is found in looking back is in the control word of this step already."""
     guard.look_back()
-    is_alarmed = guard.is_alarmed
+    is_alarmed = guard.is_alarmed and is_told
     done = Done(
         step=step,
         samples=(4 * (step - 1), 4 * step),
@@ -188,3 +249,11 @@ def test_a_gradient_that_is_not_finite_is_as_bad_as_a_loss() -> None:
     assert found.value.bad_loss == BadLoss(step=2, good_step=1, samples=(4, 8))
     with pytest.raises(InvalidLoss, match=r"the loss of step 1 or its gradient"):
         do(Guard(None), 1, 2.0, norm=float("nan"))
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_step_that_went_wrong_is_known_at_the_next_one_to_whoever_asks_however_good_that_is() -> None:
+    guard = Guard(None)
+    do(guard, 1, float("nan"), is_asked=False)
+    with pytest.raises(InvalidLoss, match=r"the loss of step 1 or its gradient"):
+        do(guard, 2, 2.0, is_told=False)

@@ -12,9 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from checkpointing.history import Finish
+from checkpointing.log import slot_name
 from checkpointing.repository import Repository
-from checkpointing.store import LocalStore
+from checkpointing.store import Buffer, LocalStore, Unavailable
 from reporting.attempts import Attempt
+from reporting.findings import LongRun
 from reporting.live import Apart, TensorBoard, WeightsAndBiases
 from reporting.long_runs import long_runs, write_steps
 from reporting.scalars import Window
@@ -87,6 +90,49 @@ def test_tensorboard_gets_fewer_files_the_older_a_training_is_and_the_rest_at_th
     assert [event.step for event in seen.Scalars("train/loss")] == [step for one in windows for step in one]
 
 
+class Failing(LocalStore):
+    """The first name that is created is refused, but is there all the same if the store ``keeps`` it."""
+
+    def __init__(self, root: Path, *, keeps: bool) -> None:
+        super().__init__(root)
+        self._keeps = keeps
+        self._num_creates = 0
+
+    def create(self, name: str, data: Buffer) -> None:
+        self._num_creates += 1
+        if self._num_creates > 1 or self._keeps:
+            super().create(name, data)
+        if self._num_creates == 1:
+            raise Unavailable("store: away")
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_tensorboard_gets_later_what_could_not_be_written_and_still_forgets_what_was_done_again(
+    tmp_path: Path, keeps: bool
+) -> None:
+    TensorBoard(LocalStore(tmp_path))(a_window(range(1, 11), start=0))
+    board = TensorBoard(Failing(tmp_path, keeps=keeps))
+    with pytest.raises(Unavailable):
+        board(a_window(range(7, 9), start=6, term=2, is_last=False))
+    board(a_window(range(9, 13), start=6, term=2))
+    seen = EventAccumulator(str(tmp_path / "runs/r/events")).Reload()
+    found = [(event.step, round(event.value, 4)) for event in seen.Scalars("train/loss")]
+    first = [(step, round(1 + 1 / step, 4)) for step in range(1, 7)]
+    assert found == first + [(step, round(2 + 1 / step, 4)) for step in range(7, 13)]
+
+
+def test_of_what_waits_for_a_store_that_stays_away_the_newest_is_kept(tmp_path: Path) -> None:
+    board = TensorBoard(Failing(tmp_path, keeps=False))
+    with pytest.raises(Unavailable):
+        board(a_window(range(1, 6_000), start=0, is_last=False))
+    board(a_window(range(6_000, 12_001), start=0))
+    (file,) = (tmp_path / "runs/r/events").iterdir()
+    guidance = {"scalars": 20_000}
+    steps = [event.step for event in EventAccumulator(str(file), guidance).Reload().Scalars("train/loss")]
+    assert steps == list(range(12_001 - len(steps), 12_001))
+    assert 5_000 < len(steps) <= 10_000
+
+
 def looks() -> Iterator[None]:
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
@@ -128,6 +174,41 @@ def newest_durable_step(store: Path) -> int:
     return max((found.step for found in Repository(LocalStore(store), "r").refresh().generations), default=0)
 
 
+# The clock of files goes on a hundred times a second, and a machine's may be set right by a little meanwhile.
+SLACK_S = 0.1
+# A time since 1970 is kept to a quarter of a microsecond, and there are some hundred of them.
+ROUNDING_S = 1e-3
+
+
+def written_s(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def wall_s_as_seen_from_outside(store: Path, began_s: float) -> tuple[float, float]:
+    """At least and at most. The first lease lay between the start of its process and the first record of the
+    log; the last word between the record that the run is done and the last part.
+    """
+    records = sorted(Repository(LocalStore(store), "r").records(), key=lambda record: record.number)
+    (done,) = (record.number for record in records if isinstance(record.entry, Finish))
+    leased_s, done_s = (written_s(store / slot_name("r", number)) for number in (1, done))
+    last_s = max(written_s(part) for part in (store / "runs/r/parts").rglob("*.parquet"))
+    return done_s - leased_s - SLACK_S, last_s - began_s + SLACK_S
+
+
+def time_of_steps(found: LongRun) -> float:
+    """Without Ray nothing but a long step is a stall."""
+    return sum(found.phases.get(name, 0.0) for name in ("productive", "recompute", "stall"))
+
+
+def recorded_after_the_last_span_s(store: Path, rows: list[dict[str, Any]]) -> float:
+    """Of the attempt that was killed: its phases and its steps are flushed one after the other, and what it
+    was doing when it died was no step yet. Everything else is the same time, told twice.
+    """
+    parts = (store / "runs/r/parts/phases").glob("00001-*.parquet")
+    last_s = max(row["ended_s"] for part in parts for row in pq.read_table(part).to_pylist())
+    return sum(row["step_s"] for row in rows if row["term"] == 1 and row["ended_s"] > last_s)
+
+
 def test_a_killed_run_that_goes_on_counts_each_step_once_and_accounts_for_all_of_its_time(
     tmp_path: Path,
 ) -> None:
@@ -142,10 +223,11 @@ def test_a_killed_run_that_goes_on_counts_each_step_once_and_accounts_for_all_of
             process.send_signal(signal.SIGCONT)
         process.kill()
         process.wait(timeout=30)
+    killed_s = time.time()
     durable = newest_durable_step(store)
+    second_s = time.time()
     last = run(train_command(spec, store))
     assert last.returncode == 0, last.stderr
-    wall_s = time.time() - began_s
 
     rows = steps_in(store)
     counted = [row for row in rows if not row["superseded"]]
@@ -159,10 +241,14 @@ def test_a_killed_run_that_goes_on_counts_each_step_once_and_accounts_for_all_of
     (found,), skipped = long_runs(LocalStore(store))
     assert skipped == ()
     assert found.wall_sec is not None and found.goodput is not None
-    assert found.wall_sec < wall_s
+    least_s, most_s = wall_s_as_seen_from_outside(store, began_s)
+    assert least_s < found.wall_sec < most_s
+    assert found.phases["detect"] > second_s - killed_s - SLACK_S
     assert sum(found.phases.values()) == pytest.approx(found.wall_sec, rel=0.005)
     assert {"productive", "recompute", "restore", "start", "detect", "eval", "save"} <= set(found.phases)
     assert 0 < found.goodput < 1
+    missing_s = sum(row["step_s"] for row in rows) - time_of_steps(found)
+    assert -ROUNDING_S < missing_s < recorded_after_the_last_span_s(store, rows) + ROUNDING_S
     (restart,) = found.recoveries
     assert (restart.step, restart.num_redone, restart.cause) == (durable, recorded - durable, "failure")
     assert {"detect", "start", "restore", "recompute"} <= set(restart.phases)

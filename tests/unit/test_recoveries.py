@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpointing.store import MemoryStore
-from reporting.attempts import DRIVER
+from reporting.attempts import DRIVER, DeviceSample
 from reporting.findings import LongRun
 from reporting.long_runs import long_run
 from tests.unit.lives import STEP_S, Fate, Life, fates, history, record
-from tests.unit.recorded import NOON_S, attempt, incident_row, leave
+from tests.unit.recorded import NOON_S, attempt, incident_row, leave, sample_row
 
 
 def told(*lives: Life) -> LongRun:
@@ -51,6 +51,22 @@ def test_steps_whose_records_were_lost_with_the_worker_were_done_again_too() -> 
         "detect": 4, "wait": 2, "schedule": 1, "restore": 1, "recompute": STEP_S + 3 * STEP_S,
     }  # fmt: skip
     assert found.num_redone == 1 + 3
+
+
+def test_steps_whose_records_were_lost_but_that_were_saved_were_not_done_again() -> None:
+    run = told(replace(KILLED, recorded=7), replace(NEXT, start=9))
+    (found,) = run.recoveries
+    assert (found.num_redone, found.phases["recompute"]) == (1, STEP_S)
+    assert run.phases["productive"] == (9 + 11) * STEP_S
+    assert run.goodput_trace[-1] == (run.wall_sec, run.goodput)
+    (found,) = told(replace(KILLED, recorded=7), replace(NEXT, start=10)).recoveries
+    assert (found.num_redone, "recompute" in found.phases) == (0, False)
+
+
+def test_steps_of_which_no_record_was_left_at_all_were_done_again_from_where_they_began() -> None:
+    second = replace(KILLED, at_s=100, start=8, end=12, parent=1, recorded=8, noticed_s=114, heard=(12, 110))
+    _, found = told(KILLED, second, Life(at_s=116, start=11, end=20, parent=2)).recoveries
+    assert (found.num_redone, found.phases["recompute"]) == (1, STEP_S)
 
 
 def test_an_attempt_that_found_no_place_cost_the_time_in_which_it_was_sought() -> None:
@@ -101,6 +117,31 @@ def test_a_driver_whose_clock_went_back_loses_nothing_of_the_next_attempt() -> N
     assert run.phases["productive"] == 20 * STEP_S
     assert run.recoveries[0].phases == {"detect": 4, "schedule": 1, "restore": 1, "recompute": 2 * STEP_S}
     assert run.wall_sec == 26 + 2 + 12 * STEP_S
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, -3.5, 3600.0])
+def test_what_befell_a_run_is_told_on_the_line_of_its_ledger_whatever_the_workers_clock_says(
+    skew_s: float,
+) -> None:
+    exact, found = (told(replace(KILLED, skew_s=skew), NEXT) for skew in (0.0, skew_s))
+    assert found.incidents == exact.incidents
+    assert found.recoveries == exact.recoveries
+
+
+def test_after_a_driver_whose_clock_went_back_nothing_happens_before_the_run_began() -> None:
+    store = MemoryStore()
+    back = replace(NEXT, at_s=-1000, noticed_s=-970, heard=(20, -974), pause_s=0)
+    record(store, (KILLED, back, Life(at_s=-970, start=20, end=21, parent=2)))
+    of_second = attempt(term=2, leased_s=NOON_S - 1000, start_step=8, parent_term=1)
+    sample = DeviceSample(device="gpu 0", power_watts=600.0)
+    leave(store, of_second, "samples", [sample_row(sample, NOON_S - 999)])
+    run = long_run(store, "r")
+    assert run is not None
+    # Its lease is taken to be where the first attempt's failure was known.
+    assert [one.at_s for one in run.recoveries] == [26, 26 + 30]
+    restores = [second for second, kind, _ in run.incidents if kind == "restore"]
+    assert restores == [2, 26 + 2, 26 + 30 + 2]
+    assert run.power_watts == {"gpu 0": ((26 + 1, 600.0),)}
 
 
 @settings(max_examples=25)

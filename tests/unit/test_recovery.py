@@ -232,30 +232,6 @@ def test_nothing_recent_is_older_than_the_last_progress(history: list[Ending]) -
     assert not before or recent[0].durable_step > max(one.durable_step for one in before)
 
 
-def test_a_simulated_month_of_failures_makes_progress() -> None:
-    """On a simulated clock: a step a second, a checkpoint a minute, a failure each half hour on average."""
-    dice, history, now = Random(6), [], 0.0
-    durable_step, term, month_s = 0, 0, 30 * 86_400.0
-    likely: list[Cause] = [*CAUSES] * 2 + ["worker died", "host lost", "host silent", "preempted"] * 5
-    while now < month_s:
-        term += 1
-        lasted_s = dice.expovariate(1 / 1800)
-        cause = dice.choice(likely)
-        if cause in ("store", "no room"):
-            lasted_s = 0.0
-        now += 20 + lasted_s
-        reached = durable_step + int(lasted_s)
-        durable_step = max(durable_step, reached // 60 * 60)
-        history.append(
-            ending(term, cause, ended_s=now, step=reached, durable_step=durable_step, reason=f"boom {term}")
-        )
-        move = next_move(history[-50:], POLICY)
-        assert not isinstance(move, GiveUp), move
-        now += move.after_s
-    assert term > 1000
-    assert durable_step > 0.85 * month_s
-
-
 def test_a_deterministic_bug_ends_within_three_attempts_wherever_it_is() -> None:
     for bug_at in range(200):
         history: list[Ending] = []
