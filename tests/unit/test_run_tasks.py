@@ -1,10 +1,22 @@
 """What the attempts of one start begin with: what was asked for counts until they have saved themselves."""
 
+from dataclasses import dataclass, field
+
 import pytest
 
+from checkpointing.errors import Fenced
 from checkpointing.history import Lease
-from jobs.run_tasks import Beginning
-from tests.unit.generations import good, view_of
+from checkpointing.repository import Repository
+from checkpointing.store import MemoryStore, Unavailable
+from jobs.continuity import Rivals
+from jobs.recovery import Policy
+from jobs.restarts import Restarts
+from jobs.run_display import RunDisplay
+from jobs.run_tasks import Beginning, Tasks, beginning
+from tests.unit.builders import group
+from tests.unit.generations import RUN, good, view_of
+from tests.unit.test_log import DeafStore
+from tests.unit.test_restarts import done, failing, spec
 
 
 def asked(what: str = "best", *, fresh: bool = False, term: int = 2) -> Beginning:
@@ -22,3 +34,65 @@ def test_what_was_asked_for_is_gone_on_from_until_an_attempt_of_this_start_has_s
     assert asked("step:10").resume(view_of(*good(1, term=1))) == "step:10"
     assert asked("step:10").resume(view_of(*good(1, term=1), *good(2, term=2))) == "latest"
     assert asked("step:10").resume(view_of(*good(1, term=1), *good(2, term=5))) == "latest"
+
+
+@dataclass
+class Start:
+    """One driver of the run: it begins attempts as it does, and none of them trains."""
+
+    store: MemoryStore = field(default_factory=MemoryStore)
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        self.repository = Repository(self.store, RUN)
+        begins = beginning("latest", self.repository, spec(), fresh=self.fresh)
+        rivals = Rivals(self.store, RUN, is_wanted=False)
+        self.tasks = Tasks(spec(), self.repository, group(), begins, None, rivals)
+
+    def begin(self) -> int:
+        return self.tasks.make(1, 0.0).term
+
+
+def another_takes_over(store: MemoryStore) -> None:
+    Repository(store, RUN).take_over("another")
+
+
+def test_who_was_taken_over_while_it_paused_does_not_take_the_run_back() -> None:
+    start, ends = Start(), iter([failing("worker died"), done])
+
+    def attempt(_without: tuple[str, ...]) -> str:
+        start.begin()
+        return next(ends)()
+
+    restarts = Restarts(
+        start.repository,
+        Policy(),
+        RunDisplay(RUN, quiet=False, silent=True),
+        pause=lambda _: another_takes_over(start.store),
+    )
+    with pytest.raises(Fenced, match="a later attempt has taken r over"):
+        restarts.work(attempt)
+    assert start.repository.refresh().owner == "another"
+
+
+def test_who_did_not_hear_of_its_lease_takes_no_other_one_from_who_came_after_it() -> None:
+    start = Start(store=DeafStore(1))
+    with pytest.raises(Unavailable):
+        start.begin()
+    another_takes_over(start.store)
+    with pytest.raises(Fenced):
+        start.begin()
+
+
+def test_a_lease_of_its_own_whose_answer_got_lost_keeps_no_driver_from_another() -> None:
+    start = Start(store=DeafStore(2))
+    assert start.begin() == 1
+    with pytest.raises(Unavailable):
+        start.begin()
+    assert start.begin() == 3
+
+
+def test_the_first_attempt_of_a_start_takes_over_whoever_came_meanwhile() -> None:
+    start = Start()
+    another_takes_over(start.store)
+    assert start.begin() == 2
