@@ -162,17 +162,21 @@ class Keeper:
         self._pause = pause or wishers.pause
         self._look_every_s = look_every_s
         self._endings: list[Ending] = []
+        # Of the newest attempt that a driver of ours left without a word; of every other one somebody else's
+        # driver may be at work.
+        self._own_term = 0
 
     def keep(self, args: argparse.Namespace) -> int:
         """Its exit code is the driver's last one."""
         first_term = self._repository.refresh().term
         while True:
+            before = self._view()
             try:
-                end = self._follow(self._start(driver_arguments(args, self._view(), first_term)))
+                end = self._follow(self._start(driver_arguments(args, before, first_term)))
             except Away as error:
                 code = self._judge("cluster away", str(error))
             else:
-                code = self._after(end, first_term)
+                code = self._after(end, before, first_term)
             if code is not None:
                 return code
 
@@ -189,7 +193,7 @@ class Keeper:
             raise
         return end
 
-    def _after(self, end: End, first_term: int) -> int | None:
+    def _after(self, end: End, before: View, first_term: int) -> int | None:
         """The exit code to leave with, or None when it is time for the next driver."""
         if end.is_stopped:
             return self._after_stop(end, first_term)
@@ -201,6 +205,8 @@ class Keeper:
             note = given_up(self._repository.store, self._repository.run, view)
         except Unavailable as error:
             return self._judge("store", str(error))
+        if end.code is None and view.term > before.term:
+            self._own_term = view.term
         has_begun = view.term > first_term
         if end.code in (EXIT_OK, EXIT_INTERRUPTED) or (end.code == EXIT_USAGE and not has_begun):
             return end.code
@@ -236,8 +242,9 @@ class Keeper:
             _say(f"longhaul train: given up, {move.reason}: {reason}")
             return EXIT_FAILED
         _say(f"{self._repository.run}: {reason}; starting it again in {move.after_s:g} s")
-        # Nobody else is there now to hear `longhaul stop`.
-        self._wishers.began(ending.term)
+        if ending.term == self._own_term:
+            # Nobody else is there now to hear `longhaul stop`.
+            self._wishers.began(ending.term)
         try:
             self._pause(move.after_s)
         except StopWished as stop:
@@ -245,9 +252,12 @@ class Keeper:
         return None
 
     def _stopped(self, wish: Wish) -> int:
-        view = self._view()
+        run, view = self._repository.run, self._view()
+        if view.term != self._own_term:
+            _say(f"{run}: kept no longer ({wish.why}); whoever is at work on it goes on")
+            return EXIT_OK
         ended = note_stop(self._repository, view.term or None, wish)
-        _say(f"{self._repository.run}: stopped at step {ended.step} ({wish.why}); the same command goes on")
+        _say(f"{run}: stopped at step {ended.step} ({wish.why}); the same command goes on")
         return EXIT_OK
 
     def _ending(self, cause: Cause, reason: str) -> Ending:

@@ -50,6 +50,7 @@ class Stage:
         self.pauses: list[float] = []
         self.wishers = Wishers()
         self.flags = flags
+        self.in_pause: Callable[[], None] = lambda: None
 
     def keep(self) -> int:
         keeper = Keeper(
@@ -65,6 +66,7 @@ class Stage:
 
     def _pause(self, for_s: float) -> None:
         self.pauses.append(for_s)
+        self.in_pause()
         self.wishers.check()
 
     def _start(self, words: list[str]) -> Scripted:
@@ -247,6 +249,58 @@ def test_a_job_that_was_stopped_while_its_store_is_away_is_not_said_to_have_save
     assert capsys.readouterr().err == (
         "longhaul train: the job was stopped, and its store does not tell at which step: s3://bucket: gone\n"
     )
+
+
+SIGTERM = Wish(aim="stop", why="SIGTERM")
+
+
+def a_rival_leases_and(code: int) -> Act:
+    def act(repository: Repository) -> End:
+        repository.take_over("a rival")
+        return ends_with(code)(repository)
+
+    return act
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_a_wish_while_another_driver_is_at_work_ends_the_keeping_and_nothing_else(
+    code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = Stage(a_rival_leases_and(code))
+    stage.in_pause = lambda: stage.wishers.hear(SIGTERM)
+    assert stage.keep() == 0
+    assert stage.repository.refresh().stopped_step is None
+    assert stage.wishers.term is None
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "r: kept no longer (SIGTERM); whoever is at work on it goes on"
+    )
+
+
+def test_a_driver_that_died_before_its_lease_leaves_no_attempt_to_stop() -> None:
+    stage = Stage(lambda _repository: KILLED)
+    Repository(stage.store, "r").take_over("a rival")
+    stage.in_pause = lambda: stage.wishers.hear(SIGTERM)
+    assert stage.keep() == 0
+    assert stage.repository.refresh().stopped_step is None
+
+
+def test_an_attempt_that_begins_elsewhere_in_a_pause_is_not_stopped_with_the_one_before_it() -> None:
+    def another_goes_on() -> None:
+        Repository(stage.store, "r").take_over("a rival")
+        stage.wishers.hear(SIGTERM)
+
+    stage = Stage(leases_and_dies)
+    stage.in_pause = another_goes_on
+    assert stage.keep() == 0
+    assert stage.repository.refresh().stopped_step is None
+
+
+def test_while_no_driver_is_there_the_keeper_hears_who_asks_its_attempt_to_stop() -> None:
+    heard: list[int | None] = []
+    stage = Stage(leases_and_dies, finishes)
+    stage.in_pause = lambda: heard.append(stage.wishers.term)
+    assert stage.keep() == 0
+    assert heard == [1]
 
 
 def test_a_wish_between_two_drivers_stops_the_run_and_the_log_says_so() -> None:
