@@ -55,35 +55,46 @@ class Restarts:
         view = repository.refresh()
         self._past = read_past(repository.store, repository.run, view)
         self._skips = read_skips(repository.store, repository.run, view)
+        # Of the attempt that goes on or has just failed, if there is one; of the newest that began.
         self._task: Task | None = None
+        self._newest: Task | None = None
 
     def begin(self, task: Task) -> Task:
         """The task as the run's past wants it; one that begins afresh has none."""
         if self._repository.view.life_term == task.term:
             self._past, self._skips = [], ()
-        self._task = replace(task, skips=self._skips)
+        self._task = self._newest = replace(task, skips=self._skips)
         self._display.begins(task.term)
         return self._task
 
     def work(self, attempt: Callable[[tuple[str, ...]], Found]) -> Found:
-        """``attempt`` gets the nodes to leave out. Raises ``GivenUp``, and what another try can't mend."""
+        """``attempt`` gets the nodes to leave out. Raises ``GivenUp``, and what another try can't mend.
+
+        A wish or an interruption ends it as well while it waits for the next attempt: who begins it again
+        then has new budgets.
+        """
+        try:
+            found = self._work(attempt)
+        except StopWished:
+            self._note(self._newest, "done")
+            raise
+        except KeyboardInterrupt:
+            self._note(self._newest, "interrupted")
+            raise
+        self._note(self._newest, "done")
+        return found
+
+    def _work(self, attempt: Callable[[tuple[str, ...]], Found]) -> Found:
         without = left_out(self._past)
         while True:
             self._task = None
             try:
-                found = attempt(without)
+                return attempt(without)
             except (AttemptFailed, Unavailable) as error:
                 without = self._go_on_after(error)
-            except StopWished:
-                self._note("done")
-                raise
             except KeyboardInterrupt:
-                self._note("interrupted")
                 self._leave_word(Incident(kind="interruption"))
                 raise
-            else:
-                self._note("done")
-                return found
 
     def _go_on_after(self, error: AttemptFailed | Unavailable) -> tuple[str, ...]:
         """Returns when it is time for the next attempt, with the nodes to leave out."""
@@ -92,19 +103,19 @@ class Restarts:
         self._leave_word(self._failure(ending))
         log_tail = error.log_tail if isinstance(error, AttemptFailed) else ()
         if self._policy is None:
-            self._note("failed", ending, log_tail)
+            self._note(self._task, "failed", ending, log_tail)
             raise error
         move = next_move(self._past, self._policy)
         if isinstance(move, StepBack) and isinstance(error, AttemptFailed):
             self._step_back(move, error)
         match move:
             case GiveUp(reason=reason):
-                self._note("given up", ending, log_tail, reason)
+                self._note(self._task, "given up", ending, log_tail, reason)
                 self._leave_word(Incident(kind="give up", step=ending.step, text=reason))
                 self._display.ends("given up", f"{reason}: {ending.reason}")
                 raise GivenUp(reason, ending.reason, log_tail) from error
             case Retry() | StepBack():
-                self._note("failed", ending, log_tail)
+                self._note(self._task, "failed", ending, log_tail)
                 self._leave_word(Incident(kind="restart", step=ending.durable_step, seconds=move.after_s))
                 self._display.note(self._going_on(ending, move))
                 self._display.waits(move.after_s, ending.reason)
@@ -167,16 +178,17 @@ class Restarts:
 
     def _note(
         self,
+        task: Task | None,
         how: How,
         ending: Ending | None = None,
         log_tail: tuple[str, ...] = (),
         given_up: str | None = None,
     ) -> None:
         """Not of an attempt that got no lease: it has no term to be called by."""
-        if self._task is None:
+        if task is None:
             return
         note = Note(
-            term=self._task.term,
+            term=task.term,
             how=how,
             ending=ending,
             log_tail=log_tail,

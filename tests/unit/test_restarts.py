@@ -10,7 +10,7 @@ from checkpointing.errors import Fenced
 from checkpointing.history import Commit, Generation
 from checkpointing.repository import Repository, generation_name
 from checkpointing.store import Buffer, MemoryStore, Unavailable
-from jobs.errors import AttemptFailed, GivenUp
+from jobs.errors import AttemptFailed, GivenUp, StopWished
 from jobs.past import given_up, read_note, read_past, read_skips
 from jobs.recovery import Cause, Policy
 from jobs.restarts import Restarts
@@ -18,6 +18,7 @@ from jobs.run_display import RunDisplay
 from jobs.run_spec import RunSpec
 from jobs.training.measurement import BadLoss, Failure, Status
 from jobs.training.task import Task
+from jobs.training.wishes import Wish
 from reporting.long_runs import long_runs
 
 
@@ -56,6 +57,7 @@ class Driver:
     tasks: list[Task] = field(default_factory=list)
     fresh: bool = False
     word_timeout_s: float = 15.0
+    in_pause: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.repository = Repository(self.store, "r")
@@ -63,10 +65,14 @@ class Driver:
             self.repository,
             self.policy,
             RunDisplay("r", quiet=False, silent=False),
-            pause=self.pauses.append,
+            pause=self._pause,
             clock=lambda: 1000.0 + sum(self.pauses),
             word_timeout_s=self.word_timeout_s,
         )
+
+    def _pause(self, for_s: float) -> None:
+        self.pauses.append(for_s)
+        self.in_pause()
 
     def drive(self, *attempts: Callable[[], str]) -> str:
         waiting = list(attempts)
@@ -223,6 +229,45 @@ def test_an_interruption_is_no_failure() -> None:
     assert note is not None
     assert note.how == "interrupted"
     assert read_past(driver.store, "r", driver.repository.refresh()) == []
+
+
+def stopped() -> None:
+    raise StopWished(Wish(aim="stop", why="Ctrl-C"))
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("end", [stopped, interrupted])
+def test_who_ends_it_in_a_pause_to_mend_it_has_new_budgets(end: Callable[[], None]) -> None:
+    first = Driver(in_pause=end)
+    with pytest.raises((StopWished, KeyboardInterrupt)):
+        first.drive(failing("error"))
+    second = Driver(store=first.store)
+    assert second.drive(failing("error"), done) == "done"
+
+
+@pytest.mark.parametrize("end", [stopped, interrupted])
+def test_who_ends_it_while_it_waits_for_room_has_new_budgets(end: Callable[[], None]) -> None:
+    driver, waits = Driver(), iter([False, True])
+
+    def attempt(_without: tuple[str, ...]) -> str:
+        if next(waits):
+            end()
+        driver.begin()
+        return failing("error")()
+
+    with pytest.raises((StopWished, KeyboardInterrupt)):
+        driver.restarts.work(attempt)
+    assert read_past(driver.store, "r", driver.repository.refresh()) == []
+
+
+def test_a_pause_that_is_ended_leaves_the_samples_out_that_were_to_be_left_out() -> None:
+    driver = Driver(in_pause=stopped)
+    with pytest.raises(StopWished):
+        driver.drive(spoilt(5, 4, (32, 40)))
+    assert read_skips(driver.store, "r", driver.repository.refresh()) == ((32, 40),)
 
 
 def test_who_was_taken_over_meanwhile_decides_nothing() -> None:
