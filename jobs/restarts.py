@@ -58,12 +58,17 @@ class Restarts:
         # Of the attempt that goes on or has just failed, if there is one; of the newest that began.
         self._task: Task | None = None
         self._newest: Task | None = None
+        # Generations that nothing may go on from, by name, and why: the store was not there to be told.
+        self._spoilt: dict[str, str] = {}
 
     def begin(self, task: Task) -> Task:
-        """The task as the run's past wants it; one that begins afresh has none."""
+        """The task as the run's past wants it; one that begins afresh has none. ``Unavailable`` as long as
+        something that must not be gone on from can't be quarantined.
+        """
         if self._repository.view.life_term == task.term:
-            self._past, self._skips = [], ()
+            self._past, self._skips, self._spoilt = [], (), {}
         self._task = self._newest = replace(task, skips=self._skips)
+        self._quarantine_spoilt(task.term)
         self._display.begins(task.term)
         return self._task
 
@@ -123,18 +128,25 @@ class Restarts:
                 return move.without
 
     def _step_back(self, move: StepBack, error: AttemptFailed) -> None:
-        """Quarantines what must not be gone on from, and remembers the samples to leave out."""
+        """Quarantines what must not be gone on from, at the next attempt if the store is away now, and remembers
+        the samples to leave out.
+        """
         bad, view = error.failure.bad_loss, self._repository.view
         if bad is not None:
             self._skips = joined([*self._skips, bad.samples])
         kept = [one for one in of_this_life(view) if one.quarantined is None]
         good = [one for one in kept if bad is None or one.step <= bad.good_step]
         good = good[: max(0, len(good) - move.num_generations)]
+        reason = f"the loss went wrong after it: {error.failure.reason}"
         # One must be left to go on from, however it is.
-        for one in (one for one in kept if one not in (good or kept[:1])):
-            with suppress(StoreError):
-                reason = f"the loss went wrong after it: {error.failure.reason}"
-                self._repository.quarantine(one.name, reason, term=view.term)
+        self._spoilt = {one.name: reason for one in kept if one not in (good or kept[:1])}
+        with suppress(StoreError):
+            self._quarantine_spoilt(view.term)
+
+    def _quarantine_spoilt(self, term: int) -> None:
+        for name, reason in list(self._spoilt.items()):
+            self._repository.quarantine(name, reason, term=term)
+            del self._spoilt[name]
 
     def _going_on(self, ending: Ending, move: Retry | StepBack) -> str:
         what = f"attempt {ending.term} {'ended' if ending.cause == 'preempted' else 'failed'}"
@@ -163,7 +175,7 @@ class Restarts:
         return _as_told(reached, error) if isinstance(error, AttemptFailed) else reached
 
     def _durable_step(self, view: View) -> int:
-        newest = latest([one for one in of_this_life(view) if one.quarantined is None])
+        newest = latest([one for one in of_this_life(view) if one.name not in self._spoilt])
         return newest.step if newest else 0
 
     def _failure(self, ending: Ending) -> Incident:

@@ -46,6 +46,20 @@ class Silent(MemoryStore):
             threading.Event().wait()
 
 
+class Forgiving(MemoryStore):
+    """Refuses the first ``num_refusals`` quarantines, as one that was away for just that long."""
+
+    def __init__(self, num_refusals: int) -> None:
+        super().__init__()
+        self.num_refusals = num_refusals
+
+    def create(self, name: str, data: Buffer) -> None:
+        if b'"kind":"quarantine"' in bytes(data) and self.num_refusals:
+            self.num_refusals -= 1
+            raise Unavailable("memory: away")
+        super().create(name, data)
+
+
 @dataclass
 class Driver:
     """One driver of the run ``r``: each attempt takes a lease, saves and then fails as it is told to."""
@@ -333,6 +347,29 @@ def test_a_wrong_loss_steps_back_over_what_is_spoilt_and_leaves_the_samples_out_
     assert later.drive(done) == "done"
     assert later.tasks[0].skips == ((176, 280),)
     assert read_skips(driver.store, "r", later.repository.refresh()) == ((176, 280),)
+
+
+@pytest.mark.parametrize("num_refusals", [1, 2, 3])
+def test_nothing_is_loaded_before_the_store_knows_what_is_spoilt(
+    num_refusals: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Forgiving(num_refusals)
+    driver = Driver(store=store)
+
+    def diverging() -> str:
+        for number, step in enumerate((10, 20, 30, 40), start=1):
+            driver.save(step, number)
+        return spoilt(45, 22, (176, 280))()
+
+    def going_on() -> str:
+        view = driver.repository.refresh()
+        assert [one.step for one in view.generations if one.quarantined is None] == [10, 20]
+        return "done"
+
+    assert driver.drive(diverging, going_on) == "done"
+    assert store.num_refusals == 0
+    assert [pause for pause in driver.pauses if pause] == [10, 20][: num_refusals - 1]
+    assert "trying again in 0 s from step 20\n" in capsys.readouterr().out
 
 
 def test_where_that_did_not_help_it_steps_back_further_but_never_gives_the_last_one_away() -> None:
