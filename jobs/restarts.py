@@ -128,8 +128,8 @@ class Restarts:
                 return move.without
 
     def _step_back(self, move: StepBack, error: AttemptFailed) -> None:
-        """Quarantines what must not be gone on from, at the next attempt if the store is away now, and remembers
-        the samples to leave out.
+        """Quarantines what must not be gone on from, at the next attempt if the store is away now, and
+        remembers the samples to leave out.
         """
         bad, view = error.failure.bad_loss, self._repository.view
         if bad is not None:
