@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -42,7 +42,7 @@ _LAST_PATIENCE_S = 60.0
 class End:
     """How a driver ended: with its exit code, or None where something ended it. ``why`` is for people.
 
-    ``is_stopped``: it was asked to, and nobody kept its exit code.
+    ``is_stopped``: it was asked to, and there is no exit code to tell whether it had saved by then.
     """
 
     code: int | None
@@ -191,7 +191,7 @@ class Keeper:
         except KeyboardInterrupt:
             driver.kill()
             raise
-        return end
+        return replace(end, is_stopped=True) if told and end.code is None else end
 
     def _after(self, end: End, before: View, first_term: int) -> int | None:
         """The exit code to leave with, or None when it is time for the next driver."""
@@ -208,13 +208,16 @@ class Keeper:
         if end.code is None and view.term > before.term:
             self._own_term = view.term
         has_begun = view.term > first_term
-        if end.code in (EXIT_OK, EXIT_INTERRUPTED) or (end.code == EXIT_USAGE and not has_begun):
+        if end.code in (EXIT_OK, EXIT_INTERRUPTED):
+            return end.code
+        if end.code == EXIT_USAGE and (not has_begun or before.finished_step is not None):
             return end.code
         if has_begun and note is not None:
             return EXIT_FAILED
-        if has_begun and (view.finished_step is not None or view.stopped_step is not None):
+        if has_begun and view.stopped_step is not None:
             return EXIT_OK
-        # What was there once is missing, such as nodes, or another driver is at work.
+        # What was there once is missing, such as nodes, or another driver is at work. Of a run that is
+        # finished something may be left to do, such as its export: the next driver sees to it.
         return self._judge("cluster away" if end.code == EXIT_USAGE else "driver died", end.why)
 
     def _after_stop(self, end: End, first_term: int) -> int:

@@ -17,6 +17,7 @@ from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
 
 KILLED = End(code=None, why="the driver was ended by SIGKILL")
+SIGTERM = Wish(aim="stop", why="SIGTERM")
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Scripted:
     def kill(self) -> None: ...
 
 
-Act = Callable[[Repository], End]
+Act = Callable[[Repository], "End | Scripted"]
 
 
 class Stage:
@@ -72,7 +73,8 @@ class Stage:
     def _start(self, words: list[str]) -> Scripted:
         self.started.append(words)
         act = self.acts.pop(0)
-        return act if isinstance(act, Scripted) else Scripted(act(Repository(self.store, "r")))
+        found = act if isinstance(act, Scripted) else act(Repository(self.store, "r"))
+        return found if isinstance(found, Scripted) else Scripted(found)
 
 
 def arguments(flags: str) -> argparse.Namespace:
@@ -82,6 +84,12 @@ def arguments(flags: str) -> argparse.Namespace:
 def leases_and_dies(repository: Repository) -> End:
     repository.take_over("a driver")
     return KILLED
+
+
+def leases_and_waits(repository: Repository) -> Scripted:
+    """Until it is asked to stop; then it is killed."""
+    repository.take_over("a driver")
+    return Scripted(KILLED, waits=True)
 
 
 def finishes(repository: Repository) -> End:
@@ -109,14 +117,41 @@ def test_a_driver_that_was_killed_is_started_again_until_the_run_is_finished(
     assert "r: the driver was ended by SIGKILL; starting it again in 1 s" in capsys.readouterr().err
 
 
-def test_a_driver_that_died_after_its_last_word_is_not_started_again() -> None:
-    def finishes_and_dies(repository: Repository) -> End:
-        finishes(repository)
+def test_a_driver_that_died_after_the_run_had_stopped_is_not_started_again() -> None:
+    def stops_and_dies(repository: Repository) -> End:
+        stops(repository)
         return KILLED
 
-    stage = Stage(finishes_and_dies)
+    stage = Stage(stops_and_dies)
     assert stage.keep() == 0
     assert len(stage.started) == 1
+
+
+@pytest.mark.parametrize("end", [KILLED, End(code=1, why=""), End(code=2, why="")])
+@pytest.mark.parametrize("next_code", [0, 2])
+def test_what_is_left_to_do_of_a_finished_run_is_the_next_drivers_and_so_is_the_exit_code(
+    end: End, next_code: int
+) -> None:
+    def finishes_and_exports_nothing(repository: Repository) -> End:
+        finishes(repository)
+        return end
+
+    stage = Stage(finishes_and_exports_nothing, ends_with(next_code))
+    assert stage.keep() == next_code
+    assert len(stage.started) == 2
+
+
+def test_a_driver_that_is_killed_while_it_saves_as_asked_has_not_stopped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stage = Stage(leases_and_waits)
+    stage.wishers.hear(SIGTERM)
+    assert stage.keep() == 1
+    assert stage.repository.refresh().stopped_step is None
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "longhaul train: the driver was ended by SIGKILL before its last step was saved; there is no "
+        "checkpoint; running it again goes on"
+    )
 
 
 def test_a_run_that_was_given_up_stays_given_up() -> None:
@@ -249,9 +284,6 @@ def test_a_job_that_was_stopped_while_its_store_is_away_is_not_said_to_have_save
     assert capsys.readouterr().err == (
         "longhaul train: the job was stopped, and its store does not tell at which step: s3://bucket: gone\n"
     )
-
-
-SIGTERM = Wish(aim="stop", why="SIGTERM")
 
 
 def a_rival_leases_and(code: int) -> Act:
