@@ -53,6 +53,7 @@ class Restarts:
         self._clock = clock
         self._word_timeout_s = word_timeout_s
         view = repository.refresh()
+        self._life = view.life
         self._past = read_past(repository.store, repository.run, view)
         self._skips = read_skips(repository.store, repository.run, view)
         # Of the attempt that goes on or has just failed, if there is one; of the newest that began.
@@ -65,8 +66,8 @@ class Restarts:
         """The task as the run's past wants it; one that begins afresh has none. ``Unavailable`` as long as
         something that must not be gone on from can't be quarantined.
         """
-        if self._repository.view.life_term == task.term:
-            self._past, self._skips, self._spoilt = [], (), {}
+        if self._repository.view.life != self._life:
+            self._life, self._past, self._skips, self._spoilt = self._repository.view.life, [], (), {}
         self._task = self._newest = replace(task, skips=self._skips)
         self._quarantine_spoilt(task.term)
         self._display.begins(task.term)

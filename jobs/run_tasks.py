@@ -36,7 +36,9 @@ class Beginning:
     term: int
 
     def is_fresh(self, view: View) -> bool:
-        return self.fresh and view.term < self.term
+        """Until a new life has begun: a lease may land without it. The first lease of all begins one."""
+        has_begun = view.life_term >= self.term or (self.term == 1 and view.term >= 1)
+        return self.fresh and not has_begun
 
     def resume(self, view: View) -> str:
         has_saved = any(one.term >= self.term for one in view.generations)

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from checkpointing.errors import Fenced
-from checkpointing.history import Lease
+from checkpointing.history import Entry, Fresh, Lease
 from checkpointing.repository import Repository
-from checkpointing.store import MemoryStore, Unavailable
+from checkpointing.store import Buffer, MemoryStore, Unavailable
 from jobs.continuity import Rivals
+from jobs.errors import AttemptFailed
 from jobs.recovery import Policy
 from jobs.restarts import Restarts
 from jobs.run_display import RunDisplay
@@ -16,18 +17,52 @@ from jobs.run_tasks import Beginning, Tasks, beginning
 from tests.unit.builders import group
 from tests.unit.generations import RUN, good, view_of
 from tests.unit.test_log import DeafStore
-from tests.unit.test_restarts import done, failing, spec
+from tests.unit.test_restarts import Driver, done, failing, spec, spoilt
 
 
 def asked(what: str = "best", *, fresh: bool = False, term: int = 2) -> Beginning:
     return Beginning(origin=None, what=what, fresh=fresh, term=term)
 
 
-@pytest.mark.parametrize(("num_leases", "expected"), [(0, True), (1, True), (2, False), (3, False)])
-def test_only_the_first_attempt_of_a_fresh_start_is_fresh(num_leases: int, expected: bool) -> None:
-    view = view_of(*(Lease(owner="driver") for _ in range(num_leases)))
+LEASE = Lease(owner="driver")
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([LEASE], True),
+        ([LEASE, LEASE], True),
+        ([LEASE, LEASE, Fresh()], False),
+        ([LEASE, LEASE, LEASE, Fresh()], False),
+        ([LEASE, LEASE, Fresh(), LEASE], False),
+    ],
+)
+def test_a_fresh_start_is_fresh_until_its_new_life_has_begun(entries: list[Entry], expected: bool) -> None:
+    view = view_of(*entries)
     assert asked(fresh=True).is_fresh(view) is expected
     assert asked(fresh=False).is_fresh(view) is False
+
+
+def test_the_first_life_of_all_begins_with_its_first_lease() -> None:
+    assert asked(fresh=True, term=1).is_fresh(view_of()) is True
+    assert asked(fresh=True, term=1).is_fresh(view_of(LEASE)) is False
+
+
+class AwayOnce(MemoryStore):
+    """For the first record that says ``Fresh``, which has landed or not."""
+
+    def __init__(self, *, has_landed: bool) -> None:
+        super().__init__()
+        self._has_landed = has_landed
+        self._is_over = False
+
+    def create(self, name: str, data: Buffer) -> None:
+        is_now = not self._is_over and b'"kind":"fresh"' in bytes(data)
+        if self._has_landed or not is_now:
+            super().create(name, data)
+        if is_now:
+            self._is_over = True
+            raise Unavailable("memory: away")
 
 
 def test_what_was_asked_for_is_gone_on_from_until_an_attempt_of_this_start_has_saved() -> None:
@@ -96,3 +131,21 @@ def test_the_first_attempt_of_a_start_takes_over_whoever_came_meanwhile() -> Non
     start = Start()
     another_takes_over(start.store)
     assert start.begin() == 2
+
+
+@pytest.mark.parametrize(("has_landed", "life_term"), [(False, 3), (True, 2)])
+def test_a_store_that_goes_away_between_lease_and_new_life_makes_no_fresh_start_go_on_with_the_old_one(
+    has_landed: bool, life_term: int
+) -> None:
+    store = AwayOnce(has_landed=has_landed)
+    before = Driver(store=store, policy=None)
+    with pytest.raises(AttemptFailed):
+        before.drive(spoilt(5, 4, (32, 40)))
+    start = Start(store=store, fresh=True)
+    restarts = Restarts(start.repository, Policy(), RunDisplay(RUN, quiet=False, silent=True))
+    with pytest.raises(Unavailable):
+        start.tasks.make(1, 0.0)
+    tasks = [restarts.begin(start.tasks.make(1, 0.0)) for _ in range(2)]
+    assert [(task.term, task.skips) for task in tasks] == [(3, ()), (4, ())]
+    view = start.repository.refresh()
+    assert (view.life, view.life_term) == (1, life_term)
