@@ -9,7 +9,7 @@ from checkpointing.history import Entry, Fresh, Lease
 from checkpointing.repository import Repository
 from checkpointing.store import Buffer, MemoryStore, Unavailable
 from jobs.continuity import Rivals
-from jobs.errors import AttemptFailed
+from jobs.errors import StopWished
 from jobs.recovery import Policy
 from jobs.restarts import Restarts
 from jobs.run_display import RunDisplay
@@ -17,7 +17,7 @@ from jobs.run_tasks import Beginning, Tasks, beginning
 from tests.unit.builders import group
 from tests.unit.generations import RUN, good, view_of
 from tests.unit.test_log import DeafStore
-from tests.unit.test_restarts import Driver, done, failing, spec, spoilt
+from tests.unit.test_restarts import Driver, done, failing, spec, spoilt, stopped
 
 
 def asked(what: str = "best", *, fresh: bool = False, term: int = 2) -> Beginning:
@@ -138,9 +138,9 @@ def test_a_store_that_goes_away_between_lease_and_new_life_makes_no_fresh_start_
     has_landed: bool, life_term: int
 ) -> None:
     store = AwayOnce(has_landed=has_landed)
-    before = Driver(store=store, policy=None)
-    with pytest.raises(AttemptFailed):
-        before.drive(spoilt(5, 4, (32, 40)))
+    former = Driver(store=store, in_pause=stopped)
+    with pytest.raises(StopWished):
+        former.drive(spoilt(5, 4, (32, 40)))
     start = Start(store=store, fresh=True)
     restarts = Restarts(start.repository, Policy(), RunDisplay(RUN, quiet=False, silent=True))
     with pytest.raises(Unavailable):
