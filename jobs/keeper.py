@@ -21,7 +21,7 @@ from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable, open_store
 from jobs.errors import SpecError, StopWished
-from jobs.past import Note, given_up, leave_note, read_note
+from jobs.past import Note, given_up, leave_note, read_note, read_skips
 from jobs.places import store_base
 from jobs.recovery import Cause, Ending, GiveUp, Policy, next_move
 from jobs.run_spec import RunSpec
@@ -274,8 +274,12 @@ class Keeper:
     def _note(self, ending: Ending, why: str) -> None:
         store, run = self._repository.store, self._repository.run
         with suppress(StoreError):
-            if ending.term and read_note(store, run, ending.term) is None:
-                leave_note(store, run, Note(term=ending.term, how="given up", ending=ending, given_up=why))
+            if not ending.term or read_note(store, run, ending.term) is not None:
+                return
+            # Of what is left out the newest note is believed.
+            skips = read_skips(store, run, self._repository.view)
+            note = Note(term=ending.term, how="given up", ending=ending, given_up=why, skips=skips)
+            leave_note(store, run, note)
 
     def _view(self) -> View:
         with suppress(StoreError):

@@ -11,7 +11,7 @@ from checkpointing.repository import Repository
 from checkpointing.store import MemoryStore, Unavailable
 from jobs.arguments import train_parser
 from jobs.keeper import Away, End, Keeper
-from jobs.past import Note, given_up, leave_note
+from jobs.past import Note, given_up, leave_note, read_skips
 from jobs.recovery import Ending, Policy
 from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
@@ -186,6 +186,19 @@ def test_drivers_that_die_without_progress_are_given_up_and_the_store_says_so(
     note = given_up(stage.store, "r", stage.repository.refresh())
     assert note is not None
     assert note.given_up == "10 lost workers without a newer checkpoint"
+
+
+def test_what_a_run_leaves_out_it_leaves_out_after_its_keeper_gave_it_up() -> None:
+    def leaves_samples_out(repository: Repository) -> End:
+        term = repository.take_over("a driver")
+        leave_note(repository.store, "r", Note(term=term, how="failed", skips=((32, 40),)))
+        return KILLED
+
+    stage = Stage(leaves_samples_out, *[leases_and_dies] * 9)
+    assert stage.keep() == 1
+    view = stage.repository.refresh()
+    assert given_up(stage.store, "r", view) is not None
+    assert read_skips(stage.store, "r", view) == ((32, 40),)
 
 
 def test_a_cluster_that_takes_no_job_is_waited_for() -> None:
