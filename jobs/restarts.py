@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from checkpointing.errors import taken_over
@@ -19,6 +20,7 @@ from jobs.errors import AttemptFailed, GivenUp, StopWished
 from jobs.past import How, Note, leave_note, read_past, read_skips
 from jobs.recovery import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move
 from jobs.run_display import RunDisplay
+from jobs.training.measurement import Failure
 from jobs.training.skipping import joined
 from jobs.training.task import Task
 from reporting.attempts import Incident
@@ -59,17 +61,16 @@ class Restarts:
         # Of the attempt that goes on or has just failed, if there is one; of the newest that began.
         self._task: Task | None = None
         self._newest: Task | None = None
-        # Generations that nothing may go on from, by name, and why: the store was not there to be told.
+        # Generations that nothing may go on from, by name, and why: the store was not there to be told, or
+        # even to be asked for them.
         self._spoilt: dict[str, str] = {}
+        self._find_spoilt: Callable[[View], dict[str, str]] | None = None
 
     def begin(self, task: Task) -> Task:
-        """The task as the run's past wants it; one that begins afresh has none. ``Unavailable`` as long as
-        something that must not be gone on from can't be quarantined.
-        """
+        """The task as the run's past wants it; one that begins afresh has none."""
         if self._repository.view.life != self._life:
-            self._life, self._past, self._skips, self._spoilt = self._repository.view.life, [], (), {}
+            self._life, self._past, self._skips = self._repository.view.life, [], ()
         self._task = self._newest = replace(task, skips=self._skips)
-        self._quarantine_spoilt(task.term)
         self._display.begins(task.term)
         return self._task
 
@@ -95,6 +96,8 @@ class Restarts:
         while True:
             self._task = None
             try:
+                # Before it is decided what to go on from.
+                self._quarantine_spoilt()
                 return attempt(without)
             except (AttemptFailed, Unavailable) as error:
                 without = self._go_on_after(error)
@@ -129,24 +132,22 @@ class Restarts:
                 return move.without
 
     def _step_back(self, move: StepBack, error: AttemptFailed) -> None:
-        """Quarantines what must not be gone on from, at the next attempt if the store is away now, and
+        """Quarantines what must not be gone on from, before the next attempt if the store is away now, and
         remembers the samples to leave out.
         """
-        bad, view = error.failure.bad_loss, self._repository.view
+        bad = error.failure.bad_loss
         if bad is not None:
             self._skips = joined([*self._skips, bad.samples])
-        kept = [one for one in of_this_life(view) if one.quarantined is None]
-        good = [one for one in kept if bad is None or one.step <= bad.good_step]
-        good = good[: max(0, len(good) - move.num_generations)]
-        reason = f"the loss went wrong after it: {error.failure.reason}"
-        # One must be left to go on from, however it is.
-        self._spoilt = {one.name: reason for one in kept if one not in (good or kept[:1])}
+        self._find_spoilt = partial(_spoilt, failure=error.failure, num_more=move.num_generations)
         with suppress(StoreError):
-            self._quarantine_spoilt(view.term)
+            self._quarantine_spoilt()
 
-    def _quarantine_spoilt(self, term: int) -> None:
+    def _quarantine_spoilt(self) -> None:
+        if self._find_spoilt is not None:
+            self._spoilt, self._find_spoilt = self._find_spoilt(self._repository.refresh()), None
         for name, reason in list(self._spoilt.items()):
-            self._repository.quarantine(name, reason, term=term)
+            assert self._newest is not None
+            self._repository.quarantine(name, reason, term=self._newest.term)
             del self._spoilt[name]
 
     def _going_on(self, ending: Ending, move: Retry | StepBack) -> str:
@@ -220,6 +221,18 @@ class Restarts:
         """What can't be written now may still be later, but nobody waits for it."""
         with suppress(StoreError, TimeoutError):
             within(self._word_timeout_s, write)
+
+
+def _spoilt(view: View, *, failure: Failure, num_more: int) -> dict[str, str]:
+    """By name and with the reason what was saved after the loss went wrong, and ``num_more`` before."""
+    bad = failure.bad_loss
+    line = [one for one in of_this_life(view) if one.quarantined is None]
+    good = [one for one in line if bad is None or one.step <= bad.good_step]
+    good = good[: max(0, len(good) - num_more)]
+    # One must be left to go on from, however it is.
+    good = good or line[:1]
+    reason = f"the loss went wrong after it: {failure.reason}"
+    return {one.name: reason for one in line if one not in good}
 
 
 def _as_told(reached: Ending, error: AttemptFailed) -> Ending:

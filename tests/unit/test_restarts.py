@@ -1,8 +1,8 @@
 """A driver's attempts one after another: what it notes, says, waits for and leaves out; no Ray, no torch."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -60,6 +60,34 @@ class Forgiving(MemoryStore):
         super().create(name, data)
 
 
+class Away(MemoryStore):
+    """Answers nothing while it ``is_away``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = False
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._answer()
+        super().put(name, data)
+
+    def create(self, name: str, data: Buffer) -> None:
+        self._answer()
+        super().create(name, data)
+
+    def get(self, name: str) -> bytes:
+        self._answer()
+        return super().get(name)
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        self._answer()
+        return super().list(prefix, after=after)
+
+    def _answer(self) -> None:
+        if self.is_away:
+            raise Unavailable("memory: away")
+
+
 @dataclass
 class Driver:
     """One driver of the run ``r``: each attempt takes a lease, saves and then fails as it is told to."""
@@ -70,6 +98,7 @@ class Driver:
     without: list[tuple[str, ...]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     fresh: bool = False
+    resume: str = "latest"
     word_timeout_s: float = 15.0
     in_pause: Callable[[], None] = lambda: None
 
@@ -100,11 +129,18 @@ class Driver:
 
     def begin(self) -> None:
         term = self.repository.take_over("driver", fresh=self.fresh and not self.tasks)
-        self.tasks.append(self.restarts.begin(task(term, self.store)))
+        self.tasks.append(self.restarts.begin(replace(task(term, self.store), resume=self.resume)))
 
-    def save(self, step: int, number: int = 1) -> None:
-        term = self.tasks[-1].term
-        self.repository.append(Commit(generation=generation(step, term, number)), term=term)
+    def save(self, *steps: int) -> None:
+        """As its workers do, of which the driver's own repository only hears."""
+        term, workers = self.tasks[-1].term, Repository(self.store, "r")
+        workers.refresh()
+        for number, step in enumerate(steps, start=1):
+            workers.append(Commit(generation=generation(step, term, number)), term=term)
+
+    def kept(self) -> list[int]:
+        """The steps of the generations that may be gone on from."""
+        return [one.step for one in self.repository.refresh().generations if one.quarantined is None]
 
 
 def task(term: int, store: MemoryStore) -> Task:
@@ -335,13 +371,11 @@ def test_a_wrong_loss_steps_back_over_what_is_spoilt_and_leaves_the_samples_out_
     driver = Driver()
 
     def diverging() -> str:
-        for number, step in enumerate((10, 20, 30), start=1):
-            driver.save(step, number)
+        driver.save(10, 20, 30)
         return spoilt(35, 22, (176, 280))()
 
     driver.drive(diverging, done)
-    view = driver.repository.refresh()
-    assert [one.step for one in view.generations if one.quarantined is None] == [10, 20]
+    assert driver.kept() == [10, 20]
     assert [one.skips for one in driver.tasks] == [(), ((176, 280),)]
     later = Driver(store=driver.store)
     assert later.drive(done) == "done"
@@ -357,13 +391,11 @@ def test_nothing_is_loaded_before_the_store_knows_what_is_spoilt(
     driver = Driver(store=store)
 
     def diverging() -> str:
-        for number, step in enumerate((10, 20, 30, 40), start=1):
-            driver.save(step, number)
+        driver.save(10, 20, 30, 40)
         return spoilt(45, 22, (176, 280))()
 
     def going_on() -> str:
-        view = driver.repository.refresh()
-        assert [one.step for one in view.generations if one.quarantined is None] == [10, 20]
+        assert driver.kept() == [10, 20]
         return "done"
 
     assert driver.drive(diverging, going_on) == "done"
@@ -372,18 +404,37 @@ def test_nothing_is_loaded_before_the_store_knows_what_is_spoilt(
     assert "trying again in 0 s from step 20\n" in capsys.readouterr().out
 
 
+def test_what_is_spoilt_is_found_as_soon_as_the_store_can_be_asked() -> None:
+    store = Away()
+
+    def is_back_after_a_while() -> None:
+        store.is_away = len(driver.pauses) < 3
+
+    driver = Driver(store=store, in_pause=is_back_after_a_while)
+
+    def diverging() -> str:
+        driver.save(10, 20, 30, 40)
+        store.is_away = True
+        return spoilt(45, 22, (176, 280))()
+
+    def going_on() -> str:
+        assert driver.kept() == [10, 20]
+        return "done"
+
+    assert driver.drive(diverging, going_on) == "done"
+    assert driver.pauses == [0, 10, 20]
+
+
 def test_where_that_did_not_help_it_steps_back_further_but_never_gives_the_last_one_away() -> None:
     driver = Driver()
 
     def diverging() -> str:
-        for number, step in enumerate((10, 20), start=1):
-            driver.save(step, number)
+        driver.save(10, 20)
         return spoilt(25, 24, (1, 2))()
 
     with pytest.raises(GivenUp, match="stepped back 3 times before"):
         driver.drive(diverging, *(spoilt(25, 24, (1, 2)) for _ in range(3)))
-    good = [one.step for one in driver.repository.refresh().generations if one.quarantined is None]
-    assert good == [10]
+    assert driver.kept() == [10]
 
 
 def test_a_run_that_is_begun_afresh_leaves_nothing_out() -> None:
