@@ -295,7 +295,7 @@ def driver_arguments(args: argparse.Namespace, view: View, first_term: int) -> l
     words = resume_arguments(args)
     has_begun = view.term > first_term and (view.life_term > first_term or first_term == 0)
     words += ["--fresh"] if args.fresh and not has_begun else []
-    has_saved = any(one.term > first_term for one in view.generations)
+    has_saved = any(one.term > first_term and one.quarantined is None for one in view.generations)
     words += ["--resume", args.resume] if args.resume != "latest" and not has_saved else []
     words += ["--take-over"] if args.take_over and view.term == first_term else []
     words += ["--json"] if args.json else []

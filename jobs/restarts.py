@@ -8,10 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 from checkpointing.errors import taken_over
-from checkpointing.history import View
+from checkpointing.history import Generation, View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable
@@ -115,8 +116,8 @@ class Restarts:
             self._note(self._task, "failed", ending, log_tail)
             raise error
         move = next_move(self._past, self._policy)
-        if isinstance(move, StepBack) and isinstance(error, AttemptFailed):
-            self._step_back(move, error)
+        if isinstance(move, StepBack) and isinstance(error, AttemptFailed) and self._task is not None:
+            self._step_back(move, error, self._task)
         match move:
             case GiveUp(reason=reason):
                 self._note(self._task, "given up", ending, log_tail, reason)
@@ -131,14 +132,14 @@ class Restarts:
                 self._pause(move.after_s)
                 return move.without
 
-    def _step_back(self, move: StepBack, error: AttemptFailed) -> None:
+    def _step_back(self, move: StepBack, error: AttemptFailed, task: Task) -> None:
         """Quarantines what must not be gone on from, before the next attempt if the store is away now, and
         remembers the samples to leave out.
         """
         bad = error.failure.bad_loss
         if bad is not None:
             self._skips = joined([*self._skips, bad.samples])
-        self._find_spoilt = partial(_spoilt, failure=error.failure, num_more=move.num_generations)
+        self._find_spoilt = partial(_spoilt, task=task, failure=error.failure, num_more=move.num_generations)
         with suppress(StoreError):
             self._quarantine_spoilt()
 
@@ -223,16 +224,28 @@ class Restarts:
             within(self._word_timeout_s, write)
 
 
-def _spoilt(view: View, *, failure: Failure, num_more: int) -> dict[str, str]:
-    """By name and with the reason what was saved after the loss went wrong, and ``num_more`` before."""
-    bad = failure.bad_loss
-    line = [one for one in of_this_life(view) if one.quarantined is None]
+def _spoilt(view: View, *, task: Task, failure: Failure, num_more: int) -> dict[str, str]:
+    """By name and with the reason what ``task`` saved after its loss went wrong, and ``num_more`` before."""
+    bad, line = failure.bad_loss, _line(view, task)
     good = [one for one in line if bad is None or one.step <= bad.good_step]
     good = good[: max(0, len(good) - num_more)]
-    # One must be left to go on from, however it is.
-    good = good or line[:1]
+    if task.resume == "latest":
+        # One must be left to go on from, however it is.
+        good = good or line[:1]
     reason = f"the loss went wrong after it: {failure.reason}"
     return {one.name: reason for one in line if one not in good}
+
+
+def _line(view: View, task: Task) -> list[Generation]:
+    """What the attempt saved and what it stood on, oldest first, but nothing from before somebody asked for a
+    generation by name: what is newer than that one is of a branch that was left, where nothing went wrong.
+    """
+    kept = [one for one in of_this_life(view) if one.quarantined is None]
+    if task.resume != "latest":
+        return [one for one in kept if one.term == task.term]
+    # Where a branch begins the steps fall.
+    begins = [place for place, (one, other) in enumerate(pairwise(kept), start=1) if other.step < one.step]
+    return kept[max(begins, default=0) :]
 
 
 def _as_told(reached: Ending, error: AttemptFailed) -> Ending:

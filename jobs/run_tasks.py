@@ -41,7 +41,7 @@ class Beginning:
         return self.fresh and not has_begun
 
     def resume(self, view: View) -> str:
-        has_saved = any(one.term >= self.term for one in view.generations)
+        has_saved = any(one.term >= self.term and one.quarantined is None for one in view.generations)
         return "latest" if has_saved else self.what
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from checkpointing.history import Finish, Stopped, View
+from checkpointing.history import Commit, Finish, Stopped, View
 from checkpointing.repository import Repository
 from checkpointing.store import MemoryStore, Unavailable
 from jobs.arguments import train_parser
@@ -15,6 +15,7 @@ from jobs.past import Note, given_up, leave_note, read_skips
 from jobs.recovery import Ending, Policy
 from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
+from tests.unit.generations import generation
 
 KILLED = End(code=None, why="the driver was ended by SIGKILL")
 SIGTERM = Wish(aim="stop", why="SIGTERM")
@@ -221,6 +222,17 @@ def test_to_begin_afresh_or_elsewhere_is_done_once() -> None:
 
 def test_until_something_is_saved_it_begins_where_it_was_told_to() -> None:
     stage = Stage(leases_and_dies, finishes, flags="--resume step:4")
+    stage.keep()
+    assert stage.started == [["spec.yaml", "--store", "/s", "--resume", "step:4"]] * 2
+
+
+def test_what_is_spoilt_is_not_what_a_later_driver_goes_on_from() -> None:
+    def saves_what_is_spoilt(repository: Repository) -> End:
+        term = repository.take_over("a driver")
+        repository.append(Commit(generation=generation(1, term=term, quarantined="spoilt")), term=term)
+        return KILLED
+
+    stage = Stage(saves_what_is_spoilt, finishes, flags="--resume step:4")
     stage.keep()
     assert stage.started == [["spec.yaml", "--store", "/s", "--resume", "step:4"]] * 2
 

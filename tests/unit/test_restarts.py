@@ -437,6 +437,38 @@ def test_where_that_did_not_help_it_steps_back_further_but_never_gives_the_last_
     assert driver.kept() == [10]
 
 
+def left_from(*branches: tuple[int, ...]) -> MemoryStore:
+    """Of a run that somebody went back with: each attempt has saved at the steps of one branch."""
+    driver = Driver()
+    for steps in branches:
+        driver.begin()
+        driver.save(*steps)
+    return driver.store
+
+
+def test_a_branch_that_was_left_by_name_keeps_its_generations_and_so_does_what_was_named() -> None:
+    driver = Driver(store=left_from((100, 200, 300)), resume="step:100")
+
+    def diverging() -> str:
+        driver.save(110, 140)
+        return spoilt(150, 130, (1, 2))()
+
+    def diverging_at_once() -> str:
+        return spoilt(150, 101, (1, 2))()
+
+    driver.drive(diverging, done)
+    assert driver.kept() == [100, 200, 300, 110]
+    driver = Driver(store=left_from((100, 200, 300)), resume="step:100")
+    driver.drive(diverging_at_once, diverging_at_once, diverging, done)
+    assert driver.kept() == [100, 200, 300]
+
+
+def test_it_steps_back_no_further_than_to_where_its_own_branch_begins() -> None:
+    driver = Driver(store=left_from((100, 200, 300), (110, 120, 130)))
+    driver.drive(*[spoilt(150, 140, (1, 2))] * 3, done)
+    assert driver.kept() == [100, 200, 300, 110]
+
+
 def test_a_run_that_is_begun_afresh_leaves_nothing_out() -> None:
     first = Driver()
     first.drive(spoilt(5, 4, (32, 40)), done)

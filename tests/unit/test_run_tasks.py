@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from checkpointing.errors import Fenced
-from checkpointing.history import Entry, Fresh, Lease
+from checkpointing.history import Commit, Entry, Fresh, Lease
 from checkpointing.repository import Repository
 from checkpointing.store import Buffer, MemoryStore, Unavailable
 from jobs.continuity import Rivals
@@ -14,10 +14,11 @@ from jobs.recovery import Policy
 from jobs.restarts import Restarts
 from jobs.run_display import RunDisplay
 from jobs.run_tasks import Beginning, Tasks, beginning
+from jobs.training.task import Task
 from tests.unit.builders import group
-from tests.unit.generations import RUN, good, view_of
+from tests.unit.generations import RUN, generation, good, view_of
 from tests.unit.test_log import DeafStore
-from tests.unit.test_restarts import Driver, done, failing, spec, spoilt, stopped
+from tests.unit.test_restarts import Driver, Forgiving, done, failing, spec, spoilt, stopped
 
 
 def asked(what: str = "best", *, fresh: bool = False, term: int = 2) -> Beginning:
@@ -69,6 +70,8 @@ def test_what_was_asked_for_is_gone_on_from_until_an_attempt_of_this_start_has_s
     assert asked("step:10").resume(view_of(*good(1, term=1))) == "step:10"
     assert asked("step:10").resume(view_of(*good(1, term=1), *good(2, term=2))) == "latest"
     assert asked("step:10").resume(view_of(*good(1, term=1), *good(2, term=5))) == "latest"
+    spoilt_since = view_of(*good(1, term=1), *good(2, term=2, quarantined="spoilt"))
+    assert asked("step:10").resume(spoilt_since) == "step:10"
 
 
 @dataclass
@@ -77,10 +80,11 @@ class Start:
 
     store: MemoryStore = field(default_factory=MemoryStore)
     fresh: bool = False
+    resume: str = "latest"
 
     def __post_init__(self) -> None:
         self.repository = Repository(self.store, RUN)
-        begins = beginning("latest", self.repository, spec(), fresh=self.fresh)
+        begins = beginning(self.resume, self.repository, spec(), fresh=self.fresh)
         rivals = Rivals(self.store, RUN, is_wanted=False)
         self.tasks = Tasks(spec(), self.repository, group(), begins, None, rivals)
 
@@ -149,3 +153,26 @@ def test_a_store_that_goes_away_between_lease_and_new_life_makes_no_fresh_start_
     assert [(task.term, task.skips) for task in tasks] == [(3, ()), (4, ())]
     view = start.repository.refresh()
     assert (view.life, view.life_term) == (1, life_term)
+
+
+@pytest.mark.parametrize("num_refusals", [0, 1, 2])
+def test_what_was_asked_for_is_gone_on_from_again_where_all_that_came_of_it_is_spoilt(
+    num_refusals: int,
+) -> None:
+    store = Forgiving(num_refusals)
+    former = Driver(store=store)
+    former.begin()
+    former.save(100, 200, 300)
+    start, tasks = Start(store=store, resume="step:100"), list[Task]()
+    ends = iter([spoilt(160, 140, (1, 2)), done])
+
+    def attempt(_without: tuple[str, ...]) -> str:
+        tasks.append(restarts.begin(start.tasks.make(1, 0.0)))
+        start.repository.append(Commit(generation=generation(15, term=tasks[-1].term)), term=tasks[-1].term)
+        return next(ends)()
+
+    restarts = Restarts(
+        start.repository, Policy(), RunDisplay(RUN, quiet=False, silent=True), pause=lambda _: None
+    )
+    assert restarts.work(attempt) == "done"
+    assert [task.resume for task in tasks] == ["step:100", "step:100"]
