@@ -437,6 +437,22 @@ def test_where_that_did_not_help_it_steps_back_further_but_never_gives_the_last_
     assert driver.kept() == [10]
 
 
+def test_each_step_back_that_did_not_help_is_followed_by_a_longer_one() -> None:
+    driver, kept = Driver(), list[list[int]]()
+
+    def diverging() -> str:
+        kept.append(driver.kept())
+        return spoilt(65, 64, (1, 2))()
+
+    def saving_first() -> str:
+        driver.save(10, 20, 30, 40, 50, 60)
+        return diverging()
+
+    with pytest.raises(GivenUp):
+        driver.drive(saving_first, *[diverging] * 3)
+    assert [steps[-1] for steps in kept] == [60, 60, 50, 30]
+
+
 def left_from(*branches: tuple[int, ...]) -> MemoryStore:
     """Of a run that somebody went back with: each attempt has saved at the steps of one branch."""
     driver = Driver()
