@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable, open_store
 from jobs.errors import SpecError, StopWished
-from jobs.past import Note, given_up, leave_note, read_note
+from jobs.past import Note, given_up, leave_note, read_note, read_skips
 from jobs.places import store_base
 from jobs.recovery import Cause, Ending, GiveUp, Policy, next_move
 from jobs.run_spec import RunSpec
@@ -42,7 +42,7 @@ _LAST_PATIENCE_S = 60.0
 class End:
     """How a driver ended: with its exit code, or None where something ended it. ``why`` is for people.
 
-    ``is_stopped``: it was asked to, and nobody kept its exit code.
+    ``is_stopped``: it was asked to, and there is no exit code to tell whether it had saved by then.
     """
 
     code: int | None
@@ -162,17 +162,21 @@ class Keeper:
         self._pause = pause or wishers.pause
         self._look_every_s = look_every_s
         self._endings: list[Ending] = []
+        # Of the newest attempt that a driver of ours left without a word; of every other one somebody else's
+        # driver may be at work.
+        self._own_term = 0
 
     def keep(self, args: argparse.Namespace) -> int:
         """Its exit code is the driver's last one."""
         first_term = self._repository.refresh().term
         while True:
+            before = self._view()
             try:
-                end = self._follow(self._start(driver_arguments(args, self._view(), first_term)))
+                end = self._follow(self._start(driver_arguments(args, before, first_term)))
             except Away as error:
                 code = self._judge("cluster away", str(error))
             else:
-                code = self._after(end, first_term)
+                code = self._after(end, before, first_term)
             if code is not None:
                 return code
 
@@ -187,9 +191,9 @@ class Keeper:
         except KeyboardInterrupt:
             driver.kill()
             raise
-        return end
+        return replace(end, is_stopped=True) if told and end.code is None else end
 
-    def _after(self, end: End, first_term: int) -> int | None:
+    def _after(self, end: End, before: View, first_term: int) -> int | None:
         """The exit code to leave with, or None when it is time for the next driver."""
         if end.is_stopped:
             return self._after_stop(end, first_term)
@@ -201,14 +205,19 @@ class Keeper:
             note = given_up(self._repository.store, self._repository.run, view)
         except Unavailable as error:
             return self._judge("store", str(error))
+        if end.code is None and view.term > before.term:
+            self._own_term = view.term
         has_begun = view.term > first_term
-        if end.code in (EXIT_OK, EXIT_INTERRUPTED) or (end.code == EXIT_USAGE and not has_begun):
+        if end.code in (EXIT_OK, EXIT_INTERRUPTED):
+            return end.code
+        if end.code == EXIT_USAGE and (not has_begun or before.finished_step is not None):
             return end.code
         if has_begun and note is not None:
             return EXIT_FAILED
-        if has_begun and (view.finished_step is not None or view.stopped_step is not None):
+        if has_begun and view.stopped_step is not None:
             return EXIT_OK
-        # What was there once is missing, such as nodes, or another driver is at work.
+        # What was there once is missing, such as nodes, or another driver is at work. Of a run that is
+        # finished something may be left to do, such as its export: the next driver sees to it.
         return self._judge("cluster away" if end.code == EXIT_USAGE else "driver died", end.why)
 
     def _after_stop(self, end: End, first_term: int) -> int:
@@ -236,8 +245,9 @@ class Keeper:
             _say(f"longhaul train: given up, {move.reason}: {reason}")
             return EXIT_FAILED
         _say(f"{self._repository.run}: {reason}; starting it again in {move.after_s:g} s")
-        # Nobody else is there now to hear `longhaul stop`.
-        self._wishers.began(ending.term)
+        if ending.term == self._own_term:
+            # Nobody else is there now to hear `longhaul stop`.
+            self._wishers.began(ending.term)
         try:
             self._pause(move.after_s)
         except StopWished as stop:
@@ -245,9 +255,12 @@ class Keeper:
         return None
 
     def _stopped(self, wish: Wish) -> int:
-        view = self._view()
+        run, view = self._repository.run, self._view()
+        if view.term != self._own_term:
+            _say(f"{run}: kept no longer ({wish.why}); whoever is at work on it goes on")
+            return EXIT_OK
         ended = note_stop(self._repository, view.term or None, wish)
-        _say(f"{self._repository.run}: stopped at step {ended.step} ({wish.why}); the same command goes on")
+        _say(f"{run}: stopped at step {ended.step} ({wish.why}); the same command goes on")
         return EXIT_OK
 
     def _ending(self, cause: Cause, reason: str) -> Ending:
@@ -261,8 +274,12 @@ class Keeper:
     def _note(self, ending: Ending, why: str) -> None:
         store, run = self._repository.store, self._repository.run
         with suppress(StoreError):
-            if ending.term and read_note(store, run, ending.term) is None:
-                leave_note(store, run, Note(term=ending.term, how="given up", ending=ending, given_up=why))
+            if not ending.term or read_note(store, run, ending.term) is not None:
+                return
+            # Of what is left out the newest note is believed.
+            skips = read_skips(store, run, self._repository.view)
+            note = Note(term=ending.term, how="given up", ending=ending, given_up=why, skips=skips)
+            leave_note(store, run, note)
 
     def _view(self) -> View:
         with suppress(StoreError):
@@ -278,7 +295,7 @@ def driver_arguments(args: argparse.Namespace, view: View, first_term: int) -> l
     words = resume_arguments(args)
     has_begun = view.term > first_term and (view.life_term > first_term or first_term == 0)
     words += ["--fresh"] if args.fresh and not has_begun else []
-    has_saved = any(one.term > first_term for one in view.generations)
+    has_saved = any(one.term > first_term and one.quarantined is None for one in view.generations)
     words += ["--resume", args.resume] if args.resume != "latest" and not has_saved else []
     words += ["--take-over"] if args.take_over and view.term == first_term else []
     words += ["--json"] if args.json else []

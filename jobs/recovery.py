@@ -92,7 +92,7 @@ class Retry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBack:
     """Go on from the newest generation that is not spoilt, without the samples that it went wrong on; where
-    that did not help, from ``num_generations`` before it.
+    that did not help, from ``num_generations`` before it, of those that earlier steps back have left.
     """
 
     after_s: float

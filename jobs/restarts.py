@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 from checkpointing.errors import taken_over
-from checkpointing.history import View
+from checkpointing.history import Generation, View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable
@@ -19,6 +21,7 @@ from jobs.errors import AttemptFailed, GivenUp, StopWished
 from jobs.past import How, Note, leave_note, read_past, read_skips
 from jobs.recovery import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move
 from jobs.run_display import RunDisplay
+from jobs.training.measurement import Failure
 from jobs.training.skipping import joined
 from jobs.training.task import Task
 from reporting.attempts import Incident
@@ -53,37 +56,55 @@ class Restarts:
         self._clock = clock
         self._word_timeout_s = word_timeout_s
         view = repository.refresh()
+        self._life = view.life
         self._past = read_past(repository.store, repository.run, view)
         self._skips = read_skips(repository.store, repository.run, view)
+        # Of the attempt that goes on or has just failed, if there is one; of the newest that began.
         self._task: Task | None = None
+        self._newest: Task | None = None
+        # Generations that nothing may go on from, by name, and why: the store was not there to be told, or
+        # even to be asked for them.
+        self._spoilt: dict[str, str] = {}
+        self._find_spoilt: Callable[[View], dict[str, str]] | None = None
 
     def begin(self, task: Task) -> Task:
         """The task as the run's past wants it; one that begins afresh has none."""
-        if self._repository.view.life_term == task.term:
-            self._past, self._skips = [], ()
-        self._task = replace(task, skips=self._skips)
+        if self._repository.view.life != self._life:
+            self._life, self._past, self._skips = self._repository.view.life, [], ()
+        self._task = self._newest = replace(task, skips=self._skips)
         self._display.begins(task.term)
         return self._task
 
     def work(self, attempt: Callable[[tuple[str, ...]], Found]) -> Found:
-        """``attempt`` gets the nodes to leave out. Raises ``GivenUp``, and what another try can't mend."""
+        """``attempt`` gets the nodes to leave out. Raises ``GivenUp``, and what another try can't mend.
+
+        A wish or an interruption ends it as well while it waits for the next attempt: who begins it again
+        then has new budgets.
+        """
+        try:
+            found = self._work(attempt)
+        except StopWished:
+            self._note(self._newest, "done")
+            raise
+        except KeyboardInterrupt:
+            self._note(self._newest, "interrupted")
+            raise
+        self._note(self._newest, "done")
+        return found
+
+    def _work(self, attempt: Callable[[tuple[str, ...]], Found]) -> Found:
         without = left_out(self._past)
         while True:
             self._task = None
             try:
-                found = attempt(without)
+                # Before it is decided what to go on from.
+                self._quarantine_spoilt()
+                return attempt(without)
             except (AttemptFailed, Unavailable) as error:
                 without = self._go_on_after(error)
-            except StopWished:
-                self._note("done")
-                raise
             except KeyboardInterrupt:
-                self._note("interrupted")
                 self._leave_word(Incident(kind="interruption"))
                 raise
-            else:
-                self._note("done")
-                return found
 
     def _go_on_after(self, error: AttemptFailed | Unavailable) -> tuple[str, ...]:
         """Returns when it is time for the next attempt, with the nodes to leave out."""
@@ -92,38 +113,43 @@ class Restarts:
         self._leave_word(self._failure(ending))
         log_tail = error.log_tail if isinstance(error, AttemptFailed) else ()
         if self._policy is None:
-            self._note("failed", ending, log_tail)
+            self._note(self._task, "failed", ending, log_tail)
             raise error
         move = next_move(self._past, self._policy)
-        if isinstance(move, StepBack) and isinstance(error, AttemptFailed):
-            self._step_back(move, error)
+        if isinstance(move, StepBack) and isinstance(error, AttemptFailed) and self._task is not None:
+            self._step_back(move, error, self._task)
         match move:
             case GiveUp(reason=reason):
-                self._note("given up", ending, log_tail, reason)
+                self._note(self._task, "given up", ending, log_tail, reason)
                 self._leave_word(Incident(kind="give up", step=ending.step, text=reason))
                 self._display.ends("given up", f"{reason}: {ending.reason}")
                 raise GivenUp(reason, ending.reason, log_tail) from error
             case Retry() | StepBack():
-                self._note("failed", ending, log_tail)
+                self._note(self._task, "failed", ending, log_tail)
                 self._leave_word(Incident(kind="restart", step=ending.durable_step, seconds=move.after_s))
                 self._display.note(self._going_on(ending, move))
                 self._display.waits(move.after_s, ending.reason)
                 self._pause(move.after_s)
                 return move.without
 
-    def _step_back(self, move: StepBack, error: AttemptFailed) -> None:
-        """Quarantines what must not be gone on from, and remembers the samples to leave out."""
-        bad, view = error.failure.bad_loss, self._repository.view
+    def _step_back(self, move: StepBack, error: AttemptFailed, task: Task) -> None:
+        """Quarantines what must not be gone on from, before the next attempt if the store is away now, and
+        remembers the samples to leave out.
+        """
+        bad = error.failure.bad_loss
         if bad is not None:
             self._skips = joined([*self._skips, bad.samples])
-        kept = [one for one in of_this_life(view) if one.quarantined is None]
-        good = [one for one in kept if bad is None or one.step <= bad.good_step]
-        good = good[: max(0, len(good) - move.num_generations)]
-        # One must be left to go on from, however it is.
-        for one in (one for one in kept if one not in (good or kept[:1])):
-            with suppress(StoreError):
-                reason = f"the loss went wrong after it: {error.failure.reason}"
-                self._repository.quarantine(one.name, reason, term=view.term)
+        self._find_spoilt = partial(_spoilt, task=task, failure=error.failure, num_more=move.num_generations)
+        with suppress(StoreError):
+            self._quarantine_spoilt()
+
+    def _quarantine_spoilt(self) -> None:
+        if self._find_spoilt is not None:
+            self._spoilt, self._find_spoilt = self._find_spoilt(self._repository.refresh()), None
+        for name, reason in list(self._spoilt.items()):
+            assert self._newest is not None
+            self._repository.quarantine(name, reason, term=self._newest.term)
+            del self._spoilt[name]
 
     def _going_on(self, ending: Ending, move: Retry | StepBack) -> str:
         what = f"attempt {ending.term} {'ended' if ending.cause == 'preempted' else 'failed'}"
@@ -152,7 +178,7 @@ class Restarts:
         return _as_told(reached, error) if isinstance(error, AttemptFailed) else reached
 
     def _durable_step(self, view: View) -> int:
-        newest = latest([one for one in of_this_life(view) if one.quarantined is None])
+        newest = latest([one for one in of_this_life(view) if one.name not in self._spoilt])
         return newest.step if newest else 0
 
     def _failure(self, ending: Ending) -> Incident:
@@ -167,16 +193,17 @@ class Restarts:
 
     def _note(
         self,
+        task: Task | None,
         how: How,
         ending: Ending | None = None,
         log_tail: tuple[str, ...] = (),
         given_up: str | None = None,
     ) -> None:
         """Not of an attempt that got no lease: it has no term to be called by."""
-        if self._task is None:
+        if task is None:
             return
         note = Note(
-            term=self._task.term,
+            term=task.term,
             how=how,
             ending=ending,
             log_tail=log_tail,
@@ -195,6 +222,30 @@ class Restarts:
         """What can't be written now may still be later, but nobody waits for it."""
         with suppress(StoreError, TimeoutError):
             within(self._word_timeout_s, write)
+
+
+def _spoilt(view: View, *, task: Task, failure: Failure, num_more: int) -> dict[str, str]:
+    """By name and with the reason what ``task`` saved after its loss went wrong, and ``num_more`` before."""
+    bad, line = failure.bad_loss, _line(view, task)
+    good = [one for one in line if bad is None or one.step <= bad.good_step]
+    good = good[: max(0, len(good) - num_more)]
+    if task.resume == "latest":
+        # One must be left to go on from, however it is.
+        good = good or line[:1]
+    reason = f"the loss went wrong after it: {failure.reason}"
+    return {one.name: reason for one in line if one not in good}
+
+
+def _line(view: View, task: Task) -> list[Generation]:
+    """What the attempt saved and what it stood on, oldest first, but nothing from before somebody asked for a
+    generation by name: what is newer than that one is of a branch that was left, where nothing went wrong.
+    """
+    kept = [one for one in of_this_life(view) if one.quarantined is None]
+    if task.resume != "latest":
+        return [one for one in kept if one.term == task.term]
+    # Where a branch begins the steps fall.
+    begins = [place for place, (one, other) in enumerate(pairwise(kept), start=1) if other.step < one.step]
+    return kept[max(begins, default=0) :]
 
 
 def _as_told(reached: Ending, error: AttemptFailed) -> Ending:

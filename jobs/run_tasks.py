@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpointing.choice import find
-from checkpointing.errors import NothingToResume
+from checkpointing.errors import NothingToResume, taken_over
 from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.store import open_store
@@ -36,10 +36,12 @@ class Beginning:
     term: int
 
     def is_fresh(self, view: View) -> bool:
-        return self.fresh and view.term < self.term
+        """Until a new life has begun: a lease may land without it. The first lease of all begins one."""
+        has_begun = view.life_term >= self.term or (self.term == 1 and view.term >= 1)
+        return self.fresh and not has_begun
 
     def resume(self, view: View) -> str:
-        has_saved = any(one.term >= self.term for one in view.generations)
+        has_saved = any(one.term >= self.term and one.quarantined is None for one in view.generations)
         return "latest" if has_saved else self.what
 
 
@@ -82,17 +84,30 @@ class Tasks:
         self._beginning = beginning
         self._tokens = tokens
         self._rivals = rivals
+        self._owner = f"{socket.gethostname()}:{os.getpid()}"
+        self._term: int | None = None
 
     def make(self, world_size: int, leased_s: float) -> Task:
-        """Takes the lease: whoever ran before is fenced from here on."""
+        """Takes the lease: whoever ran before is fenced from here on. ``Fenced`` if somebody else has taken
+        the run over since this driver last took the lease, or tried to.
+        """
         self._rivals.refuse()
+        self._give_way()
         repository, begins = self._repository, self._beginning
-        term = repository.take_over(
-            f"{socket.gethostname()}:{os.getpid()}", fresh=begins.is_fresh(repository.view)
-        )
+        term = repository.take_over(self._owner, fresh=begins.is_fresh(repository.view))
+        self._term = term
         described = described_run(self._spec, self._tokens)
         repository.store.put(f"runs/{repository.run}/spec.json", json.dumps(described, indent=1).encode())
         return self._task(world_size, leased_s, term, described)
+
+    def _give_way(self) -> None:
+        if self._term is None:
+            self._term = self._repository.view.term
+            return
+        view = self._repository.refresh()
+        # A lease of our own may have landed though its answer got lost.
+        if view.term > self._term and view.owner != self._owner:
+            raise taken_over(self._repository.run, view.term, view.owner)
 
     def _task(self, world_size: int, leased_s: float, term: int, described: Mapping[str, Any]) -> Task:
         spec, repository, group = self._spec, self._repository, self._group

@@ -6,17 +6,19 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from checkpointing.history import Finish, Stopped, View
+from checkpointing.history import Commit, Finish, Stopped, View
 from checkpointing.repository import Repository
 from checkpointing.store import MemoryStore, Unavailable
 from jobs.arguments import train_parser
 from jobs.keeper import Away, End, Keeper
-from jobs.past import Note, given_up, leave_note
+from jobs.past import Note, given_up, leave_note, read_skips
 from jobs.recovery import Ending, Policy
 from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
+from tests.unit.generations import generation
 
 KILLED = End(code=None, why="the driver was ended by SIGKILL")
+SIGTERM = Wish(aim="stop", why="SIGTERM")
 
 
 @dataclass
@@ -36,7 +38,7 @@ class Scripted:
     def kill(self) -> None: ...
 
 
-Act = Callable[[Repository], End]
+Act = Callable[[Repository], "End | Scripted"]
 
 
 class Stage:
@@ -50,6 +52,7 @@ class Stage:
         self.pauses: list[float] = []
         self.wishers = Wishers()
         self.flags = flags
+        self.in_pause: Callable[[], None] = lambda: None
 
     def keep(self) -> int:
         keeper = Keeper(
@@ -65,12 +68,14 @@ class Stage:
 
     def _pause(self, for_s: float) -> None:
         self.pauses.append(for_s)
+        self.in_pause()
         self.wishers.check()
 
     def _start(self, words: list[str]) -> Scripted:
         self.started.append(words)
         act = self.acts.pop(0)
-        return act if isinstance(act, Scripted) else Scripted(act(Repository(self.store, "r")))
+        found = act if isinstance(act, Scripted) else act(Repository(self.store, "r"))
+        return found if isinstance(found, Scripted) else Scripted(found)
 
 
 def arguments(flags: str) -> argparse.Namespace:
@@ -80,6 +85,12 @@ def arguments(flags: str) -> argparse.Namespace:
 def leases_and_dies(repository: Repository) -> End:
     repository.take_over("a driver")
     return KILLED
+
+
+def leases_and_waits(repository: Repository) -> Scripted:
+    """Until it is asked to stop; then it is killed."""
+    repository.take_over("a driver")
+    return Scripted(KILLED, waits=True)
 
 
 def finishes(repository: Repository) -> End:
@@ -107,14 +118,41 @@ def test_a_driver_that_was_killed_is_started_again_until_the_run_is_finished(
     assert "r: the driver was ended by SIGKILL; starting it again in 1 s" in capsys.readouterr().err
 
 
-def test_a_driver_that_died_after_its_last_word_is_not_started_again() -> None:
-    def finishes_and_dies(repository: Repository) -> End:
-        finishes(repository)
+def test_a_driver_that_died_after_the_run_had_stopped_is_not_started_again() -> None:
+    def stops_and_dies(repository: Repository) -> End:
+        stops(repository)
         return KILLED
 
-    stage = Stage(finishes_and_dies)
+    stage = Stage(stops_and_dies)
     assert stage.keep() == 0
     assert len(stage.started) == 1
+
+
+@pytest.mark.parametrize("end", [KILLED, End(code=1, why=""), End(code=2, why="")])
+@pytest.mark.parametrize("next_code", [0, 2])
+def test_what_is_left_to_do_of_a_finished_run_is_the_next_drivers_and_so_is_the_exit_code(
+    end: End, next_code: int
+) -> None:
+    def finishes_and_exports_nothing(repository: Repository) -> End:
+        finishes(repository)
+        return end
+
+    stage = Stage(finishes_and_exports_nothing, ends_with(next_code))
+    assert stage.keep() == next_code
+    assert len(stage.started) == 2
+
+
+def test_a_driver_that_is_killed_while_it_saves_as_asked_has_not_stopped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stage = Stage(leases_and_waits)
+    stage.wishers.hear(SIGTERM)
+    assert stage.keep() == 1
+    assert stage.repository.refresh().stopped_step is None
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "longhaul train: the driver was ended by SIGKILL before its last step was saved; there is no "
+        "checkpoint; running it again goes on"
+    )
 
 
 def test_a_run_that_was_given_up_stays_given_up() -> None:
@@ -151,6 +189,19 @@ def test_drivers_that_die_without_progress_are_given_up_and_the_store_says_so(
     assert note.given_up == "10 lost workers without a newer checkpoint"
 
 
+def test_what_a_run_leaves_out_it_leaves_out_after_its_keeper_gave_it_up() -> None:
+    def leaves_samples_out(repository: Repository) -> End:
+        term = repository.take_over("a driver")
+        leave_note(repository.store, "r", Note(term=term, how="failed", skips=((32, 40),)))
+        return KILLED
+
+    stage = Stage(leaves_samples_out, *[leases_and_dies] * 9)
+    assert stage.keep() == 1
+    view = stage.repository.refresh()
+    assert given_up(stage.store, "r", view) is not None
+    assert read_skips(stage.store, "r", view) == ((32, 40),)
+
+
 def test_a_cluster_that_takes_no_job_is_waited_for() -> None:
     def away(_repository: Repository) -> End:
         raise Away("http://head:8265 takes no job")
@@ -171,6 +222,17 @@ def test_to_begin_afresh_or_elsewhere_is_done_once() -> None:
 
 def test_until_something_is_saved_it_begins_where_it_was_told_to() -> None:
     stage = Stage(leases_and_dies, finishes, flags="--resume step:4")
+    stage.keep()
+    assert stage.started == [["spec.yaml", "--store", "/s", "--resume", "step:4"]] * 2
+
+
+def test_what_is_spoilt_is_not_what_a_later_driver_goes_on_from() -> None:
+    def saves_what_is_spoilt(repository: Repository) -> End:
+        term = repository.take_over("a driver")
+        repository.append(Commit(generation=generation(1, term=term, quarantined="spoilt")), term=term)
+        return KILLED
+
+    stage = Stage(saves_what_is_spoilt, finishes, flags="--resume step:4")
     stage.keep()
     assert stage.started == [["spec.yaml", "--store", "/s", "--resume", "step:4"]] * 2
 
@@ -247,6 +309,55 @@ def test_a_job_that_was_stopped_while_its_store_is_away_is_not_said_to_have_save
     assert capsys.readouterr().err == (
         "longhaul train: the job was stopped, and its store does not tell at which step: s3://bucket: gone\n"
     )
+
+
+def a_rival_leases_and(code: int) -> Act:
+    def act(repository: Repository) -> End:
+        repository.take_over("a rival")
+        return ends_with(code)(repository)
+
+    return act
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_a_wish_while_another_driver_is_at_work_ends_the_keeping_and_nothing_else(
+    code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = Stage(a_rival_leases_and(code))
+    stage.in_pause = lambda: stage.wishers.hear(SIGTERM)
+    assert stage.keep() == 0
+    assert stage.repository.refresh().stopped_step is None
+    assert stage.wishers.term is None
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "r: kept no longer (SIGTERM); whoever is at work on it goes on"
+    )
+
+
+def test_a_driver_that_died_before_its_lease_leaves_no_attempt_to_stop() -> None:
+    stage = Stage(lambda _repository: KILLED)
+    Repository(stage.store, "r").take_over("a rival")
+    stage.in_pause = lambda: stage.wishers.hear(SIGTERM)
+    assert stage.keep() == 0
+    assert stage.repository.refresh().stopped_step is None
+
+
+def test_an_attempt_that_begins_elsewhere_in_a_pause_is_not_stopped_with_the_one_before_it() -> None:
+    def another_goes_on() -> None:
+        Repository(stage.store, "r").take_over("a rival")
+        stage.wishers.hear(SIGTERM)
+
+    stage = Stage(leases_and_dies)
+    stage.in_pause = another_goes_on
+    assert stage.keep() == 0
+    assert stage.repository.refresh().stopped_step is None
+
+
+def test_while_no_driver_is_there_the_keeper_hears_who_asks_its_attempt_to_stop() -> None:
+    heard: list[int | None] = []
+    stage = Stage(leases_and_dies, finishes)
+    stage.in_pause = lambda: heard.append(stage.wishers.term)
+    assert stage.keep() == 0
+    assert heard == [1]
 
 
 def test_a_wish_between_two_drivers_stops_the_run_and_the_log_says_so() -> None:

@@ -1,8 +1,8 @@
 """A driver's attempts one after another: what it notes, says, waits for and leaves out; no Ray, no torch."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -10,7 +10,7 @@ from checkpointing.errors import Fenced
 from checkpointing.history import Commit, Generation
 from checkpointing.repository import Repository, generation_name
 from checkpointing.store import Buffer, MemoryStore, Unavailable
-from jobs.errors import AttemptFailed, GivenUp
+from jobs.errors import AttemptFailed, GivenUp, StopWished
 from jobs.past import given_up, read_note, read_past, read_skips
 from jobs.recovery import Cause, Policy
 from jobs.restarts import Restarts
@@ -18,6 +18,7 @@ from jobs.run_display import RunDisplay
 from jobs.run_spec import RunSpec
 from jobs.training.measurement import BadLoss, Failure, Status
 from jobs.training.task import Task
+from jobs.training.wishes import Wish
 from reporting.long_runs import long_runs
 
 
@@ -45,6 +46,48 @@ class Silent(MemoryStore):
             threading.Event().wait()
 
 
+class Forgiving(MemoryStore):
+    """Refuses the first ``num_refusals`` quarantines, as one that was away for just that long."""
+
+    def __init__(self, num_refusals: int) -> None:
+        super().__init__()
+        self.num_refusals = num_refusals
+
+    def create(self, name: str, data: Buffer) -> None:
+        if b'"kind":"quarantine"' in bytes(data) and self.num_refusals:
+            self.num_refusals -= 1
+            raise Unavailable("memory: away")
+        super().create(name, data)
+
+
+class Away(MemoryStore):
+    """Answers nothing while it ``is_away``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = False
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._answer()
+        super().put(name, data)
+
+    def create(self, name: str, data: Buffer) -> None:
+        self._answer()
+        super().create(name, data)
+
+    def get(self, name: str) -> bytes:
+        self._answer()
+        return super().get(name)
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        self._answer()
+        return super().list(prefix, after=after)
+
+    def _answer(self) -> None:
+        if self.is_away:
+            raise Unavailable("memory: away")
+
+
 @dataclass
 class Driver:
     """One driver of the run ``r``: each attempt takes a lease, saves and then fails as it is told to."""
@@ -55,7 +98,9 @@ class Driver:
     without: list[tuple[str, ...]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     fresh: bool = False
+    resume: str = "latest"
     word_timeout_s: float = 15.0
+    in_pause: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.repository = Repository(self.store, "r")
@@ -63,10 +108,14 @@ class Driver:
             self.repository,
             self.policy,
             RunDisplay("r", quiet=False, silent=False),
-            pause=self.pauses.append,
+            pause=self._pause,
             clock=lambda: 1000.0 + sum(self.pauses),
             word_timeout_s=self.word_timeout_s,
         )
+
+    def _pause(self, for_s: float) -> None:
+        self.pauses.append(for_s)
+        self.in_pause()
 
     def drive(self, *attempts: Callable[[], str]) -> str:
         waiting = list(attempts)
@@ -80,11 +129,18 @@ class Driver:
 
     def begin(self) -> None:
         term = self.repository.take_over("driver", fresh=self.fresh and not self.tasks)
-        self.tasks.append(self.restarts.begin(task(term, self.store)))
+        self.tasks.append(self.restarts.begin(replace(task(term, self.store), resume=self.resume)))
 
-    def save(self, step: int, number: int = 1) -> None:
-        term = self.tasks[-1].term
-        self.repository.append(Commit(generation=generation(step, term, number)), term=term)
+    def save(self, *steps: int) -> None:
+        """As its workers do, of which the driver's own repository only hears."""
+        term, workers = self.tasks[-1].term, Repository(self.store, "r")
+        workers.refresh()
+        for number, step in enumerate(steps, start=1):
+            workers.append(Commit(generation=generation(step, term, number)), term=term)
+
+    def kept(self) -> list[int]:
+        """The steps of the generations that may be gone on from."""
+        return [one.step for one in self.repository.refresh().generations if one.quarantined is None]
 
 
 def task(term: int, store: MemoryStore) -> Task:
@@ -225,6 +281,45 @@ def test_an_interruption_is_no_failure() -> None:
     assert read_past(driver.store, "r", driver.repository.refresh()) == []
 
 
+def stopped() -> None:
+    raise StopWished(Wish(aim="stop", why="Ctrl-C"))
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("end", [stopped, interrupted])
+def test_who_ends_it_in_a_pause_to_mend_it_has_new_budgets(end: Callable[[], None]) -> None:
+    first = Driver(in_pause=end)
+    with pytest.raises((StopWished, KeyboardInterrupt)):
+        first.drive(failing("error"))
+    second = Driver(store=first.store)
+    assert second.drive(failing("error"), done) == "done"
+
+
+@pytest.mark.parametrize("end", [stopped, interrupted])
+def test_who_ends_it_while_it_waits_for_room_has_new_budgets(end: Callable[[], None]) -> None:
+    driver, waits = Driver(), iter([False, True])
+
+    def attempt(_without: tuple[str, ...]) -> str:
+        if next(waits):
+            end()
+        driver.begin()
+        return failing("error")()
+
+    with pytest.raises((StopWished, KeyboardInterrupt)):
+        driver.restarts.work(attempt)
+    assert read_past(driver.store, "r", driver.repository.refresh()) == []
+
+
+def test_a_pause_that_is_ended_leaves_the_samples_out_that_were_to_be_left_out() -> None:
+    driver = Driver(in_pause=stopped)
+    with pytest.raises(StopWished):
+        driver.drive(spoilt(5, 4, (32, 40)))
+    assert read_skips(driver.store, "r", driver.repository.refresh()) == ((32, 40),)
+
+
 def test_who_was_taken_over_meanwhile_decides_nothing() -> None:
     driver = Driver()
 
@@ -276,13 +371,11 @@ def test_a_wrong_loss_steps_back_over_what_is_spoilt_and_leaves_the_samples_out_
     driver = Driver()
 
     def diverging() -> str:
-        for number, step in enumerate((10, 20, 30), start=1):
-            driver.save(step, number)
+        driver.save(10, 20, 30)
         return spoilt(35, 22, (176, 280))()
 
     driver.drive(diverging, done)
-    view = driver.repository.refresh()
-    assert [one.step for one in view.generations if one.quarantined is None] == [10, 20]
+    assert driver.kept() == [10, 20]
     assert [one.skips for one in driver.tasks] == [(), ((176, 280),)]
     later = Driver(store=driver.store)
     assert later.drive(done) == "done"
@@ -290,18 +383,106 @@ def test_a_wrong_loss_steps_back_over_what_is_spoilt_and_leaves_the_samples_out_
     assert read_skips(driver.store, "r", later.repository.refresh()) == ((176, 280),)
 
 
+@pytest.mark.parametrize("num_refusals", [1, 2, 3])
+def test_nothing_is_loaded_before_the_store_knows_what_is_spoilt(
+    num_refusals: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Forgiving(num_refusals)
+    driver = Driver(store=store)
+
+    def diverging() -> str:
+        driver.save(10, 20, 30, 40)
+        return spoilt(45, 22, (176, 280))()
+
+    def going_on() -> str:
+        assert driver.kept() == [10, 20]
+        return "done"
+
+    assert driver.drive(diverging, going_on) == "done"
+    assert store.num_refusals == 0
+    assert [pause for pause in driver.pauses if pause] == [10, 20][: num_refusals - 1]
+    assert "trying again in 0 s from step 20\n" in capsys.readouterr().out
+
+
+def test_what_is_spoilt_is_found_as_soon_as_the_store_can_be_asked() -> None:
+    store = Away()
+
+    def is_back_after_a_while() -> None:
+        store.is_away = len(driver.pauses) < 3
+
+    driver = Driver(store=store, in_pause=is_back_after_a_while)
+
+    def diverging() -> str:
+        driver.save(10, 20, 30, 40)
+        store.is_away = True
+        return spoilt(45, 22, (176, 280))()
+
+    def going_on() -> str:
+        assert driver.kept() == [10, 20]
+        return "done"
+
+    assert driver.drive(diverging, going_on) == "done"
+    assert driver.pauses == [0, 10, 20]
+
+
 def test_where_that_did_not_help_it_steps_back_further_but_never_gives_the_last_one_away() -> None:
     driver = Driver()
 
     def diverging() -> str:
-        for number, step in enumerate((10, 20), start=1):
-            driver.save(step, number)
+        driver.save(10, 20)
         return spoilt(25, 24, (1, 2))()
 
     with pytest.raises(GivenUp, match="stepped back 3 times before"):
         driver.drive(diverging, *(spoilt(25, 24, (1, 2)) for _ in range(3)))
-    good = [one.step for one in driver.repository.refresh().generations if one.quarantined is None]
-    assert good == [10]
+    assert driver.kept() == [10]
+
+
+def test_each_step_back_that_did_not_help_is_followed_by_a_longer_one() -> None:
+    driver, kept = Driver(), list[list[int]]()
+
+    def diverging() -> str:
+        kept.append(driver.kept())
+        return spoilt(65, 64, (1, 2))()
+
+    def saving_first() -> str:
+        driver.save(10, 20, 30, 40, 50, 60)
+        return diverging()
+
+    with pytest.raises(GivenUp):
+        driver.drive(saving_first, *[diverging] * 3)
+    assert [steps[-1] for steps in kept] == [60, 60, 50, 30]
+
+
+def left_from(*branches: tuple[int, ...]) -> MemoryStore:
+    """Of a run that somebody went back with: each attempt has saved at the steps of one branch."""
+    driver = Driver()
+    for steps in branches:
+        driver.begin()
+        driver.save(*steps)
+    return driver.store
+
+
+def test_a_branch_that_was_left_by_name_keeps_its_generations_and_so_does_what_was_named() -> None:
+    driver = Driver(store=left_from((100, 200, 300)), resume="step:100")
+
+    def diverging() -> str:
+        driver.save(110, 140)
+        return spoilt(150, 130, (1, 2))()
+
+    def diverging_at_once() -> str:
+        return spoilt(150, 101, (1, 2))()
+
+    driver.drive(diverging, done)
+    assert driver.kept() == [100, 200, 300, 110]
+    driver = Driver(store=left_from((100, 200, 300)), resume="step:100")
+    driver.drive(diverging_at_once, diverging_at_once, diverging, done)
+    assert driver.kept() == [100, 200, 300]
+
+
+def test_it_steps_back_no_further_than_to_where_its_own_branch_begins() -> None:
+    driver = Driver(store=left_from((100, 200, 300), (110, 120, 130)))
+    driver.drive(*[spoilt(150, 140, (1, 2))] * 3, done)
+    assert driver.kept() == [100, 200, 300, 110]
 
 
 def test_a_run_that_is_begun_afresh_leaves_nothing_out() -> None:
