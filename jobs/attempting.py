@@ -55,7 +55,6 @@ class Attempts:
         self._make_task = make_task
         self._display = display
         self._wishers = wishers
-        self._has_begun = repository.view.term > 0
         # How the attempt with the newest lease did: what fails after it without one has loaded nothing.
         self._ended_by: Cause | None = None
         self._forgiven: Counter[str] = Counter()
@@ -100,7 +99,7 @@ class Attempts:
         return AttemptOrder(
             group=self._group,
             without=without,
-            may_wait=self._has_begun or self._repository.view.term > 0,
+            may_wait=self._repository.view.term > 0,
             world_size=size,
             environment=long_run_environment(self._group, self._spec.environment),
             schedule_timeout_s=self._resizing.schedule_timeout_s(limits.schedule_timeout_s),
