@@ -27,15 +27,16 @@ _SILENT_AFTER_S = 30.0
 class StatusFile:
     """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context.
 
-    What an earlier driver told stays until this one tells otherwise. ``driver`` is its word for itself.
+    What an earlier driver told stays until this one tells otherwise, or is gone where it ``is_fresh``.
+    ``driver`` is its word for itself.
     """
 
-    def __init__(self, store: Store, run: str, driver: str | None = None) -> None:
+    def __init__(self, store: Store, run: str, driver: str | None = None, *, is_fresh: bool = False) -> None:
         self._store = store
         self._name = _name_of(run)
         self._run = run
         self._driver = driver
-        self._before: Mapping[str, Any] | None = None
+        self._before: Mapping[str, Any] | None = {} if is_fresh else None
         self._newest: Mapping[str, Any] | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="status", daemon=True)
