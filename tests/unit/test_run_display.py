@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from math import inf, nan
 from typing import Any
 
@@ -295,6 +295,13 @@ def test_a_terminal_that_is_gone_costs_a_run_its_lines_and_no_more() -> None:
         display.hear(SAVED)
         display.summarise(None)
     assert heard[-1]["step"] == 3
+
+
+def test_a_terminal_that_lacks_a_letter_costs_a_run_no_more_than_that_letter() -> None:
+    terminal = TextIOWrapper(BytesIO(), encoding="ascii")
+    with redirect_stdout(terminal):
+        display().note("node J\u00e4ger is left out")
+    assert terminal.buffer.getvalue() == b"r: node J\\xe4ger is left out\n"
 
 
 def test_as_a_context_it_speaks_while_nothing_is_heard_and_tells_those_who_ask() -> None:
