@@ -49,7 +49,7 @@ class View:
     """``generations`` are those that are kept, in the order of their commits.
 
     ``life_term`` is the term in which the present life began. ``loads`` counts how often a generation was
-    loaded since a step was last finished after loading it, ``num_lost`` the records that were damaged.
+    loaded without a ``Resumed`` after it, ``num_lost`` the records that were damaged.
     ``stopped_step`` is where the present attempt ended because it was asked to; None if it did not.
     """
 
@@ -127,7 +127,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """A step was finished after loading it."""
+    """A step was finished after loading it, or what kept it from that had nothing to do with it."""
 
     name: str
 

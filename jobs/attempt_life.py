@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 
-from jobs.board import Assembled, Lost, Post, Raised, Ready
+from jobs.board import Assembled, Departed, Lost, Post, Raised, Ready
 from jobs.group_life import START_TIMEOUT_S
 from jobs.losses import failure_of_loss
 from jobs.progress import Progress
-from jobs.sessions import Beat, Limits, Started
+from jobs.sessions import Beat, Limits
 from jobs.training.measurement import Failure
 from jobs.training.remains import Remains
 from jobs.training.task import Task
@@ -53,7 +53,6 @@ class AttemptLife:
         self._limits = limits
         self._examine = examine
         self._since = now
-        self._num_done = 0
         self._steps: dict[int, int] = {}
         self._progress: Progress | None = None
         self._troubles = Troubles(world_size)
@@ -75,8 +74,8 @@ class AttemptLife:
                 self._steps[post.rank] = post.step
                 if self._progress:
                     self._progress.note(post, now)
-            case Started():
-                self._num_done += 1
+            case Departed() if self._progress:
+                self._progress.forget(post.rank)
             case Raised():
                 self._troubles.raised(post.rank, post.failure, now)
             case Lost() if post.rank not in self._troubles:
@@ -86,8 +85,6 @@ class AttemptLife:
         """Why it must end now: trouble that every rank has told its part of, or no sign of getting on."""
         if self._troubles:
             return self.failure() if self._troubles.is_all_told(now) else None
-        if self._num_done == self._world_size:
-            return None
         return self._progress.failure(now) if self._progress else self._false_start(now)
 
     def failure(self) -> Failure | None:

@@ -1,16 +1,20 @@
 """A long run's attempts, one after another until one ends well, with all that listens to them and decides."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from checkpointing.history import Resumed
 from checkpointing.repository import Repository
+from checkpointing.store import Unavailable
 from cluster.environment import long_run_environment
 from cluster.inventory import WorkerGroup
 from jobs.alarms import Alarms
 from jobs.bell import Bell
 from jobs.errors import AttemptFailed
 from jobs.executors import AttemptOrder, Executor
+from jobs.recovery import Cause
 from jobs.resizing import Resizing
 from jobs.restarts import Restarts
 from jobs.run_display import RunDisplay
@@ -23,6 +27,10 @@ from jobs.wishers import Wishers
 from reporting.steady import steady
 
 _COLLECTIVE_TIMEOUT_S = 1800.0
+# What ends an attempt so says nothing against the generation that it was loading,
+_FROM_OUTSIDE: tuple[Cause, ...] = ("store", "cluster away", "host lost", "host silent")
+# unless it does so again and again: one object of it may be what can't be read.
+_MOST_FORGIVEN = 5
 
 
 class Attempts:
@@ -47,7 +55,9 @@ class Attempts:
         self._make_task = make_task
         self._display = display
         self._wishers = wishers
-        self._has_begun = repository.view.term > 0
+        # How the attempt with the newest lease did: what fails after it without one has loaded nothing.
+        self._ended_by: Cause | None = None
+        self._forgiven: Counter[str] = Counter()
         self._clock = steady()
         self._bell = Bell(Alarms(spec.alarms.bounds(), spec.wanted()), spec.alarms.ringing(), display.note)
         policy = spec.recovery.policy() if may_retry else replace(spec.recovery.policy(), max_attempts=1)
@@ -77,7 +87,11 @@ class Attempts:
         try:
             return self._executor.attempt(self._order(size, without), partial(self._begin, size), self._hear)
         except AttemptFailed as error:
+            self._ended_by = self._ended_by or error.cause
             self._bell.failed(error.cause, error.reason)
+            raise
+        except Unavailable:
+            self._ended_by = self._ended_by or "store"
             raise
 
     def _order(self, size: int, without: tuple[str, ...]) -> AttemptOrder:
@@ -85,7 +99,7 @@ class Attempts:
         return AttemptOrder(
             group=self._group,
             without=without,
-            may_wait=self._has_begun or self._repository.view.term > 0,
+            may_wait=self._repository.view.term > 0,
             world_size=size,
             environment=long_run_environment(self._group, self._spec.environment),
             schedule_timeout_s=self._resizing.schedule_timeout_s(limits.schedule_timeout_s),
@@ -96,9 +110,19 @@ class Attempts:
 
     def _begin(self, world_size: int) -> Task:
         task = self._restarts.begin(self._make_task(world_size, self._clock()))
+        if self._ended_by in _FROM_OUTSIDE:
+            self._forgive(task.term)
+        self._ended_by = None
         self._bell.begins(task)
         self._wishers.began(task.term)
         return task
+
+    def _forgive(self, term: int) -> None:
+        """Takes back what the attempt before has loaded, so that it is no step towards being poison."""
+        for name in tuple(self._repository.view.loads):
+            self._forgiven[name] += 1
+            if self._forgiven[name] <= _MOST_FORGIVEN:
+                self._repository.append(Resumed(name=name), term=term)
 
     def _hear(self, told: Told | Beat) -> None:
         self._bell.hear(told)

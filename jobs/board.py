@@ -61,6 +61,13 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Departed:
+    """The rank has done its part of a long run's attempt, and tells nothing more."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
     """The controller's word on a rank: its process ended, or it raised outside of any job.
 
@@ -80,7 +87,7 @@ class Lost:
         return "its node" in self.reason
 
 
-Post = Appointed | Assembled | Ready | Started | Beat | Done | Raised | Lost | Told
+Post = Appointed | Assembled | Ready | Started | Beat | Done | Departed | Raised | Lost | Told
 
 
 class Board:

@@ -48,8 +48,9 @@ def without_data(described: Described) -> Described:
 class Rivals:
     """Listens for another driver of the run while this one starts. Used as a context.
 
-    One that died may have had a last word on its way: only who speaks again after that is alive. ``own`` is
-    this driver's word for itself, by which it is told from others. ``pause`` waits so many seconds.
+    Who has no lease, as this one, is none. One that died may have had a last word on its way: only who speaks
+    again after that is alive. ``own`` is this driver's word for itself, by which it is told from others.
+    ``pause`` waits so many seconds.
     """
 
     def __init__(
@@ -85,12 +86,7 @@ class Rivals:
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
-        num_looks = 0
-        while 0 < self._num_words < 2 and num_looks < _NUM_LOOKS:
-            self._pause(_LOOK_EVERY_S)
-            self.look()
-            num_looks += 1
-        if self._num_words >= 2:
+        if self._num_words and self._is_one_alive():
             raise SpecError([self._sentence()])
 
     def look(self) -> None:
@@ -99,8 +95,18 @@ class Rivals:
             if told.get("driver") == self.own:
                 return
             before, self._heard = self._heard, told
-            if before is not None and told != before and told.get("stage") in GOING_ON:
+            if before is not None and told != before and _is_at_work(told):
                 self._num_words += 1
+
+    def _is_one_alive(self) -> bool:
+        """What was heard before may be hours old: this start may have waited for room as long."""
+        self._num_words = 0
+        for _ in range(_NUM_LOOKS):
+            self._pause(_LOOK_EVERY_S)
+            self.look()
+            if self._num_words >= 2:
+                return True
+        return False
 
     def _work(self) -> None:
         self.look()
@@ -114,6 +120,11 @@ class Rivals:
             f"{self._run}: another driver is at work on it{where}; stop it first (longhaul stop {self._run} "
             f"--store {self._store.url}), train under another name (--run NAME), or end it with --take-over"
         )
+
+
+def _is_at_work(told: Mapping[str, Any]) -> bool:
+    """Drivers of an older version don't say whether they have a lease."""
+    return told.get("stage") in GOING_ON and bool(told.get("has_lease", True))
 
 
 def _stored_spec(store: Store, run: str) -> Mapping[str, Any] | None:

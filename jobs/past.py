@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from checkpointing.history import View
+from checkpointing.retention import of_this_life
 from checkpointing.store import Missing, Store, check_name
 from jobs.recovery import Cause, Ending
 from jobs.training.skipping import Skips
@@ -83,7 +84,7 @@ def _terms(view: View) -> range:
 
 
 def _without_a_word(term: int, view: View) -> Ending:
-    durable = [one for one in view.generations if one.term <= term]
+    durable = [one for one in of_this_life(view) if one.term <= term and one.quarantined is None]
     steps = [one.step for one in durable]
     return Ending(
         term=term,

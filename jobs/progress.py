@@ -37,7 +37,14 @@ class Progress:
         """The furthest that any rank has told of. Ranks go in step, so the others are there or nearly so."""
         return max((beat.phase for beat in self._latest.values()), key=_IN_ORDER.index, default=None)
 
+    def forget(self, rank: int) -> None:
+        """It has no more to do: nobody waits for it, and what it still tells counts no more."""
+        self._heard.pop(rank, None)
+        self._latest.pop(rank, None)
+
     def note(self, beat: Beat, now: float) -> None:
+        if beat.rank not in self._heard:
+            return
         before = self._latest.get(beat.rank)
         self._heard[beat.rank] = now
         self._latest[beat.rank] = beat
@@ -48,7 +55,9 @@ class Progress:
             self._step_times_s.append(beat.step_s)
 
     def failure(self, now: float) -> Failure | None:
-        """Why the run must end now, or None while it may go on."""
+        """Why the run must end now, or None while it may go on, or where every rank is forgotten."""
+        if not self._heard:
+            return None
         return self._silence(now) or self._standstill(now) or self._lateness(now)
 
     def _silence(self, now: float) -> Failure | None:

@@ -57,6 +57,22 @@ def schedule_timeout_s(order: AttemptOrder) -> float:
     return min(order.schedule_timeout_s, _LONGEST_BY_ID_S) if is_by_id else order.schedule_timeout_s
 
 
+class LeftOut:
+    """The nodes ``names``, of which nothing may be used. Says once of each that is not there."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._missed: set[str] = set()
+
+    def of(self, live: Inventory) -> Inventory:
+        for name in unknown_nodes(live, self._names):
+            if name not in self._missed:
+                # It may be away for good reason, so this is none to start nothing.
+                _log.warning("%s has no node %r: nothing is left out for it", live.source, name)
+                self._missed.add(name)
+        return excluding(live, self._names)
+
+
 class RayExecutor:
     """The cluster that ``RAY_ADDRESS`` names, else a private Ray, started when it is needed.
 
@@ -69,6 +85,7 @@ class RayExecutor:
         self._verbose = verbose
         self._share_nodes, self._spread = share_nodes, spread
         self._excluded = excluded
+        self._left_out = LeftOut(excluded)
         self._connections = ExitStack()
         self._live: Inventory | None = None
         self.speaks = self.can_retry = True
@@ -164,7 +181,7 @@ class RayExecutor:
         self._connect()
         from cluster.live import live_inventory
 
-        self._live = _without(self._excluded, live_inventory(may_be_empty=may_be_empty))
+        self._live = self._left_out.of(live_inventory(may_be_empty=may_be_empty))
         return self._live
 
     def _connect(self) -> Inventory:
@@ -173,12 +190,5 @@ class RayExecutor:
             from cluster.local import ray_for_driver
 
             self._connections.enter_context(ray_for_driver(verbose=self._verbose))
-            self._live = _without(self._excluded, live_inventory())
+            self._live = self._left_out.of(live_inventory())
         return self._live
-
-
-def _without(excluded: Sequence[str], live: Inventory) -> Inventory:
-    for name in unknown_nodes(live, excluded):
-        # It may be away for good reason, so this is none to start nothing.
-        _log.warning("%s has no node %r: nothing is left out for it", live.source, name)
-    return excluding(live, excluded)

@@ -247,7 +247,10 @@ class _Lines:
     def _write(self, text: str) -> None:
         # A terminal that was closed, or a pipe whose reader ended, must not end the training.
         with suppress(OSError):
-            self._out.write(text)
+            try:
+                self._out.write(text)
+            except UnicodeEncodeError:
+                self._out.write(text.encode("ascii", "backslashreplace").decode())
             self._out.flush()
 
 

@@ -35,7 +35,7 @@ class RunState:
         self.stage: Stage = "starting"
         self._since = now
         self._why: str | None = None
-        self._attempt = 1
+        self._attempt: int | None = None
         self._retry_at: float | None = None
         self._told: Progress | None = None
         self._durable: tuple[int, float] | None = None
@@ -77,23 +77,27 @@ class RunState:
     def line(self, now: float) -> str:
         match self.stage:
             case "starting":
-                return f"attempt {self._attempt} has been starting for {_span(now - self._since)}"
+                which = f"attempt {self._attempt}" if self._attempt else "the next attempt"
+                return f"{which} has been starting for {_span(now - self._since)}"
             case "waiting":
                 left = ceil(max(0.0, (self._retry_at or now) - now))
-                return f"attempt {self._attempt + 1} comes in {_span(left)}: {self._why}"
+                which = f"attempt {self._attempt + 1}" if self._attempt else "the next attempt"
+                return f"{which} comes in {_span(left)}: {self._why}"
             case "training" if self._told:
                 return "  ".join(self._facts(self._told, now))
         return self.stage + (f": {self._why}" if self._why else "")
 
     def record(self, now: float, wall_s: float) -> dict[str, Any]:
-        """For those who are not there. Times in it are since 1970."""
+        """For those who are not there. Times in it are since 1970. No attempt before there is a lease."""
         told = asdict(self._told) if self._told else {}
+        attempt = {"attempt": self._attempt} if self._attempt else {}
         return {
             **told,
+            **attempt,
             "stage": self.stage,
             "since_s": wall_s - (now - self._since),
             "why": self._why,
-            "attempt": self._attempt,
+            "has_lease": self._attempt is not None,
             "retry_at_s": None if self._retry_at is None else wall_s + self._retry_at - now,
             "eta_s": self._eta_s(),
             "told_s": wall_s,
@@ -126,7 +130,7 @@ class RunState:
         facts.append(self._at_risk(told, now))
         facts += self._silence(now)
         facts += [f"{told.num_failed_saves} saves failed"] if told.num_failed_saves else []
-        facts += [f"attempt {self._attempt}"] if self._attempt > 1 else []
+        facts += [f"attempt {self._attempt}"] if self._attempt and self._attempt > 1 else []
         return facts
 
     def _at_risk(self, told: Progress, now: float) -> str:

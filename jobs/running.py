@@ -76,7 +76,7 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         _check(spec, repository, begins, tokens)
         tasks = Tasks(spec, repository, group, begins, tokens, rivals)
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
-        with StatusFile(store, run, rivals.own) as status, display:
+        with StatusFile(store, run, rivals.own, is_fresh=begins.fresh) as status, display:
             display.on_progress(status.tell)
             if executor.speaks:
                 wishers.listen(store, run, display.note)

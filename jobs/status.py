@@ -27,15 +27,16 @@ _SILENT_AFTER_S = 30.0
 class StatusFile:
     """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context.
 
-    What an earlier driver told stays until this one tells otherwise. ``driver`` is its word for itself.
+    What an earlier driver told stays until this one tells otherwise, but for its attempt; none of it where
+    this one ``is_fresh``. ``driver`` is its word for itself.
     """
 
-    def __init__(self, store: Store, run: str, driver: str | None = None) -> None:
+    def __init__(self, store: Store, run: str, driver: str | None = None, *, is_fresh: bool = False) -> None:
         self._store = store
         self._name = _name_of(run)
         self._run = run
         self._driver = driver
-        self._before: Mapping[str, Any] | None = None
+        self._before: Mapping[str, Any] | None = {} if is_fresh else None
         self._newest: Mapping[str, Any] | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="status", daemon=True)
@@ -62,7 +63,8 @@ class StatusFile:
         if newest is not None:
             with suppress(StoreError):
                 if self._before is None:
-                    self._before = told_of(self._store, self._run)
+                    told = told_of(self._store, self._run)
+                    self._before = {key: value for key, value in told.items() if key != "attempt"}
                 self._store.put(self._name, self._body(newest))
 
     def _body(self, newest: Mapping[str, Any]) -> bytes:

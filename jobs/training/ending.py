@@ -5,6 +5,7 @@ from contextlib import suppress
 from checkpointing.history import Finish, Resumed, Stopped
 from checkpointing.repository import Repository
 from checkpointing.store import StoreError
+from checkpointing.transfers import Progress, Stalled, finish
 from jobs.training.control import Control
 from jobs.training.course import Point
 from jobs.training.saving import Saver
@@ -24,10 +25,13 @@ def save_the_end(saver: Saver, control: Control, point: Point) -> str | None:
     return None if is_durable else f"step {point.step} could not be saved to the store"
 
 
-def note_resumed(repository: Repository, generation: str, *, term: int) -> None:
-    """A step was finished after loading, or none was wanted: the generation is no poison."""
-    with suppress(StoreError):
-        repository.append(Resumed(name=generation), term=term)
+def note_resumed(repository: Repository, generation: str, *, term: int, timeout_s: float = 5.0) -> None:
+    """A step was finished after loading, or none was wanted: the generation is no poison.
+
+    A store that is away holds nobody up for longer than ``timeout_s``; it still hears of it once it is back.
+    """
+    with suppress(StoreError, Stalled):
+        finish(lambda: repository.append(Resumed(name=generation), term=term), Progress(timeout_s))
 
 
 def note_end(repository: Repository, step: int, wish: Wish | None, *, term: int) -> str | None:

@@ -26,7 +26,7 @@ from checkpointing.hooks import point_at
 from checkpointing.store import StoreError
 from cluster.environment import visible_devices
 from cluster.inventory import Vendor
-from jobs.board import Done, Post, Raised, Ready
+from jobs.board import Departed, Done, Post, Raised, Ready
 from jobs.sessions import Started
 from jobs.training.context import Pulse
 from jobs.training.hearing import hearing
@@ -89,7 +89,7 @@ def _attempt(task: Task, context: "Context", assignment: Assignment) -> None:
         _post(assignment, Raised(run_id=task.run, rank=context.rank, failure=failure))
         raise
     # What was told and not waited for arrives before this.
-    _post(assignment, Started(run_id=task.run))
+    _post(assignment, Departed(rank=context.rank))
 
 
 def _heard_wish(assignment: Assignment, rank: int) -> AbstractContextManager[Callable[[], Wish | None]]:

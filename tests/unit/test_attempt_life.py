@@ -3,13 +3,15 @@
 from dataclasses import replace
 
 from jobs.attempt_life import AttemptLife
-from jobs.board import Assembled, Lost, Post, Raised, Ready
+from jobs.board import Assembled, Departed, Lost, Post, Raised, Ready
 from jobs.causes import cause_of
-from jobs.sessions import Beat, Limits, Started
+from jobs.sessions import Beat, Limits
 from jobs.training.measurement import Failure
 from jobs.training.remains import Remains
 
-LIMITS = Limits(schedule_timeout_s=60, cell_timeout_s=float("inf"), patience_s={"eval": 200, "restore": 900})
+LIMITS = Limits(
+    schedule_timeout_s=60, cell_timeout_s=float("inf"), patience_s={"eval": 200, "restore": 900, "save": 300}
+)
 REMAINS = Remains(log_tail=("its last line",), signal=None, oom_kills=3)
 
 
@@ -160,6 +162,24 @@ def test_a_worker_that_ends_itself_by_a_signal_is_an_error_of_the_training() -> 
 
 def test_ranks_that_are_done_are_silent_for_good_reason() -> None:
     watched = stepping()
-    watched.hear(Started(run_id="r"), Started(run_id="r"))
+    watched.hear(Departed(rank=1), Departed(rank=0))
     watched.now += 100
     assert watched.verdict() is None
+
+
+def test_a_rank_that_is_done_before_the_others_is_silent_for_good_reason() -> None:
+    watched = stepping()
+    watched.hear(Departed(rank=1))
+    # The board hands out beats behind everything else.
+    watched.step(4, ranks=(1,))
+    watched.wait(100, number=4, ranks=(0,), doing="save")
+    assert watched.verdict() is None
+
+
+def test_one_that_is_not_done_is_still_heard_or_hangs() -> None:
+    watched = stepping()
+    watched.hear(Departed(rank=1))
+    watched.now += 31
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason.startswith("rank 0 is silent for 30 s, in productive at step 4 of 60")

@@ -1,18 +1,24 @@
 """What a driver asks of whoever carries out its attempts; no Ray, no torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pytest
+
+from checkpointing.history import Load
 from checkpointing.repository import Repository
-from checkpointing.store import MemoryStore
+from checkpointing.store import MemoryStore, Unavailable
 from cluster.inventory import Inventory, WorkerGroup
 from jobs.attempting import Attempts
+from jobs.errors import AttemptFailed
 from jobs.executors import AttemptOrder
 from jobs.grid import Cell
+from jobs.recovery import Cause
 from jobs.run_display import RunDisplay
 from jobs.run_spec import RunSpec
 from jobs.sessions import Beat, Event, Limits, Session
 from jobs.training.events import Progress, Told
+from jobs.training.measurement import Failure
 from jobs.training.task import Task
 from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
@@ -24,6 +30,14 @@ STEP = Progress(
     num_failed_saves=0, num_skipped_saves=0,
 )  # fmt: skip
 STOP = Wish(aim="stop", why="Ctrl-C")
+
+
+def no_one(_wish: Wish) -> None:
+    raise AssertionError("nobody is to be stopped")
+
+
+def failed(cause: Cause) -> AttemptFailed:
+    return AttemptFailed(Failure(status="crash", reason=f"boom: {cause}"), cause)
 
 
 @dataclass
@@ -74,6 +88,77 @@ class Cluster:
         self.stop(STOP)
         self.wishes.append(order.wish())
         return "pointer"
+
+
+@dataclass
+class Loading(Cluster):
+    """Each attempt loads a generation, and then fails with the next of ``errors``, if there are any left.
+
+    Where there is no room it fails before that.
+    """
+
+    errors: list[AttemptFailed | Unavailable] = field(default_factory=list)
+    loads: list[Mapping[str, int]] = field(default_factory=list)
+    repository: Repository = field(default_factory=lambda: Repository(MemoryStore(), "r"))
+
+    def attempt(
+        self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
+    ) -> str | None:
+        if self.errors and str(self.errors[0]) == "boom: no room":
+            raise self.errors.pop(0)
+        term = make_task().term
+        self.loads.append(self.repository.view.loads)
+        self.repository.append(Load(name="g"), term=term)
+        if self.errors:
+            raise self.errors.pop(0)
+        return None
+
+    def drive(self) -> None:
+        spec = '{"name": "r", "model": "llama-tiny", "steps": 2, "recovery": {"pause_s": 0}}'
+        Attempts(
+            self,
+            RunSpec.model_validate_json(spec),
+            group(),
+            self.repository,
+            lambda world_size, leased_s: task(self.repository.take_over("driver"), MemoryStore()),
+            RunDisplay("r", quiet=True, silent=True),
+            Wishers(),
+            may_retry=True,
+        ).work()
+
+
+@pytest.mark.parametrize(
+    ("error", "held_against_it"),
+    [
+        (failed("store"), {}),
+        (Unavailable("memory: away"), {}),
+        (failed("cluster away"), {}),
+        (failed("host lost"), {}),
+        (failed("host silent"), {}),
+        (failed("worker died"), {"g": 1}),
+        (failed("error"), {"g": 1}),
+    ],
+    ids=str,
+)
+def test_what_the_store_or_a_host_ended_is_not_held_against_what_was_loaded(
+    error: AttemptFailed | Unavailable, held_against_it: Mapping[str, int]
+) -> None:
+    cluster = Loading(stop=no_one, errors=[error])
+    cluster.drive()
+    assert cluster.loads == [{}, held_against_it]
+
+
+def test_waiting_for_room_after_that_changes_nothing() -> None:
+    cluster = Loading(stop=no_one, errors=[failed("host lost"), failed("no room"), failed("worker died")])
+    cluster.errors.append(failed("no room"))
+    cluster.drive()
+    assert cluster.loads == [{}, {}, {"g": 1}]
+
+
+def test_a_generation_that_can_never_be_read_is_not_forgiven_for_ever() -> None:
+    cluster = Loading(stop=no_one, errors=[failed("store") for _ in range(7)])
+    cluster.drive()
+    assert [found.get("g", 0) for found in cluster.loads] == [0, 0, 0, 0, 0, 0, 1, 2]
 
 
 def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:

@@ -142,12 +142,39 @@ def test_one_of_an_older_version_that_does_not_say_who_it_is_counts_too(
 ) -> None:
     old = Driver(store, None)
     old.says()
-    rivals = start()
+    rivals = start(pause=lambda _: old.says())
     for _ in range(2):
         old.says()
         rivals.look()
     with pytest.raises(SpecError, match="another driver"):
         rivals.refuse()
+
+
+@pytest.mark.parametrize("stage", ["starting", "waiting"])
+def test_who_waits_for_room_as_this_one_does_is_no_rival(stage: str, driver: Driver, start: Start) -> None:
+    rivals = start(pause=fail)
+    for _ in range(3):
+        driver.says(stage=stage, has_lease=False)
+        rivals.look()
+    rivals.refuse()
+
+
+def test_who_has_the_lease_and_waits_for_its_next_attempt_is_one(driver: Driver, start: Start) -> None:
+    rivals = start(pause=lambda _: driver.says())
+    driver.says(stage="waiting", has_lease=True)
+    rivals.look()
+    with pytest.raises(SpecError, match="another driver"):
+        rivals.refuse()
+
+
+def test_who_died_while_this_one_waited_for_room_is_no_rival(driver: Driver, start: Start) -> None:
+    paused: list[float] = []
+    rivals = start(pause=paused.append)
+    for _ in range(5):
+        driver.says()
+        rivals.look()
+    rivals.refuse()
+    assert len(paused) == 10
 
 
 def test_what_this_driver_says_itself_is_no_rival(store: MemoryStore, start: Start) -> None:

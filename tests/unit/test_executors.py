@@ -5,7 +5,7 @@ import pytest
 from cluster.inventory import Inventory, WorkerGroup, excluding
 from jobs.executors import AttemptOrder, choose_executor
 from jobs.inline_executor import InlineExecutor
-from jobs.ray_executor import RayExecutor, candidates, schedule_timeout_s
+from jobs.ray_executor import LeftOut, RayExecutor, candidates, schedule_timeout_s
 from tests.unit.builders import group, inventory
 
 NOBODY = Inventory(groups=(), source="the test's cluster")
@@ -39,6 +39,17 @@ def test_nodes_that_keep_failing_are_done_without_as_long_as_there_is_room_elsew
     found = list(candidates(order(on=group("a100"), may_wait=False, without=("a100-0",)), there))
     without = excluding(there, ("a100-0",)).group("a100")
     assert found == [without, there.group("a100")]
+
+
+def test_of_a_node_to_leave_out_that_is_away_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    left_out = LeftOut(("a100-0", "a100-9"))
+    there = inventory(group("a100", (2, 2)))
+    for live in (there, there, NOBODY, there):
+        assert left_out.of(live) == excluding(live, ("a100-0",))
+    assert caplog.messages == [
+        "the test's cluster has no node 'a100-9': nothing is left out for it",
+        "the test's cluster has no node 'a100-0': nothing is left out for it",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from math import inf, nan
 from typing import Any
 
@@ -179,6 +179,7 @@ def test_a_clock_that_is_set_makes_no_checkpoint_older_or_younger_than_it_is(
 def test_what_comes_next_is_said_between_two_attempts(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
     display = shown(clock)
+    display.begins(1)
     display.hear(step(1))
     clock.now += 10
     display.waits(8.0, "rank 1: crash")
@@ -211,6 +212,7 @@ def test_that_an_attempt_is_starting_is_said_when_it_takes_some_time(
 ) -> None:
     clock = Clock()
     display = shown(clock)
+    display.begins(1)
     for _ in range(70):
         display.renew()
         clock.now += 1
@@ -218,6 +220,30 @@ def test_that_an_attempt_is_starting_is_said_when_it_takes_some_time(
         "r: attempt 1 has been starting for 0:00:05",
         "r: attempt 1 has been starting for 0:01:05",
     ]
+
+
+def test_before_it_has_a_lease_nobody_knows_which_attempt_comes_next(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    display = shown(clock)
+    clock.now += 5
+    display.renew()
+    display.waits(8.0, "there is no node")
+    assert lines(capsys) == [
+        "r: the next attempt has been starting for 0:00:05",
+        "r: the next attempt comes in 0:00:08: there is no node",
+    ]
+
+
+def test_it_is_told_whether_the_run_is_this_drivers_yet() -> None:
+    told: list[Mapping[str, Any]] = []
+    display = RunDisplay("r", quiet=False, silent=False)
+    display.on_progress(told.append)
+    display.waits(8.0, "there is no node")
+    display.begins(12)
+    display.waits(1.0, "rank 1: crash")
+    assert [(one["has_lease"], one.get("attempt")) for one in told] == [(False, None), (True, 12), (True, 12)]
 
 
 def test_the_newest_step_is_the_attempts_own_and_has_an_age() -> None:
@@ -269,6 +295,13 @@ def test_a_terminal_that_is_gone_costs_a_run_its_lines_and_no_more() -> None:
         display.hear(SAVED)
         display.summarise(None)
     assert heard[-1]["step"] == 3
+
+
+def test_a_terminal_that_lacks_a_letter_costs_a_run_no_more_than_that_letter() -> None:
+    terminal = TextIOWrapper(BytesIO(), encoding="ascii")
+    with redirect_stdout(terminal):
+        display().note("node J\u00e4ger is left out")
+    assert terminal.buffer.getvalue() == b"r: node J\\xe4ger is left out\n"
 
 
 def test_as_a_context_it_speaks_while_nothing_is_heard_and_tells_those_who_ask() -> None:

@@ -145,6 +145,26 @@ def test_a_driver_that_begins_leaves_standing_what_the_one_before_it_told(reposi
     assert found == TOLD | {"stage": "starting", "attempt": 2}
 
 
+def test_a_driver_that_has_no_lease_yet_does_not_speak_for_the_attempt_before_it(
+    repository: Repository,
+) -> None:
+    tell(repository, json.dumps(TOLD | {"stage": "training", "attempt": 1}))
+    repository.take_over("killed before it told anything")
+    with StatusFile(repository.store, RUN) as status:
+        status.tell({"stage": "waiting", "has_lease": False})
+    assert "attempt" not in strict_json(repository.store.get(f"runs/{RUN}/status.json"))
+    assert (asked(repository)["stage"], asked(repository)["step"]) == ("waiting", 35)
+
+
+def test_a_driver_that_begins_afresh_leaves_nothing_of_it_standing(repository: Repository) -> None:
+    tell(repository, json.dumps(TOLD | {"stage": "stopped", "attempt": 1}))
+    repository.take_over("me", fresh=True)
+    with StatusFile(repository.store, RUN, is_fresh=True) as status:
+        status.tell({"stage": "starting", "attempt": 2})
+    found = asked(repository)
+    assert (found["stage"], found["step"], found["num_steps"], found["loss"]) == ("starting", 0, None, None)
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [
