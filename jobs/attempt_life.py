@@ -27,7 +27,9 @@ _PATIENCE_S: Mapping[str, float] = {
     "stall": 300.0,
 }
 # At the end what is on its way is waited for, saved once more, and waited for; each part has its deadline.
+# Then the log is told, for as long as a store that is away is tried again.
 _DEADLINES_OF_A_SAVE = 8
+_LAST_WORD_S = 300.0
 
 
 def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -> Limits:
@@ -36,7 +38,7 @@ def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -
         schedule_timeout_s=schedule_timeout_s,
         cell_timeout_s=inf,
         hang_timeout_s=hang_timeout_s,
-        patience_s={**_PATIENCE_S, "save": max(save_s, START_TIMEOUT_S)},
+        patience_s={**_PATIENCE_S, "save": save_s + _LAST_WORD_S},
     )
 
 

@@ -2,12 +2,18 @@
 
 from dataclasses import replace
 
-from jobs.attempt_life import AttemptLife
+from checkpointing.cadence import Cadence
+from checkpointing.patience import Patience
+from checkpointing.retention import Retention
+from checkpointing.store import MemoryStore
+from jobs.attempt_life import AttemptLife, limits_of
 from jobs.board import Assembled, Departed, Lost, Post, Raised, Ready
 from jobs.causes import cause_of
 from jobs.sessions import Beat, Limits
 from jobs.training.measurement import Failure
 from jobs.training.remains import Remains
+from jobs.training.task import Saving
+from tests.unit.test_restarts import task
 
 LIMITS = Limits(
     schedule_timeout_s=60, cell_timeout_s=float("inf"), patience_s={"eval": 200, "restore": 900, "save": 300}
@@ -183,3 +189,11 @@ def test_one_that_is_not_done_is_still_heard_or_hangs() -> None:
     failure = watched.verdict()
     assert failure is not None
     assert failure.reason.startswith("rank 0 is silent for 30 s, in productive at step 4 of 60")
+
+
+def test_the_end_has_time_for_all_its_saves_and_then_for_a_store_that_is_away() -> None:
+    deadline_s = 10.0
+    saving = Saving(cadence=Cadence(), retention=Retention(), disk=None, disk_keep=2, deadline_s=deadline_s)
+    ending = replace(task(1, MemoryStore()), saving=saving)
+    limits = limits_of(ending, schedule_timeout_s=60, hang_timeout_s=30)
+    assert limits.patience_s["save"] >= 6 * deadline_s + Patience().budget_s
