@@ -184,7 +184,7 @@ def test_ids_at_a_buckets_root_are_found_and_a_name_that_is_none_is_refused(
 ) -> None:
     client = boto3.client("s3", endpoint_url=f"http://{HOST}:{moto}")
     client.create_bucket(Bucket="ids")
-    pyarrow.parquet.write_table(pyarrow.table({"ids": [*range(100)]}), tmp_path / "ids.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"ids": [*range(400)]}), tmp_path / "ids.parquet")
     for key in ("0.parquet", "more/1.parquet"):
         client.put_object(Bucket="ids", Key=key, Body=(tmp_path / "ids.parquet").read_bytes())
     (tmp_path / "spec.yaml").write_text(
