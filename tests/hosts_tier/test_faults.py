@@ -16,7 +16,6 @@ from tests.hosts_tier.faults import (
     a_worker_process_is_killed,
     the_controller_is_killed,
     the_driver_is_killed,
-    the_heads_ray_is_killed,
 )
 from tests.hosts_tier.stories import END_S, MORE, SPEC, START_S, assert_as_left_alone, goes_on, heals
 from tests.live.commands import write_spec
@@ -30,10 +29,9 @@ def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_le
     """A host that was silent comes back while something else happens; one that is drained does not."""
     spec, store = write_spec(tmp_path, SPEC), tmp_path / "store"
     with hosts_on(tmp_path / "hosts") as lan:
-        cluster = Cluster(lan=lan)
+        cluster = Cluster(lan=lan, has_dashboard=False)
         cluster.start(num_workers=4)
-        keep = ["--keep", "--address", cluster.job_server]
-        training = Training(cluster, spec, store, *keep, place=lan.host("desk"))
+        training = Training(cluster, spec, store, "--keep")
         training.wait_for_step(MORE, START_S)
         silent = goes_on(cluster, training, a_host_falls_silent)
         assert silent is not None
@@ -43,7 +41,6 @@ def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_le
         goes_on(cluster, training, a_host_is_drained)
         goes_on(cluster, training, the_driver_is_killed)
         wait_until_started(silent, times=2)
-        goes_on(cluster, training, the_heads_ray_is_killed)
         goes_on(cluster, training, a_host_loses_power)
         training.stop(END_S)
     assert_as_left_alone(training, spec, tmp_path / "alone")
