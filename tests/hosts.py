@@ -114,6 +114,7 @@ class Host:
         self._switch = switch
         self._own = _Namespaces(folder, *_OWN, "--mount-proc")
         self._started: list[subprocess.Popen[bytes]] = []
+        self.is_silent = False
 
     def boot(self) -> None:
         for below in ("ray", "home"):
@@ -130,6 +131,7 @@ class Host:
         self._switch.run("ip", "link", "set", "dev", self.name, "master", "lan", "up")
         self._own.go()
         self._own.wait_until_up()
+        self.is_silent = False
 
     def start(self, command: Sequence[str], *, log: str, **environment: str) -> "subprocess.Popen[bytes]":
         """A process of this host. What it says is added to ``folder/log``."""
@@ -179,9 +181,11 @@ class Host:
     def cut(self) -> None:
         """Nothing goes in or out, and nobody is told."""
         self._switch.run("ip", "link", "set", "dev", self.name, "down")
+        self.is_silent = True
 
     def heal(self) -> None:
         self._switch.run("ip", "link", "set", "dev", self.name, "up")
+        self.is_silent = False
 
     def power_off(self) -> None:
         """All of its processes are gone at once."""

@@ -65,7 +65,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(trials))
     parser.add_argument("--repeats", type=int, help="of each system's fault (3 where it is short, else 1)")
     parser.add_argument("--patience", type=float, default=900, help="seconds that a recovery is waited for")
-    parser.add_argument("--steps", type=int, default=6000, help="of the schedule")
+    parser.add_argument("--steps", type=int, default=2400, help="of the schedule")
     parser.add_argument("--saves", type=int, default=12, help="whose cost is measured")
     arguments = parser.parse_args()
     if unknown := set(arguments.trials) - set(trials):

@@ -13,7 +13,7 @@ import psutil
 
 from tests.bench.recovery.stock import Done
 from tests.bench.recovery.systems import Ours, Stock, System
-from tests.hosts import hosts_on, wait_until
+from tests.hosts import Host, hosts_on, wait_until
 from tests.hosts_tier.clusters import Cluster
 
 EVERY = 100
@@ -40,27 +40,32 @@ Fault = Callable[[Cluster], None]
 
 
 def power_off(cluster: Cluster) -> None:
-    cluster.training_workers()[0][0].power_off()
+    _at_work(cluster)[0].power_off()
 
 
 def cut(cluster: Cluster) -> None:
-    cluster.training_workers()[0][0].cut()
+    _at_work(cluster)[0].cut()
 
 
 def hang(cluster: Cluster) -> None:
-    cluster.training_workers()[0][1].send_signal(signal.SIGSTOP)
+    _at_work(cluster)[1].send_signal(signal.SIGSTOP)
 
 
 def kill(cluster: Cluster) -> None:
-    cluster.training_workers()[0][1].kill()
+    _at_work(cluster)[1].kill()
 
 
 def hang_a_minute(cluster: Cluster) -> None:
-    process = cluster.training_workers()[0][1]
+    _, process = _at_work(cluster)
     process.send_signal(signal.SIGSTOP)
     time.sleep(60)
     with suppress(psutil.NoSuchProcess):  # whoever had no patience has ended it
         process.send_signal(signal.SIGCONT)
+
+
+def _at_work(cluster: Cluster) -> tuple[Host, psutil.Process]:
+    """What goes on in silence on a host that was cut off is nobody's work any more."""
+    return next(found for found in cluster.training_workers() if not found[0].is_silent)
 
 
 SCHEDULE = (kill, power_off, cut, hang_a_minute)
