@@ -106,7 +106,8 @@ def _beside(title: str, measure: Measure, num_repeats: int, patience_s: float, b
         print(f"{title:26} {found[0].system:18} {_told(found)}")
     most = "at most " if any(one.seconds is None for one in stock) else ""
     lost = max(one.num_repeated or 0 for one in ours)
-    print(f"{'':26} ratio {most}{ratio:.3f} (bound {bound:.3f})", flush=True)
+    again = f"; ours did {lost} steps again (bound {_MOST_REPEATED})" if lost else ""
+    print(f"{'':26} ratio {most}{ratio:.3f} (bound {bound:.3f}){again}", flush=True)
     return ratio <= bound and lost <= _MOST_REPEATED
 
 
@@ -123,9 +124,7 @@ def _told(found: Sequence[Reached]) -> str:
 
 def _told_one(found: Reached) -> str:
     time = "not in time" if found.seconds is None else f"{found.seconds:.1f} s"
-    if found.num_repeated is None:
-        return time
-    return f"{time} ({found.num_repeated} steps done again; bound for ours: {_MOST_REPEATED})"
+    return time if found.num_repeated is None else f"{time} ({found.num_repeated} steps done again)"
 
 
 def _saves(num_saves: int) -> bool:
