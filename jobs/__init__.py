@@ -13,10 +13,11 @@ and shows them on the ``display``; at the end ``scoreboard``, ``tables`` and ``n
 A long run: ``train`` (the entry), ``running`` (the story), its ``run_spec`` made of ``run_sections``, its
 ``run_display``; ``attempting`` (one attempt after another), what each is to do (``run_tasks``), and the
 ``attempt_life`` of its worker group. After a failed attempt, whose ``causes`` are read from its last words,
-the rules of ``recovery`` decide by what is known of its ``past``, and ``restarts`` carry it out; a ``keeper``
-starts the driver itself again. ``elastic`` says at which world size it goes on, ``resizing`` asks for it;
-``status`` and ``inquiries`` say how one is doing, ``checkpoints`` what it left to go on from. What a driver
-knows of it by ear: ``run_state``; what may be wrong with it: ``alarms``, which ring the ``bell``.
+the rules of ``recovery`` decide by what is known of its ``past``, and ``restarts`` carry it out, by what is
+``spoilt`` after a wrong loss; a ``keeper`` starts the driver itself again, which is one of ``drivers``.
+``elastic`` says at which world size it goes on, ``resizing`` asks for it; ``status`` and ``inquiries`` say
+how one is doing, ``checkpoints`` what it left to go on from. What a driver knows of it by ear:
+``run_state``; what may be wrong with it: ``alarms``, which ring the ``bell``.
 
 Before it starts ``continuity`` asks its store whether it may go on, by the rules of ``run_changes``.
 After its last step comes ``finishing``.

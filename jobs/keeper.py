@@ -6,20 +6,18 @@ that finds another one at work ends itself, and whoever takes the lease fences a
 
 import argparse
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable, open_store
+from jobs.drivers import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Away, Child, Driver, End, Start
 from jobs.errors import SpecError, StopWished
 from jobs.past import Note, given_up, leave_note, read_note, read_skips
 from jobs.places import store_base
@@ -31,41 +29,7 @@ from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
 from reporting.steady import steady
 
-EXIT_CODES = EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
-_ROOT = Path(__file__).resolve().parents[1]
 _LOOK_EVERY_S = 0.25
-# A driver that is told to end at once ends its workers first.
-_LAST_PATIENCE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """How a driver ended: with its exit code, or None where something ended it. ``why`` is for people.
-
-    ``is_stopped``: it was asked to, and there is no exit code to tell whether it had saved by then.
-    """
-
-    code: int | None
-    why: str
-    is_stopped: bool = False
-
-
-class Away(Exception):
-    """The cluster that is to run the driver does not answer."""
-
-
-class Driver(Protocol):
-    def end(self) -> End | None:
-        """None while it is at work, or while nobody can tell."""
-
-    def stop(self, wish: Wish) -> None:
-        """Asks it to save and end; does not wait."""
-
-    def kill(self) -> None: ...
-
-
-# Gets the arguments of ``longhaul train`` for the driver; may raise ``Away``.
-Start = Callable[[list[str]], Driver]
 
 
 def keep_running(args: argparse.Namespace) -> int:
@@ -109,35 +73,6 @@ def _start_with(args: argparse.Namespace, store: str) -> Start:
             ]
         )
     return JobServer(address, _say).start
-
-
-class Child:
-    """A driver as a process of this machine. Ctrl-C reaches it by its keeper alone."""
-
-    def __init__(self, arguments: list[str]) -> None:
-        command = [sys.executable, "-m", "jobs.cli", "train", *arguments]
-        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-        environment = os.environ | {"PYTHONPATH": path}
-        self._process = subprocess.Popen(command, env=environment, start_new_session=True)
-
-    def end(self) -> End | None:
-        code = self._process.poll()
-        if code is None:
-            return None
-        if code >= 0:
-            return End(code=code, why=f"the driver ended with exit code {code}")
-        return End(code=None, why=f"the driver was ended by {signal.Signals(-code).name}")
-
-    def stop(self, wish: Wish) -> None:
-        self._process.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Its workers go with it: a driver that is ended by SIGINT ends them first."""
-        for number in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
-            with suppress(subprocess.TimeoutExpired):
-                self._process.send_signal(number)
-                self._process.wait(_LAST_PATIENCE_S / 3)
-                return
 
 
 class Keeper:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import TypeVar
 
 from checkpointing.errors import taken_over
-from checkpointing.history import Generation, View
+from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable
@@ -21,7 +20,7 @@ from jobs.errors import AttemptFailed, GivenUp, StopWished
 from jobs.past import How, Note, leave_note, read_past, read_skips
 from jobs.recovery import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move
 from jobs.run_display import RunDisplay
-from jobs.training.measurement import Failure
+from jobs.spoilt import spoilt
 from jobs.training.skipping import joined
 from jobs.training.task import Task
 from reporting.attempts import Incident
@@ -139,7 +138,7 @@ class Restarts:
         bad = error.failure.bad_loss
         if bad is not None:
             self._skips = joined([*self._skips, bad.samples])
-        self._find_spoilt = partial(_spoilt, task=task, failure=error.failure, num_more=move.num_generations)
+        self._find_spoilt = partial(spoilt, task=task, failure=error.failure, num_more=move.num_generations)
         with suppress(StoreError):
             self._quarantine_spoilt()
 
@@ -222,30 +221,6 @@ class Restarts:
         """What can't be written now may still be later, but nobody waits for it."""
         with suppress(StoreError, TimeoutError):
             within(self._word_timeout_s, write)
-
-
-def _spoilt(view: View, *, task: Task, failure: Failure, num_more: int) -> dict[str, str]:
-    """By name and with the reason what ``task`` saved after its loss went wrong, and ``num_more`` before."""
-    bad, line = failure.bad_loss, _line(view, task)
-    good = [one for one in line if bad is None or one.step <= bad.good_step]
-    good = good[: max(0, len(good) - num_more)]
-    if task.resume == "latest":
-        # One must be left to go on from, however it is.
-        good = good or line[:1]
-    reason = f"the loss went wrong after it: {failure.reason}"
-    return {one.name: reason for one in line if one not in good}
-
-
-def _line(view: View, task: Task) -> list[Generation]:
-    """What the attempt saved and what it stood on, oldest first, but nothing from before somebody asked for a
-    generation by name: what is newer than that one is of a branch that was left, where nothing went wrong.
-    """
-    kept = [one for one in of_this_life(view) if one.quarantined is None]
-    if task.resume != "latest":
-        return [one for one in kept if one.term == task.term]
-    # Where a branch begins the steps fall.
-    begins = [place for place, (one, other) in enumerate(pairwise(kept), start=1) if other.step < one.step]
-    return kept[max(begins, default=0) :]
 
 
 def _as_told(reached: Ending, error: AttemptFailed) -> Ending:

@@ -14,7 +14,7 @@ from typing import Any
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from jobs.deadlines import within
-from jobs.keeper import EXIT_CODES, Away, End
+from jobs.drivers import EXIT_CODES, Away, End
 from jobs.stopping import JOB_VARIABLES
 from jobs.training.wishes import Wish
 
@@ -76,7 +76,7 @@ class Job:
             return End(code=None, why=f"the cluster has forgotten job {self._name}") if gone else None
         finally:
             self._next_s = time.monotonic() + _ASK_EVERY_S
-        return _end_of(info)
+        return end_of(info)
 
     def stop(self, wish: Wish) -> None:
         """Ray asks it by SIGTERM, and waits as long as the job's own variables say."""
@@ -92,7 +92,8 @@ class Job:
         self._is_to_stop = False
 
 
-def _end_of(info: Any) -> End | None:
+def end_of(info: Any) -> End | None:
+    """None while it is at work. Ray keeps no exit code of a job that it was asked to stop."""
     match info.status:
         case JobStatus.SUCCEEDED:
             return End(code=0, why="the job has succeeded")

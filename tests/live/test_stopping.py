@@ -26,6 +26,7 @@ from jobs.run_spec import RunSpec
 from jobs.stopping import JOB_VARIABLES
 from jobs.tokens import find_tokens
 from jobs.training.wishes import Wish
+from reporting.run_parts import one_run, read_parts
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
 from tests.live.commands import DEADLINE_S, run, running, write_spec
 from tests.live.heads import ray_head
@@ -123,10 +124,19 @@ def test_wherever_it_is_stopped_all_ranks_save_the_same_step_and_it_goes_on_to_t
     assert [one.step for one in told if isinstance(one, Stopped)] == ends[1:-2], (
         "who moves on has not stopped"
     )
+    assert ends_recorded(store, "chain") == ends[1:]
     assert {metric_of(store, name, step) for name in ("chain", "straight") for step in (3, 6)} == {
         metric_of(store, "straight", 3),
         metric_of(store, "straight", 6),
     }
+
+
+def ends_recorded(store: Path, run: str) -> list[int]:
+    """The steps at which rank 0's attempts said that they end, also of those that did none."""
+    parts = one_run(LocalStore(store), run).of("incidents")
+    rows = [row for _, part in read_parts(LocalStore(store), parts, []) for row in part.rows.to_pylist()]
+    ended = [row for row in rows if row["kind"] == "end" and row["rank"] == 0]
+    return [row["step"] for row in sorted(ended, key=lambda row: row["term"])]
 
 
 def metric_of(store: Path, name: str, step: int) -> float:

@@ -10,7 +10,8 @@ from checkpointing.history import Commit, Finish, Stopped, View
 from checkpointing.repository import Repository
 from checkpointing.store import MemoryStore, Unavailable
 from jobs.arguments import train_parser
-from jobs.keeper import Away, End, Keeper
+from jobs.drivers import Away, End
+from jobs.keeper import Keeper
 from jobs.past import Note, given_up, leave_note, read_skips
 from jobs.recovery import Ending, Policy
 from jobs.training.wishes import Wish

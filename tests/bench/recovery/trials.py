@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from tests.bench.recovery.stock import Done
-from tests.bench.recovery.systems import Ours, Stock, System
+from tests.bench.recovery.systems import System
 from tests.hosts import Host, hosts_on, wait_until
 from tests.hosts_tier.clusters import Cluster
 
@@ -128,6 +128,3 @@ def _wait_for_step(system: System, step: int, deadline_s: float) -> None:
 
 def _num_repeated(steps: Sequence[Done]) -> int:
     return len(steps) - len({done.step for done in steps})
-
-
-SYSTEMS: tuple[Callable[[Path], System], ...] = (Ours, Stock)

@@ -1,0 +1,32 @@
+"""Which generations nothing may go on from after a loss that went wrong, and why. Pure."""
+
+from itertools import pairwise
+
+from checkpointing.history import Generation, View
+from checkpointing.retention import of_this_life
+from jobs.training.measurement import Failure
+from jobs.training.task import Task
+
+
+def spoilt(view: View, *, task: Task, failure: Failure, num_more: int) -> dict[str, str]:
+    """By name and with the reason what ``task`` saved after its loss went wrong, and ``num_more`` before."""
+    bad, line = failure.bad_loss, _line(view, task)
+    good = [one for one in line if bad is None or one.step <= bad.good_step]
+    good = good[: max(0, len(good) - num_more)]
+    if task.resume == "latest":
+        # One must be left to go on from, however it is.
+        good = good or line[:1]
+    reason = f"the loss went wrong after it: {failure.reason}"
+    return {one.name: reason for one in line if one not in good}
+
+
+def _line(view: View, task: Task) -> list[Generation]:
+    """What the attempt saved and what it stood on, oldest first, but nothing from before somebody asked for a
+    generation by name: what is newer than that one is of a branch that was left, where nothing went wrong.
+    """
+    kept = [one for one in of_this_life(view) if one.quarantined is None]
+    if task.resume != "latest":
+        return [one for one in kept if one.term == task.term]
+    # Where a branch begins the steps fall.
+    begins = [place for place, (one, other) in enumerate(pairwise(kept), start=1) if other.step < one.step]
+    return kept[max(begins, default=0) :]
