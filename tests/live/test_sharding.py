@@ -1,7 +1,9 @@
 """Equal losses would also come from ddp behind five names: what a rank holds and sends tells them apart."""
 
 import gc
+import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +25,7 @@ from tests.live.trainings import CPU, STRATEGIES, held_bytes, recipe_for
 # Three, since halves have more than one explanation, and since it divides nothing of the model evenly.
 WORLD_SIZE = 3
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
-_NUM_LOOKS = 10
+_NUM_LOOKS, _BETWEEN_LOOKS_S = 10, 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +90,16 @@ def step_with_stops(engine: Engine, batches: list[Batch]) -> tuple[Footprint, Fo
     between, places = engine.footprint(), places_of_gradients()
     engine.accumulate(*second, last=True)
     moved = places != places_of_gradients()
-    # What a collective in the background still holds goes within moments.
-    before_update, held = engine.footprint(), min(held_bytes() for _ in range(_NUM_LOOKS))
+    before_update, held = engine.footprint(), min(held_bytes() for _ in looks())
     engine.update()
     return between, before_update, held, moved
+
+
+def looks() -> Iterator[None]:
+    """What a collective in the background still holds goes within moments, if its thread gets them."""
+    for _ in range(_NUM_LOOKS):
+        yield
+        time.sleep(_BETWEEN_LOOKS_S)
 
 
 def places_of_gradients() -> set[int]:
