@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from cluster.inventory import LOCAL_GROUP, ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
 from cluster.machine import this_machine
@@ -20,6 +20,9 @@ from jobs.grid import Cell
 from jobs.last_word import LastWord, withdraw
 from jobs.sessions import Limits
 from jobs.training.measurement import Failure
+
+if TYPE_CHECKING:
+    from jobs.launch.backstage import Backstage
 
 # How often a group that has no room is looked at again.
 _ROOM_INTERVAL_S = 0.5
@@ -88,6 +91,7 @@ class RayExecutor:
         self._left_out = LeftOut(excluded)
         self._connections = ExitStack()
         self._live: Inventory | None = None
+        self._backstage: Backstage | None = None
         self.speaks = self.can_retry = True
 
     def __enter__(self) -> Self:
@@ -136,6 +140,7 @@ class RayExecutor:
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
         group, claim = self._room_for(order)
         from jobs.launch.attempts import Seat, attempt
+        from jobs.launch.backstage import Backstage
 
         seat = Seat(
             group=group,
@@ -145,8 +150,10 @@ class RayExecutor:
             hang_timeout_s=order.hang_timeout_s,
             environment=order.environment,
         )
+        if self._backstage is None:
+            self._backstage = self._connections.enter_context(Backstage())
         last = LastWord(hear)
-        pointer = attempt(make_task(), seat, last.hear, order.wish)
+        pointer = attempt(make_task(), seat, self._backstage, last.hear, order.wish)
         last.judge()
         return pointer
 

@@ -25,10 +25,11 @@ from jobs.causes import LOST_CONTROLLER, cause_of
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
 from jobs.last_word import withdraw
+from jobs.launch.backstage import Backstage
 from jobs.launch.on_nodes import on_node
-from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, scratch, train_settings
+from jobs.launch.train_v2 import Reporter, Trainer, give_back, reason_of, scratch, train_settings
 from jobs.sessions import Beat
-from jobs.training.events import Told
+from jobs.training.events import Resumption, Told
 from jobs.training.measurement import Failure
 from jobs.training.remains import Remains, examine, stacks
 from jobs.training.task import Task
@@ -58,15 +59,19 @@ class Seat:
 
 
 def attempt(
-    task: Task, seat: Seat, listen: Callable[[Told | Beat], None], wish: Callable[[], Wish | None]
+    task: Task,
+    seat: Seat,
+    backstage: Backstage,
+    listen: Callable[[Told | Beat], None],
+    wish: Callable[[], Wish | None],
 ) -> str | None:
     """Runs it to its end; the generation that Ray's own result points at. Raises ``AttemptFailed``.
 
     The ranks follow what is wished; while there are none yet, it ends at once, as ``withdraw`` says. Call it
     from the main thread of a driver that is connected to Ray. An exception ends the workers first.
     """
-    with variables(train_settings(seat.schedule_timeout_s)), scratch() as storage, open_board() as board:
-        fit = _Fit(task, seat, board, storage)
+    with variables(train_settings(seat.schedule_timeout_s)), scratch() as storage:
+        fit = _Fit(task, seat, backstage, storage)
         fit.start()
         try:
             while fit.is_going():
@@ -79,6 +84,7 @@ def attempt(
         except RayError as error:
             # The board's node or the head: nobody can tell any more what the workers do.
             fit.abort()
+            backstage.clear()
             raise AttemptFailed(Failure(status="crash", reason=reason_of(error)), "cluster away") from error
         except BaseException:
             fit.abort()
@@ -87,11 +93,12 @@ def attempt(
 
 
 class _Fit:
-    def __init__(self, task: Task, seat: Seat, board: Any, storage: str) -> None:
+    def __init__(self, task: Task, seat: Seat, backstage: Backstage, storage: str) -> None:
         self._name = f"{task.attempt}-{uuid.uuid4().hex[:8]}"
         self._task = task
         self._seat = seat
-        self._board = board
+        self._backstage = backstage
+        self._board = backstage.board()
         self._storage = storage
         self._controller: Any = None
         limits = limits_of(
@@ -115,8 +122,10 @@ class _Fit:
         return self._thread.is_alive() and not is_given_up
 
     def hear(self, listen: Callable[[Told | Beat], None]) -> None:
-        for _, post in ray.get(self._board.take.remote(), timeout=_BOARD_TIMEOUT_S):
-            self._take(post, listen)
+        for name, post in ray.get(self._board.take.remote(), timeout=_BOARD_TIMEOUT_S):
+            # Not what the workers of an attempt before leave there late.
+            if name == self._name:
+                self._take(post, listen)
 
     def result(self) -> str | None:
         give_back(self._name)
@@ -169,6 +178,9 @@ class _Fit:
             case Appointed():
                 self._controller = post.controller
             case _ if isinstance(post, Told):
+                if isinstance(post, Resumption) and self._task.saving:
+                    # From now on there is something to start again from.
+                    self._backstage.prepare()
                 listen(post)
             case _:
                 self._life.hear(post, time.monotonic())
@@ -259,6 +271,7 @@ class _Fit:
                 worker_runtime_env={"env_vars": dict(seat.environment)},
                 logging_config=LoggingConfig(log_level="ERROR"),
             ),
+            backstage=self._backstage,
         )
 
 

@@ -26,8 +26,9 @@ from cluster.variables import variables
 from jobs.board import Appointed, Assembled, Post, Ready
 from jobs.claims import Claim, claim_of
 from jobs.group_life import GroupLife
+from jobs.launch.backstage import Backstage
 from jobs.launch.on_nodes import on_node
-from jobs.launch.train_v2 import Reporter, Trainer, give_back, open_board, reason_of, scratch, train_settings
+from jobs.launch.train_v2 import Reporter, Trainer, give_back, reason_of, scratch, train_settings
 from jobs.sessions import Event, Limits, Session
 from jobs.training.measurement import Failure
 from jobs.training.remains import Remains, examine
@@ -55,8 +56,11 @@ def launch(
     Call it from the main thread of a driver that is connected to Ray. Whatever ends it early (Ctrl-C, a
     raising ``listen``) is raised again after all its worker groups are ended.
     """
-    with variables(train_settings(limits.schedule_timeout_s)), scratch() as storage, open_board() as board:
-        terms = _Terms(limits=limits, board=board, storage=storage, share_nodes=share_nodes, spread=spread)
+    with variables(train_settings(limits.schedule_timeout_s)), scratch() as storage, Backstage() as backstage:
+        board = backstage.board()
+        terms = _Terms(
+            limits=limits, backstage=backstage, storage=storage, share_nodes=share_nodes, spread=spread
+        )
         lanes = [_Lane(sessions, terms) for sessions in queues.values()]
         try:
             while lanes := [lane for lane in lanes if lane.advance(listen)]:
@@ -89,7 +93,7 @@ class _Terms:
     """What holds for every session. ``storage`` is a directory that Ray Train insists on; it stays empty."""
 
     limits: Limits
-    board: Any
+    backstage: Backstage
     storage: str
     share_nodes: bool
     spread: bool
@@ -232,7 +236,7 @@ class _Fit:
         uses_device = session.group.vendor != "cpu" and not session.group.simulated
         assignment = Assignment(
             group=self.name,
-            board=self._terms.board,
+            board=self._terms.backstage.board(),
             work=session.jobs,
             vendor=session.jobs[0].vendor,
             backend="nccl" if uses_device else "gloo",
@@ -253,8 +257,9 @@ class _Fit:
                 name=self.name,
                 storage_path=self._terms.storage,
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
-                callbacks=[Reporter(self._terms.board, self.name)],
+                callbacks=[Reporter(self._terms.backstage.board(), self.name)],
                 worker_runtime_env={"env_vars": dict(session.environment)},
                 logging_config=LoggingConfig(log_level="ERROR"),
             ),
+            backstage=self._terms.backstage,
         )

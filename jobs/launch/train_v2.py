@@ -17,10 +17,10 @@ from ray.train.v2._internal.execution.worker_group import worker_group
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError
 from ray.util.placement_group import get_placement_group, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster import tuning
-from jobs.board import Appointed, Assembled, Board, Lost, Post
+from jobs.board import Appointed, Assembled, Lost, Post
+from jobs.launch.backstage import Backstage
 
 _CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
 
@@ -32,9 +32,20 @@ def give_back(placement: str) -> None:
 
 
 class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are skipped
-    """Without two helper processes per ``fit()``: for datasets, of which there are none, and for giving the
+    """Its controller comes from ``backstage``.
+
+    Without two helper processes per ``fit()``: for datasets, of which there are none, and for giving the
     placement back after its controller, which the driver does itself.
     """
+
+    def __init__(self, *args: Any, backstage: Backstage, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._backstage = backstage
+
+    def _initialize_and_run_controller(self, **told: Any) -> Any:
+        controller = self._backstage.controller(told)
+        ray.get(controller.run.remote())
+        return ray.get(controller.get_result.remote())
 
     def _create_default_callbacks(self) -> list[Any]:
         unwanted = (DatasetsCallback, PlacementGroupCleanerCallback)
@@ -105,6 +116,8 @@ def train_settings(schedule_timeout_s: float) -> dict[str, str]:
         "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
+        # The controller is an async actor that waits in its own calls on purpose.
+        "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
     }
 
 
@@ -116,13 +129,3 @@ def scratch() -> Iterator[str]:
     session = ray._private.worker._global_node.get_session_dir_path()
     with TemporaryDirectory(prefix="longhaul-", dir=session) as folder:
         yield folder
-
-
-@contextmanager
-def open_board() -> Iterator[Any]:
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    board = ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
-    try:
-        yield board
-    finally:
-        ray.kill(board)

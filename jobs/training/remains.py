@@ -46,6 +46,8 @@ def stacks(pid: int, file: str) -> tuple[str, ...]:
 
     The training comes first, told by the files that it goes through; at most 20 lines.
     """
+    if _is_stopped(pid):
+        return ("is stopped, as by SIGSTOP, and can't tell where",)
     begin = _size(file)
     try:
         os.kill(pid, STACKS_SIGNAL)
@@ -55,6 +57,14 @@ def stacks(pid: int, file: str) -> tuple[str, ...]:
     threads = [thread.splitlines() for thread in text.split("\n\n") if thread.strip()]
     threads.sort(key=lambda lines: not any(_TRAINING in line for line in lines))
     return tuple(line.strip()[:_LINE_CHARACTERS] for lines in threads for line in lines)[:LOG_TAIL_LINES]
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state in "Tt"
 
 
 def _once_written(file: str, begin: int) -> str:

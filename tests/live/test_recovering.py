@@ -3,8 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.live.commands import ROOT, run, running, write_spec
 from tests.live.heads import ray_head
 from tests.live.test_train import a_worker_of, num_commits, train_command, wait_until
 
+WAITING, AT_WORK = "ray::Controller", "ray::Controller.run"
 # It only bounds: a machine with other work takes its time.
 PATIENCE_S = 500
 RUN = """
@@ -117,6 +119,8 @@ def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(tm
     with running(train_command(spec, store)) as process:
         wait_until(lambda: num_commits(store) >= 1, PATIENCE_S)
         os.kill(a_worker_of(process).pid, signal.SIGSTOP)
+        # Nor does it matter that what waits for the next attempt is gone by then.
+        os.kill(await_controller(process, WAITING).pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "is silent for 15 s" in output
@@ -129,12 +133,39 @@ def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) ->
     spec = write_spec(tmp_path, RUN.replace("world_size: 1", "world_size: 2") + STUCK.format(folder=tmp_path))
     store = tmp_path / "store"
     (tmp_path / "sitecustomize.py").write_text(STANDS_STILL.format(marker=str(tmp_path / "stood-still")))
-    done = run(train_command(spec, store))
-    assert done.returncode == 0, done.stdout + done.stderr
+    with running(train_command(spec, store)) as process:
+        waiting = await_controller(process, WAITING)
+        wait_until(lambda: num_attempts(store) == 2, PATIENCE_S)
+        assert await_controller(process, AT_WORK) == waiting
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
     note = note_of(store, 1)
     assert note["ending"]["cause"] == "hang"
     assert "no step for 15 s" in note["ending"]["reason"]
     assert any("sitecustomize.py" in line and "stand_still" in line for line in note["log_tail"]), note
+
+
+def await_controller(process: "subprocess.Popen[str]", title: str) -> psutil.Process:
+    """Ray calls a process what it does."""
+    found: list[psutil.Process] = []
+
+    def is_there() -> bool:
+        children = psutil.Process(process.pid).children(recursive=True)
+        found[:] = [child for child in children if _title(child) == title]
+        return bool(found)
+
+    wait_until(is_there, PATIENCE_S)
+    return found[0]
+
+
+def _title(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        return " ".join(process.cmdline()).strip()
+    return ""
+
+
+def num_attempts(store: Path) -> int:
+    return Repository(LocalStore(store), "r").refresh().term
 
 
 STUCK = "environment: {{PYTHONPATH: {folder}}}\n"

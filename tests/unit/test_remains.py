@@ -2,6 +2,8 @@
 
 import faulthandler
 import os
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,3 +77,15 @@ def test_a_process_that_is_gone_tells_of_none(tmp_path: Path) -> None:
     pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(pid, 0)
     assert stacks(pid, str(tmp_path / "stacks.txt")) == ()
+
+
+def test_a_process_that_was_stopped_is_not_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "stacks.txt"
+    file.touch()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            assert stacks(process.pid, str(file)) == ("is stopped, as by SIGSTOP, and can't tell where",)
+        finally:
+            process.kill()

@@ -1,0 +1,81 @@
+"""What a driver keeps on its own node between attempts: the board, and a controller of Train's for the next.
+
+A controller is a process that takes seconds to start. One that waits is asleep until then.
+"""
+
+import os
+from contextlib import suppress
+from typing import Any, Self
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.train.v2._internal.constants import get_env_vars_to_propagate
+from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from jobs.board import Board
+
+
+class Controller(TrainController):  # type: ignore[misc]  # ray's types are skipped
+    """Train's own, which is told what to do after its process has started."""
+
+    def __init__(self) -> None:
+        pass
+
+    def begin(self, settings: dict[str, str], told: dict[str, Any]) -> None:
+        os.environ.update(settings)
+        super().__init__(**told)
+
+
+class Backstage:
+    """Safe to leave at any time; what is gone is started anew when it is needed."""
+
+    def __init__(self) -> None:
+        self._board: Any = None
+        self._next: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def board(self) -> Any:
+        if self._board is None:
+            self._board = ray.remote(num_cpus=0, scheduling_strategy=_here())(Board).remote()
+        return self._board
+
+    def prepare(self) -> None:
+        """Starts the next controller's process, under the settings that hold now; does not wait."""
+        if self._next is None:
+            self._next = _start()
+
+    def controller(self, told: dict[str, Any]) -> Any:
+        """One that has begun, with ``told`` as Train tells it."""
+        waiting, self._next = self._next, None
+        if waiting is not None:
+            with suppress(RayActorError):
+                return _begun(waiting, told)
+        return _begun(_start(), told)
+
+    def clear(self) -> None:
+        """Ends all of it, also where it is gone already."""
+        for actor in (self._board, self._next):
+            if actor is not None:
+                with suppress(RayError):
+                    ray.kill(actor)
+        self._board = self._next = None
+
+
+def _start() -> Any:
+    settings = {"env_vars": get_env_vars_to_propagate()}
+    return ray.remote(num_cpus=0, scheduling_strategy=_here(), runtime_env=settings)(Controller).remote()
+
+
+def _begun(controller: Any, told: dict[str, Any]) -> Any:
+    ray.get(controller.begin.remote(get_env_vars_to_propagate(), told))
+    return controller
+
+
+def _here() -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
