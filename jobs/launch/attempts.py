@@ -3,6 +3,7 @@
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from jobs.errors import AttemptFailed
 from jobs.last_word import withdraw
 from jobs.launch.backstage import Backstage
 from jobs.launch.on_nodes import on_node
+from jobs.launch.spares import Wanted
 from jobs.launch.train_v2 import Reporter, Trainer, give_back, reason_of, scratch, train_settings
 from jobs.sessions import Beat
 from jobs.training.events import Resumption, Told
@@ -43,6 +45,8 @@ _ABORT_TIMEOUT_S = 15.0
 _KILL_TIMEOUT_S = 60.0
 # Of how many ranks that stand still the stacks are asked for, one after another.
 _MOST_STACKS = 2
+# Steps come first, and many a short run is over by then.
+_SETTLED_S = 5.0
 _STACKS_TIMEOUT_S = 8.0
 
 
@@ -79,6 +83,7 @@ def attempt(
                 fit.hear(listen)
                 fit.judge()
                 fit.pass_on(wish())
+                fit.prepare()
             # What was posted while the last poll was on its way.
             fit.hear(listen)
         except RayError as error:
@@ -109,6 +114,7 @@ class _Fit:
         self._condemned_s = 0.0
         self._wish: Wish | None = None
         self._next_look_s = 0.0
+        self._resumed_s: float | None = None
         self._error: Exception | None = None
         self._result: Any = None
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
@@ -154,6 +160,30 @@ class _Fit:
         if not self._life.ready:
             withdraw(wish, node_names(self._seat.group, self._life.node_ids))
 
+    def prepare(self) -> None:
+        """For the attempt that may follow: once this one steps, and only where anything is to be kept."""
+        is_settled = self._resumed_s is not None and time.monotonic() - self._resumed_s > _SETTLED_S
+        if is_settled and self._task.saving and self._verdict is None:
+            self._resumed_s = None
+            self._backstage.prepare(self._spares())
+
+    def _spares(self) -> Wanted | None:
+        """On the nodes in use and on as many others. None where a worker has a device: which one, Ray tells
+        only to who asked for it.
+        """
+        seat = self._seat
+        if "GPU" in seat.claim.resources:
+            return None
+        used = Counter(self._life.node_ids)
+        others = [node.node_id for node in seat.group.nodes if node.node_id not in used]
+        return Wanted(
+            node_ids=(*used, *others[: len(used)]),
+            num_per_node=max(used.values()),
+            num_cpus=seat.claim.resources["CPU"],
+            environment=seat.environment,
+            strategy=self._task.recipe.strategy,
+        )
+
     def abort(self) -> None:
         """A controller that is still starting tells its handle on the board, and is ended then."""
         deadline = time.monotonic() + _ABORT_TIMEOUT_S
@@ -178,9 +208,8 @@ class _Fit:
             case Appointed():
                 self._controller = post.controller
             case _ if isinstance(post, Told):
-                if isinstance(post, Resumption) and self._task.saving:
-                    # From now on there is something to start again from.
-                    self._backstage.prepare()
+                if isinstance(post, Resumption):
+                    self._resumed_s = time.monotonic()
                 listen(post)
             case _:
                 self._life.hear(post, time.monotonic())

@@ -1,4 +1,4 @@
-"""What a driver keeps on its own node between attempts: the board, and a controller of Train's for the next.
+"""What a driver keeps between attempts: the board, and a controller of Train's for the next, with spares.
 
 A controller is a process that takes seconds to start. One that waits is asleep until then.
 """
@@ -14,13 +14,15 @@ from ray.train.v2._internal.execution.controller.controller import TrainControll
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jobs.board import Board
+from jobs.launch.spares import Spares, Wanted, group_with
 
 
 class Controller(TrainController):  # type: ignore[misc]  # ray's types are skipped
-    """Train's own, which is told what to do after its process has started."""
+    """Train's own, which is told what to do after its process has started. Its spares end with it."""
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self, wanted: Wanted | None) -> None:
+        if wanted:
+            self.worker_group_cls = group_with(Spares(wanted))
 
     def begin(self, settings: dict[str, str], told: dict[str, Any]) -> None:
         os.environ.update(settings)
@@ -45,10 +47,10 @@ class Backstage:
             self._board = ray.remote(num_cpus=0, scheduling_strategy=_here())(Board).remote()
         return self._board
 
-    def prepare(self) -> None:
-        """Starts the next controller's process, under the settings that hold now; does not wait."""
+    def prepare(self, wanted: Wanted | None) -> None:
+        """Starts the next controller and its spares, under the settings that hold now; does not wait."""
         if self._next is None:
-            self._next = _start()
+            self._next = _start(wanted)
 
     def controller(self, told: dict[str, Any]) -> Any:
         """One that has begun, with ``told`` as Train tells it."""
@@ -56,7 +58,7 @@ class Backstage:
         if waiting is not None:
             with suppress(RayActorError):
                 return _begun(waiting, told)
-        return _begun(_start(), told)
+        return _begun(_start(None), told)
 
     def clear(self) -> None:
         """Ends all of it, also where it is gone already."""
@@ -67,9 +69,10 @@ class Backstage:
         self._board = self._next = None
 
 
-def _start() -> Any:
+def _start(wanted: Wanted | None) -> Any:
     settings = {"env_vars": get_env_vars_to_propagate()}
-    return ray.remote(num_cpus=0, scheduling_strategy=_here(), runtime_env=settings)(Controller).remote()
+    make = ray.remote(num_cpus=0, scheduling_strategy=_here(), runtime_env=settings)(Controller)
+    return make.remote(wanted)
 
 
 def _begun(controller: Any, told: dict[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +31,7 @@ from jobs.board import Departed, Done, Post, Raised, Ready
 from jobs.sessions import Started
 from jobs.training.context import Pulse
 from jobs.training.hearing import hearing
-from jobs.training.job import Job
+from jobs.training.job import Job, Strategy
 from jobs.training.remains import STACKS_SIGNAL, log_tail, oom_kills
 from jobs.training.task import Task
 from jobs.training.watch import watching
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from jobs.training.context import Context
 
 _POST_TIMEOUT_S = 60.0
+# The last by the first optimizer that is made.
+_LOADED_BY_AN_ATTEMPT = ("jobs.training.failures", "jobs.training.long_run", "torch._dynamo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,15 @@ def _heard_wish(assignment: Assignment, rank: int) -> AbstractContextManager[Cal
 
 def _wishes_nothing() -> None:
     return None
+
+
+def load(strategy: Strategy) -> None:
+    """What a worker on CPUs loads until its first step, for one that waits: its variables are complete."""
+    from jobs.training import strategies
+
+    for name in _LOADED_BY_AN_ATTEMPT:
+        import_module(name)
+    strategies.load(strategy)
 
 
 def _run(job: Job, context: "Context", assignment: Assignment) -> None:

@@ -5,13 +5,14 @@ three stages) with ``zero_state``; ``optimizer``, ``state`` and ``memory`` are w
 """
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Protocol, assert_never
 
 import torch
 from torch import Tensor
 
 from checkpointing.snapshot import Piece
-from jobs.training.job import Recipe
+from jobs.training.job import Recipe, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +110,8 @@ def build(recipe: Recipe, device: torch.device) -> Engine:
             return zero.build(recipe, device)
         case unknown:
             assert_never(unknown)
+
+
+def load(strategy: Strategy) -> None:
+    """Imports what ``build`` imports, which takes seconds."""
+    import_module(f"{__name__}.{'zero' if strategy.startswith('zero') else strategy}")
