@@ -49,6 +49,7 @@ class Attempts:
         may_retry: bool,
     ) -> None:
         self._executor = executor
+        self._may_retry = may_retry
         self._spec = spec
         self._group = group
         self._repository = repository
@@ -105,6 +106,7 @@ class Attempts:
             schedule_timeout_s=self._resizing.schedule_timeout_s(limits.schedule_timeout_s),
             collective_timeout_s=_COLLECTIVE_TIMEOUT_S,
             hang_timeout_s=limits.hang_timeout_s,
+            keeps_spares=self._may_retry and self._spec.recovery.spares,
             wish=self._wish,
         )
 

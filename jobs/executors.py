@@ -26,7 +26,8 @@ class AttemptOrder:
     """Where an attempt is to run, and ``without`` which nodes, as long as there is room elsewhere.
 
     ``may_wait``: the run has run before, so where there is no room now there may soon be. ``wish`` is what is
-    wished right now, asked again and again; once there, it is not taken back.
+    wished right now, asked again and again; once there, it is not taken back. ``keeps_spares``: what
+    the next attempt needs may wait beside this one.
     """
 
     group: WorkerGroup
@@ -37,6 +38,7 @@ class AttemptOrder:
     hang_timeout_s: float = 30.0
     without: tuple[str, ...] = ()
     may_wait: bool = False
+    keeps_spares: bool = False
     wish: Callable[[], Wish | None] = lambda: None
 
 

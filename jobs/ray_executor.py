@@ -149,6 +149,7 @@ class RayExecutor:
             collective_timeout_s=order.collective_timeout_s,
             hang_timeout_s=order.hang_timeout_s,
             environment=order.environment,
+            keeps_spares=order.keeps_spares,
         )
         if self._backstage is None:
             self._backstage = self._connections.enter_context(Backstage())

@@ -60,6 +60,7 @@ class Seat:
     collective_timeout_s: float
     hang_timeout_s: float = 30.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    keeps_spares: bool = False
 
 
 def attempt(
@@ -161,9 +162,9 @@ class _Fit:
             withdraw(wish, node_names(self._seat.group, self._life.node_ids))
 
     def prepare(self) -> None:
-        """For the attempt that may follow: once this one steps, and only where anything is to be kept."""
+        """For the attempt that may follow, once this one steps."""
         is_settled = self._resumed_s is not None and time.monotonic() - self._resumed_s > _SETTLED_S
-        if is_settled and self._task.saving and self._verdict is None:
+        if is_settled and self._seat.keeps_spares and self._verdict is None:
             self._resumed_s = None
             self._backstage.prepare(self._spares())
 

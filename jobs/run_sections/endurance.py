@@ -53,7 +53,8 @@ class Elastic(Strict):
 class Recovery(Strict):
     """How many failures in a row without a newer checkpoint are borne, by their kind; see ``recovery``.
 
-    ``max_attempts`` bounds those of all kinds together; ``max_attempts: 1`` never tries again.
+    ``max_attempts`` bounds those of all kinds together; ``max_attempts: 1`` never tries again. ``spares`` are
+    workers that have loaded everything by then.
     """
 
     max_attempts: Count | None = None
@@ -64,9 +65,10 @@ class Recovery(Strict):
     patience_s: Span = 6 * 3600.0
     pause_s: Annotated[float, Field(ge=0)] = 1.0
     most_pause_s: Span = 600.0
+    spares: bool = True
 
     def policy(self) -> Policy:
-        return Policy(**self.model_dump())
+        return Policy(**self.model_dump(exclude={"spares"}))
 
 
 class OnFinish(Strict):

@@ -20,6 +20,7 @@ from tests.live.heads import ray_head
 from tests.live.test_train import a_worker_of, num_commits, train_command, wait_until
 
 WAITING, AT_WORK = "ray::Controller", "ray::Controller.run"
+SPARE, WORKER = "ray::Spare", "ray::RayTrainWorker"
 # It only bounds: a machine with other work takes its time.
 PATIENCE_S = 500
 RUN = """
@@ -120,7 +121,8 @@ def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(tm
         wait_until(lambda: num_commits(store) >= 1, PATIENCE_S)
         os.kill(a_worker_of(process).pid, signal.SIGSTOP)
         # Nor does it matter that what waits for the next attempt is gone by then.
-        os.kill(await_controller(process, WAITING).pid, signal.SIGKILL)
+        await_titled(process, SPARE, 2)
+        os.kill(await_titled(process, WAITING)[0].pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "is silent for 15 s" in output
@@ -134,9 +136,12 @@ def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) ->
     store = tmp_path / "store"
     (tmp_path / "sitecustomize.py").write_text(STANDS_STILL.format(marker=str(tmp_path / "stood-still")))
     with running(train_command(spec, store)) as process:
-        waiting = await_controller(process, WAITING)
+        (spare, other), (waiting,) = await_titled(process, SPARE, 2), await_titled(process, WAITING)
+        # The next group makes do with one.
+        other.kill()
         wait_until(lambda: num_attempts(store) == 2, PATIENCE_S)
-        assert await_controller(process, AT_WORK) == waiting
+        assert await_titled(process, AT_WORK) == [waiting]
+        wait_until(lambda: spare in titled(process, WORKER) and len(titled(process, WORKER)) == 2, PATIENCE_S)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     note = note_of(store, 1)
@@ -145,17 +150,20 @@ def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) ->
     assert any("sitecustomize.py" in line and "stand_still" in line for line in note["log_tail"]), note
 
 
-def await_controller(process: "subprocess.Popen[str]", title: str) -> psutil.Process:
-    """Ray calls a process what it does."""
+def await_titled(process: "subprocess.Popen[str]", title: str, num: int = 1) -> list[psutil.Process]:
     found: list[psutil.Process] = []
 
-    def is_there() -> bool:
-        children = psutil.Process(process.pid).children(recursive=True)
-        found[:] = [child for child in children if _title(child) == title]
-        return bool(found)
+    def are_there() -> bool:
+        found[:] = titled(process, title)
+        return len(found) == num
 
-    wait_until(is_there, PATIENCE_S)
-    return found[0]
+    wait_until(are_there, PATIENCE_S)
+    return found
+
+
+def titled(process: "subprocess.Popen[str]", title: str) -> list[psutil.Process]:
+    """Ray calls a process what it does."""
+    return [child for child in psutil.Process(process.pid).children(recursive=True) if _title(child) == title]
 
 
 def _title(process: psutil.Process) -> str:
