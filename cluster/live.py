@@ -35,6 +35,16 @@ def free_devices(group: WorkerGroup) -> int:
     return room(group, ray._private.state.available_resources_per_node())
 
 
+def nodes_with_room(group: WorkerGroup, resources: Mapping[str, float]) -> list[str]:
+    """The ids of those that could give all of ``resources`` right now."""
+    free = ray._private.state.available_resources_per_node()
+    return [
+        node.node_id
+        for node in group.nodes
+        if all(free.get(node.node_id, {}).get(name, 0.0) >= amount for name, amount in resources.items())
+    ]
+
+
 def draining(node_ids: Collection[str]) -> tuple[str, ...]:
     """Those of them that are to be left: nothing new is placed there, and what runs is killed later."""
     leaving = ray._private.state.state.get_draining_nodes()

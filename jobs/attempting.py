@@ -49,7 +49,6 @@ class Attempts:
         may_retry: bool,
     ) -> None:
         self._executor = executor
-        self._may_retry = may_retry
         self._spec = spec
         self._group = group
         self._repository = repository
@@ -59,6 +58,8 @@ class Attempts:
         # How the attempt with the newest lease did: what fails after it without one has loaded nothing.
         self._ended_by: Cause | None = None
         self._forgiven: Counter[str] = Counter()
+        recovery = spec.recovery
+        self._keeps_spares = may_retry and recovery.spares and recovery.max_attempts != 1
         self._clock = steady()
         self._bell = Bell(Alarms(spec.alarms.bounds(), spec.wanted()), spec.alarms.ringing(), display.note)
         policy = spec.recovery.policy() if may_retry else replace(spec.recovery.policy(), max_attempts=1)
@@ -89,6 +90,8 @@ class Attempts:
             return self._executor.attempt(self._order(size, without), partial(self._begin, size), self._hear)
         except AttemptFailed as error:
             self._ended_by = self._ended_by or error.cause
+            # Theirs may be what was missing.
+            self._keeps_spares &= error.cause != "out of memory"
             self._bell.failed(error.cause, error.reason)
             raise
         except Unavailable:
@@ -106,7 +109,7 @@ class Attempts:
             schedule_timeout_s=self._resizing.schedule_timeout_s(limits.schedule_timeout_s),
             collective_timeout_s=_COLLECTIVE_TIMEOUT_S,
             hang_timeout_s=limits.hang_timeout_s,
-            keeps_spares=self._may_retry and self._spec.recovery.spares,
+            keeps_spares=self._keeps_spares,
             wish=self._wish,
         )
 

@@ -34,7 +34,7 @@ class Ready:
 
     ``logs`` are the files that its process writes to, on its node; ``oom_kills`` is how many processes the
     kernel of that node had ended for want of memory by then. Asked for its ``stacks``, the process ``pid``
-    writes them into that file.
+    writes them into that file. ``threads`` is what it was told of their number, empty if nothing.
     """
 
     rank: int
@@ -42,6 +42,7 @@ class Ready:
     oom_kills: int
     pid: int = 0
     stacks: str = ""
+    threads: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

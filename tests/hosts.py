@@ -169,14 +169,14 @@ class Host:
         path = self.folder / log
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def processes(self, words: str) -> list[psutil.Process]:
-        """Those with the words in their command lines, but for the first; none of a host that is off."""
+    def processes(self, *words: str) -> list[psutil.Process]:
+        """Those with any of these in their command lines, but for the first; none of a host that is off."""
         if not self._own.is_up():
             return []
         init, tree = self._own.init, _process_tree(self._own.init)
         others = (process for process in psutil.process_iter() if process.pid != init)
         members = (process for process in others if _process_tree(process.pid) == tree)
-        return [process for process in members if words in _command_line(process)]
+        return [process for process in members if any(one in _command_line(process) for one in words)]
 
     def cut(self) -> None:
         """Nothing goes in or out, and nobody is told."""

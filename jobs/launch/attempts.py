@@ -3,7 +3,6 @@
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,14 +20,14 @@ from cluster.inventory import WorkerGroup, node_names
 from cluster.live import draining
 from cluster.variables import variables
 from jobs.attempt_life import AttemptLife, limits_of
-from jobs.board import Appointed, Lost, Post, Ready
+from jobs.board import Lost, Post, Ready
 from jobs.causes import LOST_CONTROLLER, cause_of
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
 from jobs.last_word import withdraw
 from jobs.launch.backstage import Backstage
 from jobs.launch.on_nodes import on_node
-from jobs.launch.spares import Wanted
+from jobs.launch.spares import Wanted, wanted_beside
 from jobs.launch.train_v2 import Reporter, Trainer, give_back, reason_of, scratch, train_settings
 from jobs.sessions import Beat
 from jobs.training.events import Resumption, Told
@@ -106,7 +105,6 @@ class _Fit:
         self._backstage = backstage
         self._board = backstage.board()
         self._storage = storage
-        self._controller: Any = None
         limits = limits_of(
             task, schedule_timeout_s=seat.schedule_timeout_s, hang_timeout_s=seat.hang_timeout_s
         )
@@ -118,6 +116,7 @@ class _Fit:
         self._resumed_s: float | None = None
         self._error: Exception | None = None
         self._result: Any = None
+        self._trainer = self._make_trainer()
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
 
     def start(self) -> None:
@@ -162,36 +161,26 @@ class _Fit:
             withdraw(wish, node_names(self._seat.group, self._life.node_ids))
 
     def prepare(self) -> None:
-        """For the attempt that may follow, once this one steps."""
+        """For the attempt that may follow, once this one has loaded all it needs."""
         is_settled = self._resumed_s is not None and time.monotonic() - self._resumed_s > _SETTLED_S
         if is_settled and self._seat.keeps_spares and self._verdict is None:
             self._resumed_s = None
-            self._backstage.prepare(self._spares())
+            self._backstage.prepare(self._wanted())
 
-    def _spares(self) -> Wanted | None:
-        """On the nodes in use and on as many others. None where a worker has a device: which one, Ray tells
-        only to who asked for it.
-        """
-        seat = self._seat
-        if "GPU" in seat.claim.resources:
-            return None
-        used = Counter(self._life.node_ids)
-        others = [node.node_id for node in seat.group.nodes if node.node_id not in used]
-        return Wanted(
-            node_ids=(*used, *others[: len(used)]),
-            num_per_node=max(used.values()),
-            num_cpus=seat.claim.resources["CPU"],
-            environment=seat.environment,
-            strategy=self._task.recipe.strategy,
-        )
+    def _wanted(self) -> Wanted | None:
+        seat, threads = self._seat, self._life.ready[0].threads
+        # Ray tells a worker by its cores how many threads to take, and a spare has none.
+        environment = {"OMP_NUM_THREADS": threads, **seat.environment} if threads else seat.environment
+        strategy = self._task.recipe.strategy
+        return wanted_beside(seat.claim, seat.group, self._life.node_ids, environment, strategy)
 
     def abort(self) -> None:
-        """A controller that is still starting tells its handle on the board, and is ended then."""
+        """Also where the board is gone, and a controller that is just being started."""
         deadline = time.monotonic() + _ABORT_TIMEOUT_S
         while self.is_going() and time.monotonic() < deadline:
             with suppress(RayError):
                 self.hear(_hear_nothing)
-                self._kill()
+            self._kill()
             time.sleep(_POLL_INTERVAL_S)
         give_back(self._name)
 
@@ -206,8 +195,6 @@ class _Fit:
 
     def _take(self, post: Post, listen: Callable[[Told | Beat], None]) -> None:
         match post:
-            case Appointed():
-                self._controller = post.controller
             case _ if isinstance(post, Told):
                 if isinstance(post, Resumption):
                     self._resumed_s = time.monotonic()
@@ -260,17 +247,19 @@ class _Fit:
         return Failure(status="crash", reason=reason)
 
     def _kill(self) -> None:
-        if self._controller is not None:
-            ray.kill(self._controller)
-            self._controller = None
+        """Also one that has not begun; if another one begins instead of it, the next call ends that."""
+        if self._trainer.controller is not None:
+            with suppress(RayError):
+                ray.kill(self._trainer.controller)
+            self._trainer.controller = None
 
     def _run(self) -> None:
         try:
-            self._result = self._trainer().fit()
+            self._result = self._trainer.fit()
         except Exception as error:
             self._error = error
 
-    def _trainer(self) -> Trainer:
+    def _make_trainer(self) -> Trainer:
         task, seat = self._task, self._seat
         uses_device = task.vendor != "cpu" and not task.simulated
         assignment = Assignment(

@@ -4,17 +4,21 @@ A controller is a process that takes seconds to start. One that waits is asleep 
 """
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
 from ray.train.v2._internal.execution.controller.controller import TrainController
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jobs.board import Board
 from jobs.launch.spares import Spares, Wanted, group_with
+
+# Of what has waited, for weeks maybe: an answer takes a hundredth of it.
+_PATIENCE_S = 10.0
 
 
 class Controller(TrainController):  # type: ignore[misc]  # ray's types are skipped
@@ -43,6 +47,8 @@ class Backstage:
         self.clear()
 
     def board(self) -> Any:
+        if self._board is not None and not _answers(self._board):
+            self._board = None
         if self._board is None:
             self._board = ray.remote(num_cpus=0, scheduling_strategy=_here())(Board).remote()
         return self._board
@@ -52,13 +58,18 @@ class Backstage:
         if self._next is None:
             self._next = _start(wanted)
 
-    def controller(self, told: dict[str, Any]) -> Any:
-        """One that has begun, with ``told`` as Train tells it."""
+    def begin(self, told: dict[str, Any], hold: Callable[[Any], None]) -> Any:
+        """A controller that does as Train has ``told``. ``hold`` gets it before, and what is tried first."""
         waiting, self._next = self._next, None
         if waiting is not None:
-            with suppress(RayActorError):
-                return _begun(waiting, told)
-        return _begun(_start(None), told)
+            hold(waiting)
+            try:
+                return _begun(waiting, told, _PATIENCE_S)
+            except (RayActorError, GetTimeoutError):
+                ray.kill(waiting)
+        controller = _start(None)
+        hold(controller)
+        return _begun(controller, told, None)
 
     def clear(self) -> None:
         """Ends all of it, also where it is gone already."""
@@ -75,9 +86,17 @@ def _start(wanted: Wanted | None) -> Any:
     return make.remote(wanted)
 
 
-def _begun(controller: Any, told: dict[str, Any]) -> Any:
-    ray.get(controller.begin.remote(get_env_vars_to_propagate(), told))
+def _begun(controller: Any, told: dict[str, Any], timeout_s: float | None) -> Any:
+    ray.get(controller.begin.remote(get_env_vars_to_propagate(), told), timeout=timeout_s)
     return controller
+
+
+def _answers(board: Any) -> bool:
+    try:
+        ray.get(board.wished.remote(""), timeout=_PATIENCE_S)
+    except RayError:
+        return False
+    return True
 
 
 def _here() -> NodeAffinitySchedulingStrategy:

@@ -4,20 +4,23 @@ A spare holds no device, no resource of its node and no part of a model, only a 
 which takes a worker seconds to start and load. Whoever is not there, or not in time, is started as always.
 """
 
-import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker, Worker
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cluster.inventory import WorkerGroup as Group
+from cluster.live import nodes_with_room
+from jobs.claims import Claim
 from jobs.training.job import Strategy
 from jobs.training.worker import load
 
@@ -27,13 +30,35 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """``num_per_node`` on each of ``node_ids``. ``num_cpus`` and ``environment`` are a worker's own."""
+    """``num_per_node`` on each of ``node_ids``, each as a worker that gets ``resources``."""
 
     node_ids: tuple[str, ...]
     num_per_node: int
-    num_cpus: float
+    resources: Mapping[str, float]
     environment: Mapping[str, str]
     strategy: Strategy
+
+
+def wanted_beside(
+    claim: Claim, group: Group, node_ids: Sequence[str], environment: Mapping[str, str], strategy: Strategy
+) -> Wanted | None:
+    """For an attempt on ``node_ids``: there, and on as many others that have room for its workers now.
+
+    None where a worker has a device: which one, Ray tells only to who asked for it.
+    """
+    if "GPU" in claim.resources:
+        return None
+    used = Counter(node_ids)
+    num_per_node = max(used.values())
+    needed = {name: num_per_node * amount for name, amount in claim.resources.items()}
+    others = [node_id for node_id in nodes_with_room(group, needed) if node_id not in used]
+    return Wanted(
+        node_ids=(*used, *others[: len(used)]),
+        num_per_node=num_per_node,
+        resources=claim.resources,
+        environment=environment,
+        strategy=strategy,
+    )
 
 
 class Spare(RayTrainWorker):  # type: ignore[misc]  # ray's types are skipped
@@ -49,7 +74,8 @@ class Spares:
     """Starts them at once, and does not wait; they end with the process that started them."""
 
     def __init__(self, wanted: Wanted) -> None:
-        environment = {**get_env_vars_to_propagate(), **_threads(wanted.num_cpus), **wanted.environment}
+        environment = {**get_env_vars_to_propagate(), **wanted.environment}
+        self._resources = dict(wanted.resources)
         self._actors: dict[str, list[Any]] = {}
         for node_id in wanted.node_ids:
             there = NodeAffinitySchedulingStrategy(node_id, soft=False)
@@ -60,9 +86,13 @@ class Spares:
             for actor in self._actors[node_id]:
                 actor.execute.remote(load, wanted.strategy)
 
-    def take(self, node_ids: Sequence[str]) -> list[tuple[Any, Any] | None]:
-        """For each place of a group a spare on its node, and what it says of itself. The others end."""
-        taken = [found.pop() if (found := self._actors.get(node_id)) else None for node_id in node_ids]
+    def take(self, node_ids: Sequence[str], resources: Mapping[str, float]) -> list[tuple[Any, Any] | None]:
+        """For each place of a group a spare on its node, and what it says of itself. The others end.
+
+        A worker with other resources takes another number of threads: that is none of these.
+        """
+        fitting = self._actors if dict(resources) == self._resources else {}
+        taken = [found.pop() if (found := fitting.get(node_id)) else None for node_id in node_ids]
         for actor in (actor for left in self._actors.values() for actor in left):
             ray.kill(actor)
         self._actors = {}
@@ -76,14 +106,9 @@ def _answered(actor: Any, answer: Any, deadline: float) -> tuple[Any, Any] | Non
         return None
     try:
         return actor, ray.get(answer, timeout=max(0.0, deadline - time.monotonic()))
-    except (RayError, GetTimeoutError):
+    except RayError:
         ray.kill(actor)
         return None
-
-
-def _threads(num_cpus: float) -> dict[str, str]:
-    """As many as Ray gives to a worker with so many cores; a spare has none by itself."""
-    return {"OMP_NUM_THREADS": str(max(1, math.floor(num_cpus)))}
 
 
 def group_with(spares: Spares) -> type[WorkerGroup]:
@@ -94,7 +119,7 @@ def group_with(spares: Spares) -> type[WorkerGroup]:
             self, num_workers: int, placement_group: Any, resources_per_worker: dict[str, float], **_: Any
         ) -> list[Worker]:
             nodes = placement_group_table(placement_group)["bundles_to_node_id"]
-            found = spares.take([nodes[place] for place in range(num_workers)])
+            found = spares.take([nodes[place] for place in range(num_workers)], resources_per_worker)
             workers = [
                 Worker(one[0], one[1], resources_per_worker, placement_group_bundle_index=place)
                 for place, one in enumerate(found)

@@ -41,9 +41,13 @@ class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are ski
     def __init__(self, *args: Any, backstage: Backstage, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._backstage = backstage
+        self.controller: Any = None
+
+    def _hold(self, controller: Any) -> None:
+        self.controller = controller
 
     def _initialize_and_run_controller(self, **told: Any) -> Any:
-        controller = self._backstage.controller(told)
+        controller = self._backstage.begin(told, self._hold)
         ray.get(controller.run.remote())
         return ray.get(controller.get_result.remote())
 

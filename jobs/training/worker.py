@@ -193,7 +193,14 @@ def _ready(context: "Context") -> Ready:
     stacks = Path(logs[-1]).parent / f"longhaul-stacks-{os.getpid()}.txt"
     # Open for as long as the process lives: its descriptor is written to whatever Python is doing.
     faulthandler.register(STACKS_SIGNAL, file=stacks.open("w"), all_threads=True)
-    return Ready(rank=context.rank, logs=logs, oom_kills=oom_kills(), pid=os.getpid(), stacks=str(stacks))
+    return Ready(
+        rank=context.rank,
+        logs=logs,
+        oom_kills=oom_kills(),
+        pid=os.getpid(),
+        stacks=str(stacks),
+        threads=os.environ.get("OMP_NUM_THREADS", ""),
+    )
 
 
 def _log_files() -> tuple[str, ...]:

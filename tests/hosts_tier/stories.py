@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import Host, wait_until
-from tests.hosts_tier.clusters import GROUP, Cluster, Training
+from tests.hosts_tier.clusters import GROUP, TRAINING, Cluster, Training
 from tests.hosts_tier.faults import Fault
 from tests.live.attempts import digests_of, newest_manifest
 from tests.live.commands import run
@@ -59,7 +59,7 @@ def hosts_of(cluster: Cluster, *, without: Host) -> set[str]:
 def heals(host: Host) -> None:
     """Its link. What went on in silence is gone when it returns; into the cluster it comes a little later."""
     host.heal()
-    wait_until(lambda: not host.processes("RayTrainWorker"), RECOVERY_S, f"{host.name}: its workers")
+    wait_until(lambda: not host.processes(*TRAINING), RECOVERY_S, f"{host.name}: its workers")
 
 
 def assert_as_left_alone(training: Training, spec: Path, folder: Path) -> None:

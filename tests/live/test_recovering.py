@@ -114,15 +114,19 @@ def test_a_keeper_that_is_asked_to_stop_hands_it_on_and_ends_well(tmp_path: Path
 
 
 @pytest.mark.soak
-def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what_happens", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(
+    what_happens: signal.Signals, tmp_path: Path
+) -> None:
     longer = RUN.replace("steps: 40", "steps: 120").replace("world_size: 1", "world_size: 2")
     spec, store = write_spec(tmp_path, longer), tmp_path / "store"
     with running(train_command(spec, store)) as process:
         wait_until(lambda: num_commits(store) >= 1, PATIENCE_S)
         os.kill(a_worker_of(process).pid, signal.SIGSTOP)
-        # Nor does it matter that what waits for the next attempt is gone by then.
+        # Nor does it matter that what waits for the next attempt does not answer by then.
         await_titled(process, SPARE, 2)
-        os.kill(await_titled(process, WAITING)[0].pid, signal.SIGKILL)
+        os.kill(await_titled(process, WAITING)[0].pid, what_happens)
+        assert num_attempts(store) == 1, "it was too late for that"
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "is silent for 15 s" in output
@@ -134,13 +138,13 @@ def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) ->
     """A debugger's breakpoint, a lock, a lost packet: its process answers, but its steps don't come."""
     spec = write_spec(tmp_path, RUN.replace("world_size: 1", "world_size: 2") + STUCK.format(folder=tmp_path))
     store = tmp_path / "store"
-    (tmp_path / "sitecustomize.py").write_text(STANDS_STILL.format(marker=str(tmp_path / "stood-still")))
+    (tmp_path / "sitecustomize.py").write_text(STANDS_STILL.format(folder=tmp_path))
     with running(train_command(spec, store)) as process:
         (spare, other), (waiting,) = await_titled(process, SPARE, 2), await_titled(process, WAITING)
         # The next group makes do with one.
         other.kill()
         wait_until(lambda: num_attempts(store) == 2, PATIENCE_S)
-        assert await_titled(process, AT_WORK) == [waiting]
+        wait_until(lambda: titled(process, AT_WORK) == [waiting], PATIENCE_S)
         wait_until(lambda: spare in titled(process, WORKER) and len(titled(process, WORKER)) == 2, PATIENCE_S)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
@@ -148,6 +152,9 @@ def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) ->
     assert note["ending"]["cause"] == "hang"
     assert "no step for 15 s" in note["ending"]["reason"]
     assert any("sitecustomize.py" in line and "stand_still" in line for line in note["log_tail"]), note
+    told = {path.name: path.read_text() for path in tmp_path.glob("threads-*")}
+    assert f"threads-{spare.pid}" in told
+    assert (len(told), len(set(told.values()))) == (4, 1), told
 
 
 def await_titled(process: "subprocess.Popen[str]", title: str, num: int = 1) -> list[psutil.Process]:
@@ -193,9 +200,11 @@ class Finder(importlib.abc.MetaPathFinder):
             as_it_is = module.train_step
 
             def stand_still(engine, batches):
+                with open(f"{folder}/threads-{{os.getpid()}}", "w") as told:
+                    print(os.environ.get("OMP_NUM_THREADS"), module.torch.get_num_threads(), file=told)
                 if engine.counters().num_updates == 9:
                     try:
-                        os.close(os.open({marker!r}, os.O_CREAT | os.O_EXCL))
+                        os.close(os.open("{folder}/stood-still", os.O_CREAT | os.O_EXCL))
                     except FileExistsError:
                         pass
                     else:

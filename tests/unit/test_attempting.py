@@ -100,12 +100,14 @@ class Loading(Cluster):
     errors: list[AttemptFailed | Unavailable] = field(default_factory=list)
     loads: list[Mapping[str, int]] = field(default_factory=list)
     repository: Repository = field(default_factory=lambda: Repository(MemoryStore(), "r"))
+    kept_spares: list[bool] = field(default_factory=list)
 
     def attempt(
         self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
     ) -> str | None:
         if self.errors and str(self.errors[0]) == "boom: no room":
             raise self.errors.pop(0)
+        self.kept_spares.append(order.keeps_spares)
         term = make_task().term
         self.loads.append(self.repository.view.loads)
         self.repository.append(Load(name="g"), term=term)
@@ -113,8 +115,8 @@ class Loading(Cluster):
             raise self.errors.pop(0)
         return None
 
-    def drive(self) -> None:
-        spec = '{"name": "r", "model": "llama-tiny", "steps": 2, "recovery": {"pause_s": 0}}'
+    def drive(self, recovery: str = '"pause_s": 0', *, may_retry: bool = True) -> None:
+        spec = f'{{"name": "r", "model": "llama-tiny", "steps": 2, "recovery": {{{recovery}}}}}'
         Attempts(
             self,
             RunSpec.model_validate_json(spec),
@@ -123,7 +125,7 @@ class Loading(Cluster):
             lambda world_size, leased_s: task(self.repository.take_over("driver"), MemoryStore()),
             RunDisplay("r", quiet=True, silent=True),
             Wishers(),
-            may_retry=True,
+            may_retry=may_retry,
         ).work()
 
 
@@ -159,6 +161,21 @@ def test_a_generation_that_can_never_be_read_is_not_forgiven_for_ever() -> None:
     cluster = Loading(stop=no_one, errors=[failed("store") for _ in range(7)])
     cluster.drive()
     assert [found.get("g", 0) for found in cluster.loads] == [0, 0, 0, 0, 0, 0, 1, 2]
+
+
+def test_spares_wait_where_another_attempt_may_need_them_and_there_is_memory_for_them() -> None:
+    cluster = Loading(stop=no_one, errors=[failed("worker died"), failed("out of memory")])
+    cluster.drive()
+    assert cluster.kept_spares == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("recovery", "may_retry"), [('"spares": false', True), ('"max_attempts": 1', True), ("", False)]
+)
+def test_no_spares_wait_where_nobody_wants_them(recovery: str, may_retry: bool) -> None:
+    cluster = Loading(stop=no_one)
+    cluster.drive(recovery, may_retry=may_retry)
+    assert cluster.kept_spares == [False]
 
 
 def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:

@@ -100,8 +100,7 @@ def until_all_steps(make: Callable[[Path], System], num_steps: int, patience_s: 
             wait_until(lambda: driver.poll() is not None, patience_s, "the end")
         steps = system.steps()
     seconds = max(done.ended_s for done in steps) - min(done.ended_s for done in steps)
-    # A step whose record went down with its worker may be in the save that the next one begins from.
-    is_whole = driver.returncode == 0 and max(done.step for done in steps) == num_steps
+    is_whole = driver.returncode == 0 and _has_all(steps, num_steps)
     return Reached(
         system=system.name, seconds=seconds if is_whole else None, num_repeated=_num_repeated(steps)
     )
@@ -125,6 +124,12 @@ def _wait_for_step(system: System, step: int, deadline_s: float) -> None:
         f"step {step}",
         every_s=_LOOK_EVERY_S,
     )
+
+
+def _has_all(steps: Sequence[Done], num_steps: int) -> bool:
+    """What is before the last workers' steps is in the save that they began from, whoever recorded it."""
+    from_save = {done.step for done in steps if done.worker == steps[-1].worker}
+    return from_save == set(range(min(from_save), num_steps + 1))
 
 
 def _num_repeated(steps: Sequence[Done]) -> int:
