@@ -124,7 +124,7 @@ def test_wherever_it_is_stopped_all_ranks_save_the_same_step_and_it_goes_on_to_t
     assert [one.step for one in told if isinstance(one, Stopped)] == ends[1:-2], (
         "who moves on has not stopped"
     )
-    assert ends_recorded(store, "chain") == ends[1:]
+    assert ends_recorded(store, "chain") == [end or 0 for end in ends]
     assert {metric_of(store, name, step) for name in ("chain", "straight") for step in (3, 6)} == {
         metric_of(store, "straight", 3),
         metric_of(store, "straight", 6),
