@@ -4,10 +4,12 @@ A spare holds no device, no resource of its node and no part of a model, only a 
 which takes a worker seconds to start and load. Whoever is not there, or not in time, is started as always.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import ray
@@ -26,6 +28,7 @@ from jobs.training.worker import load
 
 # A spare that is still loading is worth waiting for: a new worker would begin with it only now.
 _PATIENCE_S = 10.0
+_LOWEST_PRIORITY = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,7 @@ class Spares:
             )
             self._actors[node_id] = [make.remote() for _ in range(wanted.num_per_node)]
             for actor in self._actors[node_id]:
-                actor.execute.remote(load, wanted.strategy)
+                actor.execute.remote(_load_aside, wanted.strategy)
 
     def take(self, node_ids: Sequence[str], resources: Mapping[str, float]) -> list[tuple[Any, Any] | None]:
         """For each place of a group a spare on its node, and what it says of itself. The others end.
@@ -99,6 +102,19 @@ class Spares:
         answers = [actor.begin.remote() if actor else None for actor in taken]
         deadline = time.monotonic() + _PATIENCE_S
         return [_answered(actor, answer, deadline) for actor, answer in zip(taken, answers, strict=True)]
+
+
+def _load_aside(strategy: Strategy) -> None:
+    """Runs in a spare. Whoever trains on its node comes first."""
+
+    def load_at_low_priority() -> None:
+        # Linux counts it by thread; a process that has lowered its own can't raise it again.
+        os.nice(_LOWEST_PRIORITY)
+        load(strategy)
+
+    thread = Thread(target=load_at_low_priority)
+    thread.start()
+    thread.join()
 
 
 def _answered(actor: Any, answer: Any, deadline: float) -> tuple[Any, Any] | None:
