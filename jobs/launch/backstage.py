@@ -47,6 +47,7 @@ class Backstage:
         self.clear()
 
     def board(self) -> Any:
+        """Another one than before, where that one does not answer; so it is asked for once per attempt."""
         if self._board is not None and not _answers(self._board):
             self._board = None
         if self._board is None:

@@ -59,7 +59,12 @@ def launch(
     with variables(train_settings(limits.schedule_timeout_s)), scratch() as storage, Backstage() as backstage:
         board = backstage.board()
         terms = _Terms(
-            limits=limits, backstage=backstage, storage=storage, share_nodes=share_nodes, spread=spread
+            limits=limits,
+            backstage=backstage,
+            board=board,
+            storage=storage,
+            share_nodes=share_nodes,
+            spread=spread,
         )
         lanes = [_Lane(sessions, terms) for sessions in queues.values()]
         try:
@@ -94,6 +99,7 @@ class _Terms:
 
     limits: Limits
     backstage: Backstage
+    board: Any
     storage: str
     share_nodes: bool
     spread: bool
@@ -236,7 +242,7 @@ class _Fit:
         uses_device = session.group.vendor != "cpu" and not session.group.simulated
         assignment = Assignment(
             group=self.name,
-            board=self._terms.backstage.board(),
+            board=self._terms.board,
             work=session.jobs,
             vendor=session.jobs[0].vendor,
             backend="nccl" if uses_device else "gloo",
@@ -257,7 +263,7 @@ class _Fit:
                 name=self.name,
                 storage_path=self._terms.storage,
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
-                callbacks=[Reporter(self._terms.backstage.board(), self.name)],
+                callbacks=[Reporter(self._terms.board, self.name)],
                 worker_runtime_env={"env_vars": dict(session.environment)},
                 logging_config=LoggingConfig(log_level="ERROR"),
             ),
