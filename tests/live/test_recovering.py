@@ -147,8 +147,7 @@ def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) ->
     assert any("sitecustomize.py" in line and "stand_still" in line for line in note["log_tail"]), note
 
 
-def test_a_spare_is_the_next_worker_and_has_its_variables_and_threads(tmp_path: Path) -> None:
-    # Of one worker alone: it gets all cores, which a process that holds none would not.
+def test_a_spare_is_the_next_worker_and_has_its_variables(tmp_path: Path) -> None:
     endless = RUN.replace("steps: 40", "steps: 100000") + STUCK.format(folder=tmp_path)
     spec, store = write_spec(tmp_path, endless), tmp_path / "store"
     (tmp_path / "sitecustomize.py").write_text(STANDS_STILL.format(folder=tmp_path))
