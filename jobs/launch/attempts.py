@@ -20,7 +20,7 @@ from cluster.inventory import WorkerGroup, node_names
 from cluster.live import draining
 from cluster.variables import variables
 from jobs.attempt_life import AttemptLife, limits_of
-from jobs.board import Lost, Post, Ready
+from jobs.board import Assembled, Lost, Post, Ready
 from jobs.causes import LOST_CONTROLLER, cause_of
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
@@ -74,6 +74,8 @@ def attempt(
     The ranks follow what is wished; while there are none yet, it ends at once, as ``withdraw`` says. Call it
     from the main thread of a driver that is connected to Ray. An exception ends the workers first.
     """
+    if not seat.keeps_spares:
+        backstage.end_spares()
     with variables(train_settings(seat.schedule_timeout_s)), scratch() as storage:
         fit = _Fit(task, seat, backstage, storage)
         fit.start()
@@ -94,6 +96,8 @@ def attempt(
         except BaseException:
             fit.abort()
             raise
+        finally:
+            backstage.end_workers()
         return fit.result()
 
 
@@ -201,6 +205,8 @@ class _Fit:
                 listen(post)
             case _:
                 self._life.hear(post, time.monotonic())
+                if isinstance(post, Assembled):
+                    self._backstage.assembled(post.node_ids)
                 if isinstance(post, Beat):
                     listen(post)
 
@@ -252,6 +258,7 @@ class _Fit:
             with suppress(RayError):
                 ray.kill(self._trainer.controller)
             self._trainer.controller = None
+        self._backstage.end_workers()
 
     def _run(self) -> None:
         try:

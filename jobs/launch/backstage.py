@@ -4,7 +4,7 @@ A controller is a process that takes seconds to start. One that waits is asleep 
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -15,21 +15,22 @@ from ray.train.v2._internal.execution.controller.controller import TrainControll
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jobs.board import Board
-from jobs.launch.spares import Spares, Wanted, group_with
+from jobs.launch.spares import Lent, Spares, Wanted, group_with
 
 # Of what has waited, for weeks maybe: an answer takes a hundredth of it.
 _PATIENCE_S = 10.0
 
 
 class Controller(TrainController):  # type: ignore[misc]  # ray's types are skipped
-    """Train's own, which is told what to do after its process has started. Its spares end with it."""
+    """Train's own, which is told what to do after its process has started."""
 
-    def __init__(self, wanted: Wanted | None) -> None:
-        if wanted:
-            self.worker_group_cls = group_with(Spares(wanted))
+    def __init__(self) -> None:
+        """Train's own begins later."""
 
-    def begin(self, settings: dict[str, str], told: dict[str, Any]) -> None:
+    def begin(self, settings: dict[str, str], told: dict[str, Any], lent: Lent | None) -> None:
         os.environ.update(settings)
+        if lent:
+            self.worker_group_cls = group_with(lent)
         super().__init__(**told)
 
 
@@ -39,6 +40,7 @@ class Backstage:
     def __init__(self) -> None:
         self._board: Any = None
         self._next: Any = None
+        self._spares = Spares()
 
     def __enter__(self) -> Self:
         return self
@@ -55,22 +57,36 @@ class Backstage:
         return self._board
 
     def prepare(self, wanted: Wanted | None) -> None:
-        """Starts the next controller and its spares, under the settings that hold now; does not wait."""
+        """Starts the next controller and what spares are missing; they get the settings that hold now."""
         if self._next is None:
-            self._next = _start(wanted)
+            self._next = _start()
+        if wanted:
+            self._spares.keep(wanted)
 
     def begin(self, told: dict[str, Any], hold: Callable[[Any], None]) -> Any:
         """A controller that does as Train has ``told``. ``hold`` gets it before, and what is tried first."""
         waiting, self._next = self._next, None
+        lent = self._spares.lend()
         if waiting is not None:
             hold(waiting)
             try:
-                return _begun(waiting, told, _PATIENCE_S)
+                return _begun(waiting, told, lent, _PATIENCE_S)
             except (RayActorError, GetTimeoutError):
                 ray.kill(waiting)
-        controller = _start(None)
+        controller = _start()
         hold(controller)
-        return _begun(controller, told, None)
+        return _begun(controller, told, lent, None)
+
+    def assembled(self, node_ids: Sequence[str]) -> None:
+        """The workers of what has begun are there: spares that they did not take wait on."""
+        self._spares.take_back(node_ids)
+
+    def end_workers(self) -> None:
+        """What was a spare does not end with its controller, as others do."""
+        self._spares.end_lent()
+
+    def end_spares(self) -> None:
+        self._spares.clear()
 
     def clear(self) -> None:
         """Ends all of it, also where it is gone already."""
@@ -79,16 +95,17 @@ class Backstage:
                 with suppress(RayError):
                     ray.kill(actor)
         self._board = self._next = None
+        self._spares.clear()
 
 
-def _start(wanted: Wanted | None) -> Any:
+def _start() -> Any:
     settings = {"env_vars": get_env_vars_to_propagate()}
     make = ray.remote(num_cpus=0, scheduling_strategy=_here(), runtime_env=settings)(Controller)
-    return make.remote(wanted)
+    return make.remote()
 
 
-def _begun(controller: Any, told: dict[str, Any], timeout_s: float | None) -> Any:
-    ray.get(controller.begin.remote(get_env_vars_to_propagate(), told), timeout=timeout_s)
+def _begun(controller: Any, told: dict[str, Any], lent: Lent | None, timeout_s: float | None) -> Any:
+    ray.get(controller.begin.remote(get_env_vars_to_propagate(), told, lent), timeout=timeout_s)
     return controller
 
 

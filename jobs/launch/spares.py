@@ -2,13 +2,16 @@
 
 A spare holds no device, no resource of its node and no part of a model, only a process with its libraries,
 which takes a worker seconds to start and load. Whoever is not there, or not in time, is started as always.
+The driver owns them and lends all of them to each attempt; those that are not taken wait on.
 """
 
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from threading import Thread
 from typing import Any
 
@@ -32,14 +35,21 @@ _LOWEST_PRIORITY = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """``num_per_node`` on each of ``node_ids``, each as a worker that gets ``resources``."""
+class Kind:
+    """What a spare is made for: another worker's resources make another number of threads, for one."""
 
-    node_ids: tuple[str, ...]
-    num_per_node: int
     resources: Mapping[str, float]
     environment: Mapping[str, str]
     strategy: Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """``num_per_node`` on each of ``node_ids``."""
+
+    node_ids: tuple[str, ...]
+    num_per_node: int
+    kind: Kind
 
 
 def wanted_beside(
@@ -58,9 +68,7 @@ def wanted_beside(
     return Wanted(
         node_ids=(*used, *others[: len(used)]),
         num_per_node=num_per_node,
-        resources=claim.resources,
-        environment=environment,
-        strategy=strategy,
+        kind=Kind(resources=claim.resources, environment=environment, strategy=strategy),
     )
 
 
@@ -73,35 +81,90 @@ class Spare(RayTrainWorker):  # type: ignore[misc]  # ray's types are skipped
         return self.get_metadata()
 
 
-class Spares:
-    """Starts them at once, and does not wait; they end with the process that started them."""
+# Handles of spares by node. Both sides take from the end of a node's, so each knows which are gone.
+Waiting = dict[str, list[Any]]
 
-    def __init__(self, wanted: Wanted) -> None:
-        environment = {**get_env_vars_to_propagate(), **wanted.environment}
-        self._resources = dict(wanted.resources)
-        self._actors: dict[str, list[Any]] = {}
-        for node_id in wanted.node_ids:
-            there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env={"env_vars": environment})(
-                Spare
-            )
-            self._actors[node_id] = [make.remote() for _ in range(wanted.num_per_node)]
-            for actor in self._actors[node_id]:
-                actor.execute.remote(_load_aside, wanted.strategy)
+
+class Spares:
+    """Those that a driver owns: some wait, and some are lent, as workers maybe. It waits for none of them."""
+
+    def __init__(self) -> None:
+        self._kind: Kind | None = None
+        self._waiting: Waiting = {}
+        self._lent: Waiting = {}
+
+    def keep(self, wanted: Wanted) -> None:
+        """Starts who is missing, and ends who is not wanted any more."""
+        fitting = self._waiting if wanted.kind == self._kind else {}
+        kept = {node_id: fitting.get(node_id, [])[: wanted.num_per_node] for node_id in wanted.node_ids}
+        staying = set(_all(kept))
+        _end(actor for actor in _all(self._waiting) if actor not in staying)
+        for node_id, actors in kept.items():
+            actors += [_start(wanted.kind, node_id) for _ in range(wanted.num_per_node - len(actors))]
+        self._kind, self._waiting = wanted.kind, kept
+
+    def lend(self) -> "Lent | None":
+        """To the controller of an attempt."""
+        self._lent, self._waiting = self._waiting, {}
+        copy = {node_id: actors.copy() for node_id, actors in self._lent.items()}
+        return Lent(self._kind.resources, copy) if self._kind else None
+
+    def take_back(self, node_ids: Sequence[str]) -> None:
+        """All but those that a group with workers on ``node_ids`` has tried."""
+        tried = _taken(self._lent, node_ids)
+        self._waiting, self._lent = self._lent, {}
+        for node_id, actor in zip(node_ids, tried, strict=True):
+            if actor is not None:
+                self._lent.setdefault(node_id, []).append(actor)
+
+    def end_lent(self) -> None:
+        """With the attempt; all of them, where it never said where its workers are."""
+        _end(_all(self._lent))
+        self._lent = {}
+
+    def clear(self) -> None:
+        self.end_lent()
+        _end(_all(self._waiting))
+        self._waiting = {}
+
+
+class Lent:
+    """In the controller."""
+
+    def __init__(self, resources: Mapping[str, float], waiting: Waiting) -> None:
+        self._resources = dict(resources)
+        self._waiting = waiting
 
     def take(self, node_ids: Sequence[str], resources: Mapping[str, float]) -> list[tuple[Any, Any] | None]:
-        """For each place of a group a spare on its node, and what it says of itself. The others end.
-
-        A worker with other resources takes another number of threads: that is none of these.
-        """
-        fitting = self._actors if dict(resources) == self._resources else {}
-        taken = [found.pop() if (found := fitting.get(node_id)) else None for node_id in node_ids]
-        for actor in (actor for left in self._actors.values() for actor in left):
-            ray.kill(actor)
-        self._actors = {}
+        """For each place of a group a spare on its node, and what it says of itself."""
+        taken = _taken(self._waiting if dict(resources) == self._resources else {}, node_ids)
         answers = [actor.begin.remote() if actor else None for actor in taken]
         deadline = time.monotonic() + _PATIENCE_S
         return [_answered(actor, answer, deadline) for actor, answer in zip(taken, answers, strict=True)]
+
+
+def _taken(waiting: Waiting, node_ids: Sequence[str]) -> list[Any | None]:
+    return [found.pop() if (found := waiting.get(node_id)) else None for node_id in node_ids]
+
+
+def _all(waiting: Waiting) -> Iterator[Any]:
+    return chain.from_iterable(waiting.values())
+
+
+def _start(kind: Kind, node_id: str) -> Any:
+    environment = {**get_env_vars_to_propagate(), **kind.environment}
+    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env={"env_vars": environment})(Spare)
+    actor = make.remote()
+    actor.execute.remote(_load_aside, kind.strategy)
+    return actor
+
+
+def _end(actors: Iterable[Any]) -> None:
+    for actor in actors:
+        # The driver's connection itself may be lost.
+        with suppress(RayError):
+            ray.kill(actor)
 
 
 def _load_aside(strategy: Strategy) -> None:
@@ -127,15 +190,15 @@ def _answered(actor: Any, answer: Any, deadline: float) -> tuple[Any, Any] | Non
         return None
 
 
-def group_with(spares: Spares) -> type[WorkerGroup]:
-    """Train's worker group, which takes what there is of ``spares``."""
+def group_with(lent: Lent) -> type[WorkerGroup]:
+    """Train's worker group, which takes what there is of ``lent``."""
 
     class WithSpares(WorkerGroup):  # type: ignore[misc]  # as above
         def _create_workers(
             self, num_workers: int, placement_group: Any, resources_per_worker: dict[str, float], **_: Any
         ) -> list[Worker]:
             nodes = placement_group_table(placement_group)["bundles_to_node_id"]
-            found = spares.take([nodes[place] for place in range(num_workers)], resources_per_worker)
+            found = lent.take([nodes[place] for place in range(num_workers)], resources_per_worker)
             workers = [
                 Worker(one[0], one[1], resources_per_worker, placement_group_bundle_index=place)
                 for place, one in enumerate(found)

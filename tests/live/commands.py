@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 240
@@ -68,12 +70,23 @@ def running(command: Sequence[str], **environment: str) -> Iterator["subprocess.
         process.communicate(timeout=30)
 
 
+def titled(pid: int, title: str) -> list[psutil.Process]:
+    """Below ``pid``. Ray calls a process what it does."""
+    return [child for child in psutil.Process(pid).children(recursive=True) if _title(child) == title]
+
+
 def rows(store: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(store.glob("sweeps/*/runs/*/result.json"))]
 
 
 def files(store: Path) -> list[str]:
     return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
+
+
+def _title(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        return " ".join(process.cmdline()).strip()
+    return ""
 
 
 def _environment() -> dict[str, str]:
