@@ -210,8 +210,11 @@ def _pause(cause: Cause, count: int, policy: Policy) -> float:
             first_s = 10 * policy.pause_s
         case "error" | "out of memory":
             first_s = 5 * policy.pause_s
+        case _ if count == 1:
+            # Nobody's bug, and something is new since the last time.
+            return 0.0
         case _:
-            first_s = policy.pause_s
+            first_s = policy.pause_s / 2
     return min(first_s * 2.0 ** min(count - 1, 20), policy.most_pause_s)
 
 

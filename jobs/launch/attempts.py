@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import ray
@@ -46,6 +47,8 @@ _KILL_TIMEOUT_S = 60.0
 _MOST_STACKS = 2
 # Steps come first, and many a short run is over by then.
 _SETTLED_S = 5.0
+# On a busy machine spares take so long to load, and that time is the training's.
+_WORTH_SPARES_S = 20.0
 _STACKS_TIMEOUT_S = 8.0
 
 
@@ -118,6 +121,7 @@ class _Fit:
         self._wish: Wish | None = None
         self._next_look_s = 0.0
         self._resumed_s: float | None = None
+        self._left_s = inf
         self._error: Exception | None = None
         self._result: Any = None
         self._trainer = self._make_trainer()
@@ -165,11 +169,12 @@ class _Fit:
             withdraw(wish, node_names(self._seat.group, self._life.node_ids))
 
     def prepare(self) -> None:
-        """For the attempt that may follow, once this one has loaded all it needs."""
+        """For the attempt that may follow, once this one has loaded all it needs; not if it ends soon."""
         is_settled = self._resumed_s is not None and time.monotonic() - self._resumed_s > _SETTLED_S
         if is_settled and self._seat.keeps_spares and self._verdict is None:
             self._resumed_s = None
-            self._backstage.prepare(self._wanted())
+            if self._left_s >= _WORTH_SPARES_S:
+                self._backstage.prepare(self._wanted())
 
     def _wanted(self) -> Wanted | None:
         seat, threads = self._seat, self._life.ready[0].threads
@@ -208,6 +213,9 @@ class _Fit:
                 if isinstance(post, Assembled):
                     self._backstage.assembled(post.node_ids)
                 if isinstance(post, Beat):
+                    # Before the first step nobody knows.
+                    num_left = self._task.num_steps - post.step
+                    self._left_s = num_left * post.step_s if post.step_s else inf
                     listen(post)
 
     def _examine(self, lost: Lost, ready: Ready) -> Remains | None:

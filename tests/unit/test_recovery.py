@@ -25,8 +25,9 @@ def row(*causes: Cause, **more: object) -> list[Ending]:
     return [ending(term, cause, **more) for term, cause in enumerate(causes, start=1)]
 
 
-def test_a_worker_that_was_killed_is_tried_again_soon() -> None:
-    assert next_move(row("worker died"), POLICY) == Retry(after_s=1)
+@pytest.mark.parametrize("cause", ["worker died", "host lost", "hang"])
+def test_who_lost_workers_tries_again_at_once(cause: Cause) -> None:
+    assert next_move(row(cause), POLICY) == Retry(after_s=0)
 
 
 def test_pauses_double_and_are_bounded() -> None:
@@ -35,7 +36,7 @@ def test_pauses_double_and_are_bounded() -> None:
         move = next_move(row(*["host lost"] * count), replace(POLICY, most_pause_s=100))
         assert isinstance(move, Retry)
         pauses.append(move.after_s)
-    assert pauses == [1, 2, 4, 8, 16, 32, 64, 100, 100]
+    assert pauses == [0, 1, 2, 4, 8, 16, 32, 64, 100]
 
 
 def test_the_same_error_at_the_same_step_twice_is_given_up() -> None:
@@ -83,7 +84,7 @@ def test_each_kind_has_a_budget(cause: Cause, most: int) -> None:
 
 def test_a_newer_checkpoint_resets_the_budgets_and_the_pauses() -> None:
     history = [ending(term, "hang", durable_step=10 * term) for term in range(1, 200)]
-    assert next_move(history, POLICY) == Retry(after_s=1)
+    assert next_move(history, POLICY) == Retry(after_s=0)
 
 
 def test_a_checkpoint_that_is_saved_once_more_is_no_progress() -> None:
