@@ -156,7 +156,7 @@ def test_a_node_that_fails_twice_in_a_row_is_left_out() -> None:
         for term in (1, 2)
     ]
     assert left_out(history[:1]) == ()
-    assert next_move(history, POLICY) == Retry(after_s=1, without=("bad",))
+    assert next_move(history, POLICY) == Retry(after_s=0, without=("bad",))
 
 
 def test_a_node_that_did_well_in_between_is_not_left_out() -> None:
