@@ -21,14 +21,14 @@ from cluster.inventory import WorkerGroup, node_names
 from cluster.live import draining
 from cluster.variables import variables
 from jobs.attempt_life import AttemptLife, limits_of
-from jobs.board import Assembled, Lost, Post, Ready
+from jobs.board import Lost, Post, Ready
 from jobs.causes import LOST_CONTROLLER, cause_of
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
 from jobs.last_word import withdraw
 from jobs.launch.backstage import Backstage
 from jobs.launch.on_nodes import on_node
-from jobs.launch.spares import Wanted, wanted_beside
+from jobs.launch.parents import Kind, is_possible, nodes_beside
 from jobs.launch.train_v2 import Reporter, Trainer, give_back, reason_of, scratch, train_settings
 from jobs.sessions import Beat
 from jobs.training.events import Resumption, Told
@@ -78,7 +78,7 @@ def attempt(
     from the main thread of a driver that is connected to Ray. An exception ends the workers first.
     """
     if not seat.keeps_spares:
-        backstage.end_spares()
+        backstage.parents.clear()
     with variables(train_settings(seat.schedule_timeout_s)), scratch() as storage:
         fit = _Fit(task, seat, backstage, storage)
         fit.start()
@@ -99,8 +99,6 @@ def attempt(
         except BaseException:
             fit.abort()
             raise
-        finally:
-            backstage.end_workers()
         return fit.result()
 
 
@@ -124,6 +122,7 @@ class _Fit:
         self._left_s = inf
         self._error: Exception | None = None
         self._result: Any = None
+        self._kind = self._kind_of_spares()
         self._trainer = self._make_trainer()
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
 
@@ -142,6 +141,7 @@ class _Fit:
                 self._take(post, listen)
 
     def result(self) -> str | None:
+        self._kill()
         give_back(self._name)
         if self._error is not None or self._verdict is not None:
             raise self._failed(self._error)
@@ -171,17 +171,11 @@ class _Fit:
     def prepare(self) -> None:
         """For the attempt that may follow, once this one has loaded all it needs; not if it ends soon."""
         is_settled = self._resumed_s is not None and time.monotonic() - self._resumed_s > _SETTLED_S
-        if is_settled and self._seat.keeps_spares and self._verdict is None:
+        if is_settled and self._kind and self._verdict is None:
             self._resumed_s = None
             if self._left_s >= _WORTH_SPARES_S:
-                self._backstage.prepare(self._wanted())
-
-    def _wanted(self) -> Wanted | None:
-        seat, threads = self._seat, self._life.ready[0].threads
-        # Ray tells a worker by its cores how many threads to take, and a spare has none.
-        environment = {"OMP_NUM_THREADS": threads, **seat.environment} if threads else seat.environment
-        strategy = self._task.recipe.strategy
-        return wanted_beside(seat.claim, seat.group, self._life.node_ids, environment, strategy)
+                nodes = nodes_beside(self._seat.claim, self._seat.group, self._life.node_ids)
+                self._backstage.parents.keep(self._kind, self._life.ready[0].threads, nodes)
 
     def abort(self) -> None:
         """Also where the board is gone, and a controller that is just being started."""
@@ -210,8 +204,6 @@ class _Fit:
                 listen(post)
             case _:
                 self._life.hear(post, time.monotonic())
-                if isinstance(post, Assembled):
-                    self._backstage.assembled(post.node_ids)
                 if isinstance(post, Beat):
                     # Before the first step nobody knows.
                     num_left = self._task.num_steps - post.step
@@ -266,13 +258,23 @@ class _Fit:
             with suppress(RayError):
                 ray.kill(self._trainer.controller)
             self._trainer.controller = None
-        self._backstage.end_workers()
 
     def _run(self) -> None:
         try:
             self._result = self._trainer.fit()
         except Exception as error:
             self._error = error
+
+    def _kind_of_spares(self) -> Kind | None:
+        """None, too, where workers have devices: nothing of it was ever tried on one."""
+        seat = self._seat
+        if not seat.keeps_spares or "GPU" in seat.claim.resources or not is_possible():
+            return None
+        return Kind(
+            resources=seat.claim.resources,
+            environment=seat.environment,
+            strategy=self._task.recipe.strategy,
+        )
 
     def _make_trainer(self) -> Trainer:
         task, seat = self._task, self._seat
@@ -305,7 +307,7 @@ class _Fit:
                 worker_runtime_env={"env_vars": dict(seat.environment)},
                 logging_config=LoggingConfig(log_level="ERROR"),
             ),
-            backstage=self._backstage,
+            executable=self._backstage.parents.executable(self._kind) if self._kind else None,
         )
 
 

@@ -60,7 +60,6 @@ def launch(
         board = backstage.board()
         terms = _Terms(
             limits=limits,
-            backstage=backstage,
             board=board,
             storage=storage,
             share_nodes=share_nodes,
@@ -98,7 +97,6 @@ class _Terms:
     """What holds for every session. ``storage`` is a directory that Ray Train insists on; it stays empty."""
 
     limits: Limits
-    backstage: Backstage
     board: Any
     storage: str
     share_nodes: bool
@@ -267,5 +265,4 @@ class _Fit:
                 worker_runtime_env={"env_vars": dict(session.environment)},
                 logging_config=LoggingConfig(log_level="ERROR"),
             ),
-            backstage=self._terms.backstage,
         )

@@ -11,8 +11,10 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.constants import get_env_vars_to_propagate
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.controller.controller import TrainController
 from ray.train.v2._internal.execution.worker_group import worker_group
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError
@@ -20,7 +22,7 @@ from ray.util.placement_group import get_placement_group, placement_group, remov
 
 from cluster import tuning
 from jobs.board import Appointed, Assembled, Lost, Post
-from jobs.launch.backstage import Backstage
+from jobs.launch.backstage import here
 
 _CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
 
@@ -32,22 +34,23 @@ def give_back(placement: str) -> None:
 
 
 class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are skipped
-    """Its controller comes from ``backstage``.
+    """Its ``controller`` can be ended as soon as there is one. Ray starts ``executable`` in place of Python,
+    if one is given, for it, its workers and whoever else it starts.
 
     Without two helper processes per ``fit()``: for datasets, of which there are none, and for giving the
     placement back after its controller, which the driver does itself.
     """
 
-    def __init__(self, *args: Any, backstage: Backstage, **settings: Any) -> None:
+    def __init__(self, *args: Any, executable: str | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._backstage = backstage
+        self._environment = {"py_executable": executable} if executable else {}
+        self.run_config.worker_runtime_env |= self._environment
         self.controller: Any = None
 
-    def _hold(self, controller: Any) -> None:
-        self.controller = controller
-
     def _initialize_and_run_controller(self, **told: Any) -> Any:
-        controller = self._backstage.begin(told, self._hold)
+        environment = {"env_vars": get_env_vars_to_propagate(), **self._environment}
+        make = ray.remote(num_cpus=0, scheduling_strategy=here(), runtime_env=environment)(TrainController)
+        self.controller = controller = make.remote(**told)
         ray.get(controller.run.remote())
         return ray.get(controller.get_result.remote())
 

@@ -1,0 +1,94 @@
+"""A process that has loaded all that a worker loads, and forks: that takes milliseconds, and loading seconds.
+
+``python -m jobs.launch.parent SOCKET [STRATEGY]`` answers ``jobs.launch.child`` until its input ends.
+It never connects to Ray and starts no thread that lasts, so a child is as a process that was started anew.
+"""
+
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import get_args
+
+from jobs.launch.child import GO, HERE, MOST_BYTES
+from jobs.training.job import Strategy
+from jobs.training.worker import load
+
+_LOWEST_PRIORITY = 19
+_PATIENCE_S = 10.0
+
+
+def main(path: str, strategy: Strategy | None) -> None:
+    with suppress(OSError):
+        if (connection := _serve(path, strategy)) is not None:
+            _become(connection)
+            runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _serve(path: str, strategy: Strategy | None) -> socket.socket | None:
+    """Returns in each child, with who has asked for it, and in the end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        # For this user alone: who may connect may run anything.
+        Path(path).unlink(missing_ok=True)
+        before = os.umask(0o177)
+        listener.bind(path)
+        os.umask(before)
+        listener.listen(64)
+        if strategy:
+            _load_aside(strategy)
+        # Nobody waits for children.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                return connection
+            connection.close()
+    Path(path).unlink(missing_ok=True)
+    return None
+
+
+def _load_aside(strategy: Strategy) -> None:
+    """Whoever trains on its node comes first."""
+
+    def load_at_low_priority() -> None:
+        # Linux counts it by thread; a process that has lowered its own can't raise it again.
+        os.nice(_LOWEST_PRIORITY)
+        load(strategy)
+
+    thread = Thread(target=load_at_low_priority)
+    thread.start()
+    thread.join()
+
+
+def _become(connection: socket.socket) -> None:
+    """This process, which was just forked, gets all that was handed to the one that has asked for it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Ray ends a worker with its whole process group.
+    os.setpgid(0, 0)
+    connection.settimeout(_PATIENCE_S)
+    told, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
+    connection.send(HERE)
+    # Who has waited for too long has started it another way.
+    if connection.recv(1) != GO:
+        sys.exit()
+    # The other side ends when this one is closed, so with this process.
+    connection.detach()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    asked = json.loads(told)
+    os.environ.clear()
+    # Ray lowers each worker's priority by so much, and this one has its parent's.
+    os.environ.update(asked["environment"], RAY_worker_niceness="0")
+    os.chdir(asked["folder"])
+    sys.argv[:] = asked["words"]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], next((known for known in get_args(Strategy) if known in sys.argv[2:]), None))
