@@ -4,6 +4,7 @@
 It never connects to Ray and starts no thread that lasts, so a child is as a process that was started anew.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -11,24 +12,21 @@ import select
 import signal
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import get_args
 
 from jobs.launch.child import GO, HERE, MOST_BYTES
 from jobs.training.job import Strategy
-from jobs.training.worker import load
 
 _LOWEST_PRIORITY = 19
 _PATIENCE_S = 10.0
 
 
 def main(path: str, strategy: Strategy | None) -> None:
-    with suppress(OSError):
-        if (connection := _serve(path, strategy)) is not None:
-            _become(connection)
-            runpy.run_path(sys.argv[0], run_name="__main__")
+    connection = _serve(path, strategy)
+    if connection is not None and _become(connection):
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def _serve(path: str, strategy: Strategy | None) -> socket.socket | None:
@@ -40,8 +38,7 @@ def _serve(path: str, strategy: Strategy | None) -> socket.socket | None:
         listener.bind(path)
         os.umask(before)
         listener.listen(64)
-        if strategy:
-            _load_aside(strategy)
+        _load_aside(strategy)
         # Nobody waits for children.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
@@ -53,30 +50,42 @@ def _serve(path: str, strategy: Strategy | None) -> socket.socket | None:
     return None
 
 
-def _load_aside(strategy: Strategy) -> None:
+def _load_aside(strategy: Strategy | None) -> None:
     """Whoever trains on its node comes first."""
 
     def load_at_low_priority() -> None:
         # Linux counts it by thread; a process that has lowered its own can't raise it again.
         os.nice(_LOWEST_PRIORITY)
-        load(strategy)
 
+        if strategy:
+            from jobs.training.worker import load
+
+            load(strategy)
+
+    # Looking for garbage takes a quarter of the time, and what is loaded is none.
+    gc.disable()
     thread = Thread(target=load_at_low_priority)
     thread.start()
     thread.join()
+    gc.freeze()
+    gc.enable()
 
 
-def _become(connection: socket.socket) -> None:
-    """This process, which was just forked, gets all that was handed to the one that has asked for it."""
+def _become(connection: socket.socket) -> bool:
+    """Gives this process, which was just forked, all that the one has got that asks for it; whether it does."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Ray ends a worker with its whole process group.
     os.setpgid(0, 0)
     connection.settimeout(_PATIENCE_S)
-    told, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
-    connection.send(HERE)
-    # Who has waited for too long has started it another way.
-    if connection.recv(1) != GO:
-        sys.exit()
+    try:
+        told, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
+        connection.send(HERE)
+        is_asked = connection.recv(1) == GO
+    except OSError:
+        is_asked = False
+    if not is_asked:
+        # Who has waited for too long has started it another way.
+        return False
     # The other side ends when this one is closed, so with this process.
     connection.detach()
     for number, stream in enumerate(streams):
@@ -88,6 +97,7 @@ def _become(connection: socket.socket) -> None:
     os.environ.update(asked["environment"], RAY_worker_niceness="0")
     os.chdir(asked["folder"])
     sys.argv[:] = asked["words"]
+    return True
 
 
 if __name__ == "__main__":

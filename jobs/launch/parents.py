@@ -5,8 +5,6 @@ model, only libraries, whose pages their children share. Where none answers, a p
 """
 
 import shlex
-import subprocess
-import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from cluster.inventory import WorkerGroup
 from cluster.live import nodes_with_room
 from jobs.claims import Claim
+from jobs.launch.guard import Guard
 from jobs.training.job import Strategy
 
 # Of a job's environment: with these Ray starts workers in a way of their own.
@@ -93,21 +92,6 @@ class Parents:
                     ray.get(answer)
                 except RayError:
                     del self._answers[node_id], self._guards[node_id]
-
-
-class Guard:
-    """An actor on the parent's node, which ends with it."""
-
-    def __init__(self, key: str, load: tuple[Strategy, ...]) -> None:
-        raylet = ray._private.worker._global_node.raylet_socket_name
-        self._command = [sys.executable, "-m", "jobs.launch.parent", f"{raylet}.{key}", *load]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def executable(self) -> str:
-        """Python's path on this node. Starts the parent if it is not there."""
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
-        return sys.executable
 
 
 def is_possible() -> bool:

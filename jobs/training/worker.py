@@ -5,7 +5,6 @@ counts are read when it loads; the driver and Train's controller import this mod
 """
 
 import faulthandler
-import gc
 import os
 import sys
 import traceback
@@ -109,18 +108,12 @@ def _wishes_nothing() -> None:
 
 
 def load(strategy: Strategy) -> None:
-    """What a worker on CPUs loads until its first step, for one that waits: its variables are complete."""
-    # A quarter of the time would go into looking for garbage, and what is loaded is none.
-    gc.disable()
-    try:
-        from jobs.training import strategies
+    """What a worker on CPUs loads until its first step."""
+    from jobs.training import strategies
 
-        for name in _LOADED_BY_AN_ATTEMPT:
-            import_module(name)
-        strategies.load(strategy)
-        gc.freeze()
-    finally:
-        gc.enable()
+    for name in _LOADED_BY_AN_ATTEMPT:
+        import_module(name)
+    strategies.load(strategy)
 
 
 def _run(job: Job, context: "Context", assignment: Assignment) -> None:
