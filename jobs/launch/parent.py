@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import get_args
@@ -56,7 +57,8 @@ def _load_aside(strategy: Strategy | None) -> None:
     def load_at_low_priority() -> None:
         # Linux counts it by thread; a process that has lowered its own can't raise it again.
         os.nice(_LOWEST_PRIORITY)
-
+        # A controller needs no more.
+        import_module("jobs.launch.train_v2")
         if strategy:
             from jobs.training.worker import load
 
@@ -72,7 +74,7 @@ def _load_aside(strategy: Strategy | None) -> None:
 
 
 def _become(connection: socket.socket) -> bool:
-    """Gives this process, which was just forked, all that the one has got that asks for it; whether it does."""
+    """Gives this process, just forked, what the one was given that asks for it; whether that still does."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Ray ends a worker with its whole process group.
     os.setpgid(0, 0)
