@@ -28,7 +28,7 @@ from jobs.errors import AttemptFailed
 from jobs.last_word import withdraw
 from jobs.launch.backstage import Backstage
 from jobs.launch.on_nodes import on_node
-from jobs.launch.parents import Kind, is_possible, nodes_beside
+from jobs.launch.parents import kind_for, nodes_beside
 from jobs.launch.train_v2 import Reporter, Trainer, give_back, reason_of, scratch, train_settings
 from jobs.sessions import Beat
 from jobs.training.events import Resumption, Told
@@ -47,7 +47,7 @@ _KILL_TIMEOUT_S = 60.0
 _MOST_STACKS = 2
 # Steps come first, and many a short run is over by then.
 _SETTLED_S = 5.0
-# On a busy machine spares take so long to load, and that time is the training's.
+# On a busy machine it takes so long to load, and that time is the training's.
 _WORTH_SPARES_S = 20.0
 _STACKS_TIMEOUT_S = 8.0
 
@@ -122,7 +122,8 @@ class _Fit:
         self._left_s = inf
         self._error: Exception | None = None
         self._result: Any = None
-        self._kind = self._kind_of_spares()
+        recipe = task.recipe
+        self._kind = kind_for(seat.claim, seat.environment, recipe.strategy) if seat.keeps_spares else None
         self._trainer = self._make_trainer()
         self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
 
@@ -173,7 +174,7 @@ class _Fit:
         is_settled = self._resumed_s is not None and time.monotonic() - self._resumed_s > _SETTLED_S
         if is_settled and self._kind and self._verdict is None:
             self._resumed_s = None
-            if self._left_s >= _WORTH_SPARES_S:
+            if self._left_s > _WORTH_SPARES_S:
                 nodes = nodes_beside(self._seat.claim, self._seat.group, self._life.node_ids)
                 self._backstage.parents.keep(self._kind, self._life.ready[0].threads, nodes)
 
@@ -264,17 +265,6 @@ class _Fit:
             self._result = self._trainer.fit()
         except Exception as error:
             self._error = error
-
-    def _kind_of_spares(self) -> Kind | None:
-        """None, too, where workers have devices: nothing of it was ever tried on one."""
-        seat = self._seat
-        if not seat.keeps_spares or "GPU" in seat.claim.resources or not is_possible():
-            return None
-        return Kind(
-            resources=seat.claim.resources,
-            environment=seat.environment,
-            strategy=self._task.recipe.strategy,
-        )
 
     def _make_trainer(self) -> Trainer:
         task, seat = self._task, self._seat

@@ -22,8 +22,8 @@ from jobs.claims import Claim
 from jobs.launch.guard import Guard
 from jobs.training.job import Strategy
 
-# Of a job's environment: with these Ray starts workers in a way of their own.
-_OTHER_WAYS = ("py_executable", "pip", "uv", "conda", "image_uri", "container", "nsight", "rocprof_sys")
+# With no more than these in a job's environment Ray starts its workers with the Python of their node.
+_AS_USUAL = frozenset({"working_dir", "py_modules", "env_vars", "excludes", "config"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,15 @@ class Kind:
     resources: Mapping[str, float]
     environment: Mapping[str, str]
     strategy: Strategy
+
+
+def kind_for(claim: Claim, environment: Mapping[str, str], strategy: Strategy) -> Kind | None:
+    """None where nothing is to be forked: workers with devices, with which nobody has tried it, and jobs
+    whose workers Ray starts in a way of their own.
+    """
+    if "GPU" in claim.resources or ray.get_runtime_context().runtime_env.keys() - _AS_USUAL:
+        return None
+    return Kind(resources=claim.resources, environment=environment, strategy=strategy)
 
 
 def nodes_beside(claim: Claim, group: WorkerGroup, node_ids: Sequence[str]) -> tuple[str, ...]:
@@ -69,14 +78,12 @@ class Parents:
         self._answers = {node_id: guard.executable.remote() for node_id, guard in self._guards.items()}
 
     def executable(self, kind: Kind) -> str | None:
-        """What Ray is to start instead of Python; None: Python."""
+        """What Ray is to start instead of Python; None: Python. One path is for all nodes."""
         if kind != self._kind:
             return None
         self._drop_dead()
-        ready, _ = ray.wait(list(self._answers.values()), num_returns=len(self._answers), timeout=0)
-        found = set(ray.get(ready))
-        # One path is for all nodes.
-        return f"{shlex.quote(found.pop())} -m jobs.launch.child {self._key}" if len(found) == 1 else None
+        paths = {ray.get(answer) for answer in self._answers.values() if _is_there(answer)}
+        return f"{shlex.quote(paths.pop())} -m jobs.launch.child {self._key}" if len(paths) == 1 else None
 
     def clear(self) -> None:
         """Whatever they are forked into goes on."""
@@ -87,17 +94,15 @@ class Parents:
 
     def _drop_dead(self) -> None:
         for node_id, answer in tuple(self._answers.items()):
-            if ray.wait([answer], timeout=0)[0]:
-                try:
+            try:
+                if _is_there(answer):
                     ray.get(answer)
-                except RayError:
-                    del self._answers[node_id], self._guards[node_id]
+            except RayError:
+                del self._answers[node_id], self._guards[node_id]
 
 
-def is_possible() -> bool:
-    """Whether Ray starts the workers of this driver's job as it usually does."""
-    environment = ray.get_runtime_context().runtime_env
-    return not any(environment.get(name) for name in _OTHER_WAYS)
+def _is_there(answer: Any) -> bool:
+    return bool(ray.wait([answer], timeout=0)[0])
 
 
 def _start(node_id: str, environment: Mapping[str, str], key: str, load: tuple[Strategy, ...]) -> Any:

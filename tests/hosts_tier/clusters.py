@@ -24,8 +24,7 @@ LONGHAUL = [sys.executable, "-m", "jobs.cli"]
 PORT = 6379
 _DASHBOARD_PORT = 8265
 GROUP = "hosts"
-# A worker that was a spare goes by that name again while it answers.
-TRAINING = ("RayTrainWorker", "Spare.poll_status")
+TRAINING = "RayTrainWorker"
 _START_DEADLINE_S = 300.0
 _ANSWER_DEADLINE_S = 120.0
 _SMALL = ("--object-store-memory=80000000", "--disable-usage-stats")
@@ -106,7 +105,7 @@ class Cluster:
         return host
 
     def training_workers(self) -> list[tuple[Host, psutil.Process]]:
-        return [(host, process) for host in self.workers for process in host.processes(*TRAINING)]
+        return [(host, process) for host in self.workers for process in host.processes(TRAINING)]
 
 
 def times_started(host: Host) -> int:

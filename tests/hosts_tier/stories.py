@@ -59,7 +59,7 @@ def hosts_of(cluster: Cluster, *, without: Host) -> set[str]:
 def heals(host: Host) -> None:
     """Its link. What went on in silence is gone when it returns; into the cluster it comes a little later."""
     host.heal()
-    wait_until(lambda: not host.processes(*TRAINING), RECOVERY_S, f"{host.name}: its workers")
+    wait_until(lambda: not host.processes(TRAINING), RECOVERY_S, f"{host.name}: its workers")
 
 
 def assert_as_left_alone(training: Training, spec: Path, folder: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_run_whose_controller_is_killed_goes_on_under_the_same_driver(lan: Lan
     goes_on(cluster, training, the_controller_is_killed)
     training.stop(END_S)
     assert training.attempt() == 3
-    assert training.log().count(f"failed: {LOST_CONTROLLER}; trying again in 1 s") == 2
+    assert training.log().count(f"failed: {LOST_CONTROLLER}; trying again in 0 s") == 2
     assert_as_left_alone(training, spec, tmp_path / "alone")
 
 

@@ -70,9 +70,9 @@ def running(command: Sequence[str], **environment: str) -> Iterator["subprocess.
         process.communicate(timeout=30)
 
 
-def titled(pid: int, title: str) -> list[psutil.Process]:
-    """Below ``pid``. Ray calls a process what it does."""
-    return [child for child in psutil.Process(pid).children(recursive=True) if _title(child) == title]
+def below(pid: int, words: str) -> list[psutil.Process]:
+    """Processes that ``pid`` or one of its own has started. Ray calls a process what it does."""
+    return [child for child in psutil.Process(pid).children(recursive=True) if words in _title(child)]
 
 
 def rows(store: Path) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ def test_a_killed_worker_costs_what_the_line_the_status_and_the_report_say(tmp_p
         os.kill(a_worker_of(process).pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
-    assert "r: attempt 2 comes in 0:00:01: rank" in output
+    assert "r: attempt 2 comes in 0:00:00: rank" in output
     assert "  attempt 2" in output
     run_told = recorded(store)
     (restart,) = run_told.recoveries

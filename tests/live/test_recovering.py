@@ -15,12 +15,11 @@ import pytest
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
 from tests.live.attempts import digests_of, newest_manifest
-from tests.live.commands import ROOT, run, running, titled, write_spec
+from tests.live.commands import ROOT, below, run, running, write_spec
 from tests.live.heads import ray_head
 from tests.live.test_train import a_worker_of, num_commits, train_command, wait_until
 
-WAITING, AT_WORK = "ray::Controller", "ray::Controller.run"
-SPARE, WORKER = "ray::Spare", "ray::RayTrainWorker"
+PARENT, GUARD, CONTROLLER = "jobs.launch.parent", "ray::Guard", "ray::TrainController"
 # It only bounds: a machine with other work takes its time.
 PATIENCE_S = 500
 RUN = """
@@ -76,7 +75,7 @@ def test_a_driver_that_is_killed_under_its_keeper_is_started_again_and_the_run_i
         os.kill(driver.pid, signal.SIGKILL)
         output, _ = keeper.communicate(timeout=PATIENCE_S)
     assert keeper.returncode == 0, output
-    assert "r: the driver was ended by SIGKILL; starting it again in 0.1 s" in output
+    assert "r: the driver was ended by SIGKILL; starting it again in 0 s" in output
     assert Repository(LocalStore(store), "r").refresh().term == 2
     assert finished_as_if_left_alone(tmp_path, spec, store, "--executor", "inline")
 
@@ -114,7 +113,7 @@ def test_a_keeper_that_is_asked_to_stop_hands_it_on_and_ends_well(tmp_path: Path
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("title", [WAITING, SPARE])
+@pytest.mark.parametrize("title", [PARENT, GUARD])
 @pytest.mark.parametrize("what_happens", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(
     title: str, what_happens: signal.Signals, tmp_path: Path
@@ -122,10 +121,10 @@ def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(
     longer = RUN.replace("steps: 40", "steps: 1500").replace("world_size: 1", "world_size: 2")
     spec, store = write_spec(tmp_path, longer), tmp_path / "store"
     with running(train_command(spec, store)) as process:
-        await_titled(process, SPARE, 2)
+        await_one(process, PARENT)
         os.kill(a_worker_of(process).pid, signal.SIGSTOP)
-        # Nor does it matter that what waits for the next attempt does not answer by then.
-        os.kill(titled(process.pid, title)[0].pid, what_happens)
+        # Nor does it matter that who is to fork the next attempt's workers does not answer by then.
+        os.kill(await_one(process, title).pid, what_happens)
         assert num_attempts(store) == 1, "it was too late for that"
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
@@ -147,21 +146,19 @@ def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) ->
     assert any("sitecustomize.py" in line and "stand_still" in line for line in note["log_tail"]), note
 
 
-def test_a_spare_is_the_next_worker_and_has_its_variables(tmp_path: Path) -> None:
+def test_the_next_workers_are_forked_and_have_their_variables(tmp_path: Path) -> None:
     endless = RUN.replace("steps: 40", "steps: 100000") + STUCK.format(folder=tmp_path)
     spec, store = write_spec(tmp_path, endless), tmp_path / "store"
     (tmp_path / "sitecustomize.py").write_text(STANDS_STILL.format(folder=tmp_path))
     (tmp_path / "stood-still").touch()
     with running(train_command(spec, store)) as process:
-        (spare,), (waiting,) = await_titled(process, SPARE), await_titled(process, WAITING)
-        os.kill(a_worker_of(process).pid, signal.SIGKILL)
-        wait_until(lambda: titled(process.pid, AT_WORK) == [waiting], PATIENCE_S)
-        wait_until(lambda: spare.pid in threads_told(tmp_path), PATIENCE_S)
-        # Workers end with their controller, whoever has started them.
-        (another,) = await_titled(process, SPARE)
-        os.kill(waiting.pid, signal.SIGKILL)
-        wait_until(lambda: another.pid in threads_told(tmp_path), PATIENCE_S)
-        assert not spare.is_running()
+        parent = await_one(process, PARENT)
+        (before,) = threads_told(tmp_path)
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: len(threads_told(tmp_path)) == 2, PATIENCE_S)
+        (after,) = threads_told(tmp_path).keys() - {before}
+        assert psutil.Process(after).ppid() == parent.pid
+        assert await_one(process, CONTROLLER).ppid() == parent.pid
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
@@ -174,14 +171,9 @@ def threads_told(folder: Path) -> dict[int, str]:
     return {int(path.name.removeprefix("threads-")): text for path, text in files.items() if text}
 
 
-def await_titled(process: "subprocess.Popen[str]", title: str, num: int = 1) -> list[psutil.Process]:
-    found: list[psutil.Process] = []
-
-    def are_there() -> bool:
-        found[:] = titled(process.pid, title)
-        return len(found) == num
-
-    wait_until(are_there, PATIENCE_S)
+def await_one(process: "subprocess.Popen[str]", words: str) -> psutil.Process:
+    wait_until(lambda: len(below(process.pid, words)) == 1, PATIENCE_S)
+    (found,) = below(process.pid, words)
     return found
 
 

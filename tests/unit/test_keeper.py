@@ -115,8 +115,8 @@ def test_a_driver_that_was_killed_is_started_again_until_the_run_is_finished(
 ) -> None:
     stage = Stage(leases_and_dies, leases_and_dies, finishes)
     assert stage.keep() == 0
-    assert stage.pauses == [1, 2]
-    assert "r: the driver was ended by SIGKILL; starting it again in 1 s" in capsys.readouterr().err
+    assert stage.pauses == [0, 1]
+    assert "r: the driver was ended by SIGKILL; starting it again in 0 s" in capsys.readouterr().err
 
 
 def test_a_driver_that_died_after_the_run_had_stopped_is_not_started_again() -> None:
@@ -172,7 +172,7 @@ def test_what_a_driver_says_at_its_first_start_is_the_last_word(code: int) -> No
 def test_nodes_that_are_not_back_yet_are_waited_for_once_the_run_has_begun() -> None:
     stage = Stage(leases_and_dies, ends_with(2), ends_with(2), finishes)
     assert stage.keep() == 0
-    assert stage.pauses == [1, 10, 20]
+    assert stage.pauses == [0, 10, 20]
 
 
 def test_drivers_that_die_without_progress_are_given_up_and_the_store_says_so(
