@@ -21,7 +21,7 @@ from cluster.inventory import WorkerGroup, node_names
 from cluster.live import draining
 from cluster.variables import variables
 from jobs.attempt_life import AttemptLife, limits_of
-from jobs.board import Lost, Post, Ready
+from jobs.board import Assembled, Lost, Post, Ready
 from jobs.causes import LOST_CONTROLLER, cause_of
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
@@ -174,9 +174,12 @@ class _Fit:
         is_settled = self._resumed_s is not None and time.monotonic() - self._resumed_s > _SETTLED_S
         if is_settled and self._kind and self._verdict is None:
             self._resumed_s = None
-            if self._left_s > _WORTH_SPARES_S:
-                nodes = nodes_beside(self._seat.claim, self._seat.group, self._life.node_ids)
-                self._backstage.parents.keep(self._kind, self._life.ready[0].threads, nodes)
+            ready = self._life.ready.get(0)
+            if ready and self._life.node_ids and self._left_s > _WORTH_SPARES_S:
+                # What can't be prepared is no reason to end what goes well.
+                with suppress(RayError):
+                    nodes = nodes_beside(self._seat.claim, self._seat.group, self._life.node_ids)
+                    self._backstage.parents.keep(self._kind, ready.threads, nodes)
 
     def abort(self) -> None:
         """Also where the board is gone, and a controller that is just being started."""
@@ -205,6 +208,8 @@ class _Fit:
                 listen(post)
             case _:
                 self._life.hear(post, time.monotonic())
+                if isinstance(post, Assembled):
+                    self._backstage.parents.proven()
                 if isinstance(post, Beat):
                     # Before the first step nobody knows.
                     num_left = self._task.num_steps - post.step

@@ -1,46 +1,63 @@
-"""A process that asks its node's ``parent`` to run it: ``python -m jobs.launch.child KEY SCRIPT ARGUMENTS``.
+"""A process that asks its node's ``parent`` to run it: ``python child.py KEY SCRIPT ARGUMENTS``.
 
 Ray starts workers with it in place of Python. Without a parent that answers, it runs the script itself. Else
-it stays, for Ray to see, until the script has ended. Small, since each worker loads it.
+it stays, for Ray to see, until the script has ended. It is a file that needs nothing but Python, since it
+runs before Ray has told where modules are, and small, since each worker loads it.
 """
 
 import json
 import os
 import socket
+import struct
 import sys
+from itertools import dropwhile
 from pathlib import Path
 
 HERE, GO = b"h", b"g"
 MOST_BYTES = 1 << 20
-# A parent that is still loading is worth waiting for: whoever starts anew would begin with it only now.
+# Forking takes a thousandth of it.
 _PATIENCE_S = 10.0
 _RAYLET = "--raylet-name="
+# Ray starts workers with these where it runs with them, and the parent did so too.
+_FLAGS = ("-s", "-S")
 
 
 def main(key: str, words: list[str]) -> None:
     try:
         connection = _ask(key, words)
     except OSError:
-        connection = None
-    if connection is None:
         os.execv(sys.executable, [sys.executable, *words])
     connection.settimeout(None)
     # Nothing comes: it ends with the other side.
     connection.recv(1)
 
 
-def _ask(key: str, words: list[str]) -> "socket.socket | None":
-    (raylet,) = (word.removeprefix(_RAYLET) for word in words if word.startswith(_RAYLET))
+def script_of(words: list[str]) -> list[str]:
+    """With its arguments, without Python's flags."""
+    return list(dropwhile(lambda word: word in _FLAGS, words))
+
+
+def _ask(key: str, words: list[str]) -> socket.socket:
+    """``OSError`` if there is no answer, or what is to run is not as we know it."""
+    raylets = [word.removeprefix(_RAYLET) for word in words if word.startswith(_RAYLET)]
+    if len(raylets) != 1 or not Path(script_of(words)[0]).is_file():
+        raise OSError(f"not a worker of Ray: {words}")
     told = json.dumps({"words": words, "environment": dict(os.environ), "folder": str(Path.cwd())}).encode()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(_PATIENCE_S)
-    connection.connect(f"{raylet}.{key}")
+    connection.connect(f"{raylets[0]}.{key}")
+    if _user_of(connection) != os.getuid():
+        raise OSError("somebody else's")
     socket.send_fds(connection, [told], [0, 1, 2])
     if connection.recv(1) != HERE:
-        connection.close()
-        return None
+        raise OSError("it has ended")
     connection.send(GO)
     return connection
+
+
+def _user_of(connection: socket.socket) -> int:
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(user)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ An attempt's processes are forked from them: they hold no device, no resource of
 model, only libraries, whose pages their children share. Where none answers, a process starts as always.
 """
 
-import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -59,53 +58,88 @@ class Parents:
     def __init__(self) -> None:
         self._key = ""
         self._kind: Kind | None = None
-        self._guards: dict[str, Any] = {}
-        self._answers: dict[str, Any] = {}
+        self._guards: dict[str, _Guarded] = {}
+        self._is_unproven = False
 
     def keep(self, kind: Kind, threads: str, node_ids: Sequence[str]) -> None:
-        """Starts who is missing; ``threads`` is what workers of that kind were told of their number."""
+        """Starts who is missing and ends who is of no use any more.
+
+        ``threads`` is what workers of that kind were told of their number.
+        """
         if kind != self._kind:
             self.clear()
             self._kind, self._key = kind, uuid.uuid4().hex[:8]
-        self._drop_dead()
-        here = ray.get_runtime_context().get_node_id()
         told = {"OMP_NUM_THREADS": threads} if threads else {}
         environment = {**get_env_vars_to_propagate(), **told, **kind.environment}
-        for node_id in {here, *node_ids} - self._guards.keys():
-            # A controller needs less than a worker.
-            load = (kind.strategy,) if node_id in node_ids else ()
-            self._guards[node_id] = _start(node_id, environment, self._key, load)
-        self._answers = {node_id: guard.executable.remote() for node_id, guard in self._guards.items()}
+        # A controller needs less than a worker.
+        loads: dict[str, tuple[Strategy, ...]] = {ray.get_runtime_context().get_node_id(): ()}
+        loads |= dict.fromkeys(node_ids, (kind.strategy,))
+        self._drop_dead()
+        for node_id, guarded in tuple(self._guards.items()):
+            if loads.get(node_id) != guarded.load:
+                _end(self._guards.pop(node_id))
+        for node_id, load in loads.items():
+            if node_id not in self._guards:
+                self._guards[node_id] = _start(node_id, environment, self._key, load)
+            # It starts a parent that has died.
+            self._guards[node_id].ask()
 
     def executable(self, kind: Kind) -> str | None:
-        """What Ray is to start instead of Python; None: Python. One path is for all nodes."""
-        if kind != self._kind:
+        """What Ray is to start instead of Python; None: Python. One path is for all nodes.
+
+        After one that was not ``proven``, it is Python.
+        """
+        if kind != self._kind or self._is_unproven:
+            self._is_unproven = False
             return None
-        self._drop_dead()
-        paths = {ray.get(answer) for answer in self._answers.values() if _is_there(answer)}
-        return f"{shlex.quote(paths.pop())} -m jobs.launch.child {self._key}" if len(paths) == 1 else None
+        answers = self._drop_dead()
+        if len(answers) < len(self._guards) or len(set(answers)) != 1:
+            return None
+        self._is_unproven = True
+        return answers[0]
+
+    def proven(self) -> None:
+        """There are workers."""
+        self._is_unproven = False
 
     def clear(self) -> None:
         """Whatever they are forked into goes on."""
-        for guard in self._guards.values():
-            with suppress(RayError):
-                ray.kill(guard)
-        self._guards, self._answers, self._kind = {}, {}, None
+        for guarded in self._guards.values():
+            _end(guarded)
+        self._guards, self._kind, self._is_unproven = {}, None, False
 
-    def _drop_dead(self) -> None:
-        for node_id, answer in tuple(self._answers.items()):
+    def _drop_dead(self) -> list[str]:
+        """What the others have answered by now."""
+        answers = []
+        for node_id, guarded in tuple(self._guards.items()):
             try:
-                if _is_there(answer):
-                    ray.get(answer)
+                answers += [ray.get(guarded.answer)] if _is_there(guarded.answer) else []
             except RayError:
-                del self._answers[node_id], self._guards[node_id]
+                _end(self._guards.pop(node_id))
+        return answers
+
+
+@dataclass(slots=True, kw_only=True)
+class _Guarded:
+    load: tuple[Strategy, ...]
+    guard: Any
+    answer: Any = None
+
+    def ask(self) -> None:
+        self.answer = self.guard.executable.remote()
 
 
 def _is_there(answer: Any) -> bool:
     return bool(ray.wait([answer], timeout=0)[0])
 
 
-def _start(node_id: str, environment: Mapping[str, str], key: str, load: tuple[Strategy, ...]) -> Any:
+def _start(node_id: str, environment: Mapping[str, str], key: str, load: tuple[Strategy, ...]) -> _Guarded:
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
     settings = {"env_vars": dict(environment)}
-    return ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env=settings)(Guard).remote(key, load)
+    make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env=settings)(Guard)
+    return _Guarded(load=load, guard=make.remote(key, load))
+
+
+def _end(guarded: _Guarded) -> None:
+    with suppress(RayError):
+        ray.kill(guarded.guard)

@@ -1,14 +1,14 @@
 """What we change about Ray Train: its trainer without helpers, a reporter in its controller, its settings."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayTaskError
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
@@ -24,6 +24,8 @@ from cluster import tuning
 from jobs.board import Appointed, Assembled, Lost, Post
 from jobs.launch.backstage import here
 
+# Ray tries again and again to start what does not start.
+_CONTROLLER_TIMEOUT_S = 60.0
 _CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
 
 
@@ -48,11 +50,21 @@ class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are ski
         self.controller: Any = None
 
     def _initialize_and_run_controller(self, **told: Any) -> Any:
-        environment = {"env_vars": get_env_vars_to_propagate(), **self._environment}
-        make = ray.remote(num_cpus=0, scheduling_strategy=here(), runtime_env=environment)(TrainController)
-        self.controller = controller = make.remote(**told)
+        controller = self._start_controller(told, self._environment)
+        if self._environment:
+            try:
+                ray.get(controller.__ray_ready__.remote(), timeout=_CONTROLLER_TIMEOUT_S)
+            except GetTimeoutError:
+                ray.kill(controller)
+                controller = self._start_controller(told, {})
         ray.get(controller.run.remote())
         return ray.get(controller.get_result.remote())
+
+    def _start_controller(self, told: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+        settings = {"env_vars": get_env_vars_to_propagate(), **environment}
+        make = ray.remote(num_cpus=0, scheduling_strategy=here(), runtime_env=settings)(TrainController)
+        self.controller = make.remote(**told)
+        return self.controller
 
     def _create_default_callbacks(self) -> list[Any]:
         unwanted = (DatasetsCallback, PlacementGroupCleanerCallback)

@@ -41,8 +41,8 @@ def a_host_is_drained(cluster: Cluster) -> Host:
 
 
 def the_controller_is_killed(cluster: Cluster) -> None:
-    """Of the attempt that goes on, not the one that waits for the next."""
-    _only(cluster.head, "ray::Controller.run").kill()
+    """Of the attempt that goes on, not one of an attempt before that is about to end."""
+    _only(cluster.head, "ray::TrainController.run").kill()
 
 
 def the_driver_is_killed(cluster: Cluster) -> None:

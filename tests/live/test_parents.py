@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psutil
@@ -18,6 +19,7 @@ import ray
 from cluster.live import live_inventory
 from cluster.local import ray_for_driver
 from jobs.claims import Claim
+from jobs.launch.guard import Guard
 from jobs.launch.parents import Kind, Parents, kind_for, nodes_beside
 from tests.live.commands import ROOT
 from tests.live.test_train import wait_until
@@ -29,7 +31,8 @@ import json, os, signal, sys, time
 facts = {
     "pid": os.getpid(), "parent": os.getppid(), "group": os.getpgrp(), "words": sys.argv, "name": __name__,
     "folder": os.getcwd(), "variables": dict(os.environ), "input": sys.stdin.read(),
-    "has_loaded": "ray.train" in sys.modules, "waits": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL,
+    "path": sys.path[0], "has_loaded": "ray.train" in sys.modules,
+    "waits": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL,
 }
 print(json.dumps(facts), flush=True)
 print("to stderr", file=sys.stderr, flush=True)
@@ -57,11 +60,11 @@ def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
     """What Ray starts in place of Python."""
     script = folder / "tells.py"
     script.write_text(TELLS)
-    command = [sys.executable, "-m", "jobs.launch.child", "key", str(script)]
+    command = [sys.executable, str(ROOT / "jobs/launch/child.py"), "key", "-s", str(script)]
     return subprocess.Popen(
         [*command, f"--raylet-name={folder / 'raylet'}", *words],
         cwd=folder,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "ONLY": "here"},
+        env={"PATH": os.environ["PATH"], "ONLY": "here"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -84,6 +87,7 @@ def test_a_child_has_what_the_process_was_given_that_asked_for_it(tmp_path: Path
     assert told["group"] == told["pid"]
     assert told["words"] == [str(tmp_path / "tells.py"), f"--raylet-name={tmp_path / 'raylet'}"]
     assert (told["name"], told["folder"], told["input"]) == ("__main__", str(tmp_path), "")
+    assert told["path"] == str(tmp_path)
     assert told["variables"]["ONLY"] == "here" and "HOME" not in told["variables"]
     assert errors == "to stderr\n"
 
@@ -135,9 +139,13 @@ class Worker:
     def facts(self) -> dict[str, Any]:
         import torch
 
+        drawn: list[str] = []
+        thread = Thread(target=lambda: drawn.append(ray.ObjectID.from_random().hex()))
+        thread.start()
+        thread.join(PATIENCE_S)
         process = psutil.Process()
         return {"pid": process.pid, "parent": process.ppid(), "nice": process.nice(),
-                "threads": torch.get_num_threads()}  # fmt: skip
+                "threads": torch.get_num_threads(), "drawn": drawn}  # fmt: skip
 
 
 def facts_of(executable: str | None) -> dict[str, Any]:
@@ -157,6 +165,7 @@ def test_ray_s_own_workers_are_forked_and_are_as_others_until_their_parent_is_go
     first, second, usual = facts_of(executable), facts_of(executable), facts_of(None)
     assert first["parent"] == second["parent"] != usual["parent"]
     assert first["pid"] != second["pid"]
+    assert first["drawn"] != second["drawn"], "Ray would take one for the other"
     assert first["nice"] == usual["nice"]
     assert first["threads"] == 2
     os.kill(first["parent"], signal.SIGKILL)
@@ -182,10 +191,38 @@ def test_what_another_kind_of_worker_needs_is_loaded_anew(cluster: None) -> None
 
 
 def await_executable(parents: Parents, kind: Kind) -> str:
-    wait_until(lambda: parents.executable(kind) is not None, PATIENCE_S)
-    executable = parents.executable(kind)
+    found: list[str | None] = []
+
+    def is_there() -> bool:
+        found[:] = [parents.executable(kind)]
+        return found != [None]
+
+    wait_until(is_there, PATIENCE_S)
+    (executable,) = found
     assert executable is not None
+    parents.proven()
     return executable
+
+
+def test_what_brought_no_workers_is_not_used_the_next_time(cluster: None) -> None:
+    parents, kind = Parents(), kind_for(CLAIM, {}, "ddp")
+    assert kind is not None
+    parents.keep(kind, "", [])
+    executable = await_executable(parents, kind)
+    assert parents.executable(kind) == executable
+    assert parents.executable(kind) is None
+    assert parents.executable(kind) == executable
+    parents.clear()
+
+
+def test_a_parent_that_ends_by_itself_is_nobody_s_parent(cluster: None, tmp_path: Path) -> None:
+    fails = "import sys\nif 'jobs.launch.parent' in sys.orig_argv: sys.exit(1)\n"
+    (tmp_path / "sitecustomize.py").write_text(fails)
+    environment = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
+    guard = ray.remote(num_cpus=0, runtime_env=environment)(Guard).remote("key", ())
+    with pytest.raises(RuntimeError, match=r"jobs\.launch\.parent .*key: 1"):
+        ray.get(guard.executable.remote(), timeout=PATIENCE_S)
+    ray.kill(guard)
 
 
 def test_nothing_is_forked_where_workers_have_devices(cluster: None) -> None:

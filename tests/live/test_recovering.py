@@ -147,22 +147,27 @@ def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) ->
 
 
 def test_the_next_workers_are_forked_and_have_their_variables(tmp_path: Path) -> None:
-    endless = RUN.replace("steps: 40", "steps: 100000") + STUCK.format(folder=tmp_path)
-    spec, store = write_spec(tmp_path, endless), tmp_path / "store"
+    endless = RUN.replace("steps: 40", "steps: 100000").replace("world_size: 1", "world_size: 2")
+    spec, store = write_spec(tmp_path, endless + STUCK.format(folder=tmp_path)), tmp_path / "store"
     (tmp_path / "sitecustomize.py").write_text(STANDS_STILL.format(folder=tmp_path))
     (tmp_path / "stood-still").touch()
     with running(train_command(spec, store)) as process:
         parent = await_one(process, PARENT)
-        (before,) = threads_told(tmp_path)
-        os.kill(before, signal.SIGKILL)
-        wait_until(lambda: len(threads_told(tmp_path)) == 2, PATIENCE_S)
-        (after,) = threads_told(tmp_path).keys() - {before}
-        assert psutil.Process(after).ppid() == parent.pid
+        wait_until(lambda: is_listening(parent), PATIENCE_S)
+        before = set(threads_told(tmp_path))
+        os.kill(min(before), signal.SIGKILL)
+        wait_until(lambda: len(threads_told(tmp_path)) == 4, PATIENCE_S)
+        after = threads_told(tmp_path).keys() - before
+        assert {psutil.Process(pid).ppid() for pid in after} == {parent.pid}
         assert await_one(process, CONTROLLER).ppid() == parent.pid
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert len(set(threads_told(tmp_path).values())) == 1
+
+
+def is_listening(parent: psutil.Process) -> bool:
+    return Path(parent.cmdline()[3]).is_socket()
 
 
 def threads_told(folder: Path) -> dict[int, str]:
