@@ -41,7 +41,6 @@ def main(path: str, strategy: Strategy | None) -> None:
 def _serve(path: str) -> socket.socket | None:
     """Returns in each child, with who has asked for it, and in the end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        Path(path).unlink(missing_ok=True)
         # For this user alone: who may connect may run anything.
         before = os.umask(0o177)
         listener.bind(path)
@@ -54,7 +53,7 @@ def _serve(path: str) -> socket.socket | None:
             if os.fork() == 0:
                 return connection
             connection.close()
-    Path(path).unlink(missing_ok=True)
+    # What is left of the socket may be another parent's by now.
     return None
 
 

@@ -79,10 +79,11 @@ class Parents:
             if loads.get(node_id) != guarded.load:
                 _end(self._guards.pop(node_id))
         for node_id, load in loads.items():
-            if node_id not in self._guards:
+            if (known := self._guards.get(node_id)) is None:
                 self._guards[node_id] = _start(node_id, environment, self._key, load)
-            # It starts a parent that has died.
-            self._guards[node_id].ask()
+            else:
+                # It starts a parent that has died.
+                known.answer = known.guard.executable.remote()
 
     def executable(self, kind: Kind) -> str | None:
         """What Ray is to start instead of Python; None: Python. One path is for all nodes.
@@ -123,10 +124,7 @@ class Parents:
 class _Guarded:
     load: tuple[Strategy, ...]
     guard: Any
-    answer: Any = None
-
-    def ask(self) -> None:
-        self.answer = self.guard.executable.remote()
+    answer: Any
 
 
 def _is_there(answer: Any) -> bool:
@@ -137,7 +135,8 @@ def _start(node_id: str, environment: Mapping[str, str], key: str, load: tuple[S
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
     settings = {"env_vars": dict(environment)}
     make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env=settings)(Guard)
-    return _Guarded(load=load, guard=make.remote(key, load))
+    guard = make.remote(key, load)
+    return _Guarded(load=load, guard=guard, answer=guard.executable.remote())
 
 
 def _end(guarded: _Guarded) -> None:
