@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,11 +32,12 @@ def ray_head(*flags: str, dashboard_port: int | None = None, **environment: str)
     assert ray is not None, "there is no `ray` beside this Python"
     # A short one: Ray's sockets are below it, and their paths are bounded.
     folder = tempfile.mkdtemp(prefix="lhh-", dir="/tmp")
-    port, dashboard_port = _free_port(), dashboard_port or _free_port()
+    port, free, for_clients, for_agent = _free_ports(4)
+    dashboard_port = dashboard_port or free
     head = Head(address=f"127.0.0.1:{port}", dashboard=f"http://127.0.0.1:{dashboard_port}", ray=ray)
     command = [ray, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"]
     command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}", f"--temp-dir={folder}"]
-    command += [f"--ray-client-server-port={_free_port()}", f"--dashboard-agent-listen-port={_free_port()}"]
+    command += [f"--ray-client-server-port={for_clients}", f"--dashboard-agent-listen-port={for_agent}"]
     command += ["--disable-usage-stats", *flags]
     log = Path(folder) / "head.log"
     with log.open("wb") as output:
@@ -60,10 +61,13 @@ def _environment(extra: dict[str, str]) -> dict[str, str]:
     return {**os.environ, "PATH": path, "RAY_AUTH_MODE": "disabled", **extra}
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def _free_ports(num: int) -> list[int]:
+    """All at once, so that no two are the same."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(num)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in listeners]
 
 
 def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_zombie_that_wakes_up_after_a_takeover_changes_nothing_and_ends(tmp_pa
         before = Repository(LocalStore(store), "r").refresh()
         zombie.send_signal(signal.SIGCONT)
         output, _ = zombie.communicate(timeout=120)
-    assert zombie.returncode == 1
+    assert zombie.returncode == 1, output
     assert "a later attempt has taken r over; this one ends itself" in output
     assert Repository(LocalStore(store), "r").refresh() == before
 
