@@ -56,6 +56,7 @@ class AttemptLife:
         self._examine = examine
         self._since = now
         self._steps: dict[int, int] = {}
+        self._step_s = 0.0
         self._progress: Progress | None = None
         self._troubles = Troubles(world_size)
 
@@ -63,6 +64,10 @@ class AttemptLife:
     def is_met(self) -> bool:
         """Whether all ranks have met."""
         return len(self.ready) == self._world_size
+
+    def left_s(self, num_steps: int) -> float:
+        """What the rest of the steps takes if each takes as long as the last one; before that, for ever."""
+        return (num_steps - max(self._steps.values())) * self._step_s if self._step_s else inf
 
     def hear(self, post: Post, now: float) -> None:
         match post:
@@ -73,7 +78,7 @@ class AttemptLife:
                 if self.is_met:
                     self._progress = Progress(self._limits, self._world_size, now)
             case Beat():
-                self._steps[post.rank] = post.step
+                self._steps[post.rank], self._step_s = post.step, post.step_s
                 if self._progress:
                     self._progress.note(post, now)
             case Departed() if self._progress:

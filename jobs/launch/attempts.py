@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any
 
 import ray
@@ -119,7 +118,6 @@ class _Fit:
         self._wish: Wish | None = None
         self._next_look_s = 0.0
         self._resumed_s: float | None = None
-        self._left_s = inf
         self._error: Exception | None = None
         self._result: Any = None
         recipe = task.recipe
@@ -175,7 +173,8 @@ class _Fit:
         if is_settled and self._kind and self._verdict is None:
             self._resumed_s = None
             ready = self._life.ready.get(0)
-            if ready and self._life.node_ids and self._left_s > _WORTH_SPARES_S:
+            is_worth_it = self._life.left_s(self._task.num_steps) > _WORTH_SPARES_S
+            if ready and self._life.node_ids and is_worth_it:
                 # What can't be prepared is no reason to end what goes well.
                 with suppress(RayError):
                     nodes = nodes_beside(self._seat.claim, self._seat.group, self._life.node_ids)
@@ -211,9 +210,6 @@ class _Fit:
                 if isinstance(post, Assembled):
                     self._backstage.parents.proven()
                 if isinstance(post, Beat):
-                    # Before the first step nobody knows.
-                    num_left = self._task.num_steps - post.step
-                    self._left_s = num_left * post.step_s if post.step_s else inf
                     listen(post)
 
     def _examine(self, lost: Lost, ready: Ready) -> Remains | None:

@@ -56,6 +56,8 @@ class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are ski
                 ray.get(controller.__ray_ready__.remote(), timeout=_CONTROLLER_TIMEOUT_S)
             except GetTimeoutError:
                 ray.kill(controller)
+                # What is told refers to these settings: its workers start as always too.
+                del self.run_config.worker_runtime_env["py_executable"]
                 controller = self._start_controller(told, {})
         ray.get(controller.run.remote())
         return ray.get(controller.get_result.remote())

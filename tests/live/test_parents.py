@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 import ray
+from ray.train import RunConfig, ScalingConfig
 
 from cluster.live import live_inventory
 from cluster.local import ray_for_driver
+from cluster.variables import variables
 from jobs.claims import Claim
+from jobs.launch import child, train_v2
 from jobs.launch.guard import Guard
 from jobs.launch.parents import Kind, Parents, kind_for, nodes_beside
 from tests.live.commands import ROOT
@@ -79,8 +83,8 @@ def told_by(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 def test_a_child_has_what_the_process_was_given_that_asked_for_it(tmp_path: Path) -> None:
-    with a_parent(tmp_path) as parent, start(tmp_path) as child:
-        output, errors = child.communicate(timeout=PATIENCE_S)
+    with a_parent(tmp_path) as parent, start(tmp_path) as asking:
+        output, errors = asking.communicate(timeout=PATIENCE_S)
         told = json.loads(output)
     assert told["parent"] == parent.pid
     assert told["has_loaded"] and told["waits"]
@@ -93,12 +97,12 @@ def test_a_child_has_what_the_process_was_given_that_asked_for_it(tmp_path: Path
 
 
 def test_who_has_asked_lives_as_long_as_the_child(tmp_path: Path) -> None:
-    with a_parent(tmp_path), start(tmp_path, "--stays") as child:
-        pid = told_by(child)["pid"]
-        assert pid != child.pid
-        assert child.poll() is None
+    with a_parent(tmp_path), start(tmp_path, "--stays") as asking:
+        pid = told_by(asking)["pid"]
+        assert pid != asking.pid
+        assert asking.poll() is None
         os.kill(pid, signal.SIGKILL)
-        child.wait(PATIENCE_S)
+        asking.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
@@ -107,9 +111,9 @@ def test_without_a_parent_that_answers_the_process_runs_by_itself_and_only_once(
 ) -> None:
     with a_parent(tmp_path) as parent:
         os.kill(parent.pid, signal.SIGSTOP if is_stopped else signal.SIGKILL)
-        with start(tmp_path) as child:
-            assert told_by(child)["pid"] == child.pid
-            assert child.wait(PATIENCE_S) == 3
+        with start(tmp_path) as asking:
+            assert told_by(asking)["pid"] == asking.pid
+            assert asking.wait(PATIENCE_S) == 3
         if is_stopped:
             os.kill(parent.pid, signal.SIGCONT)
             with start(tmp_path) as another:
@@ -118,14 +122,22 @@ def test_without_a_parent_that_answers_the_process_runs_by_itself_and_only_once(
 
 
 def test_a_parent_is_for_its_user_alone_and_ends_with_its_input_but_not_its_children(tmp_path: Path) -> None:
-    with a_parent(tmp_path) as parent, start(tmp_path, "--stays") as child:
+    with a_parent(tmp_path) as parent, start(tmp_path, "--stays") as asking:
         assert stat.S_IMODE((tmp_path / "raylet.key").stat().st_mode) == 0o600
-        pid = told_by(child)["pid"]
+        pid = told_by(asking)["pid"]
         assert parent.stdin is not None
         parent.stdin.close()
         assert parent.wait(PATIENCE_S) == 0
         assert psutil.pid_exists(pid)
         os.kill(pid, signal.SIGKILL)
+
+
+def test_nothing_is_told_to_somebody_else_s_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "tells.py"
+    script.touch()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with a_parent(tmp_path), pytest.raises(OSError, match="somebody else's"):
+        child._ask("key", [str(script), f"--raylet-name={tmp_path / 'raylet'}"])
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +239,31 @@ def test_a_parent_that_ends_by_itself_is_nobody_s_parent(cluster: None, tmp_path
 def test_nothing_is_forked_where_workers_have_devices(cluster: None) -> None:
     claim = Claim(num_workers=1, resources={"CPU": 1.0, "GPU": 1.0}, selector={}, strategy="PACK")
     assert kind_for(claim, {}, "ddp") is None
+
+
+@pytest.mark.parametrize(("settings", "is_forked"), [({"env_vars": {}}, True), ({"pip": ["x"]}, False)])
+def test_nothing_is_forked_where_ray_starts_workers_in_another_way(
+    settings: dict[str, Any], is_forked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = SimpleNamespace(runtime_env=settings)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    assert (kind_for(CLAIM, {}, "ddp") is not None) == is_forked
+
+
+def test_what_starts_nothing_is_given_up_and_the_run_starts_as_always(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_v2, "_CONTROLLER_TIMEOUT_S", 3.0)
+    done = tmp_path / "done"
+    with variables(train_v2.train_settings(60)):
+        trainer = train_v2.Trainer(
+            done.touch,
+            executable="sleep 600 #",
+            scaling_config=ScalingConfig(num_workers=1),
+            run_config=RunConfig(name="r", storage_path=str(tmp_path)),
+        )
+        trainer.fit()
+    assert done.exists()
 
 
 def test_a_node_without_room_gets_no_parent_unless_its_own_workers_take_it(cluster: None) -> None:

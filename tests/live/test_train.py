@@ -19,7 +19,7 @@ from checkpointing.store import LocalStore
 from reporting.long_runs import long_runs
 from tests.conftest import strict_json
 from tests.live.attempts import digests_of, newest_manifest
-from tests.live.commands import DEADLINE_S, run, running, write_spec
+from tests.live.commands import DEADLINE_S, below, run, running, write_spec
 from tests.live.heads import ray_head
 from tests.live.servers import BUCKET, HOST, S3_KEYS, make_bucket, moto
 
@@ -188,8 +188,7 @@ def status_of(store: Path) -> dict[str, Any]:
 
 
 def a_worker_of(process: "subprocess.Popen[str]") -> psutil.Process:
-    children = psutil.Process(process.pid).children(recursive=True)
-    return next(child for child in children if "RayTrainWorker" in " ".join(child.cmdline()))
+    return below(process.pid, "RayTrainWorker")[0]
 
 
 def wait_until(is_so: Callable[[], bool], deadline_s: float = 120) -> None:

@@ -1,6 +1,7 @@
 """When an attempt's driver ends it: a hang, a silent rank, a start that never comes, a lost worker."""
 
 from dataclasses import replace
+from math import inf
 
 from checkpointing.cadence import Cadence
 from checkpointing.patience import Patience
@@ -197,3 +198,12 @@ def test_the_end_has_time_for_all_its_saves_and_then_for_a_store_that_is_away() 
     ending = replace(task(1, MemoryStore()), saving=saving)
     limits = limits_of(ending, schedule_timeout_s=60, hang_timeout_s=30)
     assert limits.patience_s["save"] >= 6 * deadline_s + Patience().budget_s
+
+
+def test_how_long_its_steps_still_take_is_known_from_the_first_one_on() -> None:
+    watched = Watched().begin()
+    assert watched.life.left_s(num_steps=101) == inf
+    watched.hear(replace(beat(0, 40, "productive"), step_s=0.0))
+    assert watched.life.left_s(num_steps=101) == inf
+    watched.hear(*(replace(beat(rank, 41 - rank, "productive"), step_s=0.5) for rank in (0, 1)))
+    assert watched.life.left_s(num_steps=101) == 30
