@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run test test-units test-others test-hosts check format golden bench bench-recovery compare-damage soak clean
+.PHONY: help setup sweep mixed report dry-run test test-hosts check format golden bench bench-recovery compare-damage soak clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,15 +36,9 @@ report: setup  ## make the report of everything in STORE again and show it
 dry-run: setup  ## show what `make sweep` would do
 	$(BIN)/longhaul sweep $(SPEC) --store $(STORE) --dry-run
 
-# Side by side: the others wait more than they compute.
+# Two at a time: they wait more than they compute. A file's tests share what they start, and stay together.
 test: setup  ## run all tests but the long proofs
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-units test-others
-
-test-units: setup
-	$(BIN)/python -m pytest -q tests/unit
-
-test-others: setup
-	$(BIN)/python -m pytest --ignore=tests/unit
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
 
 test-hosts: setup  ## run the tests that make hosts on this machine, and train on them once; needs root
 	$(BIN)/python -m pytest -m 'hosts and not soak' tests/hosts_tier

@@ -22,7 +22,8 @@ how one is doing, ``checkpoints`` what it left to go on from. What a driver know
 Before it starts ``continuity`` asks its store whether it may go on, by the rules of ``run_changes``.
 After its last step comes ``finishing``.
 
-What may never return is waited for by ``deadlines``.
+What may never return is waited for by ``deadlines``. Every process of ours that a user starts ends by its
+``entry``.
 
 How a long run ends before its last step: ``wishers`` may wish it, ``stopping`` is how from elsewhere, and an
 attempt's ``last_word`` says what became of it.

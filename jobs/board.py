@@ -6,19 +6,11 @@ there is one word: what the driver wishes a group, which its rank 0 fetches.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from jobs.sessions import Beat, Started
 from jobs.training.events import Told
 from jobs.training.measurement import Failure, Measurement
 from jobs.training.wishes import Wish
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appointed:
-    """Train's controller exists; killing this actor ends its whole worker group."""
-
-    controller: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +80,7 @@ class Lost:
         return "its node" in self.reason
 
 
-Post = Appointed | Assembled | Ready | Started | Beat | Done | Departed | Raised | Lost | Told
+Post = Assembled | Ready | Started | Beat | Done | Departed | Raised | Lost | Told
 
 
 class Board:

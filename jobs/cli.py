@@ -1,8 +1,9 @@
 """``longhaul ...``, also as ``python -m jobs.cli``: the stories and the small tools, one command each."""
 
-import sys
+from typing import NoReturn
 
 from jobs.arguments import longhaul_parser
+from jobs.entry import run
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -64,5 +65,9 @@ def main(argv: list[str] | None = None) -> int:
             raise AssertionError(f"no command {unknown!r}: argparse lets only known ones through")
 
 
+def longhaul() -> NoReturn:
+    run(main)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    longhaul()

@@ -6,7 +6,7 @@ What only effects can tell (the time, what is left of a dead worker) comes in as
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from jobs.board import Appointed, Assembled, Done, Lost, Post, Raised, Ready
+from jobs.board import Assembled, Done, Lost, Post, Raised, Ready
 from jobs.losses import failure_of_loss
 from jobs.progress import Progress
 from jobs.sessions import Beat, Event, Finished, Limits, Started
@@ -50,8 +50,6 @@ class GroupLife:
         if self.is_condemned or not self.left:
             return []
         match post:
-            case Appointed():
-                pass
             case Assembled():
                 self._node_ids, self._since = post.node_ids, now
             case Ready():

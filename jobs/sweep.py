@@ -4,9 +4,8 @@
 ``ray job submit --working-dir . -- python jobs/sweep.py SPEC``, or without ``python``.
 """
 
-import sys
-
 from jobs.arguments import sweep_parser
+from jobs.entry import run
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -17,4 +16,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

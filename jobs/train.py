@@ -4,9 +4,8 @@
 ``ray job submit --working-dir . -- python jobs/train.py SPEC``, or without ``python``.
 """
 
-import sys
-
 from jobs.arguments import train_parser
+from jobs.entry import run
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,4 +20,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

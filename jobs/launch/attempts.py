@@ -47,7 +47,7 @@ _MOST_STACKS = 2
 # Steps come first, and many a short run is over by then.
 _SETTLED_S = 5.0
 # On a busy machine it takes so long to load, and that time is the training's.
-_WORTH_SPARES_S = 20.0
+_WORTH_PARENTS_S = 20.0
 _STACKS_TIMEOUT_S = 8.0
 
 
@@ -140,7 +140,7 @@ class _Fit:
                 self._take(post, listen)
 
     def result(self) -> str | None:
-        self._kill()
+        self._trainer.end()
         give_back(self._name)
         if self._error is not None or self._verdict is not None:
             raise self._failed(self._error)
@@ -155,7 +155,7 @@ class _Fit:
             self._verdict = replace(failure, log_tail=self._stacks(failure.ranks)) if is_stuck else failure
             self._condemned_s = now
         if self._verdict is not None:
-            self._kill()
+            self._trainer.end()
 
     def pass_on(self, wish: Wish | None) -> None:
         """What is wished of the driver, or what its nodes make necessary."""
@@ -173,7 +173,7 @@ class _Fit:
         if is_settled and self._kind and self._verdict is None:
             self._resumed_s = None
             ready = self._life.ready.get(0)
-            is_worth_it = self._life.left_s(self._task.num_steps) > _WORTH_SPARES_S
+            is_worth_it = self._life.left_s(self._task.num_steps) > _WORTH_PARENTS_S
             if ready and self._life.node_ids and is_worth_it:
                 # What can't be prepared is no reason to end what goes well.
                 with suppress(RayError):
@@ -184,9 +184,7 @@ class _Fit:
         """Also where the board is gone, and a controller that is just being started."""
         deadline = time.monotonic() + _ABORT_TIMEOUT_S
         while self.is_going() and time.monotonic() < deadline:
-            with suppress(RayError):
-                self.hear(_hear_nothing)
-            self._kill()
+            self._trainer.end()
             time.sleep(_POLL_INTERVAL_S)
         give_back(self._name)
 
@@ -254,13 +252,6 @@ class _Fit:
         reason = reason_of(error) if error else "the workers ended without a word of it"
         return Failure(status="crash", reason=reason)
 
-    def _kill(self) -> None:
-        """Also one that has not begun; if another one begins instead of it, the next call ends that."""
-        if self._trainer.controller is not None:
-            with suppress(RayError):
-                ray.kill(self._trainer.controller)
-            self._trainer.controller = None
-
     def _run(self) -> None:
         try:
             self._result = self._trainer.fit()
@@ -300,7 +291,3 @@ class _Fit:
             ),
             executable=self._backstage.parents.executable(self._kind) if self._kind else None,
         )
-
-
-def _hear_nothing(_told: Told | Beat) -> None:
-    return None

@@ -23,7 +23,7 @@ from ray.train.v2.api.exceptions import ControllerError
 from cluster.live import describe_free
 from cluster.placement import Refused
 from cluster.variables import variables
-from jobs.board import Appointed, Assembled, Post, Ready
+from jobs.board import Assembled, Post, Ready
 from jobs.claims import Claim, claim_of
 from jobs.group_life import GroupLife
 from jobs.launch.backstage import Backstage
@@ -69,27 +69,18 @@ def launch(
         try:
             while lanes := [lane for lane in lanes if lane.advance(listen)]:
                 time.sleep(_POLL_INTERVAL_S)
-                _deliver(board, lanes, listen)
+                for name, post in ray.get(board.take.remote(), timeout=_BOARD_TIMEOUT_S):
+                    for lane in lanes:
+                        lane.deliver(name, post, listen)
         finally:
-            _end_all(lanes, board)
+            _end_all(lanes)
 
 
-def _deliver(board: Any, lanes: Sequence["_Lane"], listen: Callable[[Event], None]) -> None:
-    for name, post in ray.get(board.take.remote(), timeout=_BOARD_TIMEOUT_S):
-        for lane in lanes:
-            lane.deliver(name, post, listen)
-
-
-def _end_all(lanes: Sequence["_Lane"], board: Any) -> None:
-    """A controller that is still starting tells its handle on the board, and is ended then."""
+def _end_all(lanes: Sequence["_Lane"]) -> None:
+    """Also controllers that are just being started."""
     deadline = time.monotonic() + _ABORT_TIMEOUT_S
-    while (ending := [lane for lane in lanes if lane.abort()]) and time.monotonic() < deadline:
-        _deliver(board, ending, _hear_nothing)
+    while [lane for lane in lanes if lane.abort()] and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL_S)
-
-
-def _hear_nothing(_event: Event) -> None:
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +136,10 @@ class _Fit:
         self._thread = threading.Thread(target=self._run, name=f"fit-{session.group.name}", daemon=True)
         self._error: Exception | None = None
         self._node_ids: tuple[str, ...] = ()
-        self._controller: Any = None
         self._claim = claim_of(
             session.group, session.world_size, share_nodes=terms.share_nodes, spread=terms.spread
         )
+        self._trainer = self._make_trainer(self._claim) if isinstance(self._claim, Claim) else None
         self._condemned_at: float | None = None
         self._was_seen_to_end = False
 
@@ -158,15 +149,12 @@ class _Fit:
         return replace(self._session, jobs=left) if left else None
 
     def start(self) -> None:
-        if isinstance(self._claim, Claim):
+        if self._trainer:
             self._thread.start()
 
     def deliver(self, post: Post, listen: Callable[[Event], None]) -> None:
-        match post:
-            case Appointed():
-                self._controller = post.controller
-            case Assembled():
-                self._node_ids = post.node_ids
+        if isinstance(post, Assembled):
+            self._node_ids = post.node_ids
         for event in self._life.hear(post, time.monotonic()):
             listen(event)
 
@@ -176,7 +164,7 @@ class _Fit:
             listen(event)
         if self._life.is_condemned:
             self._condemned_at = self._condemned_at or now
-            self._kill()
+            self._end()
         if self._thread.is_alive() and not self._is_given_up(now):
             return False
         if not self._was_seen_to_end:
@@ -185,7 +173,7 @@ class _Fit:
             return False
         for event in self._last_events():
             listen(event)
-        self._kill()
+        self._end()
         give_back(self.name)
         return True
 
@@ -194,17 +182,15 @@ class _Fit:
         return self._condemned_at is not None and now - self._condemned_at > _KILL_TIMEOUT_S
 
     def abort(self) -> bool:
-        self._kill()
+        self._end()
         if self._thread.is_alive():
             return True
         give_back(self.name)
         return False
 
-    def _kill(self) -> None:
-        """Ray ends a controller's workers with it, also those that are stopped or stuck."""
-        if self._controller is not None:
-            ray.kill(self._controller)
-            self._controller = None
+    def _end(self) -> None:
+        if self._trainer:
+            self._trainer.end()
 
     def _last_events(self) -> list[Event]:
         match self._claim, self._error:
@@ -229,13 +215,13 @@ class _Fit:
         return on_node(self._node_ids[rank], examine, ready.logs)
 
     def _run(self) -> None:
-        assert isinstance(self._claim, Claim)
+        assert self._trainer
         try:
-            self._trainer(self._claim).fit()
+            self._trainer.fit()
         except Exception as error:
             self._error = error
 
-    def _trainer(self, claim: Claim) -> "Trainer":
+    def _make_trainer(self, claim: Claim) -> Trainer:
         session = self._session
         uses_device = session.group.vendor != "cpu" and not session.group.simulated
         assignment = Assignment(

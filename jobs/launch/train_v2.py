@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
@@ -21,7 +21,7 @@ from ray.train.v2.api.exceptions import ControllerError
 from ray.util.placement_group import get_placement_group, placement_group, remove_placement_group
 
 from cluster import tuning
-from jobs.board import Appointed, Assembled, Lost, Post
+from jobs.board import Assembled, Lost, Post
 from jobs.launch.backstage import here
 
 # Ray tries again and again to start what does not start.
@@ -36,8 +36,8 @@ def give_back(placement: str) -> None:
 
 
 class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are skipped
-    """Its ``controller`` can be ended as soon as there is one. Ray starts ``executable`` in place of Python,
-    if one is given, for it, its workers and whoever else it starts.
+    """It can be ended at any moment. Ray starts ``executable`` in place of Python, if one is given, for its
+    controller, its workers and whoever else it starts.
 
     Without two helper processes per ``fit()``: for datasets, of which there are none, and for giving the
     placement back after its controller, which the driver does itself.
@@ -47,7 +47,16 @@ class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are ski
         super().__init__(*args, **settings)
         self._environment = {"py_executable": executable} if executable else {}
         self.run_config.worker_runtime_env |= self._environment
-        self.controller: Any = None
+        self._controller: Any = None
+
+    def end(self) -> None:
+        """Ray ends a controller's workers with it, also those that are stopped or stuck, and one that has
+        not begun; if another one begins instead of it, the next call ends that.
+        """
+        controller, self._controller = self._controller, None
+        if controller is not None:
+            with suppress(RayError):
+                ray.kill(controller)
 
     def _initialize_and_run_controller(self, **told: Any) -> Any:
         controller = self._start_controller(told, self._environment)
@@ -65,8 +74,8 @@ class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are ski
     def _start_controller(self, told: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
         settings = {"env_vars": get_env_vars_to_propagate(), **environment}
         make = ray.remote(num_cpus=0, scheduling_strategy=here(), runtime_env=settings)(TrainController)
-        self.controller = make.remote(**told)
-        return self.controller
+        self._controller = make.remote(**told)
+        return self._controller
 
     def _create_default_callbacks(self) -> list[Any]:
         unwanted = (DatasetsCallback, PlacementGroupCleanerCallback)
@@ -86,7 +95,6 @@ class Reporter(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  
         # Ray keeps a placement until its job ends, whatever becomes of the actor that asked for it. By a
         # name the driver can give it back, even one that is still waited for.
         worker_group.placement_group = partial(placement_group, name=self._group)
-        self._post(Appointed(controller=ray.get_runtime_context().current_actor))
 
     def before_init_train_context(self, workers: Sequence[Any]) -> dict[str, list[Any]]:
         self._post(Assembled(node_ids=tuple(worker.metadata.node_id for worker in workers)))
