@@ -4,6 +4,7 @@ Both kinds of blocks share the processes and the machine's mood, so that what is
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,11 +29,12 @@ def cost_of_saving(num_saves: int) -> Estimate | None:
         cluster.start(num_workers=2)
         ours.start(cluster, 10**6, 0)
         patience_s = _START_S + 2 * BLOCK_S * (num_saves + 2)
-        # The first blocks have the start in them, and the last one is still going on.
+        # The first blocks have the start in them.
         wait_until(
             lambda: len(_begun_s(ours.store)) >= num_saves + 2, patience_s, "the last save", every_s=BLOCK_S
         )
-        return estimate(_ratios(ours.steps(), _begun_s(ours.store)[1:-1]))
+        begun_s = _begun_s(ours.store)[1:]
+        return estimate(_ratios(ours.steps(), begun_s))
 
 
 def _begun_s(store: Path) -> list[float]:
@@ -48,11 +50,15 @@ def _begun_s(store: Path) -> list[float]:
 
 
 def _ratios(steps: Sequence[Done], begun_s: Sequence[float]) -> list[float]:
+    """Of each save but those that another one follows too soon, as at the end of an epoch."""
     ended_s = [done.ended_s for done in steps]
-    pairs = [(_step_s(ended_s, at), _step_s(ended_s, at + BLOCK_S)) for at in begun_s]
-    return [with_save / without for with_save, without in pairs]
+    return [
+        _step_s(ended_s, at, at + BLOCK_S) / _step_s(ended_s, at + BLOCK_S, min(at + 2 * BLOCK_S, next_s))
+        for at, next_s in pairwise(begun_s)
+        if next_s - at > 1.5 * BLOCK_S
+    ]
 
 
-def _step_s(ended_s: Sequence[float], start_s: float) -> float:
-    inside = [at for at in ended_s if start_s <= at < start_s + BLOCK_S]
+def _step_s(ended_s: Sequence[float], start_s: float, end_s: float) -> float:
+    inside = [at for at in ended_s if start_s <= at < end_s]
     return (inside[-1] - inside[0]) / (len(inside) - 1)
