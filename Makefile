@@ -5,6 +5,8 @@ SPEC ?= jobs/specs/sweeps/smoke.yaml
 STORE ?= results
 BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
+# Tests wait more than they compute. Those of a file share what they start, and stay together.
+SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sweep mixed report dry-run test test-hosts check format golden bench bench-recovery compare-damage soak clean
@@ -36,9 +38,8 @@ report: setup  ## make the report of everything in STORE again and show it
 dry-run: setup  ## show what `make sweep` would do
 	$(BIN)/longhaul sweep $(SPEC) --store $(STORE) --dry-run
 
-# Two at a time: they wait more than they compute. A file's tests share what they start, and stay together.
 test: setup  ## run all tests but the long proofs
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-hosts: setup  ## run the tests that make hosts on this machine, and train on them once; needs root
 	$(BIN)/python -m pytest -m 'hosts and not soak' tests/hosts_tier
@@ -65,8 +66,8 @@ bench-recovery: setup  ## how soon a training goes on after a fault, beside stoc
 compare-damage: setup  ## what the same damage does to checkpoints of torch DCP, Ray Train and ours
 	$(BIN)/python -m tests.bench.damage
 
-soak: setup  ## the long proofs
-	$(BIN)/python -m pytest -m soak
+soak: setup  ## the long proofs; about two hours, some of them need root
+	$(BIN)/python -m pytest -m soak $(SIDE_BY_SIDE)
 
 clean:  ## remove the environment and caches; results stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
