@@ -38,6 +38,8 @@ facts = {
     "path": sys.path[0], "has_loaded": "ray.train" in sys.modules,
     "waits": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL,
 }
+with open("ran", "a") as ran:
+    print(os.getpid(), file=ran)
 print(json.dumps(facts), flush=True)
 print("to stderr", file=sys.stderr, flush=True)
 if "--stays" in sys.argv:
@@ -119,6 +121,7 @@ def test_without_a_parent_that_answers_the_process_runs_by_itself_and_only_once(
             with start(tmp_path) as another:
                 assert told_by(another)["parent"] == parent.pid
             wait_until(lambda: psutil.Process(parent.pid).children() == [], PATIENCE_S)
+        assert len((tmp_path / "ran").read_text().split()) == 1 + is_stopped
 
 
 def test_a_parent_is_for_its_user_alone_and_ends_with_its_input_but_not_its_children(tmp_path: Path) -> None:
