@@ -42,7 +42,7 @@ test: setup  ## run all tests but the long proofs
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-hosts: setup  ## run the tests that make hosts on this machine, and train on them once; needs root
-	$(BIN)/python -m pytest -m 'hosts and not soak' tests/hosts_tier
+	$(BIN)/python -m pytest -m 'hosts and not soak' $(SIDE_BY_SIDE) tests/hosts_tier
 
 check: setup  ## format, lint, types, architecture: seconds
 	$(BIN)/ruff format --check .

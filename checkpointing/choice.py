@@ -9,6 +9,8 @@ from checkpointing.retention import Retention, backup, best, of_this_life
 
 # So many loads without one finished step after them: the state itself makes the training crash.
 _POISON_LOADS = 2
+Spoilt = tuple[tuple[int, int], ...]
+"""(term, step): of what attempts up to that one left on nodes' disks alone, what is beyond is not good."""
 WORDS = "latest, backup, best, epoch:N, step:N or a generation's name"
 
 
@@ -50,6 +52,7 @@ def choose(
     what: str = "latest",
     policy: Retention | None = None,
     refused: Mapping[str, str] | None = None,
+    spoilt: Spoilt = (),
 ) -> Decision:
     """``refused`` are those that this start tried already, with what was wrong with them.
 
@@ -61,7 +64,8 @@ def choose(
         return _named(view, what, policy or Retention(), refused)
     trail: list[str] = []
     poison: list[str] = []
-    candidates = _newest_first(view, on_disk)
+    trusted = [one for one in on_disk if all(one.term > term or one.step <= step for term, step in spoilt)]
+    candidates = _newest_first(view, trusted)
     for place, (candidate, generation) in enumerate(candidates):
         problem = _known_problem(candidate, generation, refused)
         is_last = all(_known_problem(older, one, refused) for older, one in candidates[place + 1 :])

@@ -19,7 +19,7 @@ from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable, open_store
 from jobs.drivers import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Away, Child, Driver, End, Start
 from jobs.errors import SpecError, StopWished
-from jobs.past import Note, given_up, leave_note, read_note, read_skips
+from jobs.past import Note, given_up, leave_note, read_newest, read_note
 from jobs.places import store_base
 from jobs.recovery import Cause, Ending, GiveUp, Policy, next_move
 from jobs.run_spec import RunSpec
@@ -100,10 +100,11 @@ class Keeper:
         # Of the newest attempt that a driver of ours left without a word; of every other one somebody else's
         # driver may be at work.
         self._own_term = 0
+        self._first_term = 0
 
     def keep(self, args: argparse.Namespace) -> int:
         """Its exit code is the driver's last one."""
-        first_term = self._repository.refresh().term
+        self._first_term = first_term = self._repository.refresh().term
         while True:
             before = self._view()
             try:
@@ -201,9 +202,15 @@ class Keeper:
     def _ending(self, cause: Cause, reason: str) -> Ending:
         view = self._view()
         newest = latest(of_this_life(view))
-        step = newest.step if newest else 0
+        is_ours = newest is not None and newest.term > self._first_term
         return Ending(
-            term=view.term, cause=cause, reason=reason, ended_s=self._clock(), step=step, durable_step=step
+            term=view.term,
+            cause=cause,
+            reason=reason,
+            ended_s=self._clock(),
+            step=newest.step if newest else 0,
+            # What was there before may be of a branch that was left.
+            durable_step=newest.step if newest and is_ours else 0,
         )
 
     def _note(self, ending: Ending, why: str) -> None:
@@ -211,9 +218,9 @@ class Keeper:
         with suppress(StoreError):
             if not ending.term or read_note(store, run, ending.term) is not None:
                 return
-            # Of what is left out the newest note is believed.
-            skips = read_skips(store, run, self._repository.view)
-            note = Note(term=ending.term, how="given up", ending=ending, given_up=why, skips=skips)
+            note = Note(term=ending.term, how="given up", ending=ending, given_up=why)
+            if before := read_newest(store, run, self._repository.view):
+                note = replace(note, skips=before.skips, spoilt=before.spoilt)
             leave_note(store, run, note)
 
     def _view(self) -> View:

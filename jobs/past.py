@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
+from checkpointing.choice import Spoilt
 from checkpointing.history import View
-from checkpointing.retention import of_this_life
+from checkpointing.retention import latest, of_this_life
 from checkpointing.store import Missing, Store, check_name
 from jobs.recovery import Cause, Ending
 from jobs.training.skipping import Skips
@@ -25,7 +26,8 @@ _MOST_READ = 100
 class Note:
     """``given_up`` says why, where its driver did; ``log_tail`` is what the rank that failed said last.
 
-    There is an ``ending`` if it failed. ``skips`` are all samples that the run leaves out from then on.
+    There is an ``ending`` if it failed. ``skips`` are all samples that the run leaves out from then on,
+    ``spoilt`` what it does not go on from, see ``checkpointing.choice``.
     """
 
     term: int
@@ -34,6 +36,7 @@ class Note:
     log_tail: tuple[str, ...] = ()
     given_up: str | None = None
     skips: Skips = ()
+    spoilt: Spoilt = ()
 
 
 def leave_note(store: Store, run: str, note: Note) -> None:
@@ -55,12 +58,9 @@ def read_past(store: Store, run: str, view: View) -> list[Ending]:
     return endings[::-1]
 
 
-def read_skips(store: Store, run: str, view: View) -> Skips:
-    """The samples that the run's present life leaves out, by the newest word on it."""
-    for term in _terms(view):
-        if note := read_note(store, run, term):
-            return note.skips
-    return ()
+def read_newest(store: Store, run: str, view: View) -> Note | None:
+    """Of the run's present life: what it says is left out is believed."""
+    return next((note for term in _terms(view) if (note := read_note(store, run, term))), None)
 
 
 def given_up(store: Store, run: str, view: View) -> Note | None:
@@ -85,14 +85,14 @@ def _terms(view: View) -> range:
 
 def _without_a_word(term: int, view: View) -> Ending:
     durable = [one for one in of_this_life(view) if one.term <= term and one.quarantined is None]
-    steps = [one.step for one in durable]
+    newest = latest(durable)
     return Ending(
         term=term,
         cause="driver died",
         reason="the driver ended without a word of it",
         ended_s=max((one.committed_s for one in durable), default=0.0),
         step=max((one.step for one in durable if one.term == term), default=0),
-        durable_step=max(steps, default=0),
+        durable_step=newest.step if newest else 0,
     )
 
 
@@ -106,6 +106,7 @@ def _note(body: Mapping[str, Any]) -> Note:
         log_tail=tuple(body.get("log_tail", ())),
         given_up=body.get("given_up"),
         skips=tuple((first, end) for first, end in body.get("skips", ())),
+        spoilt=tuple((term, step) for term, step in body.get("spoilt", ())),
     )
 
 

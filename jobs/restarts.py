@@ -10,17 +10,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from checkpointing.errors import taken_over
+from checkpointing.choice import find
+from checkpointing.errors import NothingToResume, taken_over
 from checkpointing.history import View
 from checkpointing.repository import Repository
-from checkpointing.retention import latest, of_this_life
+from checkpointing.retention import Retention, latest, of_this_life
 from checkpointing.store import StoreError, Unavailable
 from jobs.deadlines import within
 from jobs.errors import AttemptFailed, GivenUp, StopWished
-from jobs.past import How, Note, leave_note, read_past, read_skips
+from jobs.past import How, Note, leave_note, read_newest, read_past
 from jobs.recovery import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move
 from jobs.run_display import RunDisplay
-from jobs.spoilt import spoilt
+from jobs.spoilt import late, spoilt
+from jobs.training.measurement import Failure
 from jobs.training.skipping import joined
 from jobs.training.task import Task
 from reporting.attempts import Incident
@@ -57,20 +59,28 @@ class Restarts:
         view = repository.refresh()
         self._life = view.life
         self._past = read_past(repository.store, repository.run, view)
-        self._skips = read_skips(repository.store, repository.run, view)
+        newest = read_newest(repository.store, repository.run, view)
+        self._skips = newest.skips if newest else ()
+        self._spoilt_on_disk = newest.spoilt if newest else ()
         # Of the attempt that goes on or has just failed, if there is one; of the newest that began.
         self._task: Task | None = None
         self._newest: Task | None = None
         # Generations that nothing may go on from, by name, and why: the store was not there to be told, or
         # even to be asked for them.
         self._spoilt: dict[str, str] = {}
-        self._find_spoilt: Callable[[View], dict[str, str]] | None = None
+        self._wrong: tuple[Task, Failure, int] | None = None
+        self._find_late: Callable[[View], dict[str, str]] | None = None
 
     def begin(self, task: Task) -> Task:
         """The task as the run's past wants it; one that begins afresh has none."""
         if self._repository.view.life != self._life:
-            self._life, self._past, self._skips = self._repository.view.life, [], ()
-        self._task = self._newest = replace(task, skips=self._skips)
+            self._life, self._past = self._repository.view.life, []
+            self._skips, self._spoilt_on_disk = (), ()
+        elif self._newest is None and task.resume != "latest":
+            # What was asked for by hand is a branch of its own.
+            self._past = []
+        self._task = self._newest = replace(task, skips=self._skips, spoilt=self._spoilt_on_disk)
+        self._quarantine_late(task.term)
         self._display.begins(task.term)
         return self._task
 
@@ -138,17 +148,29 @@ class Restarts:
         bad = error.failure.bad_loss
         if bad is not None:
             self._skips = joined([*self._skips, bad.samples])
-        self._find_spoilt = partial(spoilt, task=task, failure=error.failure, num_more=move.num_generations)
+        self._wrong = (task, error.failure, move.num_generations)
+        good_step = bad.good_step if bad is not None and not move.num_generations else -1
+        self._spoilt_on_disk = (*self._spoilt_on_disk, (task.term, good_step))
         with suppress(StoreError):
             self._quarantine_spoilt()
 
     def _quarantine_spoilt(self) -> None:
-        if self._find_spoilt is not None:
-            self._spoilt, self._find_spoilt = self._find_spoilt(self._repository.refresh()), None
+        if self._wrong is not None:
+            task, failure, num_more = self._wrong
+            view = self._repository.refresh()
+            self._spoilt = spoilt(view, task=task, failure=failure, num_more=num_more)
+            seen = frozenset(one.name for one in view.generations)
+            self._wrong, self._find_late = None, partial(late, task=task, failure=failure, seen=seen)
         for name, reason in list(self._spoilt.items()):
             assert self._newest is not None
             self._repository.quarantine(name, reason, term=self._newest.term)
             del self._spoilt[name]
+
+    def _quarantine_late(self, term: int) -> None:
+        if self._find_late is not None:
+            for name, reason in self._find_late(self._repository.refresh()).items():
+                self._repository.quarantine(name, reason, term=term)
+            self._find_late = None
 
     def _going_on(self, ending: Ending, move: Retry | StepBack) -> str:
         what = f"attempt {ending.term} {'ended' if ending.cause == 'preempted' else 'failed'}"
@@ -178,7 +200,13 @@ class Restarts:
 
     def _durable_step(self, view: View) -> int:
         newest = latest([one for one in of_this_life(view) if one.name not in self._spoilt])
-        return newest.step if newest else 0
+        task = self._newest
+        if newest is None or task is None or task.resume == "latest" or newest.term >= task.term:
+            return newest.step if newest else 0
+        # Nothing is saved yet of the branch that was asked for.
+        with suppress(NothingToResume):
+            return find(view, task.resume, task.saving.retention if task.saving else Retention()).step
+        return 0
 
     def _failure(self, ending: Ending) -> Incident:
         """Of what nobody is to blame for it is an interruption."""
@@ -208,6 +236,7 @@ class Restarts:
             log_tail=log_tail,
             given_up=given_up,
             skips=self._skips,
+            spoilt=self._spoilt_on_disk,
         )
         self._try(lambda: leave_note(self._repository.store, self._repository.run, note))
 

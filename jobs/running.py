@@ -6,6 +6,7 @@ Each start is one attempt with a lease of its own in the run's log, which fences
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from checkpointing.errors import Fenced, NothingToResume, Unfit
@@ -65,15 +66,15 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
             excluded=args.exclude_node,
         ) as executor,
     ):
-        group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
         store.probe()
         repository = Repository(store, run)
         begins = beginning(args.resume, repository, spec, fresh=args.fresh)
         if not args.fresh and args.resume == "latest" and _is_finished(repository, spec):
             check_unchanged(repository, without_data(described_run(spec, None)))
             return _say_finished(args, spec, repository) if executor.speaks else EXIT_OK
+        group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
         tokens = find_tokens(spec)
-        _check(spec, repository, begins, tokens)
+        begins = _checked(spec, repository, begins, tokens)
         tasks = Tasks(spec, repository, group, begins, tokens, rivals)
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
         with StatusFile(store, run, rivals.own, is_fresh=begins.fresh) as status, display:
@@ -106,13 +107,14 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         return EXIT_OK if display.is_durable else EXIT_FAILED
 
 
-def _check(spec: RunSpec, repository: Repository, begins: Beginning, tokens: Tokens | None) -> None:
+def _checked(spec: RunSpec, repository: Repository, begins: Beginning, tokens: Tokens | None) -> Beginning:
     """What the run is, and what it begins with, before anything is started."""
-    if not begins.fresh:
-        check_unchanged(repository, described_run(spec, tokens))
+    if not begins.fresh and not check_unchanged(repository, described_run(spec, tokens)):
+        begins = replace(begins, fresh=True)
     is_first = begins.origin is None and (begins.fresh or not of_this_life(repository.view))
     if spec.weights and is_first:
         find_weights(absolute(spec.weights), preset(spec.model))
+    return begins
 
 
 def _is_finished(repository: Repository, spec: RunSpec) -> bool:

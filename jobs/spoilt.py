@@ -1,5 +1,6 @@
 """Which generations nothing may go on from after a loss that went wrong, and why. Pure."""
 
+from collections.abc import Collection
 from itertools import pairwise
 
 from checkpointing.history import Generation, View
@@ -16,8 +17,20 @@ def spoilt(view: View, *, task: Task, failure: Failure, num_more: int) -> dict[s
     if task.resume == "latest":
         # One must be left to go on from, however it is.
         good = good or line[:1]
-    reason = f"the loss went wrong after it: {failure.reason}"
-    return {one.name: reason for one in line if one not in good}
+    return {one.name: _reason(failure) for one in line if one not in good}
+
+
+def late(view: View, *, task: Task, failure: Failure, seen: Collection[str]) -> dict[str, str]:
+    """What ``task`` has committed besides, after its end: it is fenced only when the next attempt begins."""
+    bad = failure.bad_loss
+    if bad is None:
+        return {}
+    mine = [one for one in of_this_life(view) if one.term == task.term and one.name not in seen]
+    return {one.name: _reason(failure) for one in mine if one.step > bad.good_step}
+
+
+def _reason(failure: Failure) -> str:
+    return f"the loss went wrong after it: {failure.reason}"
 
 
 def _line(view: View, task: Task) -> list[Generation]:

@@ -26,8 +26,9 @@ from jobs.training.events import Ended
 from jobs.training.wishes import Wish
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
-# What a job needs so that `ray job stop` waits for the last save: Ray kills after 3 s otherwise.
-JOB_VARIABLES = {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": "900"}
+# What a job needs so that `ray job stop` waits for the last save, however long that is given by default: Ray
+# kills after 3 s otherwise.
+JOB_VARIABLES = {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": "4500"}
 
 _LOOK_EVERY_S = 0.5
 # A store that is away may hold up whoever writes to it for many minutes.

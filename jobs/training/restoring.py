@@ -143,7 +143,7 @@ def _decide(
     repository = source.repository
     try:
         view = repository.refresh()
-        decision = choose(view, on_disk, what=what, policy=policy, refused=refused)
+        decision = choose(view, on_disk, what=what, policy=policy, refused=refused, spoilt=task.spoilt)
         if source.term is not None:
             for name in decision.poison:
                 repository.quarantine(name, "loading it ended in crashes", term=source.term, is_poison=True)

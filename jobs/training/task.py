@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checkpointing.cadence import Cadence
+from checkpointing.choice import Spoilt
 from checkpointing.retention import Retention
 from checkpointing.store import MemoryStore, Store, open_store
 from cluster.inventory import Vendor
@@ -88,7 +89,7 @@ class Task:
     is the log's: what lies on nodes' disks of another log's run of the same name is not touched. ``spec`` is
     stored with every generation. ``leased_s`` is when the term began, by the driver's clock. A run
     without generations begins with ``weights``. See ``skipping`` for ``skips``, ``guarding`` for
-    ``spike_bound``.
+    ``spike_bound``, ``checkpointing.choice`` for ``spoilt``.
     """
 
     run: str
@@ -115,6 +116,7 @@ class Task:
     weights: str | None = None
     spike_bound: SpikeBound | None = None
     skips: Skips = ()
+    spoilt: Spoilt = ()
 
     def open_store(self) -> Store:
         """What nobody wants to keep is forgotten with the process."""

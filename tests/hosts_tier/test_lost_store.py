@@ -15,7 +15,6 @@ from tests.live.servers import BUCKET
 
 pytestmark = [
     pytest.mark.hosts,
-    pytest.mark.soak,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 STORE = f"s3://{BUCKET}/store"
@@ -61,7 +60,13 @@ def objects(tmp_path: Path) -> Iterator[tuple[Host, Cluster]]:
 
 @pytest.mark.parametrize(
     ("outage", "for_s"),
-    [(falls_silent, 30), (stands_still, 30), (falls_silent, 300), (stands_still, 300)],
+    [
+        (falls_silent, 30),
+        *(
+            pytest.param(outage, for_s, marks=pytest.mark.soak)
+            for outage, for_s in ((stands_still, 30), (falls_silent, 300), (stands_still, 300))
+        ),
+    ],
 )
 def test_a_store_that_is_away_for_a_while_stops_no_training(
     outage: Outage, for_s: float, objects: tuple[Host, Cluster], tmp_path: Path
@@ -79,6 +84,7 @@ def test_a_store_that_is_away_for_a_while_stops_no_training(
     assert training.attempt() == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("outage", [falls_silent, stands_still, ends])
 @pytest.mark.parametrize("end", ["asked to", "all done"])
 def test_a_run_whose_store_never_returns_says_what_is_not_durable_and_fails(

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from checkpointing.cadence import Cadence
+from checkpointing.choice import Spoilt
 from checkpointing.manifest import Manifest
 from checkpointing.repository import Repository
 from checkpointing.retention import Retention
@@ -65,6 +66,7 @@ class Wanted:
     wished_rank: int = 0
     wished_at: int = 1
     skips: Skips = ()
+    spoilt: Spoilt = ()
     spike_bound: SpikeBound | None = None
     ballast: Path | None = None
     diary: Path | None = None
@@ -219,6 +221,7 @@ def _task(wanted: Wanted, context: InlineContext) -> Task:
         eval_every=wanted.eval_every,
         eval_samples=8,
         skips=wanted.skips,
+        spoilt=wanted.spoilt,
         spike_bound=wanted.spike_bound,
         tokens=wanted.tokens,
         origin=Origin(store=str(wanted.store), run=wanted.origin) if wanted.origin else None,

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from checkpointing.history import Load
 from checkpointing.repository import Repository
 from checkpointing.store import open_store
 from jobs.training.data import sample
@@ -139,6 +140,25 @@ def test_a_loss_that_stays_far_too_high_ends_all_and_is_gone_around_as_if_it_had
     newest, straight = newest_manifest(store, "r"), newest_manifest(store, "straight")
     assert newest.cut.state["position"] == 24
     assert digests_of(newest) == digests_of(straight)
+
+
+def test_what_the_disks_alone_have_of_a_loss_that_stays_too_high_is_not_gone_on_from(tmp_path: Path) -> None:
+    bound, store = SpikeBound(num_recent=4, in_a_row=2), tmp_path / "store"
+    recipe = recipe_for("ddp", world_size=2)
+    first = Wanted(
+        name="r", recipe=recipe, num_steps=6, store=store, disk=tmp_path / "disk", every_steps=1,
+        store_every=3, spike_bound=bound,
+    )  # fmt: skip
+    around = replace(first, num_steps=4, skips=(HIGH_SAMPLES,), spoilt=((1, 3),))
+    found = run_ranks(partial(meet_each, TOO_HIGH), [first, around], num_ranks=2, tmp_path=tmp_path)
+    spike = BadLoss(step=5, good_step=3, samples=HIGH_SAMPLES)
+    assert found == [[spike, None]] * 2
+    (loaded,) = [
+        entry.entry
+        for entry in Repository(open_store(str(store)), "r").records()
+        if isinstance(entry.entry, Load)
+    ]
+    assert loaded.name.startswith(f"{3:012d}-")
 
 
 def meet_before_a_wish(wanted: Wanted, curse: Curse, ids: list[int]) -> BadLoss | None:

@@ -17,7 +17,13 @@ import psutil
 import pytest
 import ray
 from ray.train import RunConfig, ScalingConfig
+from ray.train.v2._internal.constants import (
+    COLLECTIVE_TIMEOUT_S_ENV_VAR,
+    HEALTH_CHECK_INTERVAL_S_ENV_VAR,
+    WORKER_HEALTH_CHECK_TIMEOUT_S_ENV_VAR,
+)
 
+from cluster import tuning
 from cluster.live import live_inventory
 from cluster.local import ray_for_driver
 from cluster.variables import variables
@@ -29,6 +35,12 @@ from tests.live.commands import ROOT
 from tests.live.test_train import wait_until
 
 PATIENCE_S = 60
+# As Ray calls them.
+IN_TRAIN_NAMES = {
+    COLLECTIVE_TIMEOUT_S_ENV_VAR,
+    HEALTH_CHECK_INTERVAL_S_ENV_VAR,
+    WORKER_HEALTH_CHECK_TIMEOUT_S_ENV_VAR,
+}
 CLAIM = Claim(num_workers=1, resources={"CPU": 1.0}, selector={}, strategy="PACK")
 TELLS = """
 import json, os, signal, sys, time
@@ -251,6 +263,12 @@ def test_nothing_is_forked_where_ray_starts_workers_in_another_way(
     context = SimpleNamespace(runtime_env=settings)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
     assert (kind_for(CLAIM, {}, "ddp") is not None) == is_forked
+
+
+def test_what_we_tune_reaches_ray_train() -> None:
+    settings = train_v2.train_settings(60)
+    assert settings.items() >= tuning.IN_TRAIN.items()
+    assert set(tuning.IN_TRAIN) == IN_TRAIN_NAMES
 
 
 def test_what_starts_nothing_is_given_up_and_the_run_starts_as_always(

@@ -223,7 +223,18 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-@pytest.mark.soak
+def test_a_run_whose_board_dies_goes_on(tmp_path: Path) -> None:
+    spec, store = write_spec(tmp_path, RUN.replace("steps: 40", "steps: 400")), tmp_path / "store"
+    with running(train_command(spec, store)) as process:
+        wait_until(lambda: num_commits(store) >= 1, PATIENCE_S)
+        (board,) = below(process.pid, "ray::Board")
+        os.kill(board.pid, signal.SIGKILL)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    assert note_of(store, 1)["ending"]["cause"] == "cluster away"
+    assert finished_as_if_left_alone(tmp_path, spec, store)
+
+
 def test_a_run_whose_head_is_restarted_is_submitted_again_by_its_keeper(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, RUN.replace("steps: 40", "steps: 400")), tmp_path / "store"
     with ExitStack() as stack:

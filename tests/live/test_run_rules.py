@@ -52,6 +52,9 @@ def test_another_training_under_the_same_name_is_refused_and_nothing_is_lost(tmp
     assert files(out) == ["config.json", "model.safetensors"]
     before = files(store)
 
+    without_its_cluster = run(train_command(spec, store), RAY_ADDRESS="127.0.0.1:1")
+    assert without_its_cluster.returncode == 0, without_its_cluster.stderr
+    assert "r: finished at step 4, nothing to do" in without_its_cluster.stdout
     finished = run(inline(spec, store, "--set", "seed=3"))
     longer = run(inline(spec, store, "--set", "steps=6", "--set", "data.samples=32", "--set", "seed=3"))
     assert (finished.returncode, longer.returncode) == (2, 2)

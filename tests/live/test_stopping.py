@@ -348,7 +348,6 @@ def read_until(process: "subprocess.Popen[str]", line: str) -> None:
     raise AssertionError(f"it ended before it said {line!r}: {seen}")
 
 
-@pytest.mark.soak
 def test_ray_job_stop_leaves_time_for_the_last_save(tmp_path: Path) -> None:
     home = tmp_path / "home"
     store = home / "results"
@@ -380,8 +379,9 @@ def test_a_run_whose_node_drains_moves_to_another_one_and_loses_no_step(tmp_path
             wait_until(is_training(store))
             [left] = nodes_at_work(cluster)
             drain(left, cluster)
-            wait_until(lambda: view_of(store, "r").term == 2 and is_training(store)())
+            wait_until(lambda: view_of(store, "r").term == 2 and bool(nodes_at_work(cluster)))
             [taken] = nodes_at_work(cluster)
+            wait_until(is_training(store))
             process.send_signal(signal.SIGTERM)
             output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
@@ -434,11 +434,13 @@ def test_stops_at_random_moments_all_end_in_a_saved_run_that_goes_on(
         rank, at = rng.randrange(NUM_RANKS), rng.randint(1, most // 2)
         wanted.append(replace(one, name=name, wish=STOP, wished_rank=rank, wished_at=at))
     names = dict.fromkeys(one.name for one in wanted)
-    ends = [replace(next(one for one in wanted if one.name == name), wish=None) for name in names]
-    stories = go([*wanted, *ends], tmp_path, deadline_s=1800)
+    wanted += [replace(next(one for one in wanted if one.name == name), wish=None) for name in names]
+    # What has ended keeps threads and memory as long as its process lives.
+    batches = [wanted[first : first + 50] for first in range(0, len(wanted), 50)]
+    stories = [story for batch in batches for story in go(batch, tmp_path)]
     assert sum(story.is_withdrawn or story.end.wish is not None for story in stories) >= num_stops
     reached: dict[str, int] = {}
-    for one, story in zip([*wanted, *ends], stories, strict=True):
+    for one, story in zip(wanted, stories, strict=True):
         if story.is_withdrawn:
             continue
         assert story.start.step == reached.get(one.name, 0), one.name

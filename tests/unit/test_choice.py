@@ -138,6 +138,24 @@ def test_what_is_on_the_disks_takes_its_turn(entries: list[Entry], disk: OnDisk,
     assert chosen(choose(view_of(*entries), [disk])) == expected
 
 
+@pytest.mark.parametrize(
+    ("disk", "expected"),
+    [
+        (on_disk(5, term=2), name(3)),
+        (on_disk(5, term=1), name(3)),
+        (on_disk(4, term=2), generation(4, term=2).name),
+        (on_disk(5, term=3), generation(5, term=3).name),
+    ],
+    ids=["of the attempt that went wrong", "of an earlier one", "from before that", "of a later one"],
+)
+def test_what_the_disks_alone_have_from_after_a_loss_went_wrong_is_not_gone_on_from(
+    disk: OnDisk, expected: str
+) -> None:
+    entries = [*THREE, Lease(owner="b"), Lease(owner="c")]
+    spoilt = ((1, on_disk(6).step), (2, on_disk(4).step))
+    assert chosen(choose(view_of(*entries), [disk], spoilt=spoilt)) == expected
+
+
 def test_begun_afresh_nothing_of_the_former_life_is_gone_on_from() -> None:
     entries = [*THREE, Lease(owner="b"), Fresh()]
     assert choose(view_of(*entries)).chosen is None

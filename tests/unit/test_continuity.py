@@ -32,7 +32,7 @@ def described(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_same_spec_goes_on(repository: Repository) -> None:
-    check_unchanged(repository, described(steps=80))
+    assert check_unchanged(repository, described(steps=80))
 
 
 def test_another_seed_is_refused_with_both_values_and_the_place_to_go_on_from(repository: Repository) -> None:
@@ -45,20 +45,22 @@ def test_another_seed_is_refused_with_both_values_and_the_place_to_go_on_from(re
 
 def test_a_run_that_has_saved_nothing_yet_may_become_another() -> None:
     repository = Repository(MemoryStore(), RUN)
+    assert check_unchanged(repository, described(seed=3))
     repository.take_over("me")
     repository.store.put(f"runs/{RUN}/spec.json", json.dumps(described()).encode())
-    check_unchanged(repository, described(seed=3))
+    assert check_unchanged(repository, described(steps=80))
+    assert not check_unchanged(repository, described(seed=3)), "what lies on disks is another's"
 
 
 def test_a_run_begun_afresh_that_has_saved_nothing_since_may_become_another(repository: Repository) -> None:
     repository.take_over("me", fresh=True)
-    check_unchanged(repository, described(seed=3))
+    assert not check_unchanged(repository, described(seed=3))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
 def test_a_damaged_spec_of_the_run_refuses_nobody(text: str, repository: Repository) -> None:
     repository.store.put(f"runs/{RUN}/spec.json", text.encode())
-    check_unchanged(repository, described(seed=3))
+    assert check_unchanged(repository, described(seed=3))
 
 
 def test_of_a_finished_run_all_is_compared_but_its_data(repository: Repository) -> None:

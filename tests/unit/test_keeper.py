@@ -12,7 +12,7 @@ from checkpointing.store import MemoryStore, Unavailable
 from jobs.arguments import train_parser
 from jobs.drivers import Away, End
 from jobs.keeper import Keeper
-from jobs.past import Note, given_up, leave_note, read_skips
+from jobs.past import Note, given_up, leave_note, read_newest
 from jobs.recovery import Ending, Policy
 from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
@@ -193,14 +193,15 @@ def test_drivers_that_die_without_progress_are_given_up_and_the_store_says_so(
 def test_what_a_run_leaves_out_it_leaves_out_after_its_keeper_gave_it_up() -> None:
     def leaves_samples_out(repository: Repository) -> End:
         term = repository.take_over("a driver")
-        leave_note(repository.store, "r", Note(term=term, how="failed", skips=((32, 40),)))
+        leave_note(repository.store, "r", Note(term=term, how="failed", skips=((32, 40),), spoilt=((1, 7),)))
         return KILLED
 
     stage = Stage(leaves_samples_out, *[leases_and_dies] * 9)
     assert stage.keep() == 1
     view = stage.repository.refresh()
     assert given_up(stage.store, "r", view) is not None
-    assert read_skips(stage.store, "r", view) == ((32, 40),)
+    note = read_newest(stage.store, "r", view)
+    assert note is not None and (note.skips, note.spoilt) == (((32, 40),), ((1, 7),))
 
 
 def test_a_cluster_that_takes_no_job_is_waited_for() -> None:
@@ -225,6 +226,20 @@ def test_until_something_is_saved_it_begins_where_it_was_told_to() -> None:
     stage = Stage(leases_and_dies, finishes, flags="--resume step:4")
     stage.keep()
     assert stage.started == [["spec.yaml", "--store", "/s", "--resume", "step:4"]] * 2
+
+
+def test_drivers_that_get_on_from_an_older_checkpoint_are_not_given_up() -> None:
+    def saves_at(step: int) -> Act:
+        def save(repository: Repository) -> End:
+            term = repository.take_over("a driver")
+            repository.append(Commit(generation=generation(step, term=term)), term=term)
+            return KILLED
+
+        return save
+
+    stage = Stage(*[saves_at(step) for step in range(100, 900, 50)], finishes, flags="--resume step:4")
+    saves_at(1000)(stage.repository)
+    assert stage.keep() == 0
 
 
 def test_what_is_spoilt_is_not_what_a_later_driver_goes_on_from() -> None:

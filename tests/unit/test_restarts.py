@@ -11,7 +11,7 @@ from checkpointing.history import Commit, Generation
 from checkpointing.repository import Repository, generation_name
 from checkpointing.store import Buffer, MemoryStore, Unavailable
 from jobs.errors import AttemptFailed, GivenUp, StopWished
-from jobs.past import given_up, read_note, read_past, read_skips
+from jobs.past import given_up, read_newest, read_note, read_past
 from jobs.recovery import Cause, Policy
 from jobs.restarts import Restarts
 from jobs.run_display import RunDisplay
@@ -322,7 +322,8 @@ def test_a_pause_that_is_ended_leaves_the_samples_out_that_were_to_be_left_out()
     driver = Driver(in_pause=stopped)
     with pytest.raises(StopWished):
         driver.drive(spoilt(5, 4, (32, 40)))
-    assert read_skips(driver.store, "r", driver.repository.refresh()) == ((32, 40),)
+    note = read_newest(driver.store, "r", driver.repository.refresh())
+    assert note is not None and note.skips == ((32, 40),)
 
 
 def test_who_was_taken_over_meanwhile_decides_nothing() -> None:
@@ -382,10 +383,44 @@ def test_a_wrong_loss_steps_back_over_what_is_spoilt_and_leaves_the_samples_out_
     driver.drive(diverging, done)
     assert driver.kept() == [10, 20]
     assert [one.skips for one in driver.tasks] == [(), ((176, 280),)]
+    assert [one.spoilt for one in driver.tasks] == [(), ((1, 22),)]
     later = Driver(store=driver.store)
     assert later.drive(done) == "done"
-    assert later.tasks[0].skips == ((176, 280),)
-    assert read_skips(driver.store, "r", later.repository.refresh()) == ((176, 280),)
+    assert (later.tasks[0].skips, later.tasks[0].spoilt) == (((176, 280),), ((1, 22),))
+    note = read_newest(driver.store, "r", later.repository.refresh())
+    assert note is not None and (note.skips, note.spoilt) == (((176, 280),), ((1, 22),))
+
+
+def test_what_an_attempt_commits_while_it_is_being_ended_is_spoilt_as_well() -> None:
+    driver = Driver()
+
+    def commits_late() -> None:
+        workers = Repository(driver.store, "r")
+        workers.refresh()
+        for number, step in ((3, 21), (4, 30)):
+            workers.append(Commit(generation=generation(step, 1, number)), term=1)
+
+    def diverging() -> str:
+        driver.save(10, 20)
+        return spoilt(35, 22, (176, 280))()
+
+    def going_on() -> str:
+        assert driver.kept() == [10, 20, 21]
+        return "done"
+
+    driver.in_pause = commits_late
+    assert driver.drive(diverging, going_on) == "done"
+
+
+def test_where_a_step_back_did_not_help_nothing_that_the_disks_alone_have_is_gone_on_from() -> None:
+    driver = Driver()
+
+    def saving_first() -> str:
+        driver.save(10, 20, 30)
+        return spoilt(35, 32, (1, 2))()
+
+    driver.drive(saving_first, spoilt(35, 32, (1, 2)), done)
+    assert driver.tasks[-1].spoilt == ((1, 32), (2, -1))
 
 
 @pytest.mark.parametrize("num_refusals", [1, 2, 3])
@@ -480,8 +515,29 @@ def test_a_branch_that_was_left_by_name_keeps_its_generations_and_so_does_what_w
     driver.drive(diverging, done)
     assert driver.kept() == [100, 200, 300, 110]
     driver = Driver(store=left_from((100, 200, 300)), resume="step:100")
-    driver.drive(diverging_at_once, diverging_at_once, diverging, done)
+    driver.drive(*[diverging_at_once] * 3, done)
     assert driver.kept() == [100, 200, 300]
+    driver = Driver(store=left_from((100, 200, 300)), resume="step:100")
+    driver.drive(diverging_at_once, diverging_at_once, diverging, done)
+    assert driver.kept() == [100, 200, 300, 110]
+
+
+def test_a_branch_that_was_asked_for_by_name_gets_on_by_its_own_steps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    driver = Driver(store=left_from((100, 500, 1000)), resume="step:100")
+
+    def saving(step: int) -> Callable[[], str]:
+        def fail() -> str:
+            driver.save(step)
+            return failing("hang", step=step)()
+
+        return fail
+
+    branch = [failing("hang"), *(saving(step) for step in (200, 300, 400, 500)), done]
+    assert driver.drive(*branch) == "done"
+    told = capsys.readouterr().out
+    assert "from step 100\n" in told and "from step 200\n" in told and "from step 1000" not in told
 
 
 def test_it_steps_back_no_further_than_to_where_its_own_branch_begins() -> None:
@@ -495,7 +551,7 @@ def test_a_run_that_is_begun_afresh_leaves_nothing_out() -> None:
     first.drive(spoilt(5, 4, (32, 40)), done)
     second = Driver(store=first.store, fresh=True)
     second.drive(done)
-    assert second.tasks[0].skips == ()
+    assert (second.tasks[0].skips, second.tasks[0].spoilt) == ((), ())
 
 
 def test_to_be_preempted_is_no_failure_in_its_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,12 +15,20 @@ from checkpointing.repository import Repository
 from checkpointing.store import LocalStore, MemoryStore, Unavailable
 from jobs.arguments import longhaul_parser
 from jobs.cli import main
-from jobs.stopping import Outcome, note_stop, resume_command, stop_run
+from jobs.run_spec import RunSpec
+from jobs.stopping import JOB_VARIABLES, Outcome, note_stop, resume_command, stop_run
 from jobs.training.wishes import Wish
 from tests.unit.generations import generation
 
 RUN = "r"
 WAIT_S = 100.0
+
+
+def test_a_job_is_given_the_time_that_its_last_save_may_take() -> None:
+    """Waits for what is on its way, a cut, and the wait for that: three deadlines, one, and three."""
+    spec = RunSpec.model_validate({"name": RUN, "model": "llama-tiny", "steps": 1})
+    assert float(JOB_VARIABLES["RAY_JOB_STOP_WAIT_TIME_S"]) > 7 * spec.checkpoint.deadline_s
+
 
 Deed = Callable[[], object]
 
