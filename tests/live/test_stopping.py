@@ -381,7 +381,7 @@ def test_a_run_whose_node_drains_moves_to_another_one_and_loses_no_step(tmp_path
             drain(left, cluster)
             wait_until(lambda: view_of(store, "r").term == 2 and bool(nodes_at_work(cluster)))
             [taken] = nodes_at_work(cluster)
-            wait_until(is_training(store))
+            wait_until(is_training(store, beyond=view_of(store, "r").generations[-1].step))
             process.send_signal(signal.SIGTERM)
             output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
