@@ -149,7 +149,9 @@ class Restarts:
         if bad is not None:
             self._skips = joined([*self._skips, bad.samples])
         self._wrong = (task, error.failure, move.num_generations)
-        good_step = bad.good_step if bad is not None and not move.num_generations else -1
+        # To go back further is to what the store has, as long as it has something.
+        goes_further = move.num_generations and latest(of_this_life(self._repository.view)) is not None
+        good_step = -1 if bad is None or goes_further else bad.good_step
         self._spoilt_on_disk = (*self._spoilt_on_disk, (task.term, good_step))
         with suppress(StoreError):
             self._quarantine_spoilt()

@@ -412,7 +412,7 @@ def test_what_an_attempt_commits_while_it_is_being_ended_is_spoilt_as_well() -> 
     assert driver.drive(diverging, going_on) == "done"
 
 
-def test_where_a_step_back_did_not_help_nothing_that_the_disks_alone_have_is_gone_on_from() -> None:
+def test_where_a_step_back_did_not_help_the_store_s_are_gone_on_from_if_there_are_any() -> None:
     driver = Driver()
 
     def saving_first() -> str:
@@ -421,6 +421,9 @@ def test_where_a_step_back_did_not_help_nothing_that_the_disks_alone_have_is_gon
 
     driver.drive(saving_first, spoilt(35, 32, (1, 2)), done)
     assert driver.tasks[-1].spoilt == ((1, 32), (2, -1))
+    on_disks_alone = Driver()
+    on_disks_alone.drive(*[spoilt(35, 32, (1, 2))] * 2, done)
+    assert on_disks_alone.tasks[-1].spoilt == ((1, 32), (2, 32))
 
 
 @pytest.mark.parametrize("num_refusals", [1, 2, 3])
