@@ -237,7 +237,8 @@ def test_drivers_that_get_on_from_an_older_checkpoint_are_not_given_up() -> None
 
         return save
 
-    stage = Stage(*[saves_at(step) for step in range(100, 900, 50)], finishes, flags="--resume step:4")
+    branch = [leases_and_dies, *(saves_at(step) for step in range(100, 900, 50)), finishes]
+    stage = Stage(*branch, flags="--resume step:4")
     saves_at(1000)(stage.repository)
     assert stage.keep() == 0
 

@@ -34,3 +34,11 @@ def test_what_is_not_gone_on_from_is_no_progress_either() -> None:
     repository.append(Quarantine(name=save(repository, 20, term=term), reason="spoilt"), term=term)
     (died,) = read_past(repository.store, RUN, repository.refresh())
     assert (died.step, died.durable_step) == (10, 10)
+
+
+def test_a_branch_is_measured_by_its_own_steps_not_by_those_of_the_one_that_was_left() -> None:
+    repository = Repository(MemoryStore(), RUN)
+    save(repository, 1000, term=repository.take_over("killed on the branch that was left"))
+    save(repository, 200, term=repository.take_over("killed on the new one"))
+    past = read_past(repository.store, RUN, repository.refresh())
+    assert [one.durable_step for one in past] == [1000, 200]
