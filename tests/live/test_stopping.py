@@ -329,6 +329,9 @@ def test_the_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
         killer = threading.Timer(DEADLINE_S, process.kill)
         killer.start()
         read_until(process, "r: begins at step 0")
+        # What comes before the step takes far less.
+        in_its_step_s = seconds_computed(process) + 3
+        wait_until(lambda: seconds_computed(process) > in_its_step_s)
         process.send_signal(signal.SIGINT)
         read_until(process, "r: Ctrl-C: it saves and ends at the next step; Ctrl-C ends it at once")
         process.send_signal(signal.SIGINT)
@@ -336,6 +339,10 @@ def test_the_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
         killer.cancel()
     assert code == 130
     assert view_of(store, "r").generations == ()
+
+
+def seconds_computed(process: "subprocess.Popen[str]") -> float:
+    return float(psutil.Process(process.pid).cpu_times().user)
 
 
 def read_until(process: "subprocess.Popen[str]", line: str) -> None:
