@@ -66,7 +66,7 @@ bench-recovery: setup  ## how soon a training goes on after a fault, beside stoc
 compare-damage: setup  ## what the same damage does to checkpoints of torch DCP, Ray Train and ours
 	$(BIN)/python -m tests.bench.damage
 
-soak: setup  ## the long proofs; about two hours, some of them need root
+soak: setup  ## the long proofs: hours; some of them need root
 	$(BIN)/python -m pytest -m soak $(SIDE_BY_SIDE)
 
 clean:  ## remove the environment and caches; results stay

@@ -100,19 +100,20 @@ class Keeper:
         # Of the newest attempt that a driver of ours left without a word; of every other one somebody else's
         # driver may be at work.
         self._own_term = 0
+        # What its log was at when this keeper came.
         self._first_term = 0
 
     def keep(self, args: argparse.Namespace) -> int:
         """Its exit code is the driver's last one."""
-        self._first_term = first_term = self._repository.refresh().term
+        self._first_term = self._repository.refresh().term
         while True:
             before = self._view()
             try:
-                end = self._follow(self._start(driver_arguments(args, before, first_term)))
+                end = self._follow(self._start(driver_arguments(args, before, self._first_term)))
             except Away as error:
                 code = self._judge("cluster away", str(error))
             else:
-                code = self._after(end, before, first_term)
+                code = self._after(end, before)
             if code is not None:
                 return code
 
@@ -129,10 +130,10 @@ class Keeper:
             raise
         return replace(end, is_stopped=True) if told and end.code is None else end
 
-    def _after(self, end: End, before: View, first_term: int) -> int | None:
+    def _after(self, end: End, before: View) -> int | None:
         """The exit code to leave with, or None when it is time for the next driver."""
         if end.is_stopped:
-            return self._after_stop(end, first_term)
+            return self._after_stop(end)
         if end.code is not None and self._wishers.wish():
             # Also that what it was to save could not be saved.
             return end.code
@@ -143,7 +144,7 @@ class Keeper:
             return self._judge("store", str(error))
         if end.code is None and view.term > before.term:
             self._own_term = view.term
-        has_begun = view.term > first_term
+        has_begun = view.term > self._first_term
         if end.code in (EXIT_OK, EXIT_INTERRUPTED):
             return end.code
         if end.code == EXIT_USAGE and (not has_begun or before.finished_step is not None):
@@ -156,14 +157,14 @@ class Keeper:
         # finished something may be left to do, such as its export: the next driver sees to it.
         return self._judge("cluster away" if end.code == EXIT_USAGE else "driver died", end.why)
 
-    def _after_stop(self, end: End, first_term: int) -> int:
+    def _after_stop(self, end: End) -> int:
         """The run's log tells whether its last step is durable."""
         try:
             view = self._repository.refresh()
         except Unavailable as error:
             _say(f"longhaul train: {end.why}, and its store does not tell at which step: {error}")
             return EXIT_FAILED
-        if view.term == first_term or view.stopped_step is not None or view.finished_step is not None:
+        if view.term == self._first_term or view.stopped_step is not None or view.finished_step is not None:
             return EXIT_OK
         newest = latest(of_this_life(view))
         left = f"the newest checkpoint is {newest.name}" if newest else "there is no checkpoint"

@@ -23,13 +23,6 @@ from tests.unit.generations import generation
 RUN = "r"
 WAIT_S = 100.0
 
-
-def test_a_job_is_given_the_time_that_its_last_save_may_take() -> None:
-    """Waits for what is on its way, a cut, and the wait for that: three deadlines, one, and three."""
-    spec = RunSpec.model_validate({"name": RUN, "model": "llama-tiny", "steps": 1})
-    assert float(JOB_VARIABLES["RAY_JOB_STOP_WAIT_TIME_S"]) > 7 * spec.checkpoint.deadline_s
-
-
 Deed = Callable[[], object]
 
 
@@ -280,3 +273,9 @@ def test_the_command_that_goes_on_is_the_one_that_began_without_what_would_begin
     assert resume_command(args) == (
         "longhaul train spec.yaml --store s --run x --executor inline --set steps=8 --set 'a.b={c: 1}'"
     )
+
+
+def test_a_job_is_given_the_time_that_its_last_save_may_take() -> None:
+    """Waits for what is on its way, a cut, and the wait for that: three deadlines, one, and three."""
+    spec = RunSpec.model_validate({"name": RUN, "model": "llama-tiny", "steps": 1})
+    assert float(JOB_VARIABLES["RAY_JOB_STOP_WAIT_TIME_S"]) > 7 * spec.checkpoint.deadline_s
