@@ -74,8 +74,8 @@ class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are ski
     def _start_controller(self, told: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
         settings = {"env_vars": get_env_vars_to_propagate(), **environment}
         make = ray.remote(num_cpus=0, scheduling_strategy=here(), runtime_env=settings)(TrainController)
-        self._controller = make.remote(**told)
-        return self._controller
+        self._controller = controller = make.remote(**told)
+        return controller
 
     def _create_default_callbacks(self) -> list[Any]:
         unwanted = (DatasetsCallback, PlacementGroupCleanerCallback)
