@@ -186,7 +186,8 @@ def test_ray_s_own_workers_are_forked_and_are_as_others_until_their_parent_is_go
     parents, kind = Parents(), kind_for(CLAIM, {}, "ddp")
     assert kind is not None
     assert parents.executable(kind) is None
-    parents.keep(kind, "2", [ray.get_runtime_context().get_node_id()])
+    nodes = [ray.get_runtime_context().get_node_id()]
+    parents.keep(kind, "2", nodes)
     executable = await_executable(parents, kind)
     first, second, usual = facts_of(executable), facts_of(executable), facts_of(None)
     assert first["parent"] == second["parent"] != usual["parent"]
@@ -196,7 +197,7 @@ def test_ray_s_own_workers_are_forked_and_are_as_others_until_their_parent_is_go
     assert first["threads"] == 2
     os.kill(first["parent"], signal.SIGKILL)
     assert facts_of(executable)["parent"] == usual["parent"]
-    parents.keep(kind, "2", [])
+    parents.keep(kind, "2", nodes)
     third = facts_of(await_executable(parents, kind))
     assert third["parent"] not in (first["parent"], usual["parent"])
     parents.clear()
