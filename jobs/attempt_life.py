@@ -18,18 +18,21 @@ from jobs.training.task import Task
 from jobs.troubles import Troubles
 
 # What takes its time without a step, as the run's ledger calls it. Compiling is the first step's, which gets
-# ten times the usual patience.
+# ten times the usual patience. Data in a store that is away is waited for by who reads it, longer than that
+# store's own patience (``checkpointing.patience``) and a call that stands still together.
 _PATIENCE_S: Mapping[str, float] = {
     "start": 900.0,
     "restore": 1800.0,
     "eval": 1800.0,
-    "data wait": 300.0,
+    "data wait": 900.0,
     "stall": 300.0,
 }
 # At the end what is on its way is waited for, saved once more, and waited for; each part has its deadline.
 # Then the log is told, for as long as a store that is away is tried again.
 _DEADLINES_OF_A_SAVE = 8
 _LAST_WORD_S = 300.0
+# From the last rank's last word until the worker group is gone by itself.
+_END_TIMEOUT_S = 300.0
 
 
 def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -> Limits:
@@ -56,6 +59,7 @@ class AttemptLife:
         self._examine = examine
         self._since = now
         self._steps: dict[int, int] = {}
+        self._departed: dict[int, float] = {}
         self._step_s = 0.0
         self._progress: Progress | None = None
         self._troubles = Troubles(world_size)
@@ -83,6 +87,7 @@ class AttemptLife:
                     self._progress.note(post, now)
             case Departed() if self._progress:
                 self._progress.forget(post.rank)
+                self._departed[post.rank] = now
             case Raised():
                 self._troubles.raised(post.rank, post.failure, now)
             case Lost() if post.rank not in self._troubles:
@@ -92,7 +97,9 @@ class AttemptLife:
         """Why it must end now: trouble that every rank has told its part of, or no sign of getting on."""
         if self._troubles:
             return self.failure() if self._troubles.is_all_told(now) else None
-        return self._progress.failure(now) if self._progress else self._false_start(now)
+        if self._progress is None:
+            return self._false_start(now)
+        return self._progress.failure(now) or self._no_end(now)
 
     def failure(self) -> Failure | None:
         """What the ranks have told so far, if anything went wrong, and how far the one it is about was."""
@@ -105,12 +112,21 @@ class AttemptLife:
 
     def _false_start(self, now: float) -> Failure | None:
         """Ray Train itself gives up what can't be placed in time; this is for what was, and never met."""
-        if not self.node_ids or now - self._since <= START_TIMEOUT_S:
+        limit_s = START_TIMEOUT_S + (0 if self.node_ids else self._limits.schedule_timeout_s)
+        if now - self._since <= limit_s:
             return None
         missing = tuple(sorted(set(range(self._world_size)) - set(self.ready)))
         who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
-        reason = f"{who} did not meet the others within {START_TIMEOUT_S:.0f} s"
+        reason = f"{who} did not meet the others within {limit_s:.0f} s"
         return Failure(status="hang", reason=reason, ranks=missing)
+
+    def _no_end(self, now: float) -> Failure | None:
+        """All ranks have done all they had to; what holds them is Ray's."""
+        is_over = len(self._departed) == self._world_size
+        if not is_over or now - max(self._departed.values()) <= _END_TIMEOUT_S:
+            return None
+        reason = f"all ranks are done, and their worker group did not end within {_END_TIMEOUT_S:.0f} s"
+        return Failure(status="hang", reason=reason)
 
     def _lose(self, lost: Lost, now: float) -> None:
         self.lost[lost.rank] = lost

@@ -42,6 +42,8 @@ _HELD_AGAINST_A_NODE: Mapping[Cause, str] = {
     "host silent": "lost",
     "hang": "hang",
 }
+# Then it counts no more: over weeks any host reboots twice.
+_HELD_AGAINST_IT_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +135,11 @@ def since_progress(history: Sequence[Ending]) -> list[Ending]:
     return list(history[first:])
 
 
-def left_out(history: Iterable[Ending]) -> tuple[str, ...]:
-    """Nodes that took part in attempts and failed them, the last times one after another."""
-    return suspicious_nodes(scores(_outcomes(history), _SUSPICION))
+def left_out(history: Sequence[Ending]) -> tuple[str, ...]:
+    """Nodes that took part in attempts and failed them, the last times one after another, within a day."""
+    now_s = max((one.ended_s for one in history), default=0.0)
+    recent = [one for one in history if now_s - one.ended_s <= _HELD_AGAINST_IT_S]
+    return suspicious_nodes(scores(_outcomes(recent), _SUSPICION))
 
 
 def _outcomes(history: Iterable[Ending]) -> Iterable[Outcome]:

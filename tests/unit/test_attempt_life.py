@@ -133,10 +133,28 @@ def test_ranks_that_never_meet_are_named() -> None:
     assert failure.reason == "rank 1 did not meet the others within 300 s"
 
 
-def test_what_is_not_placed_yet_is_for_ray_to_give_up() -> None:
+def test_what_is_not_placed_yet_is_for_ray_to_give_up_but_not_for_ever() -> None:
     watched = Watched()
-    watched.now = 10_000
+    watched.now = LIMITS.schedule_timeout_s + 300
     assert watched.verdict() is None
+    watched.now += 1
+    failure = watched.verdict()
+    assert failure is not None
+    assert (failure.status, failure.ranks) == ("hang", (0, 1))
+    assert failure.reason == "ranks 0, 1 did not meet the others within 360 s"
+
+
+def test_ranks_that_are_done_and_whose_group_does_not_end_are_ended() -> None:
+    watched = stepping()
+    watched.hear(Departed(rank=0))
+    watched.wait(20, 5, ranks=(1,))
+    watched.hear(Departed(rank=1))
+    watched.now += 300
+    assert watched.verdict() is None
+    watched.now += 1
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason == "all ranks are done, and their worker group did not end within 300 s"
 
 
 def test_a_lost_worker_counts_before_what_its_peer_saw_and_tells_where_it_was() -> None:

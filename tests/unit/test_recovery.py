@@ -168,6 +168,16 @@ def test_a_node_that_did_well_in_between_is_not_left_out() -> None:
     assert left_out(history) == ()
 
 
+def test_what_a_node_did_more_than_a_day_ago_is_forgotten() -> None:
+    day_s = 24 * 3600.0
+    first = ending(1, "host lost", nodes=("a",), all_nodes=("a", "b"), ended_s=1000.0)
+    for later_s, without in ((day_s - 1, ("a",)), (day_s + 1, ())):
+        again = replace(first, term=2, ended_s=1000.0 + later_s, durable_step=10)
+        assert left_out([first, again]) == without
+    third = replace(again, term=3, ended_s=again.ended_s + 1)
+    assert left_out([first, again, third]) == ("a",)
+
+
 def test_what_all_nodes_fail_at_is_held_against_none() -> None:
     history = [ending(term, "error", nodes=("a", "b"), all_nodes=("a", "b")) for term in (1, 2)]
     assert left_out(history) == ()
