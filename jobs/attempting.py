@@ -92,6 +92,8 @@ class Attempts:
             self._ended_by = self._ended_by or error.cause
             # Theirs may be what was missing.
             self._keeps_spares &= error.cause != "out of memory"
+            if error.cause == "no room":
+                self._resizing.had_no_place()
             self._bell.failed(error.cause, error.reason)
             raise
         except Unavailable:

@@ -46,6 +46,9 @@ class Resizing:
         self._runs = False
         self._wish: Wish | None = None
         self._looked_s = float("-inf")
+        self._seen = 0
+        # A size that had no place, and the room that there was for it.
+        self._misfit: tuple[int, int] | None = None
 
     def next_size(self, without: Sequence[str]) -> int:
         """Of the next attempt, which is to run on other nodes than these. Waits for a spare where it must."""
@@ -70,6 +73,12 @@ class Resizing:
             return most_s
         return min(most_s, max(self._patience.wait_for_spare_s, _LEAST_SCHEDULE_TIMEOUT_S))
 
+    def had_no_place(self) -> None:
+        """The size that was said last: what is free lies apart. Until there is more or less of it, only
+        smaller ones are tried.
+        """
+        self._misfit = self._outlook.wanted, self._seen
+
     def hear(self, told: Told) -> None:
         """Whatever an attempt tells, its ranks run by then: what is free is free beside them."""
         if not self._runs:
@@ -87,7 +96,7 @@ class Resizing:
         answer, self._outlook = choose(
             self._sizes,
             self._outlook,
-            room=self._room(self._without) or 0,
+            room=self._usable(self._room(self._without)) or 0,
             now_s=self._ticks(),
             patience=self._patience,
         )
@@ -98,12 +107,21 @@ class Resizing:
         larger, self._outlook = look_for_more(
             self._sizes,
             self._outlook,
-            room=None if free is None else free + self._outlook.wanted,
+            room=self._usable(None if free is None else free + self._outlook.wanted),
             now_s=self._ticks(),
             patience=self._patience,
         )
         if larger is not None:
             self._wish = Wish(aim="move on", why=f"there is room for {_ranks(larger)}")
+
+    def _usable(self, room: int | None) -> int | None:
+        if room is None:
+            return None
+        self._seen = room
+        if self._misfit is None or room != self._misfit[1]:
+            self._misfit = None
+            return room
+        return min(room, self._misfit[0] - 1)
 
 
 def _waiting(wait: Wait) -> str:

@@ -157,6 +157,45 @@ def test_a_place_that_never_comes_is_given_up_soon_while_there_are_smaller_sizes
     assert resizing(Cluster(2), 2).schedule_timeout_s(300) == 300
 
 
+def test_a_size_that_had_no_place_is_not_asked_for_again_while_the_room_stays_as_it_is() -> None:
+    # Eight devices are free, four on each of two nodes: no node has six, and only these are asked for.
+    cluster, said = Cluster(8, later={300: 4, 1000: 1, 1010: 4}), list[str]()
+    run = resizing(cluster, 4, 6, 8, said=said.append)
+    assert run.next_size(()) == 8
+    for larger, smaller in ((8, 6), (6, 4)):
+        cluster.now_s += 60
+        run.had_no_place()
+        assert run.next_size(()) == smaller
+        assert said.pop() == f"goes on with {smaller} ranks instead of {larger}"
+    cluster.now_s = 300
+    run.hear(WORD)
+    assert wished(run, cluster, for_s=600) is None
+    cluster.now_s = 1000
+    found = wished(run, cluster, for_s=100)
+    assert found == (1070, Wish(aim="move on", why="there is room for 8 ranks"))
+
+
+def test_a_size_that_had_no_place_is_asked_for_again_once_the_room_was_another() -> None:
+    cluster = Cluster(2, later={60: None, 61: 1, 100: 2})
+    run = resizing(cluster, 1, 2)
+    assert run.next_size(()) == 2
+    cluster.now_s = 60
+    run.had_no_place()
+    assert run.next_size(()) == 1
+    cluster.now_s = 61
+    assert run.next_size(()) == 1
+    cluster.now_s = 100
+    assert run.next_size(()) == 2
+
+
+def test_the_smallest_size_is_asked_for_although_it_had_no_place() -> None:
+    cluster = Cluster(1)
+    run = resizing(cluster, 1, 2)
+    for _ in range(2):
+        assert run.next_size(()) == 1
+        run.had_no_place()
+
+
 def test_a_ray_of_our_own_never_grows_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = RayExecutor(verbose=False, share_nodes=True)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
