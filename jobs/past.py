@@ -26,7 +26,8 @@ _MOST_READ = 100
 class Note:
     """``given_up`` says why, where its driver did; ``log_tail`` is what the rank that failed said last.
 
-    There is an ``ending`` if it failed. ``skips`` are all samples that the run leaves out from then on,
+    There is an ``ending`` if it failed, unless its driver died before it could tell. ``is_branch``: it began
+    where it was told to by hand, and what was before it is no longer the run's past. ``skips`` are all samples that the run leaves out from then on,
     ``spoilt`` what it does not go on from, see ``checkpointing.choice``.
     """
 
@@ -37,6 +38,7 @@ class Note:
     given_up: str | None = None
     skips: Skips = ()
     spoilt: Spoilt = ()
+    is_branch: bool = False
 
 
 def leave_note(store: Store, run: str, note: Note) -> None:
@@ -46,8 +48,8 @@ def leave_note(store: Store, run: str, note: Note) -> None:
 def read_past(store: Store, run: str, view: View) -> list[Ending]:
     """The failed attempts of the run's present life since somebody began it again by hand, in order.
 
-    That is since one was given up, ended well or was interrupted. Of an attempt that died with its driver no
-    more is known than what it saved.
+    That is since one was given up, ended well or was interrupted, or since it was told where to go on from.
+    Of an attempt that died with its driver no more is known than what it saved.
     """
     endings: list[Ending] = []
     for term in _terms(view):
@@ -55,6 +57,8 @@ def read_past(store: Store, run: str, view: View) -> list[Ending]:
         if note is not None and note.how != "failed":
             break
         endings.append(note.ending if note and note.ending else _without_a_word(term, view))
+        if note is not None and note.is_branch:
+            break
     return endings[::-1]
 
 
@@ -107,6 +111,7 @@ def _note(body: Mapping[str, Any]) -> Note:
         given_up=body.get("given_up"),
         skips=tuple((first, end) for first, end in body.get("skips", ())),
         spoilt=tuple((term, step) for term, step in body.get("spoilt", ())),
+        is_branch=body.get("is_branch", False),
     )
 
 

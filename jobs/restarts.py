@@ -58,6 +58,7 @@ class Restarts:
         self._word_timeout_s = word_timeout_s
         view = repository.refresh()
         self._life = view.life
+        self._branch_term = 0
         self._past = read_past(repository.store, repository.run, view)
         newest = read_newest(repository.store, repository.run, view)
         self._skips = newest.skips if newest else ()
@@ -76,9 +77,10 @@ class Restarts:
         if self._repository.view.life != self._life:
             self._life, self._past = self._repository.view.life, []
             self._skips, self._spoilt_on_disk = (), ()
-        elif self._newest is None and task.resume != "latest":
-            # What was asked for by hand is a branch of its own.
-            self._past = []
+        elif self._newest is None and task.resume != "latest" and self._past:
+            # What was asked for by hand is a branch of its own, also to a driver that comes later.
+            self._past, self._branch_term = [], task.term
+            self._note(task, "failed")
         self._task = self._newest = replace(task, skips=self._skips, spoilt=self._spoilt_on_disk)
         self._quarantine_late(task.term)
         self._display.begins(task.term)
@@ -239,6 +241,7 @@ class Restarts:
             given_up=given_up,
             skips=self._skips,
             spoilt=self._spoilt_on_disk,
+            is_branch=task.term == self._branch_term,
         )
         self._try(lambda: leave_note(self._repository.store, self._repository.run, note))
 

@@ -1,5 +1,6 @@
 """A driver's attempts one after another: what it notes, says, waits for and leaves out; no Ray, no torch."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -541,6 +542,27 @@ def test_a_branch_that_was_asked_for_by_name_gets_on_by_its_own_steps(
     assert driver.drive(*branch) == "done"
     told = capsys.readouterr().out
     assert "from step 100\n" in told and "from step 200\n" in told and "from step 1000" not in told
+
+
+@pytest.mark.parametrize("num_hangs", [0, 1])
+def test_a_driver_that_comes_later_measures_a_branch_by_its_own_steps_too(num_hangs: int) -> None:
+    store = left_from((100, 500, 1000))
+    killed = Driver(store=store, resume="step:100")
+    with pytest.raises(SystemExit):
+        killed.drive(*[failing("hang")] * num_hangs, sys.exit)
+    killed.save(200)
+    later = Driver(store=store)
+
+    def saving(step: int) -> Callable[[], str]:
+        def fail() -> str:
+            later.save(step)
+            return failing("hang", step=step)()
+
+        return fail
+
+    past = read_past(store, "r", later.repository.refresh())
+    assert [one.durable_step for one in past] == [100, 200][-1 - num_hangs :]
+    assert later.drive(*(saving(step) for step in (300, 400, 500, 600)), done) == "done"
 
 
 def test_it_steps_back_no_further_than_to_where_its_own_branch_begins() -> None:
