@@ -41,6 +41,9 @@ class Driver(Protocol):
     def end(self) -> End | None:
         """None while it is at work, or while nobody can tell."""
 
+    def unseen_s(self) -> float:
+        """For how long nobody could tell by now; 0 if it was seen the last time."""
+
     def stop(self, wish: Wish) -> None:
         """Asks it to save and end; does not wait."""
 
@@ -67,6 +70,9 @@ class Child:
         if code >= 0:
             return End(code=code, why=f"the driver ended with exit code {code}")
         return End(code=None, why=f"the driver was ended by {signal.Signals(-code).name}")
+
+    def unseen_s(self) -> float:
+        return 0.0
 
     def stop(self, wish: Wish) -> None:
         self._process.send_signal(signal.SIGTERM)

@@ -30,6 +30,8 @@ from jobs.wishers import Wishers
 from reporting.steady import steady
 
 _LOOK_EVERY_S = 0.25
+# A head that is restarted is away for about so long.
+_UNSEEN_S = 60.0
 
 
 def keep_running(args: argparse.Namespace) -> int:
@@ -75,6 +77,10 @@ def _start_with(args: argparse.Namespace, store: str) -> Start:
     return JobServer(address, _say).start
 
 
+class _Lost(Exception):
+    """Nobody could tell of the driver for too long."""
+
+
 class Keeper:
     """Says what it does on standard error; drivers say the rest themselves."""
 
@@ -112,6 +118,9 @@ class Keeper:
                 end = self._follow(self._start(driver_arguments(args, before, self._first_term)))
             except Away as error:
                 code = self._judge("cluster away", str(error))
+            except _Lost as error:
+                _say(f"longhaul train: given up, {error}; it may be at work all the same")
+                return EXIT_FAILED
             else:
                 code = self._after(end, before)
             if code is not None:
@@ -119,8 +128,10 @@ class Keeper:
 
     def _follow(self, driver: Driver) -> End:
         told: Wish | None = None
+        is_said = False
         try:
             while (end := driver.end()) is None:
+                is_said = self._tell_of(driver.unseen_s(), is_said)
                 if (wish := self._wishers.wish()) and wish != told:
                     told = wish
                     driver.stop(wish)
@@ -129,6 +140,16 @@ class Keeper:
             driver.kill()
             raise
         return replace(end, is_stopped=True) if told and end.code is None else end
+
+    def _tell_of(self, unseen_s: float, is_said: bool) -> bool:
+        if unseen_s > self._policy.patience_s:
+            raise _Lost(f"the cluster of its driver has not answered for {unseen_s / 3600:.1f} h")
+        if unseen_s > _UNSEEN_S and not is_said:
+            _say(
+                f"{self._repository.run}: the cluster of its driver does not answer, which is waited for; "
+                "`longhaul stop` reaches the run through its store"
+            )
+        return unseen_s > _UNSEEN_S
 
     def _after(self, end: End, before: View) -> int | None:
         """The exit code to leave with, or None when it is time for the next driver."""

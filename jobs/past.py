@@ -27,8 +27,9 @@ class Note:
     """``given_up`` says why, where its driver did; ``log_tail`` is what the rank that failed said last.
 
     There is an ``ending`` if it failed, unless its driver died before it could tell. ``is_branch``: it began
-    where it was told to by hand, and what was before it is no longer the run's past. ``skips`` are all samples that the run leaves out from then on,
-    ``spoilt`` what it does not go on from, see ``checkpointing.choice``.
+    where it was told to by hand, and what was before it is no longer the run's past. ``skips`` are all
+    samples that the run leaves out from then on, ``spoilt`` what it does not go on from, see
+    ``checkpointing.choice``.
     """
 
     term: int

@@ -62,6 +62,7 @@ class Job:
         self._client = client
         self._name = name
         self._next_s = 0.0
+        self._unseen_since_s: float | None = None
         self._is_to_stop = False
 
     def end(self) -> End | None:
@@ -72,11 +73,17 @@ class Job:
                 self._ask_to_stop()
             info = within(_ANSWER_TIMEOUT_S, lambda: self._client.get_job_info(self._name))
         except _NO_ANSWER as error:
-            gone = _UNKNOWN in str(error)
-            return End(code=None, why=f"the cluster has forgotten job {self._name}") if gone else None
+            if _UNKNOWN in str(error):
+                return End(code=None, why=f"the cluster has forgotten job {self._name}")
+            self._unseen_since_s = self._unseen_since_s or time.monotonic()
+            return None
         finally:
             self._next_s = time.monotonic() + _ASK_EVERY_S
+        self._unseen_since_s = None
         return end_of(info)
+
+    def unseen_s(self) -> float:
+        return time.monotonic() - self._unseen_since_s if self._unseen_since_s else 0.0
 
     def stop(self, wish: Wish) -> None:
         """Ray asks it by SIGTERM, and waits as long as the job's own variables say."""

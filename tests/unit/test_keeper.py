@@ -29,9 +29,14 @@ class Scripted:
     how: End
     waits: bool = False
     wishes: list[Wish] = field(default_factory=list)
+    # For how long it was not seen, look for look; it is at work meanwhile.
+    unseen: list[float] = field(default_factory=list)
 
     def end(self) -> End | None:
-        return None if self.waits and not self.wishes else self.how
+        return None if self.unseen or (self.waits and not self.wishes) else self.how
+
+    def unseen_s(self) -> float:
+        return self.unseen.pop(0) if self.unseen else 0.0
 
     def stop(self, wish: Wish) -> None:
         self.wishes.append(wish)
@@ -385,3 +390,22 @@ def test_a_wish_between_two_drivers_stops_the_run_and_the_log_says_so() -> None:
     stage = Stage(dies_while_somebody_wishes)
     assert stage.keep() == 0
     assert isinstance(stage.repository.records()[-1].entry, Stopped)
+
+
+def test_a_cluster_that_falls_silent_under_a_driver_is_waited_for_and_said_once_each_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stage = Stage(Scripted(End(code=0, why=""), unseen=[10.0, 61.0, 300.0, 0.0, 5.0, 100.0]))
+    assert stage.keep() == 0
+    assert capsys.readouterr().err.count("does not answer, which is waited for") == 2
+
+
+def test_a_cluster_that_stays_silent_under_a_driver_is_given_up_in_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    patience_s = Policy().patience_s
+    stage = Stage(Scripted(KILLED, unseen=[patience_s, patience_s + 1, 0.0]))
+    assert stage.keep() == 1
+    assert len(stage.started) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "given up, the cluster of its driver has not answered for 6.0 h" in last
