@@ -2,6 +2,8 @@
 
 import os
 import random
+import re
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +19,8 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from checkpointing.history import Load
 from checkpointing.repository import Repository
-from checkpointing.store import open_store
+from checkpointing.store import LocalStore, open_store
+from jobs.past import read_note
 from jobs.training.data import sample
 from jobs.training.failures import InvalidLoss
 from jobs.training.guarding import Done, Guard
@@ -28,8 +31,11 @@ from jobs.training.spikes import SpikeBound
 from jobs.training.stream import sample_at
 from jobs.training.wishes import Wish
 from tests.live.attempts import NUM_SAMPLES, Wanted, attempt, digests_of, newest_manifest
+from tests.live.commands import run, write_spec
 from tests.live.ranks import run_ranks
-from tests.live.test_samples import write_tokens
+from tests.live.test_samples import NUM_HELD_OUT, write_tokens
+from tests.live.test_token_runs import write_index
+from tests.live.test_train import train_command
 from tests.live.trainings import recipe_for
 
 # Of four samples each; the third one reads positions 8 to 11.
@@ -47,6 +53,18 @@ class Curse:
     positions: range
     factor: float
 
+
+NOISY = """
+name: r
+model: llama-tiny
+world_size: 2
+seq_len: 32
+steps: 64
+eval: {samples: 4}
+optimizer: {lr: 0.01, warmup_steps: 5}
+checkpoint: {every_steps: 2, on_busy: wait, retention: {epochs: false}}
+limits: {schedule_timeout_s: 60}
+"""
 
 # Which only rank 1 reads.
 NOT_FINITE = Curse(range(BAD_SAMPLES[0] + 1, BAD_SAMPLES[0] + 2), float("nan"))
@@ -199,6 +217,34 @@ def test_a_wish_that_is_heard_while_samples_are_late_saves_nothing_that_nobody_h
     found = run_ranks(meet_before_a_wish, wanted, NOT_FINITE, ids, num_ranks=2, tmp_path=tmp_path)
     assert found == [EXPECTED] * 2
     assert steps_of(tmp_path / "store", "ddp") == []
+
+
+def test_a_run_whose_loss_stays_high_goes_back_leaves_those_samples_out_and_comes_to_its_end(
+    tmp_path: Path,
+) -> None:
+    """Of a text that says the same again and again, but for what the steps 51 to 56 read: noise."""
+    num_samples, noise = 200, range(100, 112)
+    dice, ids = random.Random(7), [7] * (32 * (num_samples + NUM_HELD_OUT) + 2)
+    for position in noise:
+        start = 32 * sample_at(position, num_samples=num_samples, seed=0)
+        ids[start + 1 : start + 32] = [dice.randrange(200) for _ in range(31)]
+    (tmp_path / "tokens").mkdir()
+    write_index(tmp_path / "tokens", struct.pack(f"<{len(ids)}H", *ids))
+    spec = write_spec(tmp_path, NOISY + f"data: {{kind: tokens, path: {tmp_path / 'tokens'}}}\n")
+    store = tmp_path / "store"
+    done = run(train_command(spec, store))
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = r"r: attempt 1 failed: .*the loss is \S+ at step 56 .*trying again in 0 s from step 50\n"
+    assert re.search(said, done.stdout), done.stdout
+    note = read_note(LocalStore(store), "r", 1)
+    assert note is not None
+    assert (note.how, note.skips) == ("failed", ((noise.start, noise.stop),))
+    view = Repository(LocalStore(store), "r").refresh()
+    spoilt = [one for one in view.generations if one.quarantined]
+    assert {(one.term, one.step > 50) for one in spoilt} <= {(1, True)}
+    assert (view.term, view.finished_step) == (2, 64)
+    # Of 64 steps with two samples each, and those that were left out.
+    assert newest_manifest(store, "r").cut.state["position"] == 2 * 64 + len(noise)
 
 
 @pytest.mark.soak
