@@ -208,15 +208,15 @@ class _Attempt:
         is_done = self._course.step >= self._task.num_steps and not self._evaluation.is_due
         wish = None if is_done else strongest(self._services.wish())
         assert is_done or wish, "a wish was taken back"
-        problem = self._save_the_end(loss)
+        problem = self._save_the_end(loss, is_done=is_done)
         self._teller.point(self._course.step, loss)
         if self._context.rank == 0:
             self._tell_end(loss, problem, wish)
 
-    def _save_the_end(self, loss: float) -> str | None:
-        """Not where the run began, nor where another run left it."""
+    def _save_the_end(self, loss: float, *, is_done: bool) -> str | None:
+        """Not where the run began, nor where another run left it, unless there it is done."""
         has_got_somewhere = self._course.step > (0 if self._start.is_own else self._start.step)
-        if not self._saver or not has_got_somewhere:
+        if not self._saver or not (has_got_somewhere or is_done):
             return None
         point = self._course.here(is_evaluation_due=self._evaluation.is_due)
         return save_the_end(self._saver, self._control, point.with_metrics(loss=loss))

@@ -181,6 +181,21 @@ def test_a_fresh_start_begins_at_step_0_and_keeps_what_there_is_for_now(tmp_path
     assert [found.step for found in repository.refresh().generations] == [1, 2]
 
 
+def test_a_run_that_begins_at_its_last_step_with_another_run_has_a_checkpoint_of_its_own(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    other = Wanted(name="other", recipe=recipe_for("ddp", world_size=1), num_steps=HALF, store=store)
+    heir = replace(other, name="heir", origin="other")
+    _, first, again = go([other, heir, heir], tmp_path, 1)
+    view = Repository(open_store(str(store)), "heir").refresh()
+    [own] = view.generations
+    assert (own.step, view.finished_step) == (HALF, HALF)
+    assert first.start.generation != own.name
+    assert (first.end.generation, again.start.generation, again.end.generation) == (own.name,) * 3
+    assert digests_of(newest_manifest(store, "heir")) == digests_of(newest_manifest(store, "other"))
+
+
 def test_ranks_that_see_another_folder_than_rank_0_are_named(tmp_path: Path) -> None:
     """As on two nodes with a directory of each one's own."""
     wanted = Wanted(
