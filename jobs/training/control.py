@@ -14,6 +14,8 @@ import torch.distributed as dist
 from checkpointing.cadence import Busy, Order
 from jobs.training.wishes import Aim, Wish, aim_of, strength, stronger
 
+# How soon a wish is heard while ranks wait for samples.
+_LOOK_EVERY_S = 0.2
 _DISK, _STORE, _WAIT = 1, 2, 4
 # Where in the word each answer stands.
 _SAVE, _TELL, _POINT, _BUSY_DISK, _BUSY_STORE, _LATE, _WISH, _ALARM, _LENGTH = range(9)
@@ -78,6 +80,14 @@ class Control:
         """Of this and the wishes alone. Waits for all ranks."""
         self.begin(Orders(), Busy(), is_late=is_late)
         return self.end()
+
+    def wait(self, is_there: Callable[[float], bool]) -> None:
+        """Until on all ranks it is there, or they follow a wish: in the collectives of a step they could not
+        hear one. ``is_there`` waits as many seconds for it at most.
+        """
+        is_late = True
+        while is_late and self.aim is None:
+            is_late = self.agree(is_late=not is_there(_LOOK_EVERY_S)).is_late
 
     def mean(self, value: float) -> float:
         """Over all ranks, the same on each to the bit. Waits for them."""

@@ -1,10 +1,11 @@
 """The loss on held-out samples, which a wish may interrupt and the next attempt makes up for."""
 
+from functools import partial
+
 import torch
 
-from checkpointing.cadence import Busy
 from jobs.training.context import Context
-from jobs.training.control import Control, Orders
+from jobs.training.control import Control
 from jobs.training.randomness import RandomState
 from jobs.training.samples import Samples
 from jobs.training.strategies import Engine
@@ -29,12 +30,11 @@ class Evaluation:
         """
         self.is_due = True
         before, losses = RandomState(self._context.rank, self._context.device), []
-        for ids, labels in self._samples.held_out():
+        for numbers in self._samples.held_out():
+            self._control.wait(partial(self._samples.wait_for, numbers))
             if self._control.aim is not None:
                 before.restore()
                 return None
-            self._control.begin(Orders(), Busy())
-            losses.append(self._engine.evaluate(ids, labels))
-            self._control.end()
+            losses.append(self._engine.evaluate(*self._samples.batch(numbers)))
         self.is_due = False
         return self._control.mean(torch.stack(losses).mean().item())

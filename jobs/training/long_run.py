@@ -9,6 +9,7 @@ What any rank is wished, all ranks follow at the same step border: they save, an
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 
 from torch import Tensor
@@ -35,9 +36,6 @@ from jobs.training.strategies import Engine, build
 from jobs.training.task import Task
 from jobs.training.telling import PointAt, Tell, Teller
 from jobs.training.wishes import Wish
-
-# How soon a wish is heard while ranks wait for samples.
-_LOOK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,22 +130,13 @@ class _Attempt:
             self._border.catch_up(self._course.here(), self._metrics_before())
         self._record.phase("data wait")
         while self._course.step < self._task.num_steps and self._control.aim is None:
-            self._await_samples()
+            if self._are_late:
+                self._control.wait(partial(self._samples.wait, self._course.first_of(self._course.next())))
             loss = loss if self._control.aim else self._do_step()
             if self._course.step == self._start.step + 1:
                 self._note_resumed()
         self._end(loss)
         self._control.close()
-
-    def _await_samples(self) -> None:
-        """Where some rank's are late, all wait for it here, and hear what they are wished.
-
-        In the collectives of a step they could not. It costs nothing where all are in time.
-        """
-        while self._are_late and self._control.aim is None:
-            first = self._course.first_of(self._course.next())
-            is_late = not self._samples.wait(first, _LOOK_EVERY_S)
-            self._are_late = self._control.agree(is_late=is_late).is_late
 
     def _do_step(self) -> float:
         """Its loss over all ranks, where somebody wants to know it, else NaN."""

@@ -60,22 +60,29 @@ class Samples:
 
     def wait(self, position: int, timeout_s: float = 0.0) -> bool:
         """Whether ``rows`` would come without waiting, now or within that time."""
-        return self._source.wait(self._numbers(position), timeout_s)
+        return self.wait_for(self._numbers(position), timeout_s)
+
+    def wait_for(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        """As ``wait``, of what ``batch`` reads."""
+        return self._source.wait(numbers, timeout_s)
 
     def on_device(self, rows: list[Tensor]) -> list[Batch]:
         """Waits until the device has done what it was given before: copying does."""
         there = [one.to(self._device) for one in rows]
         return [(one[:, :-1], one[:, 1:]) for one in there]
 
-    def held_out(self) -> Iterator[Batch]:
-        """This rank's micro-batches of the samples behind the last one that is trained on."""
+    def held_out(self) -> Iterator[range]:
+        """The numbers of this rank's micro-batches of the samples behind the last one that is trained on."""
         recipe, first = self._task.recipe, self._task.num_samples
         per_pass = recipe.world_size * recipe.micro_batch
         for number in range(first, first + self._task.eval_samples - per_pass + 1, per_pass):
             start = number + self._rank * recipe.micro_batch
-            rows = torch.stack(self._source.read(range(start, start + recipe.micro_batch)))
-            rows = rows.to(self._device)
-            yield rows[:, :-1], rows[:, 1:]
+            yield range(start, start + recipe.micro_batch)
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        """On the device."""
+        [found] = self.on_device([torch.stack(self._source.read(numbers))])
+        return found
 
     def _numbers(self, position: int) -> list[int]:
         recipe, num_samples = self._task.recipe, self._task.num_samples

@@ -95,7 +95,7 @@ def test_an_epoch_has_every_window_of_the_text_once_and_none_that_is_held_out(
     held_out = [
         (*row, label)
         for one in ranks
-        for batch, labels in one.held_out()
+        for batch, labels in map(one.batch, one.held_out())
         for row, label in zip(batch.tolist(), labels[:, -1].tolist(), strict=True)
     ]
 
@@ -155,4 +155,6 @@ def test_synthetic_samples_are_what_they_were_to_the_bit() -> None:
     expected = [sample(recipe, sample_at(place, num_samples=40, seed=1)) for place in range(16, 24)]
     assert torch.equal(torch.cat(ranks.rows(16)), torch.stack(expected))
     held_out = [sample(recipe, 40 + number)[:-1] for number in range(NUM_HELD_OUT)]
-    assert torch.equal(torch.cat([ids for ids, _ in ranks.held_out()]), torch.stack(held_out))
+    assert torch.equal(
+        torch.cat([ids for ids, _ in map(ranks.batch, ranks.held_out())]), torch.stack(held_out)
+    )

@@ -321,6 +321,20 @@ def test_while_a_rank_waits_for_samples_that_do_not_come_all_stop(tmp_path: Path
 
 
 @pytest.mark.soak
+def test_in_an_evaluation_whose_samples_do_not_come_all_stop_and_it_is_still_due(tmp_path: Path) -> None:
+    write_index(tmp_path, *(bytes(4000) for _ in range(2)))
+    spec = write_spec(tmp_path, RUN.replace("data: {samples: 64}", data(tmp_path, "")))
+    tokens = find_tokens(RunSpec.load(spec))
+    # All that is trained on lies in the first shard, all held-out samples but two in the second.
+    (tmp_path / "1.bin").unlink()
+    os.mkfifo(tmp_path / "1.bin")
+    wanted = replace(a_run("r", tmp_path / "store"), tokens=tokens, eval_every=1, wish=STOP, wished_at=12)
+    [story] = go([wanted], tmp_path, deadline_s=60.0)
+    assert (story.end.step, story.end.problem, story.end.wish) == (1, None, STOP)
+    assert newest_manifest(tmp_path / "store", "r").cut.state["is_evaluation_due"]
+
+
+@pytest.mark.soak
 def test_the_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     """In the midst of a step of minutes, which the first one waits for."""
     spec, store = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1")), tmp_path / "store"
