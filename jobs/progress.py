@@ -51,7 +51,7 @@ class Progress:
         if before is None or _stand(before) == _stand(beat):
             return
         self._moved, self._has_moved = now, True
-        if beat.step_s > 0:
+        if beat.step_s > 0 and before.step != beat.step:
             self._step_times_s.append(beat.step_s)
 
     def failure(self, now: float) -> Failure | None:
@@ -105,9 +105,9 @@ class Progress:
         places = {rank: self._place(rank) for rank in ranks}
         return sorted(rank for rank, place in places.items() if place == min(places.values()))
 
-    def _place(self, rank: int) -> tuple[int, int]:
+    def _place(self, rank: int) -> tuple[int, int, int]:
         beat = self._latest.get(rank)
-        return (_IN_ORDER.index(beat.phase), beat.step) if beat else (-1, 0)
+        return (_IN_ORDER.index(beat.phase), beat.step, beat.num_batches) if beat else (-1, 0, 0)
 
     def _where(self, ranks: Iterable[int]) -> str:
         """Where the one of them that has come least far was last heard."""
@@ -118,8 +118,8 @@ class Progress:
         return f", in {beat.doing or beat.phase}{at_step}"
 
 
-def _stand(beat: Beat) -> tuple[str, int, str]:
-    return beat.phase, beat.step, beat.doing
+def _stand(beat: Beat) -> tuple[str, int, int, str]:
+    return beat.phase, beat.step, beat.num_batches, beat.doing
 
 
 def _ranks(ranks: Iterable[int]) -> str:

@@ -57,6 +57,7 @@ class Beat:
     num_steps: int
     step_s: float
     memory_bytes: int
+    num_batches: int = 0
     doing: str = ""
     pace_s: float = 0.0
     utilization_pct: float | None = None

@@ -18,7 +18,8 @@ class Pulse:
     """Where a rank is right now. The training thread writes it, a watching thread reads it.
 
     Plain attribute writes only, so that telling costs a step well under a microsecond.
-    ``step`` counts finished optimizer steps of the phase, ``num_steps`` how many it expects.
+    ``step`` counts finished optimizer steps of the phase, ``num_steps`` how many it expects. ``num_batches``
+    counts those of all evaluations so far.
     ``step_s`` is the host's time between the last two step borders. ``doing`` is what a long run's ledger
     calls it, such as ``eval``. ``pace_s`` is how long its device last took for a product of its own, 0 before
     it was timed; ``utilization_pct`` how busy it was, None where nobody tells.
@@ -28,6 +29,7 @@ class Pulse:
     phase: Phase = "setup"
     step: int = 0
     num_steps: int = 0
+    num_batches: int = 0
     step_s: float = 0.0
     memory_bytes: int = 0
     doing: str = ""

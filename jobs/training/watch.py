@@ -32,6 +32,7 @@ def _watch(pulse: Pulse, rank: int, post: Callable[[Beat], None], done: threadin
                 phase=pulse.phase,
                 step=pulse.step,
                 num_steps=pulse.num_steps,
+                num_batches=pulse.num_batches,
                 step_s=pulse.step_s,
                 memory_bytes=pulse.memory_bytes,
                 doing=pulse.doing,

@@ -74,9 +74,10 @@ class Wanted:
 
 @dataclass(slots=True, kw_only=True)
 class Story:
-    """What rank 0 told, and how often this rank asked what it was wished."""
+    """What rank 0 told, how often this rank asked what it was wished, and the batches that it evaluated."""
 
     num_asks: int = 0
+    num_batches: int = 0
     told: list[Told] = field(default_factory=list)
 
     @property
@@ -129,6 +130,7 @@ def attempt(wanted: Wanted, wish: Callable[[], Wish | None] | None = None) -> St
 
     with _drawing(pages):
         run(task, context, Services(tell=tell, wish=wish or counted_wish))
+    story.num_batches = context.pulse.num_batches
     return story
 
 

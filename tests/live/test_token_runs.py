@@ -104,6 +104,7 @@ def test_packed_text_is_trained_on_and_a_run_that_stopped_is_the_run_that_did_no
     assert (stopped.end.step, gone_on.start.step) == (3, 3)
     assert gone_on.end.loss == alone.end.loss
     assert len(val_losses(alone)) == 2
+    assert [one.num_batches for one in (alone, stopped, gone_on)] == [8, 0, 8]
     assert val_losses(stopped) + val_losses(gone_on) == val_losses(alone)
     store = tmp_path / "store"
     assert digests_of(newest_manifest(store, "stopped")) == digests_of(newest_manifest(store, "alone"))

@@ -1,5 +1,6 @@
 """When a run counts as hanging or out of time, told by a clock that is told the time."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,6 +52,38 @@ def test_slow_steps_get_five_times_their_p99() -> None:
     failure = progress.failure(now=181)
     assert failure is not None
     assert failure.reason.startswith("no step for 100 s;")
+
+
+def evaluating(rank: int, num_batches: int) -> Beat:
+    return replace(beat(rank, "window", 4, 1), doing="eval", num_batches=num_batches)
+
+
+def test_each_batch_of_an_evaluation_has_its_limit_for_itself() -> None:
+    progress = Progress(replace(LIMITS, patience_s={"eval": 100}), 2, now=0)
+    stepping(progress, until=4, step_s=1, ranks=2)
+    for now in range(5, 350):
+        for rank in range(2):
+            progress.note(evaluating(rank, num_batches=now // 90), now)
+        assert progress.failure(now) is None
+    for now in range(350, 452):
+        progress.note(evaluating(0, num_batches=4), now)
+        progress.note(evaluating(1, num_batches=3), now)
+    failure = progress.failure(now=451)
+    assert failure is not None
+    assert failure.reason == "no step for 100 s; rank 1 is furthest behind, in eval at step 4 of 100"
+
+
+def test_batches_of_an_evaluation_make_the_step_before_them_no_usual_one() -> None:
+    progress = Progress(LIMITS, 1, now=0)
+    stepping(progress, until=200, step_s=1)
+    for number in range(400):
+        slow = replace(beat(0, "window", 201, 20), doing="eval", num_batches=number)
+        progress.note(slow, now=220 + number)
+    progress.note(beat(0, "window", 202, 1), now=620)
+    progress.note(beat(0, "window", 202, 1), now=651)
+    failure = progress.failure(now=651)
+    assert failure is not None
+    assert failure.reason.startswith("no step for 30 s;")
 
 
 def test_the_first_step_gets_ten_times_the_floor() -> None:
