@@ -39,6 +39,13 @@ def check_unchanged(repository: Repository, wanted: Described) -> bool:
     return not lines
 
 
+def samples_before(repository: Repository) -> int | None:
+    """How many made an epoch when the run was last started; None where that can't be read."""
+    stored = _stored_spec(repository.store, repository.run) or {}
+    found: int | None = stored.get("data", {}).get("samples")
+    return found
+
+
 def without_data(described: Described) -> Described:
     """What can be compared without a look at the data."""
     known = {key: value for key, value in described.items() if key != "data"}

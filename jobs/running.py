@@ -16,7 +16,7 @@ from checkpointing.store import MemoryStore, StoreError, Unavailable, open_store
 from cluster.config import read_cluster
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from jobs.attempting import Attempts
-from jobs.continuity import Rivals, check_unchanged, without_data
+from jobs.continuity import Rivals, check_unchanged, samples_before, without_data
 from jobs.errors import AttemptFailed, GivenUp, SpecError, StopWished, nearest
 from jobs.executors import choose_executor
 from jobs.finishing import export_once
@@ -119,12 +119,17 @@ def _checked(spec: RunSpec, repository: Repository, begins: Beginning, tokens: T
 
 def _is_finished(repository: Repository, spec: RunSpec) -> bool:
     finished = repository.refresh().finished_step
-    return finished is not None and finished >= _num_steps(spec)
+    return finished is not None and finished >= (spec.steps or spec.num_steps(_num_samples(repository, spec)))
 
 
-def _num_steps(spec: RunSpec) -> int:
-    """Looks at the data only where it must: a finished run says so without them."""
-    return spec.steps or spec.num_steps(num_samples(spec, find_tokens(spec)))
+def _num_samples(repository: Repository, spec: RunSpec) -> int:
+    """Of data that have gone, as many as there were when the run trained on them."""
+    try:
+        return num_samples(spec, find_tokens(spec))
+    except (SpecError, StoreError):
+        if (before := samples_before(repository)) is None:
+            raise
+        return before
 
 
 def _say_finished(args: argparse.Namespace, spec: RunSpec, repository: Repository) -> int:

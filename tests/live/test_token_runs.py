@@ -110,6 +110,22 @@ def test_packed_text_is_trained_on_and_a_run_that_stopped_is_the_run_that_did_no
     assert digests_of(newest_manifest(store, "stopped")) == digests_of(newest_manifest(store, "alone"))
 
 
+def test_a_run_of_epochs_that_has_finished_says_so_though_its_tokens_are_gone(tmp_path: Path) -> None:
+    tokens, store = tmp_path / "tokens", tmp_path / "store"
+    tokens.mkdir()
+    write_index(tokens, bytes(1000))
+    spec = write_spec(tmp_path, RUN.replace("steps: 8", "epochs: 1") + data(tokens, ""))
+    first = run(train_command(spec, store), OMP_NUM_THREADS="1")
+    assert first.returncode == 0, first.stderr
+    tokens.rename(tmp_path / "elsewhere")
+    again = run(train_command(spec, store))
+    assert again.returncode == 0, again.stderr
+    assert "r: finished at step 3, nothing to do" in again.stdout
+    longer = run(train_command(spec, store, "--set", "epochs=2"))
+    assert longer.returncode == 2, longer.stdout
+    assert "index.json is not there" in longer.stderr
+
+
 def test_ids_in_parquet_are_trained_on_as_the_same_ids_in_shards_are(tmp_path: Path) -> None:
     ids = [number * number % 251 for number in range(2000)]
     shards, table = tmp_path / "shards", tmp_path / "table"
