@@ -25,10 +25,11 @@ from jobs.run_spec import RunSpec
 from jobs.tokens import find_tokens
 from jobs.training.events import Evaluated
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
-from tests.live.commands import run, running, write_spec
+from tests.live.commands import DEADLINE_S, run, running, write_spec
 from tests.live.ranks import run_ranks
 from tests.live.servers import BUCKET, HOST, S3_KEYS, make_bucket, moto
 from tests.live.trainings import recipe_for
+from tests.proxy import Hung, Nothing, Proxy
 
 RUN = """
 name: r
@@ -190,6 +191,34 @@ def test_text_is_packed_into_object_storage_and_trained_on_from_there_and_from_t
     assert [path.suffix for path in near.rglob("0*")] == [".bin"]
     far, brought = (digests_of(newest_manifest(tmp_path / f"store-{number}", "r")) for number in range(2))
     assert far == brought
+
+
+@pytest.mark.soak
+def test_tokens_whose_store_stands_still_for_more_than_five_minutes_are_waited_for(tmp_path: Path) -> None:
+    """Such a call fails two minutes later, and is tried again: no rank hangs, and no attempt ends."""
+    text, store = write_text(tmp_path / "text"), tmp_path / "store"
+    with moto(tmp_path) as port, Proxy(port) as proxy:
+        make_bucket(proxy.url, S3_KEYS)
+        keys = {**S3_KEYS, "AWS_ENDPOINT_URL": proxy.url, "OMP_NUM_THREADS": "1"}
+        packed = run(pack_command(text, f"s3://{BUCKET}/tokens"), **keys)
+        assert packed.returncode == 0, packed.stderr
+        spec = write_spec(tmp_path, RUN.replace("steps: 8", "steps: 400") + data(f"s3://{BUCKET}/tokens"))
+        command = [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(store)]
+        with running(command, **keys) as process:
+            wait_until(lambda: bool(commits(store)))
+            proxy.become(Hung())
+            time.sleep(320)
+            before = commits(store)
+            assert before and before[-1] < 400
+            proxy.become(Nothing())
+            output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    view = Repository(LocalStore(store), "r").refresh()
+    assert (view.term, view.finished_step) == (1, 400)
+
+
+def commits(store: Path) -> list[int]:
+    return [one.step for one in Repository(LocalStore(store), "r").refresh().generations]
 
 
 def val_losses(story: Story) -> list[float | None]:
