@@ -24,6 +24,7 @@ from jobs.training.events import Told
 from jobs.training.task import Task
 from jobs.training.wishes import Wish, stronger
 from jobs.wishers import Wishers
+from jobs.words import Words
 from reporting.steady import steady
 
 _COLLECTIVE_TIMEOUT_S = 1800.0
@@ -61,7 +62,9 @@ class Attempts:
         recovery = spec.recovery
         self._keeps_spares = may_retry and recovery.spares and recovery.max_attempts != 1
         self._clock = steady()
-        self._bell = Bell(Alarms(spec.alarms.bounds(), spec.wanted()), spec.alarms.ringing(), display.note)
+        self._words = Words(repository.store)
+        alarms = Alarms(spec.alarms.bounds(), spec.wanted())
+        self._bell = Bell(alarms, spec.alarms.ringing(), self._words, display.note)
         policy = spec.recovery.policy() if may_retry else replace(spec.recovery.policy(), max_attempts=1)
         # Peers that share an attempt but don't speak don't judge it.
         self._restarts = Restarts(
@@ -70,6 +73,7 @@ class Attempts:
             display,
             pause=wishers.pause,
             clock=self._clock,
+            words=self._words,
         )
         self._resizing = Resizing(
             executor.sizes(spec.sizes, group),
@@ -81,7 +85,7 @@ class Attempts:
 
     def work(self) -> str | None:
         """What Ray's own result of the last attempt points at."""
-        with self._bell:
+        with self._words, self._bell:
             return self._restarts.work(self._attempt)
 
     def _attempt(self, without: tuple[str, ...]) -> str | None:

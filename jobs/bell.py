@@ -16,14 +16,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self
 
-from checkpointing.store import StoreError
 from jobs.alarms import Alarm, Alarms, Ringing
 from jobs.recovery import Cause
 from jobs.sessions import Beat
 from jobs.training.events import Told
 from jobs.training.task import Task
+from jobs.words import Words
 from reporting.attempts import Incident
-from reporting.recorder import leave_word
 from reporting.redaction import without_credentials
 
 _MOST_WAITING = 16
@@ -34,9 +33,12 @@ _MOST_SAID = 200
 class Bell:
     """Used as a context; its end gives what is under way a moment, no more. ``say`` prints a line."""
 
-    def __init__(self, alarms: Alarms, ringing: Ringing | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, alarms: Alarms, ringing: Ringing | None, words: Words, say: Callable[[str], None]
+    ) -> None:
         self._alarms = alarms
         self._ringing = ringing
+        self._words = words
         self._say = say
         self._task: Task | None = None
         self._waiting: queue.Queue[tuple[Task, Alarm, float] | None] = queue.Queue(_MOST_WAITING)
@@ -86,12 +88,11 @@ class Bell:
                 self._say(f"alarm: it could not be carried out: {error}")
 
     def _carry_out(self, task: Task, alarm: Alarm, now_s: float) -> None:
-        """The store may be what is wrong, and holds up whoever writes to it for minutes: it comes last."""
+        """The store may be what is wrong, and holds up whoever writes to it for a while: it comes last."""
         if self._ringing is not None:
             self._call(self._ringing, facts_of(task, alarm, now_s))
         incident = Incident(kind="alarm", step=alarm.step, text=f"{alarm.kind}: {alarm.text}")
-        with suppress(StoreError):
-            leave_word(task.open_store(), task.described(), incident, now_s=now_s)
+        self._words.leave(task.described(), incident, now_s=now_s)
 
     def _call(self, ringing: Ringing, facts: Mapping[str, Any]) -> None:
         try:

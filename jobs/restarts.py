@@ -25,8 +25,8 @@ from jobs.spoilt import late, spoilt
 from jobs.training.measurement import Failure
 from jobs.training.skipping import joined
 from jobs.training.task import Task
+from jobs.words import Words
 from reporting.attempts import Incident
-from reporting.recorder import leave_word
 from reporting.redaction import without_credentials
 
 Found = TypeVar("Found")
@@ -49,6 +49,7 @@ class Restarts:
         pause: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
         word_timeout_s: float = _WORD_TIMEOUT_S,
+        words: Words | None = None,
     ) -> None:
         self._repository = repository
         self._policy = policy
@@ -56,6 +57,7 @@ class Restarts:
         self._pause = pause
         self._clock = clock
         self._word_timeout_s = word_timeout_s
+        self._words = words or Words(repository.store, timeout_s=word_timeout_s)
         view = repository.refresh()
         self._life = view.life
         self._branch_term = 0
@@ -246,10 +248,8 @@ class Restarts:
         self._try(lambda: leave_note(self._repository.store, self._repository.run, note))
 
     def _leave_word(self, incident: Incident) -> None:
-        if self._task is None:
-            return
-        store, attempt, now_s = self._repository.store, self._task.described(), self._clock()
-        self._try(lambda: leave_word(store, attempt, incident, now_s=now_s))
+        if self._task is not None:
+            self._words.leave(self._task.described(), incident, now_s=self._clock())
 
     def _try(self, write: Callable[[], None]) -> None:
         """What can't be written now may still be later, but nobody waits for it."""

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from typing import Any, get_args
 
-from checkpointing.store import Store
 from reporting.attempts import DRIVER, Attempt, DeviceSample, Incident, Kind, Step
 from reporting.outbox import Outbox
-from reporting.parts import rows_in, table_of
+from reporting.parts import PartName, encode_part, rows_in, table_of
 from reporting.scalars import Window
 
 _LOOK_EVERY_S = 1.0
@@ -207,17 +206,18 @@ class Recorder:
                     self.incident(Incident(kind="warning", text=f"{type(sink).__name__}: {error}"))
 
 
-def leave_word(store: Store, attempt: Attempt, one: Incident, *, now_s: float) -> None:
-    """The driver's, of an attempt whose workers may not tell it themselves any more. Raises nothing.
+def word(attempt: Attempt, one: Incident, *, now_s: float) -> tuple[str, bytes]:
+    """The driver's, of an attempt whose workers may not tell it themselves any more: a part's name and bytes.
 
     Each word is a part of its own, whichever driver leaves it: the microsecond is its number, and of several
     kinds in one each has another.
     """
     number = int(now_s * 1e6) + get_args(Kind).index(one.kind)
+    name = PartName(
+        run=attempt.run, table="incidents", term=attempt.term, rank=DRIVER, first=number, last=number
+    )
     rows = table_of("incidents", attempt, DRIVER, [_incident_row(one, now_s)])
-    outbox = Outbox(store, DRIVER, first=number)
-    outbox.add("incidents", attempt, rows)
-    outbox.send(attempt)
+    return str(name), encode_part("incidents", attempt, rows)
 
 
 def _incident_row(one: Incident, happened_s: float) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import pytest
 
 from checkpointing.history import Load
 from checkpointing.repository import Repository
-from checkpointing.store import MemoryStore, Unavailable
+from checkpointing.store import Buffer, MemoryStore, Unavailable
 from cluster.inventory import Inventory, WorkerGroup
 from jobs.attempting import Attempts
 from jobs.errors import AttemptFailed
@@ -22,6 +22,7 @@ from jobs.training.measurement import Failure
 from jobs.training.task import Task
 from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
+from reporting.long_runs import long_run
 from tests.unit.builders import group
 from tests.unit.test_restarts import task
 
@@ -38,6 +39,20 @@ def no_one(_wish: Wish) -> None:
 
 def failed(cause: Cause) -> AttemptFailed:
     return AttemptFailed(Failure(status="crash", reason=f"boom: {cause}"), cause)
+
+
+class Forgetful(MemoryStore):
+    """Takes no part before ``num_refusals`` were refused."""
+
+    def __init__(self, num_refusals: int) -> None:
+        super().__init__()
+        self.num_refusals = num_refusals
+
+    def create(self, name: str, data: Buffer) -> None:
+        if "/parts/" in name and self.num_refusals:
+            self.num_refusals -= 1
+            raise Unavailable("memory: away")
+        super().create(name, data)
 
 
 @dataclass
@@ -176,6 +191,17 @@ def test_no_spares_wait_where_nobody_wants_them(recovery: str, may_retry: bool) 
     cluster = Loading(stop=no_one)
     cluster.drive(recovery, may_retry=may_retry)
     assert cluster.kept_spares == [False]
+
+
+@pytest.mark.parametrize("num_refusals", [1, 2])
+def test_a_failure_that_the_store_did_not_take_at_once_is_in_the_report(num_refusals: int) -> None:
+    """The last of them by nothing but the driver's end."""
+    store = Forgetful(num_refusals)
+    cluster = Loading(stop=no_one, errors=[failed("store")], repository=Repository(store, "r"))
+    cluster.drive()
+    found = long_run(store, "r")
+    assert found is not None
+    assert [kind for _, kind, _ in found.incidents][:2] == ["failure", "restart"]
 
 
 def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:

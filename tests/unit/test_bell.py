@@ -15,7 +15,9 @@ from jobs.bell import Bell, facts_of
 from jobs.run_spec import RunSpec
 from jobs.training.events import Progress
 from jobs.training.task import Task
+from jobs.words import Words
 from reporting.long_runs import long_run
+from tests.unit.test_recorder import AwayStore, rows
 
 DEADLINE_S = 10.0
 DIVERGED = Progress(
@@ -60,10 +62,16 @@ def task(tmp_path: Path) -> Task:
     return task_in(str(tmp_path / "store"))
 
 
+def words(task: Task) -> Words:
+    return Words(task.open_store())
+
+
 def ringing(task: Task, ring: Ringing | None, until: Callable[[list[str]], bool]) -> list[str]:
     """The lines that are said of a loss that is not finite."""
     said: list[str] = []
-    with Bell(Alarms(Bounds(), Wanted(every_s=60.0, every_steps=None)), ring, said.append) as bell:
+    with Bell(
+        Alarms(Bounds(), Wanted(every_s=60.0, every_steps=None)), ring, words(task), said.append
+    ) as bell:
         bell.begins(task)
         bell.hear(DIVERGED)
         deadline = time.monotonic() + DEADLINE_S
@@ -164,7 +172,7 @@ def test_a_store_that_is_not_there_keeps_nobody_from_being_told(tmp_path: Path) 
 def test_more_alarms_than_can_be_carried_out_are_still_said(task: Task) -> None:
     said: list[str] = []
     alarms = Alarms(Bounds(min_interval_s=0.0), Wanted(every_s=60.0, every_steps=None))
-    bell = Bell(alarms, None, said.append)
+    bell = Bell(alarms, None, words(task), said.append)
     bell.begins(task)
     for _ in range(20):
         bell.failed("invalid loss", "bad")
@@ -175,7 +183,7 @@ def test_more_alarms_than_can_be_carried_out_are_still_said(task: Task) -> None:
 
 def test_an_attempt_that_failed_for_another_reason_raises_no_alarm(task: Task) -> None:
     said: list[str] = []
-    bell = Bell(Alarms(Bounds(), Wanted(every_s=60.0, every_steps=None)), None, said.append)
+    bell = Bell(Alarms(Bounds(), Wanted(every_s=60.0, every_steps=None)), None, words(task), said.append)
     bell.begins(task)
     bell.failed("worker died", "rank 1: SIGKILL")
     assert said == []
@@ -187,7 +195,7 @@ def test_an_alarm_that_can_not_be_carried_out_keeps_the_next_one_from_nothing(
     said: list[str] = []
     told = tmp_path / "told.json"
     alarms = Alarms(Bounds(min_interval_s=0.0), Wanted(every_s=60.0, every_steps=None))
-    with Bell(alarms, python(WRITE_DOWN, str(told)), said.append) as bell:
+    with Bell(alarms, python(WRITE_DOWN, str(told)), words(task), said.append) as bell:
         bell.begins(task)
         bell.failed("invalid loss", "no variable holds \0")
         bell.begins(task)
@@ -209,3 +217,19 @@ def test_variables_of_the_driver_are_the_commands_too(
     program = "import os, sys; open(sys.argv[1], 'w').write(os.environ['PAGER_TOKEN'])"
     ringing(task, python(program, str(told)), lambda _: told.exists() and told.read_text() != "")
     assert told.read_text() == os.environ["PAGER_TOKEN"]
+
+
+def test_an_alarm_that_the_store_did_not_take_is_in_the_report_once_it_is_back(task: Task) -> None:
+    """Such as that on stale checkpoints, which tells of the store."""
+    store = AwayStore()
+    store.is_away = True
+    alarms = Alarms(Bounds(), Wanted(every_s=60.0, every_steps=None))
+    with Words(store) as words:
+        with Bell(alarms, None, words, lambda _: None) as bell:
+            bell.begins(task)
+            bell.hear(DIVERGED)
+            rung_s = time.time()
+        store.is_away = False
+    (row,) = rows(store, "incidents")
+    assert (row["term"], row["kind"]) == (3, "alarm")
+    assert row["happened_s"] == pytest.approx(rung_s, abs=DEADLINE_S / 2)

@@ -10,10 +10,10 @@ import pytest
 from checkpointing.store import Buffer, MemoryStore, Unavailable
 from cluster.telemetry import Sampler
 from jobs.training.looking import sample_of
-from reporting.attempts import Attempt, DeviceSample, Incident, Kind, Step
+from reporting.attempts import Attempt, DeviceSample, Incident, Step
 from reporting.outbox import Outbox
 from reporting.parts import decode_part, encode_part, parts_of, rows_in, table_of
-from reporting.recorder import Recorder, Sink, leave_word
+from reporting.recorder import Recorder, Sink
 from tests.unit.devices import Hanging
 from tests.unit.recorded import attempt, step_row
 
@@ -303,13 +303,3 @@ def test_many_flushes_become_few_parts_and_each_row_stays_once(num_flushes: int)
         assert [row["step"] for row in rows(store, "steps")] == list(range(number + 1))
     # One for each merge, what the last merge replaced, and what is not merged yet.
     assert len(list(store.list("runs"))) <= num_flushes // 3 + 2 * 3
-
-
-def test_a_driver_leaves_several_words_of_one_attempt_and_none_hides_another() -> None:
-    store = MemoryStore()
-    told: list[tuple[float, Kind]] = [(5.0, "failure"), (5.0, "restart"), (5.1, "alarm"), (5.2, "alarm")]
-    for now_s, kind in told:
-        leave_word(store, attempt(), Incident(kind=kind), now_s=now_s)
-    assert [(row["happened_s"], row["kind"], row["rank"]) for row in rows(store, "incidents")] == [
-        (now_s, kind, -1) for now_s, kind in told
-    ]

@@ -3,10 +3,11 @@
 import pytest
 
 from checkpointing.store import MemoryStore
+from jobs.words import Words
 from reporting.attempts import Attempt, Incident, Step
 from reporting.long_runs import long_run
 from reporting.outbox import Outbox
-from reporting.recorder import Recorder, leave_word
+from reporting.recorder import Recorder
 from reporting.steady import started_s, steady
 from tests.unit.recorded import attempt
 
@@ -82,7 +83,7 @@ def test_a_run_s_ledger_is_of_the_time_that_really_went_by(jump_s: float) -> Non
         if term < 3:
             machine.passed_s += 5
             told = Incident(kind="failure", step=term * 100, seconds=5.0, text="rank 1: killed")
-            leave_word(store, of, told, now_s=clock())
+            Words(store).leave(of, told, now_s=clock())
     run = long_run(store, "r")
     assert run is not None and run.wall_sec is not None
     assert sum(run.phases.values()) == pytest.approx(run.wall_sec, rel=0.005)
