@@ -1,7 +1,8 @@
 """Whether a training goes as it should, judged by its driver from what it hears. Pure: time is an argument.
 
 Each alarm is raised once, is over when things are clearly better again, and is not raised again before
-``min_interval_s``. What is usual is learnt from the present attempt alone: another one may run elsewhere.
+``min_interval_s``. What is usual is learnt from the present attempt alone: another one may run elsewhere. How
+old the newest checkpoint is counts across a driver's attempts, and while none trains.
 """
 
 from collections import deque
@@ -15,6 +16,7 @@ from jobs.training.events import Evaluated, Progress, Told
 
 Kind = Literal[
     "loss not finite", "loss spike", "throughput drop", "straggler", "stale checkpoint", "low utilization",
+    "given up",
 ]  # fmt: skip
 Fact = float | int | str
 
@@ -86,17 +88,43 @@ class Alarms:
         self._bounds = bounds
         self._wanted = wanted
         self._switches: dict[Kind, _Switch] = {}
+        self._step = 0
+        # When the present attempt last told of its training; None while none trains.
+        self._told_s: float | None = None
+        # The newest durable one's; since when there was none newer, and how many steps were done since then.
+        self._durable_step: int | None = None
+        self._since_s: float | None = None
+        self._num_steps = 0
+        # How long one took, with all between two checkpoints.
+        self._step_s: float | None = None
         self._forget()
 
     def begins(self) -> None:
-        """A new attempt: nothing is usual yet, and what was wrong with the last one is over."""
+        """A new attempt: nothing is usual yet, and what was wrong with the last one is over, but for what it
+        left undone.
+        """
         self._forget()
-        for switch in self._switches.values():
-            switch.is_on = False
+        for kind, switch in self._switches.items():
+            switch.is_on &= kind == "stale checkpoint"
+
+    def failed(self, now: float) -> None:
+        """An attempt did, or could not even begin: until one trains, ``look`` is to be called."""
+        self._told_s = None
+        self._since_s = now if self._since_s is None else self._since_s
+
+    def look(self, now: float) -> list[Alarm]:
+        """For while nothing trains: an attempt that does tells by itself, and may evaluate for long."""
+        found = self._stale(now) if self._told_s is None else None
+        return [found] if found else []
+
+    def given_up(self, text: str, now: float) -> list[Alarm]:
+        found = self._judge("given up", True, False, now, lambda: (text, {}))
+        return [found] if found else []
 
     def hear(self, told: Told | Beat, now: float) -> list[Alarm]:
         match told:
             case Progress():
+                self._num_steps += 0 if self._told_s is None else told.step - self._step
                 self._step = told.step
                 found = [self._loss(told, now), self._speed(told, now), self._checkpoint(told, now)]
                 self._has_evaluated, self._told_s = False, now
@@ -116,13 +144,11 @@ class Alarms:
         return [found] if found else []
 
     def _forget(self) -> None:
-        self._step = 0
         self._losses: deque[float] = deque(maxlen=_NUM_LOSSES)
         self._num_high = 0
         self._speeds: deque[float] = deque(maxlen=_NUM_SPEEDS)
-        self._durable: tuple[int | None, float, int] | None = None
         self._has_evaluated = False
-        self._told_s = 0.0
+        self._told_s = None
         self._paces: dict[int, deque[float]] = {}
         self._usual_paces: dict[int, float] = {}
         self._loads: dict[int, deque[float]] = {}
@@ -181,32 +207,39 @@ class Alarms:
         )
 
     def _checkpoint(self, told: Progress, now: float) -> Alarm | None:
-        """The age is since the driver heard of it, or since the attempt trained: by no other clock. What an
-        evaluation takes puts nothing at risk.
+        """The age is since the driver heard of it, or since its first attempt trained or failed: by no other
+        clock. What an evaluation takes puts nothing at risk.
         """
-        if self._durable is None or self._durable[0] != told.durable_step:
-            self._durable = (told.durable_step, now, told.step)
-        elif self._has_evaluated:
-            step, since_s, first = self._durable
-            self._durable = (step, since_s + now - self._told_s, first)
-        times = self._bounds.stale_checkpoint
-        _, since, first = self._durable
-        age_s, num_steps = now - since, told.step - first
-        if times is None:
+        newest, before = told.durable_step or 0, self._durable_step
+        is_first_word = self._told_s is None
+        self._durable_step = newest
+        if self._since_s is None:
+            self._since_s, self._num_steps = now, 0
+        # First an attempt tells of what it goes on from, which may be older than what was durable before.
+        elif before is not None and (newest > before if is_first_word else newest != before):
+            if self._num_steps:
+                self._step_s = (now - self._since_s) / self._num_steps
+            self._since_s, self._num_steps = now, 0
+        elif self._has_evaluated and self._told_s is not None:
+            self._since_s += now - self._told_s
+        return self._stale(now)
+
+    def _stale(self, now: float) -> Alarm | None:
+        """Where no steps are done, a cadence in steps is as long as they usually take."""
+        times, steps, every_s = self._bounds.stale_checkpoint, self._wanted.every_steps, self._wanted.every_s
+        if times is None or self._since_s is None or (steps is None and every_s is None):
             return None
-        if self._wanted.every_steps is not None:
-            is_stale = num_steps > times * self._wanted.every_steps and age_s > _LEAST_STALE_S
-            wanted = f"every {self._wanted.every_steps} steps"
-        elif self._wanted.every_s is not None:
-            is_stale = age_s > max(times * self._wanted.every_s, _LEAST_STALE_S)
-            wanted = f"every {self._wanted.every_s:g} s"
-        else:
-            return None
+        age_s, num_steps = now - self._since_s, self._num_steps
+        if steps is not None:
+            every_s = steps * self._step_s if self._step_s and self._told_s is None else None
+        is_late = every_s is not None and age_s > times * every_s
+        is_far = steps is not None and num_steps > times * steps
+        wanted = f"every {every_s:g} s" if steps is None else f"every {steps} steps"
         text = f"nothing newly durable for {age_s:,.0f} s and {num_steps} steps, wanted is {wanted}"
         return self._judge(
             "stale checkpoint",
-            is_stale,
-            not is_stale,
+            age_s > _LEAST_STALE_S and (is_late or is_far),
+            age_s == 0,
             now,
             lambda: (text, {"age_s": age_s, "num_steps": num_steps}),
         )

@@ -1,5 +1,6 @@
 """A long run's attempts, one after another until one ends well, with all that listens to them and decides."""
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ from cluster.environment import long_run_environment
 from cluster.inventory import WorkerGroup
 from jobs.alarms import Alarms
 from jobs.bell import Bell
-from jobs.errors import AttemptFailed
+from jobs.errors import AttemptFailed, GivenUp
 from jobs.executors import AttemptOrder, Executor
 from jobs.recovery import Cause
 from jobs.resizing import Resizing
@@ -32,6 +33,7 @@ _COLLECTIVE_TIMEOUT_S = 1800.0
 _FROM_OUTSIDE: tuple[Cause, ...] = ("store", "cluster away", "host lost", "host silent")
 # unless it does so again and again: one object of it may be what can't be read.
 _MOST_FORGIVEN = 5
+_LOOK_EVERY_S = 5.0
 
 
 class Attempts:
@@ -71,7 +73,7 @@ class Attempts:
             repository,
             policy if executor.can_retry else None,
             display,
-            pause=wishers.pause,
+            pause=self._pause,
             clock=self._clock,
             words=self._words,
         )
@@ -80,13 +82,17 @@ class Attempts:
             spec.elastic.patience(),
             partial(executor.room, group),
             display.note,
-            pause=wishers.pause,
+            pause=self._pause,
         )
 
     def work(self) -> str | None:
         """What Ray's own result of the last attempt points at."""
         with self._words, self._bell:
-            return self._restarts.work(self._attempt)
+            try:
+                return self._restarts.work(self._attempt)
+            except GivenUp as error:
+                self._bell.given_up(f"{error.why}: {error.cause}")
+                raise
 
     def _attempt(self, without: tuple[str, ...]) -> str | None:
         size = self._resizing.next_size(without)
@@ -100,8 +106,9 @@ class Attempts:
                 self._resizing.had_no_place()
             self._bell.failed(error.cause, error.reason)
             raise
-        except Unavailable:
+        except Unavailable as error:
             self._ended_by = self._ended_by or "store"
+            self._bell.failed("store", str(error))
             raise
 
     def _order(self, size: int, without: tuple[str, ...]) -> AttemptOrder:
@@ -141,5 +148,13 @@ class Attempts:
             self._resizing.hear(told)
             self._display.hear(told)
 
+    def _pause(self, for_s: float) -> None:
+        end_s = time.monotonic() + for_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            self._bell.look()
+            self._wishers.pause(min(left_s, _LOOK_EVERY_S))
+
     def _wish(self) -> Wish | None:
+        # It is asked all the time, also while there is no room.
+        self._bell.look()
         return stronger(self._wishers.wish(), self._resizing.wish())

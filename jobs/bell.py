@@ -66,8 +66,16 @@ class Bell:
 
     def failed(self, cause: Cause, reason: str) -> None:
         """An attempt did. Of a loss that went wrong its workers know first, and tell it by ending."""
+        self._alarms.failed(time.monotonic())
         if cause == "invalid loss":
             self._ring(self._alarms.invalid_loss(without_credentials(reason), time.monotonic()))
+
+    def look(self) -> None:
+        """Often, while the driver waits for something."""
+        self._ring(self._alarms.look(time.monotonic()))
+
+    def given_up(self, reason: str) -> None:
+        self._ring(self._alarms.given_up(without_credentials(reason), time.monotonic()))
 
     def _ring(self, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:

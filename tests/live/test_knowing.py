@@ -30,7 +30,7 @@ recovery: {pause_s: 0.5}
 DIVERGES = """
 optimizer: {lr: 1.0e+30, warmup_steps: 0}
 recovery: {step_backs: 0}
-alarms: {command: [%s, -c, 'import sys; open(sys.argv[1], "w").write(sys.stdin.read())', %s]}
+alarms: {command: [%s, -c, 'import sys; print(sys.stdin.read(), file=open(sys.argv[1], "a"))', %s]}
 """
 
 
@@ -51,14 +51,15 @@ def recorded(store: Path) -> LongRun:
 def test_a_loss_that_goes_wrong_rings_the_users_command_and_status_tells_that_it_was_given_up(
     tmp_path: Path,
 ) -> None:
-    store, told = tmp_path / "store", tmp_path / "told.json"
+    store, told = tmp_path / "store", tmp_path / "told.jsonl"
     settings = DIVERGES % (sys.executable, told)
     spec = write_spec(tmp_path, RUN.replace("recovery: {pause_s: 0.5}\n", "") + settings)
     done = run(train_command(spec, store, "--executor", "inline"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "r: alarm: loss not finite: " in done.stdout
-    alarm = json.loads(told.read_text())
-    assert (alarm["run"], alarm["attempt"], alarm["kind"]) == ("r", 1, "loss not finite")
+    alarms = [json.loads(line) for line in told.read_text().splitlines()]
+    rung = [(alarm["run"], alarm["attempt"], alarm["kind"]) for alarm in alarms]
+    assert rung == [("r", 1, "loss not finite"), ("r", 1, "given up")]
     found = status_of(store)
     assert found["stage"] == "given up"
     kinds = [kind for _, kind, _ in recorded(store).incidents]

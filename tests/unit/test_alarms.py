@@ -186,11 +186,76 @@ def test_evaluating_after_every_step_is_no_drop_of_the_speed() -> None:
         assert alarms.hear(slow, second) == []
 
 
-def test_an_attempt_that_begins_with_an_old_checkpoint_has_the_time_to_make_a_new_one() -> None:
+def test_a_driver_whose_run_has_an_old_checkpoint_has_the_time_to_make_a_new_one() -> None:
     alarms = Alarms(Bounds(), EVERY_MINUTE)
-    assert raised([durable(n, 0) for n in range(100)], alarms) == []
     alarms.begins()
-    assert raised([durable(n, 0) for n in range(100, 270)], alarms, since=5000.0) == []
+    assert alarms.look(4000.0) == []
+    assert raised([durable(n, 90) for n in range(100, 270)], alarms, since=5000.0) == []
+
+
+def attempts(alarms: Alarms, *, lengths_s: Iterable[int], step: int = 0, since: float = 0.0) -> list[Alarm]:
+    """Each goes on from ``step``, does one a second, saves nothing and fails; a second later the next one."""
+    found = []
+    for length_s in lengths_s:
+        alarms.begins()
+        found += raised([durable(step + n, step) for n in range(1, length_s + 1)], alarms, since=since)
+        since += length_s
+        alarms.failed(since)
+        since += 1
+    return found
+
+
+def test_attempts_that_die_too_soon_to_save_anything_are_told_once_until_one_does_save() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    found = attempts(alarms, lengths_s=[50] * 20)
+    assert kinds(found) == [("stale checkpoint", False)]
+    assert found[0].text == "nothing newly durable for 181 s and 175 steps, wanted is every 60 s"
+    alarms.begins()
+    saved = raised([durable(1, 0), durable(2, 1), durable(3, 1)], alarms, since=5000.0)
+    assert kinds(saved) == [("stale checkpoint", True)]
+
+
+def test_steps_that_are_done_again_and_again_count_each_time() -> None:
+    alarms = Alarms(Bounds(), Wanted(every_s=None, every_steps=20))
+    assert kinds(attempts(alarms, lengths_s=[15] * 9)) == [("stale checkpoint", False)]
+
+
+def test_to_go_on_from_what_was_saved_and_not_heard_of_is_news_and_from_something_older_is_not() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    assert attempts(alarms, lengths_s=[100], step=60) == []
+    assert attempts(alarms, lengths_s=[100], step=80, since=101.0) == []
+    assert kinds(attempts(alarms, lengths_s=[100], step=30, since=202.0)) == [("stale checkpoint", False)]
+
+
+@pytest.mark.parametrize(
+    "wanted", [Wanted(every_s=20.0, every_steps=None), Wanted(every_s=None, every_steps=20)]
+)
+def test_a_run_that_stands_still_between_two_attempts_is_told_and_one_that_evaluates_is_not(
+    wanted: Wanted,
+) -> None:
+    alarms = Alarms(Bounds(), wanted)
+    alarms.begins()
+    assert raised([durable(n, n // 20 * 20) for n in range(1, 50)], alarms) == []
+    assert alarms.look(5000.0) == []
+    alarms.failed(50.0)
+    assert alarms.look(99.0) == []
+    (found,) = alarms.look(101.0)
+    assert (found.kind, found.step) == ("stale checkpoint", 49)
+    alarms.begins()
+    assert alarms.look(5000.0) == []
+
+
+def test_a_driver_of_which_no_attempt_ever_trains_counts_from_the_first_that_failed() -> None:
+    alarms = Alarms(Bounds(), EVERY_MINUTE)
+    for now in (10.0, 100.0, 180.0):
+        alarms.failed(now)
+        assert alarms.look(now) == []
+    assert kinds(alarms.look(191.0)) == [("stale checkpoint", False)]
+
+
+def test_a_run_that_is_given_up_is_told() -> None:
+    (found,) = Alarms(Bounds(), EVERY_MINUTE).given_up("3 errors: rank 1: boom", 5.0)
+    assert (found.kind, found.text) == ("given up", "3 errors: rank 1: boom")
 
 
 def test_a_cadence_in_steps_is_held_against_steps() -> None:

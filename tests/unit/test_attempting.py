@@ -9,8 +9,9 @@ from checkpointing.history import Load
 from checkpointing.repository import Repository
 from checkpointing.store import Buffer, MemoryStore, Unavailable
 from cluster.inventory import Inventory, WorkerGroup
+from jobs.alarms import Alarm, Alarms
 from jobs.attempting import Attempts
-from jobs.errors import AttemptFailed
+from jobs.errors import AttemptFailed, GivenUp
 from jobs.executors import AttemptOrder
 from jobs.grid import Cell
 from jobs.recovery import Cause
@@ -202,6 +203,38 @@ def test_a_failure_that_the_store_did_not_take_at_once_is_in_the_report(num_refu
     found = long_run(store, "r")
     assert found is not None
     assert [kind for _, kind, _ in found.incidents][:2] == ["failure", "restart"]
+
+
+def test_a_run_that_is_given_up_rings() -> None:
+    cluster = Loading(stop=no_one, errors=[failed("worker died")])
+    with pytest.raises(GivenUp):
+        cluster.drive('"max_attempts": 1')
+    found = long_run(cluster.repository.store, "r")
+    assert found is not None
+    (text,) = [text for _, kind, text in found.incidents if kind == "alarm"]
+    assert text.endswith("given up: 1 attempt without a newer checkpoint: boom: worker died")
+
+
+def test_a_run_that_waits_for_its_next_attempt_or_for_room_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Asking(Loading):
+        def attempt(
+            self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
+        ) -> str | None:
+            order.wish()
+            happened.append("asked")
+            return super().attempt(order, make_task, hear)
+
+    happened: list[str] = []
+
+    def look(_alarms: Alarms, _now: float) -> list[Alarm]:
+        happened.append("looked")
+        return []
+
+    monkeypatch.setattr(Alarms, "look", look)
+    Asking(stop=no_one, errors=[failed("error")]).drive('"pause_s": 0.01')
+    assert happened == ["looked", "asked", "looked", "looked", "asked"]
 
 
 def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
