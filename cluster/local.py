@@ -32,14 +32,13 @@ def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
     """Connected to a running cluster; it goes on when the block ends. What it logs is the user's choice."""
     import ray
 
-    before = signal.getsignal(signal.SIGTERM)
-    with _errors_of_nodes(verbose):
-        ray.init(address=address, log_to_driver=verbose, logging_level=_log_level(verbose))
-    try:
-        with _terminates_as_exception(before):
+    with _terminates_as_exception():
+        with _errors_of_nodes(verbose):
+            ray.init(address=address, log_to_driver=verbose, logging_level=_log_level(verbose))
+        try:
             yield
-    finally:
-        ray.shutdown()
+        finally:
+            ray.shutdown()
 
 
 @contextmanager
@@ -49,10 +48,13 @@ def private_ray(num_cpus: int | None = None, verbose: bool = False) -> Iterator[
     That holds at once after a normal end, an exception, Ctrl-C and SIGTERM, and within 15 s after
     ``kill -9`` of the driver. SIGTERM raises ``SystemExit(143)`` unless the caller handles it.
     """
-    with guarded_directory() as root:
-        before = signal.getsignal(signal.SIGTERM)
-        with token_of_our_own(), _started(root, num_cpus, verbose), _terminates_as_exception(before):
-            yield
+    with (
+        guarded_directory() as root,
+        token_of_our_own(),
+        _terminates_as_exception(),
+        _started(root, num_cpus, verbose),
+    ):
+        yield
 
 
 @contextmanager
@@ -107,14 +109,14 @@ def _errors_of_nodes(are_heard: bool) -> Iterator[None]:
 
     listen = worker.listen_error_messages
     if not are_heard:
-        worker.listen_error_messages = _hear_nothing
+        worker.listen_error_messages = _do_nothing
     try:
         yield
     finally:
         worker.listen_error_messages = listen
 
 
-def _hear_nothing(*_: Any) -> None:
+def _do_nothing(*_: Any) -> None:
     return None
 
 
@@ -123,13 +125,20 @@ def _log_level(verbose: bool) -> str:
 
 
 @contextmanager
-def _terminates_as_exception(before: Any) -> Iterator[None]:
-    """``ray.init`` took the SIGTERM handler; the caller's own comes back, or one that unwinds."""
+def _terminates_as_exception() -> Iterator[None]:
+    """SIGTERM is the caller's to handle, or unwinds. The handler that ``ray.init`` sets before it does
+    anything else would end the driver with exit code 15.
+    """
+    from ray._private import utils
+
+    before, set_handler = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
+    utils.set_sigterm_handler = _do_nothing
     signal.signal(signal.SIGTERM, _unwind if before is signal.SIG_DFL else before)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        utils.set_sigterm_handler = set_handler
 
 
 def _unwind(number: int, _frame: FrameType | None) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -161,23 +162,34 @@ def test_two_at_once_are_each_alone_and_leave_nothing(start: Callable[..., Drive
         assert_nothing_is_left(driver)
 
 
-def test_the_callers_sigterm_handler_and_variables_stay_in_force() -> None:
+def test_the_callers_variables_and_sigterm_handler_stay_in_force_also_while_ray_starts() -> None:
     import ray
 
     from cluster.local import private_ray
 
-    heard: list[int] = []
+    heard, is_over = list[int](), threading.Event()
     before = signal.signal(signal.SIGTERM, lambda number, _frame: heard.append(number))
     variables = _rays_variables()
     try:
+        threading.Thread(target=_terminate_once_a_head_starts, args=(is_over,)).start()
         with private_ray(num_cpus=1):
+            assert heard == [signal.SIGTERM]
             os.kill(os.getpid(), signal.SIGTERM)
             # The token is this Ray's own, and a caller that had imported Ray before is let in with it.
             assert ray.cluster_resources()["CPU"] == 1
     finally:
+        is_over.set()
         signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM]
+    assert heard == [signal.SIGTERM] * 2
     assert _rays_variables() == variables
+
+
+def _terminate_once_a_head_starts(is_over: threading.Event) -> None:
+    this = psutil.Process()
+    while not is_over.wait(0.05):
+        if any(child.name() == "gcs_server" for child in this.children()):
+            this.terminate()
+            return
 
 
 def _rays_variables() -> dict[str, str]:
