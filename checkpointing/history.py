@@ -67,6 +67,14 @@ class View:
     def generation(self, name: str) -> Generation | None:
         return next((found for found in self.generations if found.name == name), None)
 
+    def has_begun_since(self, term: int) -> bool:
+        """Whether the present life did: a lease may land without it. The first lease of all begins one."""
+        return self.life_term >= term or (term == 1 and self.term >= 1)
+
+    def has_saved_since(self, term: int) -> bool:
+        """Whether an attempt from ``term`` on has left something to go on from."""
+        return any(found.term >= term and found.quarantined is None for found in self.generations)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:

@@ -252,15 +252,8 @@ class Keeper:
 
 
 def driver_arguments(args: argparse.Namespace, view: View, first_term: int) -> list[str]:
-    """What the next driver is started with. To begin elsewhere or afresh is done once.
-
-    ``first_term`` is what the log was at when the keeper came.
-    """
-    words = resume_arguments(args)
-    has_begun = view.term > first_term and (view.life_term > first_term or first_term == 0)
-    words += ["--fresh"] if args.fresh and not has_begun else []
-    has_saved = any(one.term > first_term and one.quarantined is None for one in view.generations)
-    words += ["--resume", args.resume] if args.resume != "latest" and not has_saved else []
+    """What the next driver is started with. ``first_term`` is what the log was at when the keeper came."""
+    words = resume_arguments(args, view, first_term + 1)
     words += ["--take-over"] if args.take_over and view.term == first_term else []
     words += ["--json"] if args.json else []
     return words + (["--verbose"] if args.verbose else [])

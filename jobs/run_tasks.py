@@ -36,13 +36,10 @@ class Beginning:
     term: int
 
     def is_fresh(self, view: View) -> bool:
-        """Until a new life has begun: a lease may land without it. The first lease of all begins one."""
-        has_begun = view.life_term >= self.term or (self.term == 1 and view.term >= 1)
-        return self.fresh and not has_begun
+        return self.fresh and not view.has_begun_since(self.term)
 
     def resume(self, view: View) -> str:
-        has_saved = any(one.term >= self.term and one.quarantined is None for one in view.generations)
-        return "latest" if has_saved else self.what
+        return "latest" if view.has_saved_since(self.term) else self.what
 
 
 def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool) -> Beginning:

@@ -98,7 +98,7 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
                 display.hear(note_stop(repository, wishers.term, stop.wish))
         if not executor.speaks:
             return EXIT_OK
-        display.summarise(pointer, resume_command(args))
+        display.summarise(pointer, resume_command(args, repository, begins.term))
         _export(args, spec, repository)
         if args.json:
             # It may have been stopped before it was there.

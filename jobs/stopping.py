@@ -133,12 +133,17 @@ def note_stop(repository: Repository, term: int | None, wish: Wish) -> Ended:
     return Ended(step=step, loss=None, generation=newest.name if newest else None, wish=wish)
 
 
-def resume_command(args: argparse.Namespace) -> str:
-    """What goes on with the run: what was asked of ``longhaul train``, but not to begin elsewhere."""
-    return shlex.join(["longhaul", "train", *resume_arguments(args)])
+def resume_command(args: argparse.Namespace, repository: Repository, term: int) -> str:
+    """What goes on with a run of which a driver got ``term`` for its first attempt, or would have got it."""
+    with suppress(StoreError, TimeoutError):
+        within(_NOTE_TIMEOUT_S, repository.refresh)
+    return shlex.join(["longhaul", "train", *resume_arguments(args, repository.view, term)])
 
 
-def resume_arguments(args: argparse.Namespace) -> list[str]:
+def resume_arguments(args: argparse.Namespace, view: View, term: int) -> list[str]:
+    """What was asked of ``longhaul train``, but to begin afresh or elsewhere only as long as no attempt from
+    ``term`` on has begun the new life, or saved.
+    """
     words = [str(args.spec)]
     for flag, value in (("--store", args.store), ("--run", args.run), ("--cluster", args.cluster)):
         words += [flag, str(value)] if value else []
@@ -146,6 +151,8 @@ def resume_arguments(args: argparse.Namespace) -> list[str]:
     words += ["--no-retry"] if args.no_retry else []
     for flag, values in (("--set", args.set), ("--exclude-node", args.exclude_node)):
         words += [word for value in values for word in (flag, value)]
+    words += ["--fresh"] if args.fresh and not view.has_begun_since(term) else []
+    words += ["--resume", args.resume] if args.resume != "latest" and not view.has_saved_since(term) else []
     return words
 
 

@@ -266,13 +266,42 @@ def test_bad_input_ends_with_2_and_says_what_to_do(
     assert (code, says in capsys.readouterr().err) == (2, True)
 
 
-def test_the_command_that_goes_on_is_the_one_that_began_without_what_would_begin_elsewhere() -> None:
+def test_the_command_that_goes_on_is_the_one_that_began(driver: Repository) -> None:
     flags = "--store s --set steps=8 --set a.b={c: 1} --run x --executor inline"
-    words = ["train", "spec.yaml", *flags.replace("{c: 1}", "{c:_1}").split(), "--fresh", "--json", "-v"]
-    args = longhaul_parser().parse_args([word.replace(":_", ": ") for word in words])
-    assert resume_command(args) == (
+    words = [*flags.replace("{c: 1}", "{c:_1}").split(), "--json", "-v"]
+    assert command_after(driver, *(word.replace(":_", ": ") for word in words)) == (
         "longhaul train spec.yaml --store s --run x --executor inline --set steps=8 --set 'a.b={c: 1}'"
     )
+
+
+def command_after(driver: Repository, *flags: str) -> str:
+    """What is to be run after a driver whose first attempt has, or would have had, the term 2."""
+    args = longhaul_parser().parse_args(["train", "spec.yaml", *flags])
+    return resume_command(args, Repository(driver.store, RUN), term=2)
+
+
+@pytest.mark.parametrize("what", ["step:10", "s3://b/runs/another"])
+def test_the_command_that_goes_on_begins_elsewhere_until_something_is_saved_there(
+    what: str, driver: Repository
+) -> None:
+    as_asked = f"longhaul train spec.yaml --resume {what}"
+    assert command_after(driver, "--resume", what) == as_asked
+    term = driver.take_over("driver")
+    assert command_after(driver, "--resume", what) == as_asked
+    driver.append(Commit(generation=generation(2, term=term)), term=term)
+    assert command_after(driver, "--resume", what) == "longhaul train spec.yaml"
+
+
+def test_the_command_that_goes_on_begins_afresh_until_a_new_life_has_begun(driver: Repository) -> None:
+    assert command_after(driver, "--fresh") == "longhaul train spec.yaml --fresh"
+    driver.take_over("driver", fresh=True)
+    assert command_after(driver, "--fresh") == "longhaul train spec.yaml"
+
+
+def test_a_store_that_is_away_keeps_nobody_from_the_command_that_goes_on(driver: Repository) -> None:
+    assert isinstance(driver.store, AwayStore)
+    driver.store.is_away = True
+    assert command_after(driver) == "longhaul train spec.yaml"
 
 
 def test_a_job_is_given_the_time_that_its_last_save_may_take() -> None:
