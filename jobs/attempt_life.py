@@ -27,16 +27,14 @@ _PATIENCE_S: Mapping[str, float] = {
     "data wait": 900.0,
     "stall": 300.0,
 }
-# At the end what is on its way is waited for, saved once more, and waited for; each part has its deadline.
-# Then the log is told, for as long as a store that is away is tried again.
-_DEADLINES_OF_A_SAVE = 8
+# After the last save the log is told, for as long as a store that is away is tried again.
 _LAST_WORD_S = 300.0
 # From the last rank's last word until the worker group is gone by itself.
 _END_TIMEOUT_S = 300.0
 
 
 def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -> Limits:
-    save_s = _DEADLINES_OF_A_SAVE * task.saving.deadline_s if task.saving else 0.0
+    save_s = task.saving.ending_s if task.saving else 0.0
     return Limits(
         schedule_timeout_s=schedule_timeout_s,
         cell_timeout_s=inf,

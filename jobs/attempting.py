@@ -120,7 +120,8 @@ class Attempts:
             world_size=size,
             environment=long_run_environment(self._group, self._spec.environment),
             schedule_timeout_s=self._resizing.schedule_timeout_s(limits.schedule_timeout_s),
-            collective_timeout_s=_COLLECTIVE_TIMEOUT_S,
+            # A rank may wait for memory at the border while the others are in the next step.
+            collective_timeout_s=_COLLECTIVE_TIMEOUT_S + self._spec.checkpoint.deadline_s,
             hang_timeout_s=limits.hang_timeout_s,
             keeps_spares=self._keeps_spares,
             wish=self._wish,

@@ -32,7 +32,7 @@ from jobs.training.long_run import Services, run
 from jobs.training.task import Task
 from jobs.training.wishes import Wish
 
-_COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+_COLLECTIVE_TIMEOUT_S = 1800.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Even
     """
     if not sessions:
         return
-    with _process_group(place) as device:
+    with _process_group(place, _COLLECTIVE_TIMEOUT_S) as device:
         context = InlineContext(
             rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
         )
@@ -65,12 +65,13 @@ def attempt_inline(
     place: Place,
     hear: Callable[[Told], None],
     wish: Callable[[], Wish | None],
+    collective_timeout_s: float,
 ) -> None:
     """One attempt of a long run. Every rank calls it; ``make_task`` is called by rank 0 alone.
 
     What any rank is wished, all follow.
     """
-    with _process_group(place) as device:
+    with _process_group(place, collective_timeout_s) as device:
         context = InlineContext(
             rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
         )
@@ -117,7 +118,7 @@ def _run(job: Job, context: InlineContext, listen: Callable[[Event], None]) -> N
 
 
 @contextmanager
-def _process_group(place: Place) -> Iterator[torch.device]:
+def _process_group(place: Place, collective_timeout_s: float) -> Iterator[torch.device]:
     has_device = torch.cuda.is_available()
     device = torch.device("cuda", place.local_rank) if has_device else torch.device("cpu")
     if has_device:
@@ -128,7 +129,7 @@ def _process_group(place: Place) -> Iterator[torch.device]:
             init_method="env://" if place.world_size > 1 else f"file://{Path(folder) / 'rendezvous'}",
             rank=place.rank,
             world_size=place.world_size,
-            timeout=_COLLECTIVE_TIMEOUT,
+            timeout=timedelta(seconds=collective_timeout_s),
         )
         try:
             yield device

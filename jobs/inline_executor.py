@@ -67,6 +67,6 @@ class InlineExecutor:
         from jobs.inline import attempt_inline
 
         last = LastWord(hear)
-        attempt_inline(make_task, self._place, last.hear, order.wish)
+        attempt_inline(make_task, self._place, last.hear, order.wish, order.collective_timeout_s)
         last.judge()
         return None

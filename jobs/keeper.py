@@ -24,7 +24,7 @@ from jobs.places import store_base
 from jobs.recovery import Cause, Ending, GiveUp, Policy, next_move
 from jobs.run_spec import RunSpec
 from jobs.spec_file import check_plain_name
-from jobs.stopping import note_stop, resume_arguments
+from jobs.stopping import job_variables, note_stop, resume_arguments
 from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
 from reporting.steady import steady
@@ -54,19 +54,20 @@ def _keep(args: argparse.Namespace) -> int:
         wishers.listen(store, run, lambda _text: None)
         keeper = Keeper(
             Repository(store, run),
-            _start_with(args, args.store or spec.store),
+            _start_with(args, spec),
             spec.recovery.policy(),
             wishers,
         )
         return keeper.keep(args)
 
 
-def _start_with(args: argparse.Namespace, store: str) -> Start:
+def _start_with(args: argparse.Namespace, spec: RunSpec) -> Start:
     address = args.address or os.environ.get("RAY_ADDRESS", "")
     if not address.startswith(("http://", "https://")):
         return Child
     from jobs.launch.job_server import JobServer
 
+    store = args.store or spec.store
     if "://" not in store and not Path(store).is_absolute():
         raise SpecError(
             [
@@ -74,7 +75,7 @@ def _start_with(args: argparse.Namespace, store: str) -> Start:
                 "storage, or the absolute path of a directory that the cluster shares"
             ]
         )
-    return JobServer(address, _say).start
+    return JobServer(address, job_variables(spec.checkpoint.deadline_s), _say).start
 
 
 class _Lost(Exception):

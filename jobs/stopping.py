@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import Any, Literal
 
 from checkpointing.errors import Fenced, NothingToResume
@@ -26,10 +27,10 @@ from jobs.training.events import Ended
 from jobs.training.wishes import Wish
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
-# What a job needs so that `ray job stop` waits for the last save, however long that is given by default: Ray
-# kills after 3 s otherwise.
-JOB_VARIABLES = {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": "4500"}
 
+# What is on its way (three), the last cut's memory (one), and that save (three); then the log is told.
+_DEADLINES_OF_THE_END = 7
+_LAST_WORD_S = 300.0
 _LOOK_EVERY_S = 0.5
 # A store that is away may hold up whoever writes to it for many minutes.
 _NOTE_TIMEOUT_S = 15.0
@@ -131,6 +132,14 @@ def note_stop(repository: Repository, term: int | None, wish: Wish) -> Ended:
         with suppress(StoreError, Fenced, TimeoutError):
             within(_NOTE_TIMEOUT_S, lambda: repository.append(Stopped(step=step, why=wish.why), term=term))
     return Ended(step=step, loss=None, generation=newest.name if newest else None, wish=wish)
+
+
+def job_variables(deadline_s: float) -> dict[str, str]:
+    """What a job needs so that ``ray job stop`` waits for the last save of a run whose saves have that
+    ``checkpoint.deadline_s``: Ray kills after 3 s otherwise.
+    """
+    wait_s = ceil(_DEADLINES_OF_THE_END * deadline_s + _LAST_WORD_S)
+    return {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": str(wait_s)}
 
 
 def resume_command(args: argparse.Namespace, repository: Repository, term: int) -> str:

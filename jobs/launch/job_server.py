@@ -15,7 +15,6 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 from jobs.deadlines import within
 from jobs.drivers import EXIT_CODES, Away, End
-from jobs.stopping import JOB_VARIABLES
 from jobs.training.wishes import Wish
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,8 +29,11 @@ _NO_ANSWER = (OSError, RuntimeError)
 
 
 class JobServer:
-    def __init__(self, address: str, say: Callable[[str], None]) -> None:
+    """Its jobs get ``variables``."""
+
+    def __init__(self, address: str, variables: dict[str, str], say: Callable[[str], None]) -> None:
         self._address = address
+        self._variables = variables
         self._say = say
 
     def start(self, arguments: list[str]) -> "Job":
@@ -50,7 +52,7 @@ class JobServer:
         name = client.submit_job(
             entrypoint=shlex.join(["python", "jobs/train.py", *_as_seen_there(arguments)]),
             submission_id=f"longhaul-{secrets.token_hex(6)}",
-            runtime_env={"working_dir": str(ROOT), "env_vars": JOB_VARIABLES},
+            runtime_env={"working_dir": str(ROOT), "env_vars": self._variables},
         )
         return client, name
 

@@ -6,6 +6,7 @@ late, whether its loss went wrong, and whether somebody wishes the run to end. R
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import reduce
 
 import torch
@@ -46,14 +47,14 @@ class Control:
     """Every rank makes the same calls: once per step ``begin``, then ``end``.
 
     ``begin`` asks for this rank's ``wish``. ``aim`` is what all ranks follow, once any of them was wished
-    something; it changes in ``end``.
+    something; it changes in ``end``. A rank that waits for another one raises after ``timeout_s``.
     """
 
-    def __init__(self, wish: Callable[[], Wish | None]) -> None:
+    def __init__(self, wish: Callable[[], Wish | None], timeout_s: float) -> None:
         self.aim: Aim | None = None
         self._wish = wish
         # Of its own and on the CPU: the step's collectives must not wait for it, nor it for a device.
-        self._group = dist.new_group(backend="gloo")
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         self._word = torch.zeros(_LENGTH, dtype=torch.int64)
         self._work: dist.Work | None = None
 

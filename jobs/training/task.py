@@ -18,6 +18,8 @@ from jobs.training.windows import Windows
 from reporting.attempts import Attempt
 
 _FORGOTTEN = MemoryStore().url
+# The driver has no such patience with anything but saves.
+_BESIDE_SAVES_S = 2400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,12 @@ class Saving:
     disk: str | None
     disk_keep: int
     deadline_s: float
+
+    @property
+    def ending_s(self) -> float:
+        """The most that a rank waits for its saves at the end of an attempt."""
+        # At the last border a cut for memory (one), then what is on its way (three); again for the last save.
+        return 8 * self.deadline_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +129,13 @@ class Task:
     def open_store(self) -> Store:
         """What nobody wants to keep is forgotten with the process."""
         return MemoryStore() if self.store == _FORGOTTEN else open_store(self.store)
+
+    @property
+    def longest_wait_s(self) -> float:
+        """How long its ranks wait for each other beside the steps. The driver, which can tell for whom, loses
+        patience before.
+        """
+        return _BESIDE_SAVES_S + (self.saving.ending_s if self.saving else 0.0)
 
     def described(self) -> Attempt:
         """This attempt as its records name it."""

@@ -1,9 +1,15 @@
-"""What a keeper makes of how a Ray job ended."""
+"""What a keeper gives a Ray job, and what it makes of how that ended."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.job_submission import JobInfo, JobStatus
 
+from jobs.arguments import train_parser
 from jobs.drivers import End
+from jobs.keeper import keep_running
 from jobs.launch.job_server import Job, end_of
 
 
@@ -60,3 +66,34 @@ def test_a_server_that_does_not_answer_hides_its_job_until_it_does(monkeypatch: 
         seen.append(job.unseen_s())
     assert seen[0] == seen[3] == 0.0 < seen[1] < seen[2]
     assert job.end() == End(code=None, why="the cluster has forgotten job j")
+
+
+@dataclass
+class Server:
+    """Where every job succeeds at once."""
+
+    submitted: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, _address: str) -> "Server":
+        return self
+
+    def submit_job(self, **asked: Any) -> str:
+        self.submitted.append(asked)
+        return "a job"
+
+    def get_job_info(self, _name: str) -> JobInfo:
+        return JobInfo(status=JobStatus.SUCCEEDED, entrypoint="")
+
+
+@pytest.mark.parametrize(
+    ("flags", "wait_s"), [((), "4500"), (("--set", "checkpoint.deadline_s=1000"), "7300")]
+)
+def test_a_kept_job_is_given_the_time_that_its_own_last_save_may_take(
+    flags: tuple[str, ...], wait_s: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    monkeypatch.setattr("jobs.launch.job_server.JobSubmissionClient", server)
+    command = ["--keep", "--address", "http://head:8265", "--store", str(tmp_path), *flags]
+    assert keep_running(train_parser("longhaul train").parse_args(command)) == 0
+    (asked,) = server.submitted
+    assert asked["runtime_env"]["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"] == wait_s

@@ -23,7 +23,7 @@ from checkpointing.store import LocalStore
 from cluster.config import read_cluster
 from cluster.mixed import MixedCluster, mixed_cluster
 from jobs.run_spec import RunSpec
-from jobs.stopping import JOB_VARIABLES
+from jobs.stopping import job_variables
 from jobs.tokens import find_tokens
 from jobs.training.wishes import Wish
 from reporting.run_parts import one_run, read_parts
@@ -376,7 +376,7 @@ def test_ray_job_stop_leaves_time_for_the_last_save(tmp_path: Path) -> None:
     with ray_head("--num-cpus=2", LONGHAUL_HOME=str(home)) as head:
         submit = [head.ray, "job", "submit", f"--address={head.dashboard}", "--working-dir=."]
         submit += ["--no-wait", "--submission-id=stop-me"]
-        submit += ["--runtime-env-json", json.dumps({"env_vars": JOB_VARIABLES})]
+        submit += ["--runtime-env-json", json.dumps({"env_vars": job_variables(deadline_s=600)})]
         begun = run([*submit, "--", "python", "jobs/train.py", str(spec)], RAY_AUTH_MODE="disabled")
         assert begun.returncode == 0, begun.stdout + begun.stderr
         wait_until(is_training(store))

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from math import inf
 
+import pytest
+
 from checkpointing.cadence import Cadence
 from checkpointing.patience import Patience
 from checkpointing.retention import Retention
@@ -19,6 +21,7 @@ from tests.unit.test_restarts import task
 LIMITS = Limits(
     schedule_timeout_s=60, cell_timeout_s=float("inf"), patience_s={"eval": 200, "restore": 900, "save": 300}
 )
+SAVING = Saving(cadence=Cadence(), retention=Retention(), disk=None, disk_keep=2, deadline_s=600)
 REMAINS = Remains(log_tail=("its last line",), signal=None, oom_kills=3)
 
 
@@ -212,10 +215,17 @@ def test_one_that_is_not_done_is_still_heard_or_hangs() -> None:
 
 def test_the_end_has_time_for_all_its_saves_and_then_for_a_store_that_is_away() -> None:
     deadline_s = 10.0
-    saving = Saving(cadence=Cadence(), retention=Retention(), disk=None, disk_keep=2, deadline_s=deadline_s)
-    ending = replace(task(1, MemoryStore()), saving=saving)
+    ending = replace(task(1, MemoryStore()), saving=replace(SAVING, deadline_s=deadline_s))
     limits = limits_of(ending, schedule_timeout_s=60, hang_timeout_s=30)
     assert limits.patience_s["save"] >= 6 * deadline_s + Patience().budget_s
+
+
+@pytest.mark.parametrize("deadline_s", [None, 1.0, 600.0, 7200.0])
+def test_the_driver_loses_patience_before_ranks_that_wait_for_each_other_do(deadline_s: float | None) -> None:
+    saving = replace(SAVING, deadline_s=deadline_s) if deadline_s else None
+    attempt = replace(task(1, MemoryStore()), saving=saving)
+    limits = limits_of(attempt, schedule_timeout_s=60, hang_timeout_s=30)
+    assert attempt.longest_wait_s > max(limits.patience_s.values())
 
 
 def test_how_long_its_steps_still_take_is_known_from_the_first_one_on() -> None:

@@ -16,6 +16,7 @@ from jobs.executors import AttemptOrder
 from jobs.grid import Cell
 from jobs.recovery import Cause
 from jobs.run_display import RunDisplay
+from jobs.run_sections.kept import Checkpoint
 from jobs.run_spec import RunSpec
 from jobs.sessions import Beat, Event, Limits, Session
 from jobs.training.events import Progress, Told
@@ -123,6 +124,7 @@ class Loading(Cluster):
     ) -> str | None:
         if self.errors and str(self.errors[0]) == "boom: no room":
             raise self.errors.pop(0)
+        self.orders.append(order)
         self.kept_spares.append(order.keeps_spares)
         term = make_task().term
         self.loads.append(self.repository.view.loads)
@@ -131,11 +133,14 @@ class Loading(Cluster):
             raise self.errors.pop(0)
         return None
 
-    def drive(self, recovery: str = '"pause_s": 0', *, may_retry: bool = True) -> None:
+    def drive(
+        self, recovery: str = '"pause_s": 0', *, may_retry: bool = True, deadline_s: float = 600
+    ) -> None:
         spec = f'{{"name": "r", "model": "llama-tiny", "steps": 2, "recovery": {{{recovery}}}}}'
+        saves = Checkpoint(deadline_s=deadline_s)
         Attempts(
             self,
-            RunSpec.model_validate_json(spec),
+            RunSpec.model_validate_json(spec).model_copy(update={"checkpoint": saves}),
             group(),
             self.repository,
             lambda world_size, leased_s: task(self.repository.take_over("driver"), MemoryStore()),
@@ -235,6 +240,12 @@ def test_a_run_that_waits_for_its_next_attempt_or_for_room_is_looked_at(
     monkeypatch.setattr(Alarms, "look", look)
     Asking(stop=no_one, errors=[failed("error")]).drive('"pause_s": 0.01')
     assert happened == ["looked", "asked", "looked", "looked", "asked"]
+
+
+def test_the_ranks_wait_in_a_step_for_one_that_waits_for_memory_to_save() -> None:
+    cluster = Loading(stop=no_one)
+    cluster.drive(deadline_s=7200)
+    assert cluster.orders[0].collective_timeout_s > 7200
 
 
 def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:

@@ -16,7 +16,7 @@ from checkpointing.store import LocalStore, MemoryStore, Unavailable
 from jobs.arguments import longhaul_parser
 from jobs.cli import main
 from jobs.run_spec import RunSpec
-from jobs.stopping import JOB_VARIABLES, Outcome, note_stop, resume_command, stop_run
+from jobs.stopping import Outcome, job_variables, note_stop, resume_command, stop_run
 from jobs.training.wishes import Wish
 from tests.unit.generations import generation
 
@@ -304,7 +304,15 @@ def test_a_store_that_is_away_keeps_nobody_from_the_command_that_goes_on(driver:
     assert command_after(driver) == "longhaul train spec.yaml"
 
 
-def test_a_job_is_given_the_time_that_its_last_save_may_take() -> None:
+@pytest.mark.parametrize("deadline_s", [0.5, 600.0, 7200.0])
+def test_a_job_is_given_the_time_that_its_last_save_may_take(deadline_s: float) -> None:
     """Waits for what is on its way, a cut, and the wait for that: three deadlines, one, and three."""
+    assert int(job_variables(deadline_s)["RAY_JOB_STOP_WAIT_TIME_S"]) > 7 * deadline_s
+
+
+@pytest.mark.parametrize("page", ["training", "operations"])
+def test_who_submits_by_hand_is_told_the_time_that_the_default_deadline_takes(page: str) -> None:
     spec = RunSpec.model_validate({"name": RUN, "model": "llama-tiny", "steps": 1})
-    assert float(JOB_VARIABLES["RAY_JOB_STOP_WAIT_TIME_S"]) > 7 * spec.checkpoint.deadline_s
+    wait_s = job_variables(spec.checkpoint.deadline_s)["RAY_JOB_STOP_WAIT_TIME_S"]
+    text = (Path(__file__).resolve().parents[2] / f"docs/{page}.md").read_text()
+    assert f'"RAY_JOB_STOP_WAIT_TIME_S": "{wait_s}"' in text
