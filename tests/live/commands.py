@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -51,13 +51,18 @@ def run(
 
 
 @contextmanager
-def running(command: Sequence[str], **environment: str) -> Iterator["subprocess.Popen[str]"]:
-    """The command under way; whatever happens in the block, it is ended with all that it started."""
+def running(
+    command: Sequence[str], *, output: IO[str] | int = subprocess.PIPE, **environment: str
+) -> Iterator["subprocess.Popen[str]"]:
+    """The command under way; whatever happens in the block, it is ended with all that it started.
+
+    What says more than a pipe holds before the block ends needs a file for its ``output``.
+    """
     process = subprocess.Popen(
         command,
         cwd=ROOT,
         env=_environment() | environment,
-        stdout=subprocess.PIPE,
+        stdout=output,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
