@@ -202,7 +202,8 @@ def test_tokens_whose_store_stands_still_for_more_than_five_minutes_are_waited_f
         keys = {**S3_KEYS, "AWS_ENDPOINT_URL": proxy.url, "OMP_NUM_THREADS": "1"}
         packed = run(pack_command(text, f"s3://{BUCKET}/tokens"), **keys)
         assert packed.returncode == 0, packed.stderr
-        spec = write_spec(tmp_path, RUN.replace("steps: 8", "steps: 400") + data(f"s3://{BUCKET}/tokens"))
+        longer = RUN.replace("steps: 8", "steps: 400").replace("eval: {every_steps: 4, ", "eval: {")
+        spec = write_spec(tmp_path, longer + data(f"s3://{BUCKET}/tokens"))
         command = [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(store)]
         with running(command, **keys) as process:
             wait_until(lambda: bool(commits(store)))
