@@ -29,7 +29,7 @@ def test_inline_measures_the_cells_of_one_device_and_goes_on_after_a_failure(tmp
 def test_torchrun_measures_the_cells_of_its_world_size_and_inline_the_rest(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, BOTH_SIZES), tmp_path / "store"
 
-    two = run([*_torchrun(2), *sweep_command(spec, store)[1:]], OMP_NUM_THREADS="1")
+    two = run([*_torchrun(2), *sweep_command(spec, store)[1:]])
     sizes_after_torchrun = {row["world_size"] for row in rows(store)}
     one = run(sweep_command(spec, store, "--executor", "inline"))
 
@@ -51,7 +51,7 @@ def test_a_loss_that_every_rank_sees_ends_no_torchrun(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, BOTH_SIZES), tmp_path / "store"
     flags = ("--set", "optimizer.lr=1e30")
 
-    done = run([*_torchrun(2), *sweep_command(spec, store, *flags)[1:]], OMP_NUM_THREADS="1")
+    done = run([*_torchrun(2), *sweep_command(spec, store, *flags)[1:]])
 
     assert done.returncode == 1
     assert [row["status"] for row in rows(store)] == ["invalid_loss", "invalid_loss"]

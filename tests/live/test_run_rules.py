@@ -137,12 +137,14 @@ def test_a_second_driver_leaves_the_first_alone_unless_it_is_to_take_over(tmp_pa
         assert "--take-over" in second.stderr
         assert Repository(LocalStore(store), "r").refresh().term == 1
         assert first.poll() is None
-        step = Repository(LocalStore(store), "r").refresh().generations[-1].step
-        heir = run(inline(spec, store, "--set", f"steps={step + 40}", "--take-over"))
-        assert heir.returncode == 0, heir.stderr
-        output, _ = first.communicate(timeout=120)
-    assert first.returncode == 1
-    assert "a later attempt has taken r over; this one ends itself (attempt 2 is that of " in output
+        with running(inline(spec, store, *long, "--take-over")) as heir:
+            output, _ = first.communicate(timeout=120)
+            assert first.returncode == 1
+            assert "a later attempt has taken r over; this one ends itself (attempt 2 is that of " in output
+            wait_until(lambda: Repository(LocalStore(store), "r").refresh().generations[-1].term == 2)
+            heir.terminate()
+            told, _ = heir.communicate(timeout=120)
+    assert heir.returncode == 0, told
 
 
 @pytest.mark.soak
@@ -168,7 +170,7 @@ def test_a_run_goes_on_under_ray_from_what_torchrun_left_and_the_other_way_to_th
 
     def under_torchrun(store: str, *settings: str) -> None:
         command = [*torchrun, *train_command(spec, tmp_path / store, *settings)[2:]]
-        done = run(command, OMP_NUM_THREADS="1")
+        done = run(command)
         assert done.returncode == 0, done.stdout + done.stderr
 
     under_ray("ray")

@@ -203,7 +203,7 @@ def stop_while(
     command: list[str], is_time: Callable[[], bool], stop: Callable[["subprocess.Popen[str]"], object]
 ) -> tuple[int, str]:
     """The exit code and what it said."""
-    with running(command, OMP_NUM_THREADS="1") as process:
+    with running(command) as process:
         wait_until(is_time)
         stop(process)
         output, _ = process.communicate(timeout=DEADLINE_S)
@@ -339,7 +339,7 @@ def test_the_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     """In the midst of a step of minutes, which the first one waits for."""
     spec, store = write_spec(tmp_path, RUN.replace("world_size: 2", "world_size: 1")), tmp_path / "store"
     flags = ("--executor", "inline", "--set", "grad_accum=100000", "--set", "data.samples=200000")
-    with running(command_of(spec, store, *flags), OMP_NUM_THREADS="1") as process:
+    with running(command_of(spec, store, *flags)) as process:
         killer = threading.Timer(DEADLINE_S, process.kill)
         killer.start()
         read_until(process, "r: begins at step 0")

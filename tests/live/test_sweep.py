@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.live.commands import QUICK, files, rows, run, running, sweep_command, write_spec
+from tests.live.commands import DEADLINE_S, QUICK, files, rows, run, running, sweep_command, write_spec
 
 KILLS_IN_CI, KILLS_IN_SOAK = 3, 20
 
@@ -150,7 +150,7 @@ def _kill_and_finish(tmp_path: Path, num_kills: int) -> None:
             os.kill(process.pid, signal.SIGKILL)
         kept |= {path: path.read_bytes() for path in store.rglob("result.json") if path not in kept}
 
-    done = run(command)
+    done = run(command, deadline_s=DEADLINE_S + 20 * num_kills)
 
     assert done.returncode == 0, f"seed {seed}: {done.stdout}{done.stderr}"
     assert len(rows(store)) == 2 * num_kills

@@ -116,7 +116,7 @@ def test_a_run_of_epochs_that_has_finished_says_so_though_its_tokens_are_gone(tm
     tokens.mkdir()
     write_index(tokens, bytes(1000))
     spec = write_spec(tmp_path, RUN.replace("steps: 8", "epochs: 1") + data(tokens, ""))
-    first = run(train_command(spec, store), OMP_NUM_THREADS="1")
+    first = run(train_command(spec, store))
     assert first.returncode == 0, first.stderr
     tokens.rename(tmp_path / "elsewhere")
     again = run(train_command(spec, store))
@@ -138,7 +138,7 @@ def test_ids_in_parquet_are_trained_on_as_the_same_ids_in_shards_are(tmp_path: P
     trained = []
     for place in (shards, table):
         spec, store = write_spec(tmp_path, RUN + data(place, "")), tmp_path / f"store-{place.name}"
-        done = run(train_command(spec, store, "--set", "steps=4"), OMP_NUM_THREADS="1")
+        done = run(train_command(spec, store, "--set", "steps=4"))
         assert done.returncode == 0, done.stderr
         trained.append(digests_of(newest_manifest(store, "r")))
     assert trained[0] == trained[1]
@@ -163,7 +163,7 @@ def test_a_shard_that_is_harmed_while_it_is_read_ends_the_training_with_its_name
     store = tmp_path / "store"
     spec = write_spec(tmp_path, RUN + data(tmp_path, ""))
     flags = ("--set", "steps=100000", "--set", "recovery.pause_s=0.1")
-    with running(train_command(spec, store, *flags), OMP_NUM_THREADS="1") as process:
+    with running(train_command(spec, store, *flags)) as process:
         wait_until(lambda: bool(Repository(LocalStore(store), "r").refresh().generations))
         harm(tmp_path / "1.bin")
         output, _ = process.communicate(timeout=120)
@@ -181,7 +181,7 @@ def test_text_is_packed_into_object_storage_and_trained_on_from_there_and_from_t
     with moto(tmp_path) as port:
         endpoint = f"http://{HOST}:{port}"
         make_bucket(endpoint, S3_KEYS)
-        keys = {**S3_KEYS, "AWS_ENDPOINT_URL": endpoint, "OMP_NUM_THREADS": "1"}
+        keys = {**S3_KEYS, "AWS_ENDPOINT_URL": endpoint}
         packed = run(pack_command(text, url), **keys)
         assert packed.returncode == 0, packed.stderr
         for number, local in enumerate(["", f", local: {{dir: {near}}}"]):
@@ -199,7 +199,7 @@ def test_tokens_whose_store_stands_still_for_more_than_five_minutes_are_waited_f
     text, store = write_text(tmp_path / "text"), tmp_path / "store"
     with moto(tmp_path) as port, Proxy(port) as proxy:
         make_bucket(proxy.url, S3_KEYS)
-        keys = {**S3_KEYS, "AWS_ENDPOINT_URL": proxy.url, "OMP_NUM_THREADS": "1"}
+        keys = {**S3_KEYS, "AWS_ENDPOINT_URL": proxy.url}
         packed = run(pack_command(text, f"s3://{BUCKET}/tokens"), **keys)
         assert packed.returncode == 0, packed.stderr
         longer = RUN.replace("steps: 8", "steps: 400").replace("eval: {every_steps: 4, ", "eval: {")
