@@ -34,7 +34,9 @@ KILL_AFTER_S = (0.0, 1.0)
 
 KILLS_OVER_RAY = 100
 EVERY_STEPS = 5
-NUM_STEPS_OVER_RAY = 40 * KILLS_OVER_RAY
+NUM_STEPS_OVER_RAY = 100 * KILLS_OVER_RAY
+# By the last of them there is what the next attempt's workers are forked from.
+KILL_OVER_RAY_AFTER_S = (0.0, 0.5, 1.0, 10.0)
 OVER_RAY = f"""
 name: r
 model: llama-tiny
@@ -78,7 +80,7 @@ def test_a_kept_run_over_ray_whose_processes_are_killed_a_hundred_times_is_the_r
     ):
         while killed.total() < KILLS_OVER_RAY:
             _wait_for_generations(process, store, dice.randint(0, 3))
-            time.sleep(dice.uniform(*KILL_AFTER_S))
+            time.sleep(dice.choice(KILL_OVER_RAY_AFTER_S))
             (who,) = dice.choices(list(TITLES), weights=[weight for _, weight in TITLES.values()])
             victims = below(process.pid, TITLES[who][0])
             # None where that one is only being started.
