@@ -17,6 +17,7 @@ _KNOCK_TIMEOUT_S = 5.0
 State = Literal["alive", "draining", "drained", "lost"]
 # Ray's reasons of death for a node that was told to drain: for a preemption, and because it was idle.
 _DRAINED = frozenset({3, 4})
+_START = "StartTimeMs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +54,15 @@ class View:
 def look(address: str) -> View:
     """``ClusterError`` if nobody answers there, after some seconds."""
     try:
-        with _state_of(address) as state:
+        with _connected(address) as (state, client):
             table, draining = state.node_table(), state.get_draining_nodes()
+            infos = client.get_all_node_info().values()
     except Exception as error:
         # Ray raises what its several layers happen to raise; all of it says that the head is away.
         raise ClusterError(f"{address}: no Ray cluster answers there ({_first_line(error)})") from None
-    return View(address=address, table=tuple(table), draining=frozenset(draining))
+    starts_ms = {info.node_id.hex(): info.start_time_ms for info in infos}
+    dated = tuple({**entry, _START: starts_ms.get(entry["NodeID"], 0)} for entry in table)
+    return View(address=address, table=dated, draining=frozenset(draining))
 
 
 def seen(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[SeenNode]:
@@ -68,7 +72,9 @@ def seen(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[See
     dead = [entry for entry in entries if not entry["Alive"]]
     lost = Counter(_key(entry) for entry in dead if not _was_drained(entry))
     back = {_key(entry) for entry in alive}
-    last = {_key(entry): entry for entry in dead if _key(entry) not in back}
+    # Ray's table is in no order.
+    by_start = sorted(dead, key=lambda entry: int(entry.get(_START, 0)))
+    last = {_key(entry): entry for entry in by_start if _key(entry) not in back}
     found = [_node(entry, "draining" if entry["NodeID"] in draining else "alive", lost) for entry in alive]
     found += [_node(entry, "drained" if _was_drained(entry) else "lost", lost) for entry in last.values()]
     return sorted(found, key=lambda node: (node.group, node.name, node.node_id))
@@ -106,10 +112,11 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _state_of(address: str) -> Iterator[Any]:
+def _connected(address: str) -> Iterator[tuple[Any, Any]]:
+    """Ray's table of nodes, and whom to ask when each started, which the table doesn't have."""
     from ray._private.services import canonicalize_bootstrap_address
     from ray._private.state import GlobalState
-    from ray._raylet import GcsClientOptions  # type: ignore[attr-defined]  # compiled: it has no stub
+    from ray._raylet import GcsClient, GcsClientOptions  # type: ignore[attr-defined]  # compiled: no stub
 
     found = canonicalize_bootstrap_address(address) or address
     _knock(found)
@@ -118,7 +125,7 @@ def _state_of(address: str) -> Iterator[Any]:
         GcsClientOptions.create(found, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
     )
     try:
-        yield state
+        yield state, GcsClient(address=found)
     finally:
         state.disconnect()
 

@@ -25,7 +25,6 @@ data: {samples: 64}
 checkpoint: {every_steps: 4, on_busy: wait}
 record: {flush_s: 1}
 limits: {schedule_timeout_s: 60}
-recovery: {pause_s: 0.5}
 """
 DIVERGES = """
 optimizer: {lr: 1.0e+30, warmup_steps: 0}
@@ -53,7 +52,7 @@ def test_a_loss_that_goes_wrong_rings_the_users_command_and_status_tells_that_it
 ) -> None:
     store, told = tmp_path / "store", tmp_path / "told.jsonl"
     settings = DIVERGES % (sys.executable, told)
-    spec = write_spec(tmp_path, RUN.replace("recovery: {pause_s: 0.5}\n", "") + settings)
+    spec = write_spec(tmp_path, RUN + settings)
     done = run(train_command(spec, store, "--executor", "inline"))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "r: alarm: loss not finite: " in done.stdout
@@ -84,7 +83,6 @@ def test_a_killed_worker_costs_what_the_line_the_status_and_the_report_say(tmp_p
     assert restart.device_s == pytest.approx(2 * restart.seconds)
     # What rank 0 did after its last record is done again too.
     assert restart.num_redone >= run_told.num_superseded
-    assert restart.phases["wait"] >= 0.5
     found = status_of(store)
     assert (found["stage"], found["recorded"]["num_restarts"]) == ("finished", 1)
     assert found["recorded"]["restarts"][0]["phases_s"] == pytest.approx(dict(restart.phases))

@@ -136,6 +136,14 @@ def test_a_node_that_was_drained_and_is_gone_is_not_lost(reason: int) -> None:
     assert (back.state, back.times_lost) == ("alive", 0)
 
 
+def test_of_a_name_that_died_twice_the_later_life_counts_in_whatever_order_ray_has_them() -> None:
+    lost = {**dead("amd-0", "amd", 1), "StartTimeMs": 1000}
+    drained = {**dead("amd-0", "amd", 2), "StartTimeMs": 2000, "DeathReason": 3}
+    for table in ([lost, drained], [drained, lost]):
+        (node,) = seen(table, set())
+        assert (node.state, node.times_lost) == ("drained", 1)
+
+
 def test_nodes_that_share_a_name_are_all_told() -> None:
     nodes = seen([entry("host", "amd", NodeID="one"), entry("host", "amd", NodeID="two")], set())
 
