@@ -170,8 +170,9 @@ def test_the_callers_variables_and_sigterm_handler_stay_in_force_also_while_ray_
     heard, is_over = list[int](), threading.Event()
     before = signal.signal(signal.SIGTERM, lambda number, _frame: heard.append(number))
     variables = _rays_variables()
+    thread = threading.Thread(target=_terminate_once_a_head_starts, args=(is_over,))
+    thread.start()
     try:
-        threading.Thread(target=_terminate_once_a_head_starts, args=(is_over,)).start()
         with private_ray(num_cpus=1):
             assert heard == [signal.SIGTERM]
             os.kill(os.getpid(), signal.SIGTERM)
@@ -179,6 +180,8 @@ def test_the_callers_variables_and_sigterm_handler_stay_in_force_also_while_ray_
             assert ray.cluster_resources()["CPU"] == 1
     finally:
         is_over.set()
+        # It would end all tests if it came later.
+        thread.join()
         signal.signal(signal.SIGTERM, before)
     assert heard == [signal.SIGTERM] * 2
     assert _rays_variables() == variables
