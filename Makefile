@@ -6,7 +6,7 @@ STORE ?= results
 BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
 # Tests wait more than they compute. Those of a file share what they start, and stay together.
-SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile
+SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --max-worker-restart=0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sweep mixed report dry-run test test-hosts check format golden bench bench-recovery compare-damage soak clean
