@@ -34,7 +34,7 @@ def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
 
     with _terminates_as_exception():
         with _errors_of_nodes(verbose):
-            ray.init(address=address, log_to_driver=verbose, logging_level=_log_level(verbose))
+            _init(address=address, log_to_driver=verbose, logging_level=_log_level(verbose))
         try:
             yield
         finally:
@@ -83,7 +83,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
     settings = environment_of(root) | where_unset(ON_ONE_MACHINE, os.environ)
     try:
         with variables(settings), _errors_of_nodes(verbose):
-            ray.init(
+            _init(
                 # "auto" would join whatever Ray happens to run on this machine.
                 address="local",
                 num_cpus=num_cpus or machine.num_cpus(),
@@ -98,6 +98,19 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _init(**options: Any) -> None:
+    """Ray's core sets a handler of SIGTERM beneath Python's, which lets Python's run and ends the process
+    three seconds later whatever that does, with an alarm.
+    """
+    import ray
+
+    try:
+        ray.init(**options)
+    finally:
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        signal.alarm(0)
 
 
 @contextmanager

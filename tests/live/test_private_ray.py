@@ -42,6 +42,27 @@ with private_ray(num_cpus=int(sys.argv[1])):
         time.sleep(1000)
 """
 
+# Hears SIGTERM as soon as Ray's core is there, and again when it has started, and takes its time.
+LISTENER = """
+import os, signal, time
+from ray._private import worker
+from cluster.local import private_ray
+
+heard, connect = [], worker.connect
+signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+
+def connect_and_be_terminated(*args, **options):
+    connect(*args, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+worker.connect = connect_and_be_terminated
+with private_ray(num_cpus=1):
+    time.sleep(5)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+print(heard)
+"""
+
 
 class Driver:
     """A driver whose processes and files can be told by a temporary directory that only they were given."""
@@ -185,6 +206,18 @@ def test_the_callers_variables_and_sigterm_handler_stay_in_force_also_while_ray_
         signal.signal(signal.SIGTERM, before)
     assert heard == [signal.SIGTERM] * 2
     assert _rays_variables() == variables
+
+
+def test_a_driver_that_hears_sigterm_ends_when_it_wants_to() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENER],
+        check=False,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, str([15, 15])), done.stderr
 
 
 def _terminate_once_a_head_starts(is_over: threading.Event) -> None:

@@ -6,6 +6,7 @@ from math import inf
 import pytest
 
 from checkpointing.cadence import Cadence
+from checkpointing.objects import Pace
 from checkpointing.patience import Patience
 from checkpointing.retention import Retention
 from checkpointing.store import MemoryStore
@@ -218,6 +219,12 @@ def test_the_end_has_time_for_all_its_saves_and_then_for_a_store_that_is_away() 
     ending = replace(task(1, MemoryStore()), saving=replace(SAVING, deadline_s=deadline_s))
     limits = limits_of(ending, schedule_timeout_s=60, hang_timeout_s=30)
     assert limits.patience_s["save"] >= 6 * deadline_s + Patience().budget_s
+
+
+def test_a_store_of_samples_that_stands_still_is_given_up_by_who_reads_it_before_that_is_a_hang() -> None:
+    limits = limits_of(task(1, MemoryStore()), schedule_timeout_s=60, hang_timeout_s=30)
+    # The first call stands still before its failure counts, and so may the one that is begun last.
+    assert limits.patience_s["data wait"] > Patience().budget_s + 2 * Pace().stall_s
 
 
 @pytest.mark.parametrize("deadline_s", [None, 1.0, 600.0, 7200.0])

@@ -248,14 +248,31 @@ def test_the_ranks_wait_in_a_step_for_one_that_waits_for_memory_to_save() -> Non
     assert cluster.orders[0].collective_timeout_s > 7200
 
 
-def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
+class Apart(Cluster):
+    """Has two devices, and no place for two ranks."""
+
+    def room(self, group: WorkerGroup, without: Sequence[str]) -> int:
+        return 2
+
+    def attempt(
+        self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
+    ) -> str | None:
+        self.orders.append(order)
+        make_task()
+        if order.world_size == 2:
+            assert len(self.orders) == 1
+            raise failed("no room")
+        return "pointer"
+
+
+def elastic(cluster: Cluster, wishers: Wishers) -> Attempts:
     spec = RunSpec.model_validate_json(
         '{"name": "r", "model": "llama-tiny", "steps": 2, "world_size": {"min": 1, "max": 2},'
-        ' "elastic": {"wait_for_spare_s": 0, "grow_after_s": 0}, "environment": {"NCCL_DEBUG": "INFO"}}'
+        ' "elastic": {"wait_for_spare_s": 0, "grow_after_s": 0}, "recovery": {"pause_s": 0.01},'
+        ' "environment": {"NCCL_DEBUG": "INFO"}}'
     )
-    repository, wishers = Repository(MemoryStore(), "r"), Wishers()
-    cluster = Cluster(stop=wishers.hear)
-    attempts = Attempts(
+    repository = Repository(MemoryStore(), "r")
+    return Attempts(
         cluster,
         spec,
         group(),
@@ -265,7 +282,19 @@ def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
         wishers,
         may_retry=True,
     )
-    assert attempts.work() == "pointer"
+
+
+def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
+    wishers = Wishers()
+    cluster = Cluster(stop=wishers.hear)
+    assert elastic(cluster, wishers).work() == "pointer"
     (order,) = cluster.orders
     assert (order.world_size, order.environment["NCCL_DEBUG"]) == (1, "INFO")
     assert cluster.wishes == [None, Wish(aim="move on", why="there is room for 2 ranks"), STOP]
+
+
+def test_a_size_that_had_no_place_is_followed_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.resizing._SETTLE_S", 0.0)
+    cluster = Apart(stop=no_one)
+    assert elastic(cluster, Wishers()).work() == "pointer"
+    assert [order.world_size for order in cluster.orders] == [2, 1]
