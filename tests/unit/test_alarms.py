@@ -193,6 +193,13 @@ def test_a_driver_whose_run_has_an_old_checkpoint_has_the_time_to_make_a_new_one
     assert raised([durable(n, 90) for n in range(100, 270)], alarms, since=5000.0) == []
 
 
+def test_a_cadence_in_steps_counts_steps_as_long_as_they_are_done_however_slowly() -> None:
+    alarms = Alarms(Bounds(), Wanted(every_s=None, every_steps=10))
+    assert raised([durable(n, n // 10 * 10) for n in range(1, 100)], alarms) == []
+    for n in range(100, 200):
+        assert alarms.hear(durable(n, n // 10 * 10), 100 + 20 * (n - 100)) == []
+
+
 def attempts(alarms: Alarms, *, lengths_s: Iterable[int], step: int = 0, since: float = 0.0) -> list[Alarm]:
     """Each goes on from ``step``, does one a second, saves nothing and fails; a second later the next one."""
     found = []

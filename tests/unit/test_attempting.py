@@ -242,6 +242,15 @@ def test_a_run_that_waits_for_its_next_attempt_or_for_room_is_looked_at(
     assert happened == ["looked", "asked", "looked", "looked", "asked"]
 
 
+def test_the_alarms_hear_of_each_attempt_that_failed_also_of_one_that_could_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[float] = []
+    monkeypatch.setattr(Alarms, "failed", lambda _alarms, now: heard.append(now))
+    Loading(stop=no_one, errors=[Unavailable("memory: away"), failed("error")]).drive('"pause_s": 0.01')
+    assert len(heard) == 2
+
+
 def test_the_ranks_wait_in_a_step_for_one_that_waits_for_memory_to_save() -> None:
     cluster = Loading(stop=no_one)
     cluster.drive(deadline_s=7200)

@@ -80,6 +80,15 @@ def test_a_store_that_never_answers_is_waited_for_by_one_alone_who_writes_all_on
     wait_until(lambda: len(told(store)) == 5)
 
 
+def test_a_driver_that_ends_waits_for_who_is_still_writing() -> None:
+    store = Stuck()
+    with Words(store) as words:
+        threading.Thread(target=lambda: words.leave(attempt(), ALARM, now_s=5.0)).start()
+        wait_until(lambda: store.num_writes == 1)
+        threading.Timer(0.5, store.goes_on.set).start()
+    assert told(store) == [(5.0, "alarm")]
+
+
 def test_of_more_words_than_can_be_kept_the_oldest_go() -> None:
     store = AwayStore()
     store.num_failing = 3
