@@ -15,7 +15,7 @@ from statistics import median
 import ray
 import torch
 
-from tests.bench.recovery.saves import BLOCK_S, cost_of_saving
+from tests.bench.recovery.saves import BLOCK_S, EVERY_S, cost_of_saving
 from tests.bench.recovery.systems import Ours, Stock, System
 from tests.bench.recovery.trials import (
     EVERY,
@@ -66,7 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, help="of each system's fault (3 where it is short, else 1)")
     parser.add_argument("--patience", type=float, default=900, help="seconds that a recovery is waited for")
     parser.add_argument("--steps", type=int, default=2400, help="of the schedule")
-    parser.add_argument("--saves", type=int, default=30, help="whose cost is measured")
+    parser.add_argument("--saves", type=int, default=60, help="whose cost is measured")
     arguments = parser.parse_args()
     if unknown := set(arguments.trials) - set(trials):
         parser.error(f"no trial is called {', '.join(sorted(unknown))} ({', '.join(trials)})")
@@ -132,10 +132,10 @@ def _saves(num_saves: int) -> bool:
     if cost is None or cost.low is None or cost.high is None:
         print("saves: too few to tell what they cost")
         return False
-    percents = [100 * (value - 1) for value in (cost.median, cost.low, cost.high)]
-    each_minute = [value * BLOCK_S / 60 for value in percents]
+    of_a_block = [100 * (value - 1) for value in (cost.median, cost.low, cost.high)]
+    often, each_minute = ([value * BLOCK_S / every_s for value in of_a_block] for every_s in (EVERY_S, 60))
     print(
-        f"a save each {BLOCK_S:.0f} s costs {_percent(percents)} of the time to N steps "
+        f"a save each {EVERY_S:.0f} s costs {_percent(often)} of the time to N steps "
         f"({cost.num_runs} pairs of blocks); each minute {_percent(each_minute)} (bound 1 %: "
         f"{_verdict(each_minute)})",
         flush=True,

@@ -25,7 +25,7 @@ group: {group}
 spread: true
 seq_len: 64
 steps: {num_steps}
-data: {{samples: 4096}}
+data: {{samples: {num_samples}}}
 checkpoint: {{{saving}, retention: {{last: 2, epochs: false}}}}
 record: {{flush_s: 1, tensorboard: false}}
 """
@@ -65,10 +65,17 @@ class Ours:
     name = "Longhaul"
     settings: Mapping[str, str] = ACROSS_HOSTS
 
-    def __init__(self, folder: Path, model: str = "llama-tiny", saving: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: str = "llama-tiny",
+        saving: str | None = None,
+        num_samples: int = 4096,
+    ) -> None:
         self._folder = folder
         self._model = model
         self._saving = saving
+        self._num_samples = num_samples
 
     @property
     def store(self) -> Path:
@@ -77,7 +84,15 @@ class Ours:
     def start(self, cluster: Cluster, num_steps: int, every: int) -> "subprocess.Popen[bytes]":
         spec = self._folder / "spec.yaml"
         saving = self._saving or f"every_steps: {every}"
-        spec.write_text(_SPEC.format(model=self._model, group=GROUP, num_steps=num_steps, saving=saving))
+        spec.write_text(
+            _SPEC.format(
+                model=self._model,
+                group=GROUP,
+                num_steps=num_steps,
+                num_samples=self._num_samples,
+                saving=saving,
+            )
+        )
         command = [sys.executable, "-m", "jobs.cli", "train", str(spec), "--store", str(self.store)]
         return cluster.head.start(command, log="train.log", RAY_ADDRESS=cluster.address)
 
