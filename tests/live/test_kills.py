@@ -2,15 +2,11 @@
 
 import os
 import random
-import subprocess
 import time
-from collections import Counter
-from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -20,9 +16,7 @@ from checkpointing.repository import Repository
 from checkpointing.store import LocalStore
 from reporting.long_runs import long_runs
 from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest, samples_read
-from tests.live.commands import below, run, running, write_spec
 from tests.live.ranks import FORKS
-from tests.live.test_train import train_command, wait_until
 from tests.live.trainings import recipe_for
 
 KILLS_IN_CI = 10
@@ -31,30 +25,6 @@ DEADLINE_S = 120.0
 # By the log, so that a slow machine gets on as well: before it grew at all, or after a few saves.
 KILL_AFTER_RECORDS = (0, 9)
 KILL_AFTER_S = (0.0, 1.0)
-
-KILLS_OVER_RAY = 100
-EVERY_STEPS = 5
-NUM_STEPS_OVER_RAY = 100 * KILLS_OVER_RAY
-# By the last of them there is what the next attempt's workers are forked from.
-KILL_OVER_RAY_AFTER_S = (0.0, 0.5, 1.0, 10.0)
-OVER_RAY = f"""
-name: r
-model: llama-tiny
-world_size: 2
-seq_len: 32
-steps: {NUM_STEPS_OVER_RAY}
-data: {{samples: 1000}}
-optimizer: {{warmup_steps: 5}}
-checkpoint: {{every_steps: {EVERY_STEPS}, on_busy: wait, retention: {{last: 3, epochs: false}}}}
-record: {{flush_s: 2, tensorboard: false}}
-"""
-# What Ray or we call a process, and how often it is chosen.
-TITLES = {
-    "a worker": ("RayTrainWorker", 6),
-    "the controller": ("TrainController", 2),
-    "a parent of spares": ("jobs.launch.parent", 1),
-    "the driver": ("jobs.cli train", 1),
-}
 
 
 def test_a_run_that_is_killed_at_random_moments_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
@@ -66,61 +36,14 @@ def test_a_run_that_is_killed_hundreds_of_times_is_the_run_that_was_left_alone(t
     _kill_until_done(tmp_path, KILLS_IN_SOAK)
 
 
-@pytest.mark.soak
-def test_a_kept_run_over_ray_whose_processes_are_killed_a_hundred_times_is_the_run_that_was_left_alone(
-    tmp_path: Path,
-) -> None:
-    seed = _seed()
-    dice, killed = random.Random(seed), Counter[str]()
-    spec = write_spec(tmp_path, OVER_RAY)
-    store, told = tmp_path / "killed", tmp_path / "told.txt"
-    with (
-        told.open("w") as output,
-        running(train_command(spec, store, "--keep"), output=output) as process,
-    ):
-        while killed.total() < KILLS_OVER_RAY:
-            _wait_for_generations(process, store, dice.randint(0, 3))
-            time.sleep(dice.choice(KILL_OVER_RAY_AFTER_S))
-            (who,) = dice.choices(list(TITLES), weights=[weight for _, weight in TITLES.values()])
-            victims = below(process.pid, TITLES[who][0])
-            # None where that one is only being started.
-            for victim in dice.sample(victims, k=min(len(victims), dice.randint(1, 2))):
-                with suppress(psutil.NoSuchProcess):
-                    victim.kill()
-                    killed[who] += 1
-        process.wait(DEADLINE_S + 5 * KILLS_OVER_RAY)
-    assert process.returncode == 0, f"seed {seed}: {told.read_text()[-3000:]}"
-    alone = run(train_command(spec, tmp_path / "alone"), deadline_s=DEADLINE_S + 5 * KILLS_OVER_RAY)
-    assert alone.returncode == 0, alone.stderr
-    ours, theirs = (newest_manifest(folder, "r") for folder in (store, tmp_path / "alone"))
-    assert ours.cut.state["position"] == theirs.cut.state["position"]
-    assert digests_of(ours) == digests_of(theirs), f"seed {seed}"
-    _assert_the_time_adds_up(store, num_steps=NUM_STEPS_OVER_RAY)
-    num_attempts = Repository(LocalStore(store), "r").refresh().term
-    # Two may be killed within one attempt.
-    assert num_attempts > killed.total() / 3
-    print(f"{dict(killed)} killed, {num_attempts} attempts, bit-equal at the end")
-
-
-def _wait_for_generations(process: "subprocess.Popen[str]", store: Path, num_new: int) -> None:
-    """One more each time: without that, nothing would count as getting on."""
-    before = _newest(store)
-    wait_until(lambda: process.poll() is not None or _newest(store) >= before + EVERY_STEPS * num_new, 300)
-    assert process.poll() is None, "it ended before all was killed that was to be"
-
-
-def _newest(store: Path) -> int:
-    return max((one.step for one in Repository(LocalStore(store), "r").refresh().generations), default=0)
-
-
-def _seed() -> int:
+def seed_of_this_time() -> int:
     seed = int(os.environ.get("LONGHAUL_SEED", time.time_ns() % 10_000))
     print(f"\nLONGHAUL_SEED={seed}")
     return seed
 
 
 def _kill_until_done(tmp_path: Path, num_kills: int) -> None:
-    seed = _seed()
+    seed = seed_of_this_time()
     dice = random.Random(seed)
     wanted = Wanted(
         name="r",
@@ -162,7 +85,7 @@ def _kill_until_done(tmp_path: Path, num_kills: int) -> None:
     assert ours.cut.state["position"] == theirs.cut.state["position"]
     assert digests_of(ours) == digests_of(theirs), f"seed {seed}"
     _assert_every_sample_once(wanted, alone)
-    _assert_the_time_adds_up(wanted.store, num_steps=wanted.num_steps)
+    assert_the_time_adds_up(wanted.store, num_steps=wanted.num_steps)
     repository = Repository(LocalStore(wanted.store), "r")
     kept = [found.name for found in repository.refresh().generations]
     assert repository.foreign() == sorted(kept), f"seed {seed}: what killed saves left is still there"
@@ -183,7 +106,7 @@ def _assert_every_sample_once(wanted: Wanted, alone: Wanted) -> None:
     assert ours == theirs
 
 
-def _assert_the_time_adds_up(store: Path, *, num_steps: int) -> None:
+def assert_the_time_adds_up(store: Path, *, num_steps: int) -> None:
     (found,), skipped = long_runs(LocalStore(store))
     assert skipped == ()
     assert found.steps[-1] == num_steps
