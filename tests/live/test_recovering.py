@@ -118,8 +118,10 @@ def test_a_keeper_that_is_asked_to_stop_hands_it_on_and_ends_well(tmp_path: Path
 def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(
     title: str, what_happens: signal.Signals, tmp_path: Path
 ) -> None:
-    # So long that it is worth to prepare for another attempt, however fast the machine is.
+    # So long that it is worth to prepare for another attempt, however fast the machine is; learnt by heart,
+    # the samples' loss is nearly 0, and its least change a spike.
     longer = RUN.replace("steps: 40", "steps: 4000").replace("world_size: 1", "world_size: 2")
+    longer = longer.replace("pause_s: 0.1", "pause_s: 0.1, spike_ratio: null")
     spec, store = write_spec(tmp_path, longer), tmp_path / "store"
     with running(train_command(spec, store)) as process:
         await_one(process, PARENT)
