@@ -121,8 +121,7 @@ def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(
     # So long that it is worth to prepare for another attempt, however fast the machine is; learnt by heart,
     # the samples' loss is nearly 0, and its least change a spike.
     longer = RUN.replace("steps: 40", "steps: 4000").replace("world_size: 1", "world_size: 2")
-    longer = longer.replace("pause_s: 0.1", "pause_s: 0.1, spike_ratio: null")
-    spec, store = write_spec(tmp_path, longer), tmp_path / "store"
+    spec, store = write_spec(tmp_path, longer + "guard: {spike_ratio: null}\n"), tmp_path / "store"
     with running(train_command(spec, store)) as process:
         await_one(process, PARENT)
         os.kill(a_worker_of(process).pid, signal.SIGSTOP)
@@ -180,7 +179,8 @@ def threads_told(folder: Path) -> dict[int, str]:
 
 
 def await_one(process: "subprocess.Popen[str]", words: str) -> psutil.Process:
-    wait_until(lambda: len(below(process.pid, words)) == 1, PATIENCE_S)
+    wait_until(lambda: process.poll() is not None or len(below(process.pid, words)) == 1, PATIENCE_S)
+    assert process.poll() is None, process.communicate()[0]
     (found,) = below(process.pid, words)
     return found
 
