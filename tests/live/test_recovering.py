@@ -58,7 +58,7 @@ def keep_command(spec: Path, store: Path, *flags: str) -> list[str]:
 
 
 def finished_as_if_left_alone(tmp_path: Path, spec: Path, store: Path, *flags: str) -> bool:
-    alone = run(train_command(spec, tmp_path / "alone", *flags))
+    alone = run(train_command(spec, tmp_path / "alone", *flags), deadline_s=PATIENCE_S)
     assert alone.returncode == 0, alone.stdout + alone.stderr
     view = Repository(LocalStore(store), "r").refresh()
     ours, theirs = newest_manifest(store, "r"), newest_manifest(tmp_path / "alone", "r")
