@@ -3,6 +3,7 @@
 Both kinds of blocks share the processes and the machine's mood, so that what is left is the save.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,8 @@ _START_S = 600.0
 _LOOK_EVERY_S = 30.0
 # No epoch ends, which would be one more save.
 _NUM_SAMPLES = 10**7
+# Ranks agree on a save before it is cut: that too is its block's.
+_AGREED_S = 0.5
 
 
 def cost_of_saving(num_saves: int) -> Estimate | None:
@@ -62,10 +65,11 @@ def _ratios(steps: Sequence[Done], begun_s: Sequence[float]) -> list[float]:
     ended_s = [done.ended_s for done in steps]
     return [
         _step_s(ended_s, at, at + BLOCK_S) / _step_s(ended_s, at + BLOCK_S, next_s)
-        for at, next_s in pairwise(begun_s)
+        for at, next_s in pairwise(cut_s - _AGREED_S for cut_s in begun_s)
     ]
 
 
 def _step_s(ended_s: Sequence[float], start_s: float, end_s: float) -> float:
-    inside = [at for at in ended_s if start_s <= at < end_s]
-    return (inside[-1] - inside[0]) / (len(inside) - 1)
+    """From the end of the last step before the block: a save is cut between two steps."""
+    first, last = (bisect_right(ended_s, at) - 1 for at in (start_s, end_s))
+    return (ended_s[last] - ended_s[first]) / (last - first)
