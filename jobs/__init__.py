@@ -17,8 +17,8 @@ the rules of ``recovery`` decide by what is known of its ``past``, and ``restart
 ``spoilt`` after a wrong loss; a ``keeper`` starts the driver itself again, which is one of ``drivers``.
 ``elastic`` says at which world size it goes on, ``resizing`` asks for it; ``status`` and ``inquiries`` say
 how one is doing, ``checkpoints`` what it left to go on from. What a driver knows of it by ear:
-``run_state``; what may be wrong with it: ``alarms``, which ring the ``bell``. What it has to say of its
-attempts, while the store may be away: ``words``.
+``run_state``; what may be wrong with it: ``alarms``, which ring the ``bell``, by ``calling`` the user's
+command. What it has to say of its attempts, while the store may be away: ``words``.
 
 Before it starts ``continuity`` asks its store whether it may go on, by the rules of ``run_changes``.
 After its last step comes ``finishing``.

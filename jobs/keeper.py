@@ -17,6 +17,8 @@ from checkpointing.history import View
 from checkpointing.repository import Repository
 from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable, open_store
+from jobs.alarms import Alarm
+from jobs.calling import Caller, facts_of
 from jobs.drivers import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Away, Child, Driver, End, Start
 from jobs.errors import SpecError, StopWished
 from jobs.past import Note, given_up, leave_note, read_newest, read_note
@@ -27,7 +29,11 @@ from jobs.spec_file import check_plain_name
 from jobs.stopping import job_variables, note_stop, resume_arguments
 from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
+from reporting.redaction import without_credentials
 from reporting.steady import steady
+
+# Whom the user wants to be told of an alarm, and of which attempt it is.
+Call = Callable[[Alarm, int], None]
 
 _LOOK_EVERY_S = 0.25
 # A head that is restarted is away for about so long.
@@ -57,6 +63,7 @@ def _keep(args: argparse.Namespace) -> int:
             _start_with(args, spec),
             spec.recovery.policy(),
             wishers,
+            _call_with(spec, run=run, store=args.store or spec.store),
         )
         return keeper.keep(args)
 
@@ -78,6 +85,16 @@ def _start_with(args: argparse.Namespace, spec: RunSpec) -> Start:
     return JobServer(address, job_variables(spec.checkpoint.deadline_s), _say).start
 
 
+def _call_with(spec: RunSpec, *, run: str, store: str) -> Call:
+    ringing = spec.alarms.ringing()
+    if ringing is None:
+        return lambda _alarm, _attempt: None
+    caller, clock = Caller(ringing, _say), steady()
+    return lambda alarm, attempt: caller.call(
+        facts_of(alarm, run=run, store=store, attempt=attempt, at_s=clock())
+    )
+
+
 class _Lost(Exception):
     """Nobody could tell of the driver for too long."""
 
@@ -91,6 +108,7 @@ class Keeper:
         start: Start,
         policy: Policy,
         wishers: Wishers,
+        call: Call,
         *,
         clock: Callable[[], float] | None = None,
         pause: Callable[[float], None] | None = None,
@@ -100,6 +118,7 @@ class Keeper:
         self._start = start
         self._policy = policy
         self._wishers = wishers
+        self._call = call
         self._clock = clock or steady()
         self._pause = pause or wishers.pause
         self._look_every_s = look_every_s
@@ -120,8 +139,7 @@ class Keeper:
             except Away as error:
                 code = self._judge("cluster away", str(error))
             except _Lost as error:
-                _say(f"longhaul train: given up, {error}; it may be at work all the same")
-                return EXIT_FAILED
+                return self._give_up(f"{error}; it may be at work all the same")
             else:
                 code = self._after(end, before)
             if code is not None:
@@ -201,8 +219,7 @@ class Keeper:
         if isinstance(move, GiveUp):
             if cause == "driver died":
                 self._note(ending, move.reason)
-            _say(f"longhaul train: given up, {move.reason}: {reason}")
-            return EXIT_FAILED
+            return self._give_up(f"{move.reason}: {reason}")
         _say(f"{self._repository.run}: {reason}; starting it again in {move.after_s:g} s")
         if ending.term == self._own_term:
             # Nobody else is there now to hear `longhaul stop`.
@@ -212,6 +229,15 @@ class Keeper:
         except StopWished as stop:
             return self._stopped(stop.wish)
         return None
+
+    def _give_up(self, why: str) -> int:
+        """As no driver is left to. Why is the last line, whatever the user's command does."""
+        view = self._repository.view
+        newest = latest(of_this_life(view))
+        step = newest.step if newest else 0
+        self._call(Alarm(kind="given up", text=without_credentials(why), step=step), view.term)
+        _say(f"longhaul train: given up, {why}")
+        return EXIT_FAILED
 
     def _stopped(self, wish: Wish) -> int:
         run, view = self._repository.run, self._view()

@@ -11,7 +11,8 @@ import pytest
 
 from checkpointing.store import LocalStore
 from jobs.alarms import Alarm, Alarms, Bounds, Ringing, Wanted
-from jobs.bell import Bell, facts_of
+from jobs.bell import Bell
+from jobs.calling import facts_of
 from jobs.run_spec import RunSpec
 from jobs.training.events import Progress
 from jobs.training.task import Task
@@ -119,7 +120,7 @@ def test_whoever_is_called_need_not_wait_for_the_store(task: Task, tmp_path: Pat
 
 def test_a_stores_credentials_are_not_told() -> None:
     alarm = Alarm(kind="straggler", text="rank 1", step=2, facts={"rank": 1})
-    found = facts_of(task_in("s3://me:hush@host/bucket?secret=hush"), alarm, now_s=5.0)
+    found = facts_of(alarm, run="r", store="s3://me:hush@host/bucket?secret=hush", attempt=1, at_s=5.0)
     assert found["store"] == "s3://host/bucket"
     assert found["facts"] == {"rank": 1}
 
@@ -204,7 +205,7 @@ def test_an_alarm_that_can_not_be_carried_out_keeps_the_next_one_from_nothing(
         while not told.exists():
             assert time.monotonic() < deadline, f"it did not happen in time: {said}"
             time.sleep(0.01)
-    assert "alarm: it could not be carried out: embedded null byte" in said
+    assert "alarm: its command can't be told: embedded null byte" in said
     assert json.loads(told.read_text())["stdin"]["text"] == "s3://b went wrong"
 
 

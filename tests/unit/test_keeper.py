@@ -1,17 +1,20 @@
 """When a keeper starts a run's driver again, and when it leaves it at that; drivers here are scripts."""
 
 import argparse
+import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from checkpointing.history import Commit, Finish, Stopped, View
 from checkpointing.repository import Repository
-from checkpointing.store import MemoryStore, Unavailable
+from checkpointing.store import LocalStore, MemoryStore, Unavailable
 from jobs.arguments import train_parser
 from jobs.drivers import Away, End
-from jobs.keeper import Keeper
+from jobs.keeper import Keeper, keep_running
 from jobs.past import Note, given_up, leave_note, read_newest
 from jobs.recovery import Ending, Policy
 from jobs.training.wishes import Wish
@@ -56,6 +59,7 @@ class Stage:
         self.acts = list(acts)
         self.started: list[list[str]] = []
         self.pauses: list[float] = []
+        self.calls: list[tuple[str, str, int, int]] = []
         self.wishers = Wishers()
         self.flags = flags
         self.in_pause: Callable[[], None] = lambda: None
@@ -66,6 +70,7 @@ class Stage:
             self._start,
             Policy(),
             self.wishers,
+            lambda alarm, attempt: self.calls.append((alarm.kind, alarm.text, alarm.step, attempt)),
             clock=lambda: 1000.0 + sum(self.pauses),
             pause=self._pause,
             look_every_s=0.0,
@@ -165,6 +170,8 @@ def test_a_run_that_was_given_up_stays_given_up() -> None:
     stage = Stage(leases_and_dies, gives_up)
     assert stage.keep() == 1
     assert len(stage.started) == 2
+    # Its driver was the one to tell.
+    assert stage.calls == []
 
 
 @pytest.mark.parametrize("code", [0, 2, 130])
@@ -193,6 +200,8 @@ def test_drivers_that_die_without_progress_are_given_up_and_the_store_says_so(
     note = given_up(stage.store, "r", stage.repository.refresh())
     assert note is not None
     assert note.given_up == "10 lost workers without a newer checkpoint"
+    text = "10 lost workers without a newer checkpoint: the driver was ended by SIGKILL"
+    assert stage.calls == [("given up", text, 0, 10)]
 
 
 def test_what_a_run_leaves_out_it_leaves_out_after_its_keeper_gave_it_up() -> None:
@@ -409,3 +418,32 @@ def test_a_cluster_that_stays_silent_under_a_driver_is_given_up_in_the_end(
     assert len(stage.started) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert "given up, the cluster of its driver has not answered for 6.0 h" in last
+    assert [kind for kind, *_ in stage.calls] == ["given up"]
+
+
+def test_when_no_driver_is_left_to_the_keeper_calls_the_users_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, told = tmp_path / "store", tmp_path / "told.json"
+    program = (
+        "import shutil, sys; shutil.copyfileobj(sys.stdin, open(sys.argv[1], 'w')); sys.exit('no route')"
+    )
+    spec = {
+        "name": "r",
+        "model": "llama-tiny",
+        "steps": 9,
+        "recovery": {"losses": 1},
+        "alarms": {"command": [sys.executable, "-S", "-c", program, str(told)]},
+    }
+    path = tmp_path / "spec.yaml"
+    path.write_text(json.dumps(spec))
+    monkeypatch.setattr(
+        "jobs.keeper.Child", lambda _words: Scripted(leases_and_dies(Repository(LocalStore(store), "r")))
+    )
+    args = train_parser("longhaul train").parse_args([str(path), "--store", str(store)])
+    assert keep_running(args) == 1
+    facts = json.loads(told.read_text())
+    assert (facts["run"], facts["store"], facts["attempt"], facts["kind"]) == ("r", str(store), 1, "given up")
+    *_, of_command, last = capsys.readouterr().err.splitlines()
+    assert of_command == "alarm: its command ended with 1: no route"
+    assert last == f"longhaul train: given up, {facts['text']}"
