@@ -18,6 +18,17 @@ def a_worker_process_is_killed(cluster: Cluster) -> None:
     process.kill()
 
 
+def a_worker_dies_on(host: Host) -> Fault:
+    """Once more: a host that it keeps happening to is as good as struck."""
+
+    def dies(cluster: Cluster) -> Host:
+        (process,) = (process for found, process in cluster.training_workers() if found is host)
+        process.kill()
+        return host
+
+    return dies
+
+
 def a_host_loses_power(cluster: Cluster) -> Host:
     host, _ = cluster.training_workers()[0]
     host.power_off()

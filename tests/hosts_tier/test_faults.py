@@ -13,6 +13,7 @@ from tests.hosts_tier.faults import (
     a_host_falls_silent,
     a_host_is_drained,
     a_host_loses_power,
+    a_worker_dies_on,
     a_worker_process_is_killed,
     the_controller_is_killed,
     the_driver_is_killed,
@@ -26,17 +27,21 @@ pytestmark = [pytest.mark.hosts, pytest.mark.skipif(why_not() is not None, reaso
 def test_a_run_to_which_one_thing_after_the_other_happens_is_the_run_that_was_left_alone(
     tmp_path: Path,
 ) -> None:
-    """A host that was silent comes back while something else happens; one that is drained does not."""
+    """A host that was silent comes back while something else happens, one that is drained does not; one on
+    which workers keep dying is left out.
+    """
     spec, store = write_spec(tmp_path, SPEC), tmp_path / "store"
     with hosts_on(tmp_path / "hosts") as lan:
         cluster = Cluster(lan=lan, has_dashboard=False)
-        cluster.start(num_workers=4)
+        cluster.start(num_workers=5)
         training = Training(cluster, spec, store, "--keep")
         training.wait_for_step(MORE, START_S)
         silent = goes_on(cluster, training, a_host_falls_silent)
         assert silent is not None
         heals(silent)
+        culprit, _ = cluster.training_workers()[0]
         goes_on(cluster, training, a_worker_process_is_killed)
+        goes_on(cluster, training, a_worker_dies_on(culprit))
         goes_on(cluster, training, the_controller_is_killed)
         goes_on(cluster, training, a_host_is_drained)
         goes_on(cluster, training, the_driver_is_killed)

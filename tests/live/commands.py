@@ -14,6 +14,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 240
+_MOST_SAID = 3000
 
 # Seconds of real training: enough for a row, little enough for a test.
 QUICK = """
@@ -54,7 +55,8 @@ def run(
 def running(
     command: Sequence[str], *, output: IO[str] | int = subprocess.PIPE, **environment: str
 ) -> Iterator["subprocess.Popen[str]"]:
-    """The command under way; whatever happens in the block, it is ended with all that it started.
+    """The command under way; whatever happens in the block, it is ended with all that it started, and an
+    error is told with what it said.
 
     What says more than a pipe holds before the block ends needs a file for its ``output``.
     """
@@ -69,10 +71,19 @@ def running(
     )
     try:
         yield process
+    except Exception as error:
+        error.add_note(f"what it said:\n{_end(process)[-_MOST_SAID:]}")
+        raise
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=30)
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[str]") -> str:
+    """What it had said, unless that went to a file."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    output, _ = process.communicate(timeout=30)
+    return output or ""
 
 
 def below(pid: int, words: str) -> list[psutil.Process]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 START_TIMEOUT_S = 120
+_MOST_SAID = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,9 @@ class Head:
 
 @contextmanager
 def ray_head(*flags: str, dashboard_port: int | None = None, **environment: str) -> Iterator[Head]:
-    """``ray start --head --block`` on loopback with ``flags``, gone with all its processes after it."""
+    """``ray start --head --block`` on loopback with ``flags``, gone with all its processes after it; an error
+    is told with what its jobs said.
+    """
     ray = shutil.which("ray", path=str(Path(sys.executable).parent))
     assert ray is not None, "there is no `ray` beside this Python"
     # A short one: Ray's sockets are below it, and their paths are bounded.
@@ -47,12 +50,21 @@ def ray_head(*flags: str, dashboard_port: int | None = None, **environment: str)
     try:
         _wait_for(dashboard_port, process, log)
         yield head
+    except Exception as error:
+        error.add_note(_said_of_jobs(Path(folder)))
+        raise
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(timeout=30)
         _end_strays(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _said_of_jobs(folder: Path) -> str:
+    logs = folder / "session_latest" / "logs"
+    found = [*logs.glob("job-driver-*.log"), *logs.glob("dashboard_JobHead.log")]
+    return "\n".join(f"{path.name}:\n{path.read_text()[-_MOST_SAID:]}" for path in sorted(found))
 
 
 def _environment(extra: dict[str, str]) -> dict[str, str]:

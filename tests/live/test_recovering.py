@@ -238,19 +238,24 @@ def test_a_run_whose_board_dies_goes_on(tmp_path: Path) -> None:
     assert finished_as_if_left_alone(tmp_path, spec, store)
 
 
-def test_a_run_whose_head_is_restarted_is_submitted_again_by_its_keeper(tmp_path: Path) -> None:
+def test_a_run_whose_job_or_head_dies_is_submitted_again_by_its_keeper(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, RUN.replace("steps: 40", "steps: 400")), tmp_path / "store"
     with ExitStack() as stack:
         with ray_head("--num-cpus=2") as head:
             command = keep_command(spec, store, "--address", head.dashboard)
             keeper = stack.enter_context(running(command, RAY_AUTH_MODE="disabled"))
             wait_until(lambda: num_commits(store) >= 1, PATIENCE_S)
+            (supervisor,) = below(os.getpid(), "JobSupervisor")
+            supervisor.kill()
+            wait_until(lambda: num_attempts(store) == 2, PATIENCE_S)
+            durable = newest_manifest(store, "r").cut.step
+            wait_until(lambda: newest_manifest(store, "r").cut.step > durable, PATIENCE_S)
         with ray_head("--num-cpus=2", dashboard_port=int(head.dashboard.rpartition(":")[2])):
             output, _ = keeper.communicate(timeout=PATIENCE_S)
     assert keeper.returncode == 0, output
     assert "the cluster has forgotten job" in output
     view = Repository(LocalStore(store), "r").refresh()
-    assert (view.term, view.finished_step) == (2, 400)
+    assert (view.term, view.finished_step) == (3, 400)
 
 
 def note_of(store: Path, term: int) -> dict[str, Any]:
