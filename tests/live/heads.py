@@ -1,6 +1,7 @@
 """A Ray cluster of one head that somebody else started: for what must join it and never end it."""
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -9,12 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 START_TIMEOUT_S = 120
 _MOST_SAID = 2000
+# Above those that Ray gives its workers, below those that the system gives connections.
+_PORTS = range(20_000, 32_768)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +77,16 @@ def _environment(extra: dict[str, str]) -> dict[str, str]:
 
 
 def _free_ports(num: int) -> list[int]:
-    """All at once, so that no two are the same."""
+    """All at once, so that no two are the same; none that the system may give a connection before Ray listens
+    there. A head whose agent finds its port taken never takes a job.
+    """
     with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(num)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
+        listeners: list[socket.socket] = []
+        while len(listeners) < num:
+            listener = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                listener.bind(("127.0.0.1", random.choice(_PORTS)))
+                listeners.append(listener)
         return [int(listener.getsockname()[1]) for listener in listeners]
 
 
