@@ -70,6 +70,7 @@ class Wanted:
     spike_bound: SpikeBound | None = None
     ballast: Path | None = None
     diary: Path | None = None
+    retention: Retention = field(default_factory=Retention)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -211,7 +212,7 @@ def _task(wanted: Wanted, context: InlineContext) -> Task:
                 store_every=wanted.store_every,
                 on_busy="wait",
             ),
-            retention=Retention(),
+            retention=wanted.retention,
             disk=str(wanted.disk) if wanted.disk else None,
             disk_keep=2,
             deadline_s=60.0,
