@@ -67,7 +67,9 @@ def ray_head(*flags: str, dashboard_port: int | None = None, **environment: str)
 def _said_of_jobs(folder: Path) -> str:
     logs = folder / "session_latest" / "logs"
     found = [*logs.glob("job-driver-*.log"), *logs.glob("dashboard_JobHead.log")]
-    return "\n".join(f"{path.name}:\n{path.read_text()[-_MOST_SAID:]}" for path in sorted(found))
+    return "\n".join(
+        f"{path.name}:\n{path.read_text(errors='replace')[-_MOST_SAID:]}" for path in sorted(found)
+    )
 
 
 def _environment(extra: dict[str, str]) -> dict[str, str]:

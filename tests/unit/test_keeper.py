@@ -421,6 +421,17 @@ def test_a_cluster_that_stays_silent_under_a_driver_is_given_up_in_the_end(
     assert [kind for kind, *_ in stage.calls] == ["given up"]
 
 
+def test_whoever_is_called_is_told_no_credentials() -> None:
+    def dies(repository: Repository) -> End:
+        repository.take_over("a driver")
+        return End(code=None, why="s3://me:hush@b was away")
+
+    stage = Stage(*[dies] * 10)
+    assert stage.keep() == 1
+    ((_, text, _, _),) = stage.calls
+    assert text.endswith("s3://b was away")
+
+
 def test_when_no_driver_is_left_to_the_keeper_calls_the_users_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
