@@ -45,7 +45,7 @@ def cost_of_saving(num_saves: int) -> Estimate | None:
             every_s=_LOOK_EVERY_S,
         )
         begun_s = _begun_s(ours.store)[1:]
-        return estimate(_ratios(ours.steps(), begun_s))
+        return estimate(ratios(ours.steps(), begun_s))
 
 
 def _begun_s(store: Path) -> list[float]:
@@ -60,7 +60,7 @@ def _begun_s(store: Path) -> list[float]:
     return sorted({row["step"]: row["happened_s"] - row["seconds"] for row in saves}.values())
 
 
-def _ratios(steps: Sequence[Done], begun_s: Sequence[float]) -> list[float]:
+def ratios(steps: Sequence[Done], begun_s: Sequence[float]) -> list[float]:
     """Of each save but the last one."""
     ended_s = [done.ended_s for done in steps]
     return [
