@@ -5,8 +5,9 @@ SPEC ?= jobs/specs/sweeps/smoke.yaml
 STORE ?= results
 BIN := $(VENV)/bin
 READY := $(VENV)/.longhaul-ready
-# Tests wait more than they compute. Those of a file share what they start, and stay together.
-SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --max-worker-restart=0
+# Tests wait more than they compute. Those of a file share what they start, and stay together; in their order
+# the short ones come last, so that nobody waits at the end.
+SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sweep mixed report dry-run test test-hosts check format golden bench bench-recovery compare-damage soak clean
@@ -41,7 +42,7 @@ dry-run: setup  ## show what `make sweep` would do
 test: setup  ## run all tests but the long proofs
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
-test-hosts: setup  ## run the tests that make hosts on this machine, and train on them once; needs root
+test-hosts: setup  ## run the tests that make hosts on this machine, and train on them; needs root
 	$(BIN)/python -m pytest -m 'hosts and not soak' $(SIDE_BY_SIDE) tests/hosts_tier
 
 check: setup  ## format, lint, types, architecture: seconds

@@ -92,6 +92,7 @@ class Publisher:
             if answer.startswith(_FAILED):
                 raise SaveFailed(f"not verified, because rank {rank} {answer.decode()}")
             if answer != _VERIFIED:
+                self._tally.damaged()
                 self._repository.quarantine(name, f"rank {rank}: {answer.decode()}", term=term)
                 raise SaveFailed(f"quarantined, because rank {rank} read back: {answer.decode()}")
         self._repository.append(Verified(name=name), term=term)

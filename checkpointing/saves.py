@@ -70,8 +70,14 @@ class Tally:
     durable_step: int | None = None
     durable_s: float | None = None
     is_fenced: bool = False
+    _before: tuple[str | None, int | None, float | None] = (None, None, None)
 
     def durable(self, generation: Generation) -> None:
+        self._before = (self.durable_name, self.durable_step, self.durable_s)
         self.durable_name = generation.name
         self.durable_step = generation.step
         self.durable_s = generation.committed_s
+
+    def damaged(self) -> None:
+        """The newest commit is not what was saved: the one before it is the newest that is durable."""
+        self.durable_name, self.durable_step, self.durable_s = self._before

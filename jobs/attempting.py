@@ -66,7 +66,15 @@ class Attempts:
         self._clock = steady()
         self._words = Words(repository.store)
         alarms = Alarms(spec.alarms.bounds(), spec.wanted())
-        self._bell = Bell(alarms, spec.alarms.ringing(), self._words, display.note)
+        self._bell = Bell(
+            alarms,
+            spec.alarms.ringing(),
+            self._words,
+            display.note,
+            run=repository.run,
+            store=repository.store.url,
+            newest_term=repository.view.term,
+        )
         policy = spec.recovery.policy() if may_retry else replace(spec.recovery.policy(), max_attempts=1)
         # Peers that share an attempt but don't speak don't judge it.
         self._restarts = Restarts(

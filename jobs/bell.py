@@ -26,17 +26,32 @@ _END_TIMEOUT_S = 10.0
 
 
 class Bell:
-    """Used as a context; its end gives what is under way a moment, no more. ``say`` prints a line."""
+    """Used as a context; its end gives what is under way a moment, no more. ``say`` prints a line.
+
+    ``run`` and ``store`` are what an alarm is about, ``newest_term`` the attempt before this driver's first
+    one: what goes wrong until then is told as that one's, and leaves no record.
+    """
 
     def __init__(
-        self, alarms: Alarms, ringing: Ringing | None, words: Words, say: Callable[[str], None]
+        self,
+        alarms: Alarms,
+        ringing: Ringing | None,
+        words: Words,
+        say: Callable[[str], None],
+        *,
+        run: str,
+        store: str,
+        newest_term: int,
     ) -> None:
         self._alarms = alarms
         self._caller = None if ringing is None else Caller(ringing, say)
         self._words = words
         self._say = say
+        self._run = run
+        self._store = store
+        self._newest_term = newest_term
         self._task: Task | None = None
-        self._waiting: queue.Queue[tuple[Task, Alarm, float] | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[tuple[Task | None, Alarm, float] | None] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._work, name="bell", daemon=True)
 
     def __enter__(self) -> Self:
@@ -74,7 +89,7 @@ class Bell:
     def _ring(self, alarms: Sequence[Alarm]) -> None:
         for alarm in alarms:
             self._say(f"alarm: {alarm.kind}: {alarm.text}")
-            if self._task is None or alarm.is_over:
+            if alarm.is_over:
                 continue
             try:
                 self._waiting.put_nowait((self._task, alarm, time.time()))
@@ -89,10 +104,12 @@ class Bell:
                 # The next alarm must still be carried out.
                 self._say(f"alarm: it could not be carried out: {error}")
 
-    def _carry_out(self, task: Task, alarm: Alarm, now_s: float) -> None:
+    def _carry_out(self, task: Task | None, alarm: Alarm, now_s: float) -> None:
         """The store may be what is wrong, and holds up whoever writes to it for a while: it comes last."""
         if self._caller is not None:
-            about = facts_of(alarm, run=task.run, store=task.store, attempt=task.term, at_s=now_s)
+            term = self._newest_term if task is None else task.term
+            about = facts_of(alarm, run=self._run, store=self._store, attempt=term, at_s=now_s)
             self._caller.call(about)
-        incident = Incident(kind="alarm", step=alarm.step, text=f"{alarm.kind}: {alarm.text}")
-        self._words.leave(task.described(), incident, now_s=now_s)
+        if task is not None:
+            incident = Incident(kind="alarm", step=alarm.step, text=f"{alarm.kind}: {alarm.text}")
+            self._words.leave(task.described(), incident, now_s=now_s)

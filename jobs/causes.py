@@ -10,10 +10,12 @@ from jobs.training.measurement import Failure
 _REFUSED = ("NothingToResume:", "Unfit:", "SpecError:", "StoreError:")
 _STORE = ("Unavailable:", "Full:", "Denied:")
 LOST_CONTROLLER = "Ray Train's controller has died"
+LOST_AT_START = "a worker was lost before it could begin"
 # A peer that is gone shows so on those that talk to it.
 _LOST_PEER = re.compile(
     r"connection (closed|reset|refused|aborted)|connect\(\) timed out|broken pipe|no route to host|"
-    r"network is unreachable|nccl.*(remote|system) error|socket timeout",
+    r"network is unreachable|nccl.*(remote process exited|remote error|system error)|"
+    r"socket (timeout|has timed out)",
     re.IGNORECASE,
 )
 # What a program does to itself, again and again; SIGKILL and SIGTERM come from outside.
@@ -51,5 +53,5 @@ def _of_words(reason: str) -> Cause:
         return "refused"
     if reason.startswith(_STORE):
         return "store"
-    is_lost = reason == LOST_CONTROLLER or _LOST_PEER.search(reason)
+    is_lost = reason in (LOST_CONTROLLER, LOST_AT_START) or _LOST_PEER.search(reason)
     return "worker died" if is_lost else "error"

@@ -15,7 +15,7 @@ from typing import Any, Self
 from checkpointing.repository import Repository
 from checkpointing.retention import of_this_life
 from checkpointing.store import Missing, Store, StoreError
-from jobs.errors import SpecError
+from jobs.errors import Occupied, SpecError
 from jobs.run_changes import Described, refusals
 from jobs.run_spec import RunSpec
 from jobs.run_state import GOING_ON
@@ -88,14 +88,24 @@ class Rivals:
         self._done.set()
 
     def refuse(self) -> None:
-        """``SpecError`` if one is at work. Waits only if one has spoken. Asked again, it says nothing."""
+        """``Occupied`` if one is at work. Waits only if one has spoken. Asked again, it says nothing."""
         if not self._is_wanted or self._done.is_set():
             return
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
-        if self._num_words and self._is_one_alive():
-            raise SpecError([self._sentence()])
+        if self._num_words and self.is_one_alive():
+            raise Occupied([self._sentence()])
+
+    def is_one_alive(self) -> bool:
+        """What was heard before may be hours old: this start may have waited for room as long."""
+        self._num_words = 0
+        for _ in range(_NUM_LOOKS):
+            self._pause(_LOOK_EVERY_S)
+            self.look()
+            if self._num_words >= 2:
+                return True
+        return False
 
     def look(self) -> None:
         with suppress(StoreError):
@@ -105,16 +115,6 @@ class Rivals:
             before, self._heard = self._heard, told
             if before is not None and told != before and _is_at_work(told):
                 self._num_words += 1
-
-    def _is_one_alive(self) -> bool:
-        """What was heard before may be hours old: this start may have waited for room as long."""
-        self._num_words = 0
-        for _ in range(_NUM_LOOKS):
-            self._pause(_LOOK_EVERY_S)
-            self.look()
-            if self._num_words >= 2:
-                return True
-        return False
 
     def _work(self) -> None:
         self.look()

@@ -15,7 +15,13 @@ from typing import Protocol
 
 from jobs.training.wishes import Wish
 
-EXIT_CODES = EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+# What a driver says to its keeper alone: another one is at work on the run; it makes no sense to go on; the
+# cluster does not have what the run needs.
+EXIT_OCCUPIED, EXIT_GIVEN_UP, EXIT_NO_CLUSTER = 3, 4, 5
+EXIT_CODES = (
+    EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_OCCUPIED, EXIT_GIVEN_UP, EXIT_NO_CLUSTER,
+)  # fmt: skip
 _ROOT = Path(__file__).resolve().parents[1]
 # A driver that is told to end at once ends its workers first.
 _LAST_PATIENCE_S = 60.0

@@ -16,6 +16,10 @@ class SpecError(Exception):
         self.problems = problems
 
 
+class Occupied(SpecError):
+    """Another driver is at work on the run."""
+
+
 class AttemptFailed(Exception):
     """``reason`` is the first thing that went wrong on any rank; ``log_tail`` what that rank said last.
 

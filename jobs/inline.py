@@ -19,7 +19,7 @@ import torch.distributed as dist
 from checkpointing.errors import Fenced, NothingToResume, Unfit
 from checkpointing.store import StoreError
 from jobs.causes import cause_of
-from jobs.errors import AttemptFailed
+from jobs.errors import AttemptFailed, SpecError
 from jobs.executors import PeersFailed
 from jobs.sessions import Event, Finished, Session, Started
 from jobs.torchrun import Place
@@ -77,7 +77,7 @@ def attempt_inline(
         )
         try:
             run(_shared_task(make_task, place), context, Services(tell=hear, wish=wish))
-        except (NothingToResume, Unfit, Fenced, StoreError):
+        except (SpecError, NothingToResume, Unfit, Fenced, StoreError):
             raise
         except Exception as error:
             failure = failure_of(error, context.pulse.phase, context.rank)

@@ -19,7 +19,21 @@ from checkpointing.retention import latest, of_this_life
 from checkpointing.store import StoreError, Unavailable, open_store
 from jobs.alarms import Alarm
 from jobs.calling import Caller, facts_of
-from jobs.drivers import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Away, Child, Driver, End, Start
+from jobs.continuity import Rivals
+from jobs.drivers import (
+    EXIT_FAILED,
+    EXIT_GIVEN_UP,
+    EXIT_INTERRUPTED,
+    EXIT_NO_CLUSTER,
+    EXIT_OCCUPIED,
+    EXIT_OK,
+    EXIT_USAGE,
+    Away,
+    Child,
+    Driver,
+    End,
+    Start,
+)
 from jobs.errors import SpecError, StopWished
 from jobs.past import Note, given_up, leave_note, read_newest, read_note
 from jobs.places import store_base
@@ -36,6 +50,9 @@ from reporting.steady import steady
 Call = Callable[[Alarm, int], None]
 
 _LOOK_EVERY_S = 0.25
+_STAND_BY_S = 30.0
+# What a driver tells its keeper alone, as everybody else knows it.
+_PUBLIC = {EXIT_OCCUPIED: EXIT_USAGE, EXIT_GIVEN_UP: EXIT_FAILED, EXIT_NO_CLUSTER: EXIT_USAGE}
 # A head that is restarted is away for about so long.
 _UNSEEN_S = 60.0
 
@@ -128,10 +145,15 @@ class Keeper:
         self._own_term = 0
         # What its log was at when this keeper came.
         self._first_term = 0
+        self._has_stood_by = False
+        # Whether its first driver is to begin somewhere else than at the newest checkpoint.
+        self._is_anew = False
 
     def keep(self, args: argparse.Namespace) -> int:
         """Its exit code is the driver's last one."""
-        self._first_term = self._repository.refresh().term
+        self._is_anew = args.fresh or args.resume != "latest"
+        if (code := self._meet()) is not None:
+            return code
         while True:
             before = self._view()
             try:
@@ -144,6 +166,16 @@ class Keeper:
                 code = self._after(end, before)
             if code is not None:
                 return code
+
+    def _meet(self) -> int | None:
+        """A store that is away when this keeper comes is waited for as later."""
+        while True:
+            try:
+                self._first_term = self._repository.refresh().term
+                return None
+            except Unavailable as error:
+                if (code := self._judge("store", str(error))) is not None:
+                    return code
 
     def _follow(self, driver: Driver) -> End:
         told: Wish | None = None
@@ -176,7 +208,7 @@ class Keeper:
             return self._after_stop(end)
         if end.code is not None and self._wishers.wish():
             # Also that what it was to save could not be saved.
-            return end.code
+            return _PUBLIC.get(end.code, end.code)
         try:
             view = self._repository.refresh()
             note = given_up(self._repository.store, self._repository.run, view)
@@ -184,18 +216,43 @@ class Keeper:
             return self._judge("store", str(error))
         if end.code is None and view.term > before.term:
             self._own_term = view.term
-        has_begun = view.term > self._first_term
+        has_begun = view.term > self._first_term or self._has_stood_by
         if end.code in (EXIT_OK, EXIT_INTERRUPTED):
             return end.code
+        if end.code == EXIT_OCCUPIED:
+            return self._stand_by() if has_begun or not self._is_anew else EXIT_USAGE
+        if end.code == EXIT_NO_CLUSTER and not has_begun and self._first_term == 0:
+            return EXIT_USAGE
         if end.code == EXIT_USAGE and (not has_begun or before.finished_step is not None):
-            return end.code
-        if has_begun and note is not None:
+            return EXIT_USAGE
+        if end.code == EXIT_GIVEN_UP or (has_begun and note is not None):
             return EXIT_FAILED
         if has_begun and view.stopped_step is not None:
             return EXIT_OK
-        # What was there once is missing, such as nodes, or another driver is at work. Of a run that is
-        # finished something may be left to do, such as its export: the next driver sees to it.
-        return self._judge("cluster away" if end.code == EXIT_USAGE else "driver died", end.why)
+        # What was there once is missing, such as nodes. Of a run that is finished something may be left to
+        # do, such as its export: the next driver sees to it.
+        is_missing = end.code in (EXIT_USAGE, EXIT_NO_CLUSTER)
+        return self._judge("cluster away" if is_missing else "driver died", end.why)
+
+    def _stand_by(self) -> int | None:
+        """Until the other driver, such as one whose keeper is gone, is silent or has ended."""
+        _say(f"{self._repository.run}: this keeper stands by, until the other driver is silent or ends")
+        rivals = Rivals(self._repository.store, self._repository.run, pause=self._pause)
+        try:
+            while rivals.is_one_alive():
+                self._pause(_STAND_BY_S)
+        except StopWished as stop:
+            return self._stopped(stop.wish)
+        self._has_stood_by = True
+        view = self._view()
+        if view.stopped_step is not None:
+            _say(f"{self._repository.run}: stopped at step {view.stopped_step}; the same command goes on")
+            return EXIT_OK
+        with suppress(StoreError):
+            if given_up(self._repository.store, self._repository.run, view):
+                return EXIT_FAILED
+        # If it is finished the next driver says so.
+        return None
 
     def _after_stop(self, end: End) -> int:
         """The run's log tells whether its last step is durable."""
@@ -281,6 +338,7 @@ class Keeper:
 def driver_arguments(args: argparse.Namespace, view: View, first_term: int) -> list[str]:
     """What the next driver is started with. ``first_term`` is what the log was at when the keeper came."""
     words = resume_arguments(args, view, first_term + 1)
+    words += ["--kept"]
     words += ["--take-over"] if args.take_over and view.term == first_term else []
     words += ["--json"] if args.json else []
     return words + (["--verbose"] if args.verbose else [])

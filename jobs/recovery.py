@@ -164,9 +164,11 @@ def _hopeless(last: Ending, history: Sequence[Ending], recent: list[Ending], pol
         num_failed = sum(one.cause != "preempted" for one in recent)
         if num_failed >= policy.max_attempts:
             return f"{_attempts(num_failed)} without a newer checkpoint"
-    if any(_is_same(one, last) for one in history[:-1]):
+    same = [one for one in history[:-1] if _is_same(one, last)]
+    if same and not (len(same) == 1 and _is_of_a_node(same[0], last)):
         what = "out of memory" if last.cause == "out of memory" else "the same error"
-        return f"{what} at step {last.step} twice"
+        how_often = "twice" if len(same) == 1 else f"{len(same) + 1} times"
+        return f"{what} at step {last.step} {how_often}"
     match last.cause:
         case "store" | "no room" | "cluster away":
             return _too_long(last, recent, policy)
@@ -228,6 +230,12 @@ def _is_same(one: Ending, other: Ending) -> bool:
     return one.cause == "out of memory" or (
         one.cause == "error" and _essence(one.reason) == _essence(other.reason)
     )
+
+
+def _is_of_a_node(one: Ending, other: Ending) -> bool:
+    """An error that may be one node's doing and not the program's: left out, it shows."""
+    are_few = all(len(ending.nodes) < len(ending.all_nodes) for ending in (one, other))
+    return are_few and other.cause == "error" and not set(one.nodes).isdisjoint(other.nodes)
 
 
 def _essence(reason: str) -> str:

@@ -17,7 +17,16 @@ from cluster.config import read_cluster
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from jobs.attempting import Attempts
 from jobs.continuity import Rivals, check_unchanged, samples_before, without_data
-from jobs.errors import AttemptFailed, GivenUp, SpecError, StopWished, nearest
+from jobs.drivers import (
+    EXIT_FAILED,
+    EXIT_GIVEN_UP,
+    EXIT_INTERRUPTED,
+    EXIT_NO_CLUSTER,
+    EXIT_OCCUPIED,
+    EXIT_OK,
+    EXIT_USAGE,
+)
+from jobs.errors import AttemptFailed, GivenUp, Occupied, SpecError, StopWished, nearest
 from jobs.executors import choose_executor
 from jobs.finishing import export_once
 from jobs.places import store_base
@@ -34,7 +43,6 @@ from jobs.training.models.weights import find_weights
 from jobs.training.task import Tokens
 from jobs.wishers import Wishers
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _USERS_TURN = (SpecError, ClusterError, NothingToResume, Unfit)
 
 
@@ -46,10 +54,22 @@ def train(args: argparse.Namespace) -> int:
         if Place.of_this_process().rank == 0:
             for line in str(error).splitlines():
                 print(f"longhaul train: {line}", file=sys.stderr)
-        is_users_turn = isinstance(error, (*_USERS_TURN, StoreError))
-        return EXIT_USAGE if is_users_turn and not isinstance(error, Unavailable) else EXIT_FAILED
+        return exit_code(error, is_kept=args.kept)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def exit_code(error: Exception, *, is_kept: bool) -> int:
+    """A keeper is told more than a user is."""
+    match error:
+        case Occupied() if is_kept:
+            return EXIT_OCCUPIED
+        case GivenUp() if is_kept:
+            return EXIT_GIVEN_UP
+        case ClusterError() if is_kept:
+            return EXIT_NO_CLUSTER
+    is_users_turn = isinstance(error, (*_USERS_TURN, StoreError))
+    return EXIT_USAGE if is_users_turn and not isinstance(error, Unavailable) else EXIT_FAILED
 
 
 def _train(args: argparse.Namespace, wishers: Wishers) -> int:

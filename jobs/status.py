@@ -82,10 +82,10 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
     if told.get("attempt", view.term) < view.life_term:
         # It was begun afresh since.
         told = {}
-    if note := given_up(store, run, view):
+    now_s, generations = clock(), of_this_life(view)
+    if (note := given_up(store, run, view)) and not _is_begun_again(told, now_s):
         # A keeper may have said so, after its driver had died without a word.
         told |= {"stage": "given up", "why": _why(note), "attempt": view.term}
-    now_s, generations = clock(), of_this_life(view)
     newest = latest(generations)
     step = max(told.get("step", 0), newest.step if newest else 0, view.finished_step or 0)
     return {
@@ -127,6 +127,12 @@ def _stage(view: View, told: Mapping[str, Any], now_s: float) -> str | None:
     if stage in GOING_ON and now_s - told.get("told_s", now_s) > _SILENT_AFTER_S:
         return "silent"
     return stage
+
+
+def _is_begun_again(told: Mapping[str, Any], now_s: float) -> bool:
+    """A driver that has no lease yet is another one than that of the newest attempt."""
+    is_waiting = told.get("stage") in GOING_ON and told.get("has_lease") is False
+    return is_waiting and now_s - told.get("told_s", 0.0) <= _SILENT_AFTER_S
 
 
 def _recorded(store: Store, run: str) -> dict[str, Any] | None:

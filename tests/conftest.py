@@ -1,4 +1,4 @@
-"""What all tests share: golden files, JSON as other programs read it, and Ctrl-C that works."""
+"""What all tests share: golden files, JSON as other programs read it, their order, and Ctrl-C that works."""
 
 import json
 import os
@@ -23,6 +23,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _GOLDEN = Path(__file__).parent / "golden"
 
 Golden = Callable[[str, str], None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest come first: at the end, one of two workers would have nothing to do beside them."""
+    items.sort(key=lambda item: item.get_closest_marker("longest") is None)
 
 
 @pytest.fixture

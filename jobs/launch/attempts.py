@@ -21,14 +21,22 @@ from cluster.live import draining
 from cluster.variables import variables
 from jobs.attempt_life import AttemptLife, limits_of
 from jobs.board import Assembled, Lost, Post, Ready
-from jobs.causes import LOST_CONTROLLER, cause_of
+from jobs.causes import LOST_AT_START, LOST_CONTROLLER, cause_of
 from jobs.claims import Claim
 from jobs.errors import AttemptFailed
 from jobs.last_word import withdraw
 from jobs.launch.backstage import Backstage
 from jobs.launch.on_nodes import on_node
 from jobs.launch.parents import kind_for, nodes_beside
-from jobs.launch.train_v2 import Reporter, Trainer, give_back, reason_of, scratch, train_settings
+from jobs.launch.train_v2 import (
+    Reporter,
+    Trainer,
+    give_back,
+    is_lost_at_start,
+    reason_of,
+    scratch,
+    train_settings,
+)
 from jobs.sessions import Beat
 from jobs.training.events import Resumption, Told
 from jobs.training.measurement import Failure
@@ -78,7 +86,12 @@ def attempt(
     """
     if not seat.keeps_spares:
         backstage.parents.clear()
-    with variables(train_settings(seat.schedule_timeout_s)), scratch() as storage:
+    try:
+        folder = scratch()
+    except OSError as error:
+        reason = f"no folder can be made on the driver's node: {error}"
+        raise AttemptFailed(Failure(status="crash", reason=reason), "cluster away") from error
+    with variables(train_settings(seat.schedule_timeout_s)), folder as storage:
         fit = _Fit(task, seat, backstage, storage)
         fit.start()
         try:
@@ -246,6 +259,8 @@ class _Fit:
                 asked, limit_s = self._seat.claim.describe(), self._seat.schedule_timeout_s
                 reason = f"not placed within {limit_s:g} s: asked {self._seat.group.name} for {asked}"
                 return Failure(status="unschedulable", reason=reason)
+            case ControllerError(controller_failure=found) if is_lost_at_start(found):
+                return Failure(status="crash", reason=LOST_AT_START)
             case RayActorError():
                 # The only actor that this is asked of; its workers end with it.
                 return Failure(status="crash", reason=LOST_CONTROLLER)

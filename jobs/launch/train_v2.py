@@ -1,8 +1,8 @@
 """What we change about Ray Train: its trainer without helpers, a reporter in its controller, its settings."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,7 +12,7 @@ from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, Ray
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
-from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerHealthCheckFailedError
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.controller import TrainController
 from ray.train.v2._internal.execution.worker_group import worker_group
@@ -131,6 +131,14 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+def is_lost_at_start(error: Exception) -> bool:
+    """Ray Train tells of a worker that dies while it is set up, but not of which one. A worker whose own
+    constructor fails is no such.
+    """
+    is_it = isinstance(error, RayActorError | WorkerGroupStartupFailedError)
+    return is_it and "creation task" not in str(error)
+
+
 def train_settings(schedule_timeout_s: float) -> dict[str, str]:
     """Ray Train reads these in the driver at each ``fit()`` and hands some on to its controller."""
     return {
@@ -150,11 +158,10 @@ def train_settings(schedule_timeout_s: float) -> dict[str, str]:
     }
 
 
-@contextmanager
-def scratch() -> Iterator[str]:
+def scratch() -> TemporaryDirectory[str]:
     """On the driver's node, where Train's controllers run too; beside Ray's own files, so that a driver that
-    is killed leaves nothing elsewhere.
+    is killed leaves nothing elsewhere. ``OSError`` if it can't be made.
     """
     session = ray._private.worker._global_node.get_session_dir_path()
-    with TemporaryDirectory(prefix="longhaul-", dir=session) as folder:
-        yield folder
+    # A controller that is just dying may still write there.
+    return TemporaryDirectory(prefix="longhaul-", dir=session, ignore_cleanup_errors=True)

@@ -75,17 +75,30 @@ def restore(
 ) -> Start:
     """Fills the engine. Every rank calls it. ``origin`` is where a run without generations starts from; else
     it starts from the task's weights, if it has some.
+
+    A disk that can't be read costs what is on it: there is the store, and the newest that both have.
     """
-    own = _restore(
+    disk, problem = _readable(disk, context)
+    start = _restore(
         task, context, engine, _Source(repository=repository, disk=disk, term=task.term), task.resume
     )
-    if own.generation is None and origin is None and task.weights:
+    if start.generation is None and origin is not None:
+        source = _Source(repository=origin, disk=None, term=None)
+        start = _restore(task, context, engine, source, "latest")
+    elif start.generation is None and task.weights:
         begin_with(Path(task.weights), task.recipe.model, context, engine)
-        return replace(own, trail=(*own.trail, f"begins with the weights in {task.weights}"))
-    if own.generation is not None or origin is None:
-        return own
-    source = _Source(repository=origin, disk=None, term=None)
-    return _restore(task, context, engine, source, "latest")
+        start = replace(start, trail=(*start.trail, f"begins with the weights in {task.weights}"))
+    warnings = [text for text in (problem, start.warning) if text]
+    return replace(start, warning="; ".join(warnings) or None)
+
+
+def _readable(disk: NearDisk | None, context: Context) -> tuple[NearDisk | None, str | None]:
+    try:
+        if disk is not None:
+            disk.inventory()
+    except StoreError as error:
+        return None, f"rank {context.rank}: the saves on this node can't be read: {error}"
+    return disk, None
 
 
 def _restore(task: Task, context: Context, engine: Engine, source: _Source, what: str) -> Start:

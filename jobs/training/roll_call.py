@@ -10,6 +10,10 @@ from jobs.training.identities import Expected
 from jobs.training.task import Task
 
 
+class NotThere(Exception):
+    """One node does not see the store of a run that others have been going on from."""
+
+
 def prove_devices(task: Task, context: Context) -> None:
     expected = Expected(
         world_size=task.recipe.world_size,
@@ -20,11 +24,23 @@ def prove_devices(task: Task, context: Context) -> None:
 
 
 def prove_store(task: Task, context: Context, repository: Repository) -> None:
-    """Every rank must see this attempt's lease: a directory of one node's own is no store for several."""
-    terms = [repository.refresh().term] * context.world_size
-    dist.all_gather_object(terms, terms[context.rank])
-    if blind := [rank for rank, term in enumerate(terms) if term < task.term]:
+    """Every rank must see this attempt's lease: a directory of one node's own is no store for several.
+
+    Where there is something to go on from it was shared before: then it is about the nodes that don't see it.
+    """
+    view = repository.refresh()
+    seen = [(view.term, bool(view.generations))] * context.world_size
+    dist.all_gather_object(seen, seen[context.rank])
+    blind = [rank for rank, (term, _) in enumerate(seen) if term < task.term]
+    if not blind:
+        return
+    if not any(has_generations for _, has_generations in seen):
         raise StoreError(
-            f"store: {repository.store.url}: ranks {blind} do not see what rank 0 sees there; a run over "
+            f"store: {repository.store.url}: ranks {blind} do not see what the others see there; a run over "
             "several nodes needs object storage, or a directory that all of them share"
+        )
+    if context.rank in blind:
+        raise NotThere(
+            f"store: {repository.store.url}: the run's checkpoints, which other ranks see, are not there on "
+            "this node; is what should be mounted there?"
         )

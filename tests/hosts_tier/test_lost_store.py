@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.live.servers import BUCKET
 
 pytestmark = [
     pytest.mark.hosts,
+    pytest.mark.longest,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 STORE = f"s3://{BUCKET}/store"
@@ -49,6 +51,10 @@ def _signal(objects: Host, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
+def _in_soak(*values: object) -> Any:
+    return pytest.param(*values, marks=pytest.mark.soak)
+
+
 @pytest.fixture
 def objects(tmp_path: Path) -> Iterator[tuple[Host, Cluster]]:
     with hosts_on(tmp_path / "hosts") as lan:
@@ -62,10 +68,9 @@ def objects(tmp_path: Path) -> Iterator[tuple[Host, Cluster]]:
     ("outage", "for_s"),
     [
         (falls_silent, 30),
-        *(
-            pytest.param(outage, for_s, marks=pytest.mark.soak)
-            for outage, for_s in ((stands_still, 30), (falls_silent, 300), (stands_still, 300))
-        ),
+        _in_soak(stands_still, 30),
+        _in_soak(falls_silent, 300),
+        _in_soak(stands_still, 300),
     ],
 )
 def test_a_store_that_is_away_for_a_while_stops_no_training(
@@ -84,9 +89,8 @@ def test_a_store_that_is_away_for_a_while_stops_no_training(
     assert training.attempt() == 1
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("outage", [falls_silent, stands_still, ends])
-@pytest.mark.parametrize("end", ["asked to", "all done"])
+@pytest.mark.parametrize("outage", [ends, _in_soak(falls_silent), _in_soak(stands_still)])
+@pytest.mark.parametrize("end", ["asked to", _in_soak("all done")])
 def test_a_run_whose_store_never_returns_says_what_is_not_durable_and_fails(
     end: str, outage: Outage, objects: tuple[Host, Cluster], tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def test_a_run_that_is_killed_at_random_moments_is_the_run_that_was_left_alone(t
 
 
 @pytest.mark.soak
+@pytest.mark.longest
 def test_a_run_that_is_killed_hundreds_of_times_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
     # Of a thousand epochs each would leave 10 MB.
     _kill_until_done(tmp_path, KILLS_IN_SOAK, Retention(epochs=False))

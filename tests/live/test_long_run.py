@@ -9,6 +9,7 @@ import pytest
 from checkpointing.history import Quarantine
 from checkpointing.repository import Repository
 from checkpointing.store import open_store
+from jobs.training.events import Warned
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
 from tests.live.ranks import RankFailed, run_ranks
 from tests.live.trainings import STRATEGIES, recipe_for
@@ -106,6 +107,19 @@ def test_a_disk_is_nearer_than_the_store_and_the_store_mends_a_disk(tmp_path: Pa
     assert digests_of(newest_manifest(store, "r")) == digests_of(newest_manifest(store, "straight"))
 
 
+def test_a_disk_that_can_not_be_read_is_said_and_the_store_is_gone_on_from(tmp_path: Path) -> None:
+    store, disk = tmp_path / "store", tmp_path / "disk"
+    first = Wanted(name="r", recipe=recipe_for("fsdp", world_size=2), num_steps=HALF, store=store, disk=disk)
+    go([first], tmp_path)
+    (folder,) = disk.iterdir()
+    folder.rename(tmp_path / "gone")
+    folder.symlink_to(folder)
+    [story] = go([replace(first, num_steps=WHOLE)], tmp_path)
+    assert (story.start.step, story.end.step) == (HALF, WHOLE)
+    [warning] = [one.text for one in story.told if isinstance(one, Warned)]
+    assert warning.startswith("rank 0: the saves on this node can't be read: ")
+
+
 def test_what_only_the_disks_know_is_gone_on_from(tmp_path: Path) -> None:
     """As after an outage of the store: the newest save never reached it."""
     store, disk = tmp_path / "store", tmp_path / "disk"
@@ -201,5 +215,19 @@ def test_ranks_that_see_another_folder_than_rank_0_are_named(tmp_path: Path) -> 
     wanted = Wanted(
         name="r", recipe=recipe_for("ddp", world_size=2), num_steps=1, store=tmp_path, is_private=True
     )
-    with pytest.raises(RankFailed, match=r"ranks \[1\] do not see what rank 0 sees there"):
+    with pytest.raises(RankFailed, match=r"ranks \[1\] do not see what the others see there"):
         go([wanted], tmp_path)
+
+
+def test_a_node_that_no_longer_sees_the_store_is_told_by_its_rank_alone(tmp_path: Path) -> None:
+    """As one that came back without what is mounted there. Others are no reason to leave them out."""
+    alone = Wanted(
+        name="r", recipe=recipe_for("ddp", world_size=1), num_steps=1, store=tmp_path, is_private=True
+    )
+    go([alone], tmp_path, 1)
+    both = replace(alone, recipe=recipe_for("ddp", world_size=2), num_steps=2)
+    with pytest.raises(
+        RankFailed, match="the run's checkpoints, which other ranks see, are not there"
+    ) as told:
+        go([both], tmp_path)
+    assert "rank 1" in str(told.value).splitlines()[0]

@@ -125,6 +125,28 @@ def test_a_loss_that_spikes_is_stepped_back_from_and_its_samples_left_out(tmp_pa
     assert note["skips"] == [[30, 33]]
 
 
+def test_a_keeper_stands_by_while_another_driver_is_at_work_and_takes_up_the_run_when_it_dies(
+    tmp_path: Path,
+) -> None:
+    """As one whose machine was restarted while the driver that it had started went on."""
+    spec, store = write_spec(tmp_path, ALONE), tmp_path / "store"
+    # So few samples are learnt by heart, and then a loss is soon a spike.
+    long = ("--set", "steps=100000", "--set", "guard.spike_ratio=null")
+    repository = Repository(LocalStore(store), "r")
+    with running(inline(spec, store, *long)) as first:
+        wait_until(lambda: num_commits(store) >= 2)
+        told = tmp_path / "told.txt"
+        with told.open("w") as output, running(inline(spec, store, *long, "--keep"), output=output) as keeper:
+            wait_until(lambda: "this keeper stands by" in told.read_text())
+            assert (first.poll(), repository.refresh().term) == (None, 1)
+            first.kill()
+            wait_until(lambda: repository.refresh().term == 2)
+            keeper.terminate()
+            assert keeper.wait(120) == 0, told.read_text()
+    assert "another driver is at work on it" in told.read_text()
+    assert repository.refresh().stopped_step is not None
+
+
 @pytest.mark.soak
 def test_a_second_driver_leaves_the_first_alone_unless_it_is_to_take_over(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, ALONE), tmp_path / "store"

@@ -67,18 +67,25 @@ def words(task: Task) -> Words:
     return Words(task.open_store())
 
 
+def bell_of(task: Task, words: Words, say: Callable[[str], None], ring: Ringing | None = None) -> Bell:
+    alarms = Alarms(Bounds(min_interval_s=0.0), Wanted(every_s=60.0, every_steps=None))
+    return Bell(alarms, ring, words, say, run=task.run, store=task.store, newest_term=task.term - 1)
+
+
+def wait(is_so: Callable[[], bool], said: list[str]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"it did not happen in time: {said}"
+        time.sleep(0.01)
+
+
 def ringing(task: Task, ring: Ringing | None, until: Callable[[list[str]], bool]) -> list[str]:
     """The lines that are said of a loss that is not finite."""
     said: list[str] = []
-    with Bell(
-        Alarms(Bounds(), Wanted(every_s=60.0, every_steps=None)), ring, words(task), said.append
-    ) as bell:
+    with bell_of(task, words(task), said.append, ring) as bell:
         bell.begins(task)
         bell.hear(DIVERGED)
-        deadline = time.monotonic() + DEADLINE_S
-        while not until(said):
-            assert time.monotonic() < deadline, f"it did not happen in time: {said}"
-            time.sleep(0.01)
+        wait(lambda: until(said), said)
     return said
 
 
@@ -172,8 +179,7 @@ def test_a_store_that_is_not_there_keeps_nobody_from_being_told(tmp_path: Path) 
 
 def test_more_alarms_than_can_be_carried_out_are_still_said(task: Task) -> None:
     said: list[str] = []
-    alarms = Alarms(Bounds(min_interval_s=0.0), Wanted(every_s=60.0, every_steps=None))
-    bell = Bell(alarms, None, words(task), said.append)
+    bell = bell_of(task, words(task), said.append)
     bell.begins(task)
     for _ in range(20):
         bell.failed("invalid loss", "bad")
@@ -184,7 +190,7 @@ def test_more_alarms_than_can_be_carried_out_are_still_said(task: Task) -> None:
 
 def test_an_attempt_that_failed_for_another_reason_raises_no_alarm(task: Task) -> None:
     said: list[str] = []
-    bell = Bell(Alarms(Bounds(), Wanted(every_s=60.0, every_steps=None)), None, words(task), said.append)
+    bell = bell_of(task, words(task), said.append)
     bell.begins(task)
     bell.failed("worker died", "rank 1: SIGKILL")
     assert said == []
@@ -195,18 +201,29 @@ def test_an_alarm_that_can_not_be_carried_out_keeps_the_next_one_from_nothing(
 ) -> None:
     said: list[str] = []
     told = tmp_path / "told.json"
-    alarms = Alarms(Bounds(min_interval_s=0.0), Wanted(every_s=60.0, every_steps=None))
-    with Bell(alarms, python(WRITE_DOWN, str(told)), words(task), said.append) as bell:
+    with bell_of(task, words(task), said.append, python(WRITE_DOWN, str(told))) as bell:
         bell.begins(task)
         bell.failed("invalid loss", "no variable holds \0")
         bell.begins(task)
         bell.failed("invalid loss", "s3://me:hush@b went wrong")
-        deadline = time.monotonic() + DEADLINE_S
-        while not told.exists():
-            assert time.monotonic() < deadline, f"it did not happen in time: {said}"
-            time.sleep(0.01)
+        wait(told.exists, said)
     assert "alarm: its command can't be told: embedded null byte" in said
     assert json.loads(told.read_text())["stdin"]["text"] == "s3://b went wrong"
+
+
+def test_a_driver_that_gives_up_before_an_attempt_of_its_own_calls_the_command_all_the_same(
+    task: Task, tmp_path: Path
+) -> None:
+    """Such as one that a keeper started, and that found no room: the attempt is the newest there was."""
+    said: list[str] = []
+    told = tmp_path / "told.json"
+    with bell_of(task, words(task), said.append, python(WRITE_DOWN, str(told))) as bell:
+        bell.given_up("no progress: no room")
+        wait(told.exists, said)
+    found = json.loads(told.read_text())["stdin"]
+    about = {"run": "r", "store": task.store, "attempt": 2, "kind": "given up"}
+    assert {name: found[name] for name in about} == about
+    assert long_run(LocalStore(tmp_path / "store"), "r") is None
 
 
 def test_variables_of_the_driver_are_the_commands_too(
@@ -224,9 +241,8 @@ def test_an_alarm_that_the_store_did_not_take_is_in_the_report_once_it_is_back(t
     """Such as that on stale checkpoints, which tells of the store."""
     store = AwayStore()
     store.is_away = True
-    alarms = Alarms(Bounds(), Wanted(every_s=60.0, every_steps=None))
     with Words(store) as words:
-        with Bell(alarms, None, words, lambda _: None) as bell:
+        with bell_of(task, words, lambda _: None) as bell:
             bell.begins(task)
             bell.hear(DIVERGED)
             rung_s = time.time()

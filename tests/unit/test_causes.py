@@ -3,7 +3,7 @@
 import pytest
 
 from jobs.board import Lost
-from jobs.causes import LOST_CONTROLLER, cause_of
+from jobs.causes import LOST_AT_START, LOST_CONTROLLER, cause_of
 from jobs.recovery import Cause
 from jobs.training.measurement import Failure, Status
 
@@ -26,7 +26,14 @@ def lost(reason: str, *, is_silent: bool = False, is_preempted: bool = False) ->
         ("RuntimeError: mat1 and mat2 shapes cannot be multiplied", "error"),
         ("RuntimeError: [pair.cc:538] Connection closed by peer [10.0.0.2]:4711", "worker died"),
         ("DistNetworkError: connection reset by peer", "worker died"),
-        ("DistBackendError: NCCL error: remote process exited, ncclRemoteError remote error", "worker died"),
+        (
+            "DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:268, remote "
+            "process exited or there was a network error, NCCL version 2.21.5",
+            "worker died",
+        ),
+        ("DistNetworkError: The client socket has timed out after 60000ms while connecting", "worker died"),
+        ("DistBackendError: NCCL error in: NCCLUtils.cpp:268, invalid usage, NCCL version 2.21.5", "error"),
+        (LOST_AT_START, "worker died"),
         (LOST_CONTROLLER, "worker died"),
         ("Unavailable: s3://b: connection refused", "store"),
         ("Full: /results: no space left on device", "store"),

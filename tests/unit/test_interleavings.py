@@ -222,5 +222,6 @@ def test_no_order_of_storage_calls_loses_anything() -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.longest
 def test_no_order_of_very_many_loses_anything() -> None:
     interleave_many(100_000)

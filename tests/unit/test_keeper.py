@@ -12,11 +12,14 @@ import pytest
 from checkpointing.history import Commit, Finish, Stopped, View
 from checkpointing.repository import Repository
 from checkpointing.store import LocalStore, MemoryStore, Unavailable
+from cluster.inventory import ClusterError
 from jobs.arguments import train_parser
-from jobs.drivers import Away, End
+from jobs.drivers import EXIT_GIVEN_UP, EXIT_NO_CLUSTER, EXIT_OCCUPIED, Away, End
+from jobs.errors import GivenUp, Occupied, SpecError
 from jobs.keeper import Keeper, keep_running
 from jobs.past import Note, given_up, leave_note, read_newest
 from jobs.recovery import Ending, Policy
+from jobs.running import exit_code
 from jobs.training.wishes import Wish
 from jobs.wishers import Wishers
 from tests.unit.generations import generation
@@ -53,8 +56,8 @@ Act = Callable[[Repository], "End | Scripted"]
 class Stage:
     """A keeper of the run ``r`` whose drivers do what ``acts`` say, one each."""
 
-    def __init__(self, *acts: Act | Scripted, flags: str = "") -> None:
-        self.store = MemoryStore()
+    def __init__(self, *acts: Act | Scripted, flags: str = "", store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore()
         self.repository = Repository(self.store, "r")
         self.acts = list(acts)
         self.started: list[list[str]] = []
@@ -83,7 +86,8 @@ class Stage:
         self.wishers.check()
 
     def _start(self, words: list[str]) -> Scripted:
-        self.started.append(words)
+        assert "--kept" in words
+        self.started.append([word for word in words if word != "--kept"])
         act = self.acts.pop(0)
         found = act if isinstance(act, Scripted) else act(Repository(self.store, "r"))
         return found if isinstance(found, Scripted) else Scripted(found)
@@ -174,11 +178,151 @@ def test_a_run_that_was_given_up_stays_given_up() -> None:
     assert stage.calls == []
 
 
+@pytest.mark.parametrize(
+    ("error", "to_a_keeper", "to_a_user"),
+    [
+        (Occupied(["r: another driver is at work on it"]), EXIT_OCCUPIED, 2),
+        (GivenUp("too often", "boom"), EXIT_GIVEN_UP, 1),
+        (ClusterError("group: there is no group 'amd'"), EXIT_NO_CLUSTER, 2),
+        (SpecError(["steps: 0"]), 2, 2),
+        (Unavailable("s3://bucket: gone"), 1, 1),
+    ],
+)
+def test_a_driver_tells_its_keeper_more_than_a_user(
+    error: Exception, to_a_keeper: int, to_a_user: int
+) -> None:
+    assert exit_code(error, is_kept=True) == to_a_keeper
+    assert exit_code(error, is_kept=False) == to_a_user
+
+
+def test_a_driver_that_gave_up_without_an_attempt_of_its_own_has_given_up() -> None:
+    """As one that found no room. Its command was its to call."""
+    stage = Stage(leases_and_dies, ends_with(EXIT_GIVEN_UP))
+    assert stage.keep() == 1
+    assert (len(stage.started), stage.calls) == (2, [])
+
+
+def test_that_a_run_was_given_up_before_is_no_reason_to_keep_it_no_longer() -> None:
+    given_up_before = Stage(gives_up)
+    assert given_up_before.keep() == 1
+    stage = Stage(ends_with(1), leases_and_dies, finishes, store=given_up_before.store)
+    assert stage.keep() == 0
+
+
+def test_nodes_that_are_missing_are_waited_for_if_there_is_a_run_and_else_left_to_the_user() -> None:
+    assert Stage(ends_with(EXIT_NO_CLUSTER)).keep() == 2
+    before = Stage(leases_and_dies, finishes)
+    assert before.keep() == 0
+    stage = Stage(ends_with(EXIT_NO_CLUSTER), ends_with(EXIT_NO_CLUSTER), finishes, store=before.store)
+    assert stage.keep() == 0
+    assert stage.pauses == [10, 20]
+
+
+def test_a_store_that_is_away_when_a_keeper_comes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(finishes)
+    refresh = stage.repository.refresh
+
+    def is_away_for_two_pauses() -> View:
+        if len(stage.pauses) < 2:
+            raise Unavailable("s3://bucket: gone")
+        return refresh()
+
+    monkeypatch.setattr(stage.repository, "refresh", is_away_for_two_pauses)
+    assert stage.keep() == 0
+    assert stage.pauses == [10, 20]
+
+
 @pytest.mark.parametrize("code", [0, 2, 130])
 def test_what_a_driver_says_at_its_first_start_is_the_last_word(code: int) -> None:
     stage = Stage(ends_with(code))
     assert stage.keep() == code
     assert stage.pauses == []
+
+
+class Rival:
+    """The driver of a keeper that is gone: it has the run's lease, and speaks each time somebody waits."""
+
+    def __init__(self, *, num_words: int, ends: Callable[[Repository, int], None] | None = None) -> None:
+        self._words = iter(range(num_words))
+        self._ends = ends
+
+    def begin(self, stage: Stage) -> None:
+        self._repository = Repository(stage.store, "r")
+        self._term = self._repository.take_over("another driver")
+        stage.in_pause = self._speak
+        self._speak()
+
+    def _speak(self) -> None:
+        word = next(self._words, None)
+        if word is not None:
+            told = {"stage": "training", "driver": "another", "step": word, "has_lease": True}
+            self._repository.store.put("runs/r/status.json", json.dumps(told).encode())
+        elif self._ends:
+            self._ends(self._repository, self._term)
+            self._ends = None
+
+
+def is_refused(repository: Repository) -> End:
+    """Its display has a last word too."""
+    told = {"stage": "failed", "driver": "ours", "has_lease": False}
+    repository.store.put("runs/r/status.json", json.dumps(told).encode())
+    return End(code=EXIT_OCCUPIED, why="the driver ended with exit code 3")
+
+
+def test_beside_a_driver_that_is_at_work_a_keeper_stands_by_until_that_one_is_silent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stage = Stage(is_refused, finishes)
+    Rival(num_words=30).begin(stage)
+    assert stage.keep() == 0
+    assert len(stage.started) == 2
+    said = "r: this keeper stands by, until the other driver is silent or ends"
+    assert capsys.readouterr().err.splitlines().count(said) == 1
+
+
+def test_a_run_that_the_other_driver_stopped_or_gave_up_is_left_at_that() -> None:
+    def stops_in_order(repository: Repository, term: int) -> None:
+        repository.append(Stopped(step=4, why="longhaul stop"), term=term)
+
+    def gives_it_up(repository: Repository, term: int) -> None:
+        leave_note(repository.store, "r", Note(term=term, how="given up", given_up="twice"))
+
+    for ends, code in ((stops_in_order, 0), (gives_it_up, 1)):
+        stage = Stage(is_refused)
+        Rival(num_words=30, ends=ends).begin(stage)
+        assert stage.keep() == code
+
+
+def test_to_begin_afresh_or_elsewhere_is_not_done_behind_a_driver_that_is_at_work() -> None:
+    for flags in ("--fresh", "--resume step:4"):
+        stage = Stage(is_refused, flags=flags)
+        Rival(num_words=30).begin(stage)
+        assert stage.keep() == 2
+        assert stage.pauses == []
+
+
+def test_a_keeper_that_has_stood_by_waits_for_nodes_that_are_not_back() -> None:
+    stage = Stage(is_refused, ends_with(2), finishes)
+    Rival(num_words=30).begin(stage)
+    assert stage.keep() == 0
+
+
+def test_a_keeper_that_stands_by_can_be_asked_to_end_and_leaves_the_run_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stage = Stage(is_refused)
+    Rival(num_words=30).begin(stage)
+    speak, waits = stage.in_pause, iter(range(5))
+
+    def speak_and_end() -> None:
+        speak()
+        if next(waits, None) is None:
+            stage.wishers.hear(SIGTERM)
+
+    stage.in_pause = speak_and_end
+    assert stage.keep() == 0
+    assert stage.repository.refresh().stopped_step is None
+    assert "r: kept no longer (SIGTERM); whoever is at work on it goes on" in capsys.readouterr().err
 
 
 def test_nodes_that_are_not_back_yet_are_waited_for_once_the_run_has_begun() -> None:

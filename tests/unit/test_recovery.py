@@ -44,6 +44,25 @@ def test_the_same_error_at_the_same_step_twice_is_given_up() -> None:
     assert next_move(history, POLICY) == GiveUp(reason="the same error at step 7 twice")
 
 
+def error_on(term: int, node: str) -> Ending:
+    return ending(term, "error", step=7, nodes=(node,), all_nodes=(node, "good"))
+
+
+def test_the_same_error_on_the_same_node_twice_is_tried_once_more_without_that_node() -> None:
+    """Such as a folder that is missing there. A spare that is bad must not end a run."""
+    history = [error_on(1, "bad"), error_on(2, "bad")]
+    assert next_move(history, POLICY) == Retry(after_s=10, without=("bad",))
+    for other in ("bad", "fine"):
+        third = next_move([*history, error_on(3, other)], POLICY)
+        assert third == GiveUp(reason="the same error at step 7 3 times")
+
+
+def test_the_same_error_on_two_nodes_or_on_all_is_the_programs() -> None:
+    assert isinstance(next_move([error_on(1, "one"), error_on(2, "other")], POLICY), GiveUp)
+    everywhere = row("error", "error", step=7, nodes=("a", "b"), all_nodes=("a", "b"))
+    assert isinstance(next_move(everywhere, POLICY), GiveUp)
+
+
 def test_an_address_in_memory_does_not_make_it_another_error() -> None:
     history = [
         ending(1, "error", step=7, reason="rank 0: ValueError: <Batch at 0x7f12>"),

@@ -119,6 +119,23 @@ def test_a_damaged_file_is_quarantined_when_it_is_read_back() -> None:
         ranks.save(10)
     (found,) = repository.view.generations
     assert found.quarantined is not None
+    assert ranks.tally.durable_step is None
+
+
+def test_after_a_damaged_save_the_one_before_it_is_the_newest_that_is_durable() -> None:
+    """Else a run's last save would count, and not be done again."""
+    store = MemoryStore()
+    _, ranks = begin(store)
+    first = ranks.save(10)
+    put = store.put
+
+    def flip(name: str, data: Buffer) -> None:
+        put(name, bytes(data)[:-1] + b"?" if name.endswith(".safetensors") else data)
+
+    store.put = flip  # type: ignore[method-assign]  # from here on
+    with pytest.raises(SaveFailed):
+        ranks.save(20)
+    assert (ranks.tally.durable_name, ranks.tally.durable_step) == (first, 10)
 
 
 def test_what_is_pinned_in_the_moment_of_its_retirement_stays() -> None:

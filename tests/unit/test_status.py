@@ -130,6 +130,16 @@ def test_a_run_that_its_keeper_gave_up_is_given_up_whatever_its_driver_told_last
     assert (found["stage"], found["why"]) == ("given up", "10 lost workers: it was killed")
 
 
+def test_a_driver_that_was_begun_by_hand_since_is_what_the_run_is_doing(repository: Repository) -> None:
+    ending = Ending(term=1, cause="error", reason="boom", ended_s=50.0)
+    leave_note(repository.store, RUN, Note(term=1, how="given up", ending=ending, given_up="twice"))
+    waiting = {**TOLD, "stage": "waiting", "told_s": 96.0, "attempt": 1, "has_lease": False}
+    tell(repository, json.dumps(waiting))
+    assert asked(repository)["stage"] == "waiting"
+    tell(repository, json.dumps({**waiting, "told_s": 60.0}))
+    assert asked(repository)["stage"] == "given up"
+
+
 def test_what_was_told_before_a_run_was_begun_afresh_counts_no_more(repository: Repository) -> None:
     tell(repository, json.dumps(TOLD | {"stage": "failed", "attempt": 1, "told_s": 101.0}))
     repository.take_over("me", fresh=True)
