@@ -21,7 +21,7 @@ from jobs.run_spec import RunSpec
 from jobs.run_state import GOING_ON
 from jobs.status import told_of
 
-# A driver tells every few seconds that it is there.
+# A driver tells every two seconds that it is there.
 _LOOK_EVERY_S = 1.0
 _NUM_LOOKS = 10
 
@@ -57,8 +57,8 @@ class Rivals:
     """Listens for another driver of the run while this one starts. Used as a context.
 
     Who has no lease, as this one, is none. One that died may have had a last word on its way: only who speaks
-    again after that is alive. ``own`` is this driver's word for itself, by which it is told from others.
-    ``pause`` waits so many seconds.
+    again after that is alive. ``own`` is this driver's word for itself, by which it is told from others. All
+    write to one file, so while it ``is_listening`` it must not speak itself. ``pause`` waits so many seconds.
     """
 
     def __init__(
@@ -76,6 +76,8 @@ class Rivals:
         self._pause = pause
         self._heard: Mapping[str, Any] | None = None
         self._num_words = 0
+        # Since the newest word of one that may be at work; None before there was any.
+        self._num_silent: int | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="rivals", daemon=True)
 
@@ -88,14 +90,24 @@ class Rivals:
         self._done.set()
 
     def refuse(self) -> None:
-        """``Occupied`` if one is at work. Waits only if one has spoken. Asked again, it says nothing."""
+        """``Occupied`` if one is at work. Waits only if one was. Asked again, it says nothing."""
         if not self._is_wanted or self._done.is_set():
             return
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
+        for _ in range(_NUM_LOOKS):
+            if self._num_words or not self.is_listening():
+                break
+            self._pause(_LOOK_EVERY_S)
+            self.look()
         if self._num_words and self.is_one_alive():
             raise Occupied([self._sentence()])
+        self._num_silent = None
+
+    def is_listening(self) -> bool:
+        """While one may be at work, until it has been silent for long."""
+        return self._is_wanted and self._num_silent is not None and self._num_silent < _NUM_LOOKS
 
     def is_one_alive(self) -> bool:
         """What was heard before may be hours old: this start may have waited for room as long."""
@@ -113,8 +125,13 @@ class Rivals:
             if told.get("driver") == self.own:
                 return
             before, self._heard = self._heard, told
-            if before is not None and told != before and _is_at_work(told):
-                self._num_words += 1
+            if told != before and _is_at_work(told):
+                self._num_silent = 0
+                self._num_words += before is not None
+            elif told.get("stage") not in GOING_ON:
+                self._num_silent = None
+            elif self._num_silent is not None:
+                self._num_silent += 1
 
     def _work(self) -> None:
         self.look()

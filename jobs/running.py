@@ -97,7 +97,8 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         begins = _checked(spec, repository, begins, tokens)
         tasks = Tasks(spec, repository, group, begins, tokens, rivals)
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
-        with StatusFile(store, run, rivals.own, is_fresh=begins.fresh) as status, display:
+        status = StatusFile(store, run, rivals.own, is_fresh=begins.fresh, is_listening=rivals.is_listening)
+        with status, display:
             display.on_progress(status.tell)
             if executor.speaks:
                 wishers.listen(store, run, display.note)

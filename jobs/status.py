@@ -28,15 +28,25 @@ class StatusFile:
     """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context.
 
     What an earlier driver told stays until this one tells otherwise, but for its attempt; none of it where
-    this one ``is_fresh``. ``driver`` is its word for itself.
+    this one ``is_fresh``. ``driver`` is its word for itself. Nothing is written while it ``is_listening``
+    for another one's.
     """
 
-    def __init__(self, store: Store, run: str, driver: str | None = None, *, is_fresh: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        driver: str | None = None,
+        *,
+        is_fresh: bool = False,
+        is_listening: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._store = store
         self._name = _name_of(run)
         self._run = run
         self._driver = driver
         self._before: Mapping[str, Any] | None = {} if is_fresh else None
+        self._is_listening = is_listening
         self._newest: Mapping[str, Any] | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="status", daemon=True)
@@ -60,7 +70,7 @@ class StatusFile:
 
     def _write(self) -> None:
         newest, self._newest = self._newest, None
-        if newest is not None:
+        if newest is not None and not self._is_listening():
             with suppress(StoreError):
                 if self._before is None:
                     told = told_of(self._store, self._run)

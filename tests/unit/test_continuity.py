@@ -8,7 +8,7 @@ import pytest
 
 from checkpointing.history import Commit
 from checkpointing.repository import Repository
-from checkpointing.store import MemoryStore
+from checkpointing.store import MemoryStore, Unavailable
 from jobs.continuity import Rivals, check_unchanged, without_data
 from jobs.errors import SpecError
 from jobs.run_spec import RunSpec
@@ -114,10 +114,56 @@ def test_nobody_is_refused_where_no_driver_ever_was(start: Start) -> None:
     start().refuse()
 
 
-def test_a_driver_that_died_a_moment_ago_refuses_nobody_and_costs_no_time(
+def test_a_driver_that_was_at_work_is_listened_for_however_fast_this_one_starts(
     driver: Driver, start: Start
 ) -> None:
-    start(pause=fail).refuse()
+    rivals = start(pause=lambda _: driver.says())
+    with pytest.raises(SpecError, match="another driver"):
+        rivals.refuse()
+
+
+def test_one_that_died_refuses_nobody_and_costs_ten_seconds_at_most(driver: Driver, start: Start) -> None:
+    paused: list[float] = []
+    start(pause=paused.append).refuse()
+    assert paused == [1.0] * 10
+    late = start(pause=fail)
+    for _ in range(10):
+        late.look()
+    late.refuse()
+
+
+@pytest.mark.parametrize("stage", ["stopped", "failed", "finished"])
+def test_one_that_had_ended_costs_no_time(stage: str, driver: Driver, start: Start) -> None:
+    driver.says(stage=stage)
+    rivals = start(pause=fail)
+    assert not rivals.is_listening()
+    rivals.refuse()
+
+
+def test_while_another_one_may_speak_this_one_does_not(driver: Driver, start: Start) -> None:
+    """They write to one file, and a word that is written over at once is not heard."""
+    rivals = start()
+    for _ in range(10):
+        assert rivals.is_listening()
+        rivals.look()
+    assert not rivals.is_listening()
+    driver.says()
+    rivals.look()
+    assert rivals.is_listening()
+    rivals.refuse()
+    assert not rivals.is_listening()
+
+
+def test_a_store_that_is_away_is_not_listened_to_for_ever(
+    driver: Driver, store: MemoryStore, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals = start()
+
+    def away(_name: str) -> bytes:
+        raise Unavailable("away")
+
+    monkeypatch.setattr(store, "get", away)
+    rivals.refuse()
 
 
 def test_the_last_word_of_a_dead_driver_may_still_come(driver: Driver, start: Start) -> None:
@@ -154,9 +200,10 @@ def test_one_of_an_older_version_that_does_not_say_who_it_is_counts_too(
 
 @pytest.mark.parametrize("stage", ["starting", "waiting"])
 def test_who_waits_for_room_as_this_one_does_is_no_rival(stage: str, driver: Driver, start: Start) -> None:
+    driver.says(stage=stage, has_lease=False)
     rivals = start(pause=fail)
     for _ in range(3):
-        driver.says(stage=stage, has_lease=False)
+        driver.says(has_lease=False)
         rivals.look()
     rivals.refuse()
 
@@ -205,7 +252,7 @@ def test_who_takes_over_asks_nobody(driver: Driver, start: Start) -> None:
 
 
 def test_it_is_asked_once_and_then_the_run_is_this_drivers(driver: Driver, start: Start) -> None:
-    rivals = start(pause=fail)
+    rivals = start()
     rivals.refuse()
     for _ in range(3):
         driver.says()

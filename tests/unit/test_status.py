@@ -15,7 +15,7 @@ from jobs.cli import main
 from jobs.past import Note, leave_note
 from jobs.recovery import Ending
 from jobs.run_display import RunDisplay
-from jobs.status import StatusFile, status_of
+from jobs.status import StatusFile, status_of, told_of
 from jobs.training.events import Ended, Progress, Resumption
 from tests.conftest import strict_json
 from tests.unit.generations import RUN, generation
@@ -173,6 +173,17 @@ def test_a_driver_that_begins_afresh_leaves_nothing_of_it_standing(repository: R
         status.tell({"stage": "starting", "attempt": 2})
     found = asked(repository)
     assert (found["stage"], found["step"], found["num_steps"], found["loss"]) == ("starting", 0, None, None)
+
+
+def test_who_listens_for_another_driver_does_not_write_over_its_word(repository: Repository) -> None:
+    heard = {"stage": "training", "driver": "another"}
+    repository.store.put(f"runs/{RUN}/status.json", json.dumps(heard).encode())
+    with StatusFile(repository.store, RUN, "own", is_listening=lambda: True) as status:
+        status.tell({"stage": "failed"})
+    assert told_of(repository.store, RUN) == heard
+    with StatusFile(repository.store, RUN, "own", is_listening=lambda: False) as status:
+        status.tell({"stage": "starting"})
+    assert told_of(repository.store, RUN) == {"stage": "starting", "driver": "own"}
 
 
 @pytest.mark.parametrize(
