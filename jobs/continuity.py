@@ -21,7 +21,7 @@ from jobs.run_spec import RunSpec
 from jobs.run_state import GOING_ON
 from jobs.status import told_of
 
-# A driver tells every two seconds that it is there.
+# A driver tells every two seconds that it is there. Who has said nothing for so many looks is not.
 _LOOK_EVERY_S = 1.0
 _NUM_LOOKS = 10
 
@@ -58,7 +58,7 @@ class Rivals:
 
     Who has no lease, as this one, is none. One that died may have had a last word on its way: only who speaks
     again after that is alive. ``own`` is this driver's word for itself, by which it is told from others. All
-    write to one file, so while it ``is_listening`` it must not speak itself. ``pause`` waits so many seconds.
+    write to one file, so it asks whether it ``may_speak`` before it does. ``pause`` waits so many seconds.
     """
 
     def __init__(
@@ -72,71 +72,88 @@ class Rivals:
         self.own = secrets.token_hex(4)
         self._store = store
         self._run = run
-        self._is_wanted = is_wanted
+        self._is_settled = not is_wanted
         self._pause = pause
+        self._lock = threading.Lock()
         self._heard: Mapping[str, Any] | None = None
         self._num_words = 0
-        # Since the newest word of one that may be at work; None before there was any.
-        self._num_silent: int | None = None
+        # Looks since the newest word of one that may be at work.
+        self._num_silent = _NUM_LOOKS
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="rivals", daemon=True)
 
     def __enter__(self) -> Self:
-        if self._is_wanted:
+        if not self._is_settled:
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
 
-    def refuse(self) -> None:
-        """``Occupied`` if one is at work. Waits only if one was. Asked again, it says nothing."""
-        if not self._is_wanted or self._done.is_set():
+    def refuse(self, *, is_expected: bool = False) -> None:
+        """``Occupied`` if one is at work. Waits only if one was, or ``is_expected``. ``StoreError`` if the
+        store can't tell. Once it has let this one pass, it says nothing any more.
+        """
+        if self._is_settled:
             return
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
-        for _ in range(_NUM_LOOKS):
-            if self._num_words or not self.is_listening():
-                break
-            self._pause(_LOOK_EVERY_S)
+        if self._heard is None:
             self.look()
-        if self._num_words and self.is_one_alive():
+        if self.is_one_alive(is_expected=is_expected):
             raise Occupied([self._sentence()])
-        self._num_silent = None
+        self._is_settled = True
 
-    def is_listening(self) -> bool:
-        """While one may be at work, until it has been silent for long."""
-        return self._is_wanted and self._num_silent is not None and self._num_silent < _NUM_LOOKS
+    def is_one_alive(self, *, is_expected: bool = False) -> bool:
+        """What was heard before may be hours old: this start may have waited for room as long.
 
-    def is_one_alive(self) -> bool:
-        """What was heard before may be hours old: this start may have waited for room as long."""
+        One that ``is_expected`` is listened for whatever the last word is.
+        """
         self._num_words = 0
-        for _ in range(_NUM_LOOKS):
+        if is_expected:
+            self._num_silent = 0
+        while self._is_listening():
             self._pause(_LOOK_EVERY_S)
             self.look()
             if self._num_words >= 2:
                 return True
         return False
 
+    def may_speak(self) -> bool:
+        """Not while another one may; what it has said by now is heard first."""
+        if self._is_settled:
+            return True
+        with suppress(StoreError), self._lock:
+            self._hear()
+        return not self._is_listening()
+
     def look(self) -> None:
-        with suppress(StoreError):
-            told = told_of(self._store, self._run)
-            if told.get("driver") == self.own:
-                return
-            before, self._heard = self._heard, told
-            if told != before and _is_at_work(told):
-                self._num_silent = 0
-                self._num_words += before is not None
-            elif told.get("stage") not in GOING_ON:
-                self._num_silent = None
-            elif self._num_silent is not None:
+        with self._lock:
+            if not self._hear():
                 self._num_silent += 1
 
+    def _hear(self) -> bool:
+        """Whether there is a new word of one that may be at work."""
+        told = told_of(self._store, self._run)
+        if told == self._heard or told.get("driver") == self.own:
+            return False
+        self._heard = told
+        if not _is_at_work(told):
+            return False
+        self._num_silent = 0
+        self._num_words += 1
+        return True
+
+    def _is_listening(self) -> bool:
+        return self._num_silent < _NUM_LOOKS
+
     def _work(self) -> None:
-        self.look()
-        while not self._done.wait(_LOOK_EVERY_S):
+        with suppress(StoreError):
             self.look()
+        while not self._done.wait(_LOOK_EVERY_S):
+            with suppress(StoreError):
+                self.look()
 
     def _sentence(self) -> str:
         step = self._heard.get("step") if self._heard else None

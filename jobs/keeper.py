@@ -239,8 +239,10 @@ class Keeper:
         _say(f"{self._repository.run}: this keeper stands by, until the other driver is silent or ends")
         rivals = Rivals(self._repository.store, self._repository.run, pause=self._pause)
         try:
-            while rivals.is_one_alive():
-                self._pause(_STAND_BY_S)
+            # A store that is away is the next driver's to wait for.
+            with suppress(StoreError):
+                while rivals.is_one_alive(is_expected=True):
+                    self._pause(_STAND_BY_S)
         except StopWished as stop:
             return self._stopped(stop.wish)
         self._has_stood_by = True

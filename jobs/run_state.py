@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any, Literal
 
 from jobs.training.events import Ended, Progress, Resumption, Told
+from jobs.training.wishes import Wish
 
 Stage = Literal[
     "starting", "training", "waiting", "stopped", "given up", "failed", "interrupted", "finished"
@@ -60,8 +61,10 @@ class RunState:
                 self._points.append((now, told.step))
             case Progress():
                 self._take(told, now, wall_s)
-            case Ended(wish=wish) if told.problem is None:
-                self._enter("stopped" if wish else "finished", now, wish.why if wish else None)
+            case Ended(wish=None, problem=None):
+                self._enter("finished", now)
+            case Ended(wish=Wish(aim="stop", why=why), problem=None):
+                self._enter("stopped", now, why)
 
     def last_step(self, now: float) -> LastStep | None:
         """None before this attempt has told where it begins."""

@@ -82,13 +82,14 @@ class Tasks:
         self._tokens = tokens
         self._rivals = rivals
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
+        self._first_term = repository.view.term
         self._term: int | None = None
 
     def make(self, world_size: int, leased_s: float) -> Task:
         """Takes the lease: whoever ran before is fenced from here on. ``Fenced`` if somebody else has taken
         the run over since this driver last took the lease, or tried to.
         """
-        self._rivals.refuse()
+        self._rivals.refuse(is_expected=self._has_one_come())
         self._give_way()
         repository, begins = self._repository, self._beginning
         term = repository.take_over(self._owner, fresh=begins.is_fresh(repository.view))
@@ -96,6 +97,10 @@ class Tasks:
         described = described_run(self._spec, self._tokens)
         repository.store.put(f"runs/{repository.run}/spec.json", json.dumps(described, indent=1).encode())
         return self._task(world_size, leased_s, term, described)
+
+    def _has_one_come(self) -> bool:
+        """Since this driver was started; the first word of it may still be on its way."""
+        return self._term is None and self._repository.refresh().term > self._first_term
 
     def _give_way(self) -> None:
         if self._term is None:

@@ -97,7 +97,7 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
         begins = _checked(spec, repository, begins, tokens)
         tasks = Tasks(spec, repository, group, begins, tokens, rivals)
         display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
-        status = StatusFile(store, run, rivals.own, is_fresh=begins.fresh, is_listening=rivals.is_listening)
+        status = StatusFile(store, run, rivals.own, is_fresh=begins.fresh, may_speak=rivals.may_speak)
         with status, display:
             display.on_progress(status.tell)
             if executor.speaks:

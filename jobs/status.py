@@ -28,8 +28,8 @@ class StatusFile:
     """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context.
 
     What an earlier driver told stays until this one tells otherwise, but for its attempt; none of it where
-    this one ``is_fresh``. ``driver`` is its word for itself. Nothing is written while it ``is_listening``
-    for another one's.
+    this one ``is_fresh``. ``driver`` is its word for itself. Nothing is written while ``may_speak``
+    says no.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class StatusFile:
         driver: str | None = None,
         *,
         is_fresh: bool = False,
-        is_listening: Callable[[], bool] = lambda: False,
+        may_speak: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store = store
         self._name = _name_of(run)
         self._run = run
         self._driver = driver
         self._before: Mapping[str, Any] | None = {} if is_fresh else None
-        self._is_listening = is_listening
+        self._may_speak = may_speak
         self._newest: Mapping[str, Any] | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="status", daemon=True)
@@ -69,13 +69,14 @@ class StatusFile:
         self._write()
 
     def _write(self) -> None:
+        if self._newest is None or not self._may_speak():
+            return
         newest, self._newest = self._newest, None
-        if newest is not None and not self._is_listening():
-            with suppress(StoreError):
-                if self._before is None:
-                    told = told_of(self._store, self._run)
-                    self._before = {key: value for key, value in told.items() if key != "attempt"}
-                self._store.put(self._name, self._body(newest))
+        with suppress(StoreError):
+            if self._before is None:
+                told = told_of(self._store, self._run)
+                self._before = {key: value for key, value in told.items() if key != "attempt"}
+            self._store.put(self._name, self._body(newest))
 
     def _body(self, newest: Mapping[str, Any]) -> bytes:
         own = {"driver": self._driver} if self._driver else {}

@@ -75,7 +75,8 @@ class Driver:
 
     def __init__(self, store: MemoryStore, name: str | None = "other") -> None:
         self._store = store
-        self._word = {"stage": "training", "step": 12, "told_s": 0.0} | ({"driver": name} if name else {})
+        self._word: dict[str, Any] = {"stage": "training", "step": 12, "told_s": 0.0}
+        self._word |= {"driver": name} if name else {}
 
     def says(self, **changes: Any) -> None:
         self._word = {**self._word, "told_s": self._word["told_s"] + 1.0, **changes}
@@ -135,35 +136,76 @@ def test_one_that_died_refuses_nobody_and_costs_ten_seconds_at_most(driver: Driv
 @pytest.mark.parametrize("stage", ["stopped", "failed", "finished"])
 def test_one_that_had_ended_costs_no_time(stage: str, driver: Driver, start: Start) -> None:
     driver.says(stage=stage)
-    rivals = start(pause=fail)
-    assert not rivals.is_listening()
-    rivals.refuse()
+    start(pause=fail).refuse()
 
 
 def test_while_another_one_may_speak_this_one_does_not(driver: Driver, start: Start) -> None:
     """They write to one file, and a word that is written over at once is not heard."""
     rivals = start()
     for _ in range(10):
-        assert rivals.is_listening()
+        assert not rivals.may_speak()
         rivals.look()
-    assert not rivals.is_listening()
+    assert rivals.may_speak()
     driver.says()
-    rivals.look()
-    assert rivals.is_listening()
+    assert not rivals.may_speak()
     rivals.refuse()
-    assert not rivals.is_listening()
+    driver.says()
+    assert rivals.may_speak()
 
 
-def test_a_store_that_is_away_is_not_listened_to_for_ever(
+def test_a_word_that_is_heard_before_this_driver_speaks_counts(
+    driver: Driver, store: MemoryStore, start: Start
+) -> None:
+    """Each time this one looks it sees its own word, written over the other one's."""
+
+    def both_speak() -> None:
+        driver.says()
+        if rivals.may_speak():
+            own.says()
+
+    rivals = start(pause=lambda _: both_speak())
+    own = Driver(store, rivals.own)
+    for _ in range(10):
+        rivals.look()
+    own.says()
+    both_speak()
+    with pytest.raises(SpecError, match="another driver"):
+        rivals.refuse()
+
+
+def test_one_whose_words_come_slowly_is_heard(driver: Driver, start: Start) -> None:
+    paused: list[float] = []
+
+    def pause(for_s: float) -> None:
+        paused.append(for_s)
+        if len(paused) % 9 == 0:
+            driver.says()
+
+    with pytest.raises(SpecError, match="another driver"):
+        start(pause=pause).refuse()
+    assert len(paused) == 18
+
+
+def test_a_store_that_is_away_does_not_tell_and_is_asked_again(
     driver: Driver, store: MemoryStore, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rivals = start()
+    rivals = start(pause=lambda _: driver.says())
 
     def away(_name: str) -> bytes:
         raise Unavailable("away")
 
-    monkeypatch.setattr(store, "get", away)
-    rivals.refuse()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "get", away)
+        with pytest.raises(Unavailable):
+            rivals.refuse()
+    with pytest.raises(SpecError, match="another driver"):
+        rivals.refuse()
+
+
+def test_where_no_look_succeeded_yet_one_must(driver: Driver, store: MemoryStore) -> None:
+    rivals = Rivals(store, RUN, pause=lambda _: driver.says())
+    with pytest.raises(SpecError, match="another driver"):
+        rivals.refuse()
 
 
 def test_the_last_word_of_a_dead_driver_may_still_come(driver: Driver, start: Start) -> None:
@@ -236,11 +278,23 @@ def test_what_this_driver_says_itself_is_no_rival(store: MemoryStore, start: Sta
 
 
 def test_a_driver_that_ends_while_this_one_starts_is_no_rival(driver: Driver, start: Start) -> None:
-    rivals = start(pause=fail)
+    paused: list[float] = []
+    rivals = start(pause=paused.append)
     for stage in ("stopped", "failed"):
         driver.says(stage=stage)
         rivals.look()
     rivals.refuse()
+    assert len(paused) == 8
+
+
+def test_the_last_word_of_one_that_was_taken_over_is_not_that_of_who_took_over(
+    driver: Driver, store: MemoryStore, start: Start
+) -> None:
+    rivals = start(pause=lambda _: driver.says())
+    Driver(store, "taken over").says(stage="failed")
+    rivals.look()
+    with pytest.raises(SpecError, match="another driver"):
+        rivals.refuse()
 
 
 def test_who_takes_over_asks_nobody(driver: Driver, start: Start) -> None:
@@ -252,12 +306,14 @@ def test_who_takes_over_asks_nobody(driver: Driver, start: Start) -> None:
 
 
 def test_it_is_asked_once_and_then_the_run_is_this_drivers(driver: Driver, start: Start) -> None:
-    rivals = start()
+    paused: list[float] = []
+    rivals = start(pause=paused.append)
     rivals.refuse()
     for _ in range(3):
         driver.says()
         rivals.look()
     rivals.refuse()
+    assert len(paused) == 10
 
 
 def fail(_for_s: float) -> None:

@@ -330,6 +330,23 @@ def test_how_a_run_was_left_is_told_to_those_who_ask(stage: Stage, why: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("wish", "stage"),
+    [
+        (None, "finished"),
+        (Wish(aim="stop", why="Ctrl-C"), "stopped"),
+        (Wish(aim="move on", why="a drain"), "training"),
+    ],
+)
+def test_an_attempt_that_ended_to_move_on_is_no_end_of_the_run(wish: Wish | None, stage: Stage) -> None:
+    heard: list[Mapping[str, Any]] = []
+    display = shown(Clock())
+    display.on_progress(heard.append)
+    display.hear(step(3))
+    display.hear(Ended(step=4, loss=1.0, generation=None, wish=wish))
+    assert heard[-1]["stage"] == stage
+
+
+@pytest.mark.parametrize(
     ("error", "stage", "why"),
     [(KeyboardInterrupt(), "interrupted", None), (OSError("no s3://me:hush@b\nmore"), "failed", "no s3://b")],
 )

@@ -1,6 +1,9 @@
 """What the attempts of one start begin with: what was asked for counts until they have saved themselves."""
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 
 import pytest
 
@@ -9,7 +12,7 @@ from checkpointing.history import Commit, Entry, Fresh, Lease
 from checkpointing.repository import Repository
 from checkpointing.store import Buffer, MemoryStore, Unavailable
 from jobs.continuity import Rivals
-from jobs.errors import StopWished
+from jobs.errors import Occupied, StopWished
 from jobs.recovery import Policy
 from jobs.restarts import Restarts
 from jobs.run_display import RunDisplay
@@ -81,11 +84,13 @@ class Start:
     store: MemoryStore = field(default_factory=MemoryStore)
     fresh: bool = False
     resume: str = "latest"
+    listens: Callable[[float], None] | None = None
 
     def __post_init__(self) -> None:
         self.repository = Repository(self.store, RUN)
         begins = beginning(self.resume, self.repository, spec(), fresh=self.fresh)
-        rivals = Rivals(self.store, RUN, is_wanted=False)
+        pause = self.listens or (lambda _: None)
+        rivals = Rivals(self.store, RUN, is_wanted=self.listens is not None, pause=pause)
         self.tasks = Tasks(spec(), self.repository, group(), begins, None, rivals)
 
     def begin(self) -> int:
@@ -131,10 +136,26 @@ def test_a_lease_of_its_own_whose_answer_got_lost_keeps_no_driver_from_another()
     assert start.begin() == 3
 
 
-def test_the_first_attempt_of_a_start_takes_over_whoever_came_meanwhile() -> None:
-    start = Start()
+def test_the_first_attempt_of_a_start_takes_over_whoever_came_meanwhile_and_is_silent() -> None:
+    paused: list[float] = []
+    start = Start(listens=paused.append)
     another_takes_over(start.store)
     assert start.begin() == 2
+    assert len(paused) == 10
+
+
+def test_whoever_came_meanwhile_and_speaks_is_left_alone() -> None:
+    """Also where its first word comes after its lease."""
+    words = count()
+
+    def speaks(_for_s: float) -> None:
+        told = {"stage": "starting", "has_lease": True, "told_s": next(words)}
+        start.store.put(f"runs/{RUN}/status.json", json.dumps(told).encode())
+
+    start = Start(listens=speaks)
+    another_takes_over(start.store)
+    with pytest.raises(Occupied, match="another driver is at work"):
+        start.begin()
 
 
 @pytest.mark.parametrize(("has_landed", "life_term"), [(False, 3), (True, 2)])

@@ -178,10 +178,10 @@ def test_a_driver_that_begins_afresh_leaves_nothing_of_it_standing(repository: R
 def test_who_listens_for_another_driver_does_not_write_over_its_word(repository: Repository) -> None:
     heard = {"stage": "training", "driver": "another"}
     repository.store.put(f"runs/{RUN}/status.json", json.dumps(heard).encode())
-    with StatusFile(repository.store, RUN, "own", is_listening=lambda: True) as status:
+    with StatusFile(repository.store, RUN, "own", may_speak=lambda: False) as status:
         status.tell({"stage": "failed"})
     assert told_of(repository.store, RUN) == heard
-    with StatusFile(repository.store, RUN, "own", is_listening=lambda: False) as status:
+    with StatusFile(repository.store, RUN, "own", may_speak=lambda: True) as status:
         status.tell({"stage": "starting"})
     assert told_of(repository.store, RUN) == {"stage": "starting", "driver": "own"}
 
