@@ -32,7 +32,7 @@ world_size: 2
 seq_len: 32
 steps: {MOST_STEPS}
 data: {{samples: 1000}}
-optimizer: {{warmup_steps: 5, decay_steps: {100 * NUM_KILLS}}}
+optimizer: {{warmup_steps: 5}}
 checkpoint: {{every_steps: {EVERY_STEPS}, on_busy: wait, retention: {{last: 3, epochs: false}}}}
 record: {{flush_s: 2, tensorboard: false}}
 """
