@@ -85,7 +85,10 @@ def test_the_report_of_a_fixed_store_is_the_one_that_was_reviewed(
     fixed: LocalStore, golden: Golden, file: str
 ) -> None:
     """All of it but the pictures' last digits, which a processor of another kind may round otherwise."""
-    text = fixed.get(f"reports/all/{file}").decode().replace(fixed.url, "STORE")
+    text = fixed.get(f"reports/all/{file}").decode()
+    # Its folder has the user's name in it, in Markdown with its underscores escaped.
+    for place in (fixed.url, fixed.url.replace("_", r"\_")):
+        text = text.replace(place, "STORE")
     text = re.sub(r"<svg .*?</svg>", "<svg/>", text, flags=re.DOTALL)
     if file == "findings.json":
         text = re.sub(r"-?\d+\.\d+(e-?\d+)?", lambda number: f"{float(number[0]):.9g}", text)
