@@ -149,11 +149,11 @@ class Rivals:
         return self._num_silent < _NUM_LOOKS
 
     def _work(self) -> None:
-        with suppress(StoreError):
-            self.look()
-        while not self._done.wait(_LOOK_EVERY_S):
+        while True:
             with suppress(StoreError):
                 self.look()
+            if self._done.wait(_LOOK_EVERY_S):
+                return
 
     def _sentence(self) -> str:
         step = self._heard.get("step") if self._heard else None

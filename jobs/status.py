@@ -28,8 +28,8 @@ class StatusFile:
     """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context.
 
     What an earlier driver told stays until this one tells otherwise, but for its attempt; none of it where
-    this one ``is_fresh``. ``driver`` is its word for itself. Nothing is written while ``may_speak``
-    says no.
+    this one ``is_fresh``. ``driver`` is its word for itself. Nothing is written while
+    ``may_speak`` says no.
     """
 
     def __init__(
