@@ -156,6 +156,7 @@ def test_the_next_workers_are_forked_and_have_their_variables(tmp_path: Path) ->
     with running(train_command(spec, store)) as process:
         parent = await_one(process, PARENT)
         wait_until(lambda: is_listening(parent), PATIENCE_S)
+        wait_until(lambda: len(threads_told(tmp_path)) == 2, PATIENCE_S)
         before = set(threads_told(tmp_path))
         os.kill(min(before), signal.SIGKILL)
         wait_until(lambda: len(threads_told(tmp_path)) == 4, PATIENCE_S)
@@ -206,8 +207,10 @@ class Finder(importlib.abc.MetaPathFinder):
             as_it_is = module.train_step
 
             def stand_still(engine, batches):
-                with open(f"{folder}/threads-{{os.getpid()}}", "w") as told:
-                    print(os.environ.get("OMP_NUM_THREADS"), module.torch.get_num_threads(), file=told)
+                mine = f"{folder}/threads-{{os.getpid()}}"
+                if not os.path.exists(mine):  # Once, so that who reads it never finds it emptied.
+                    with open(mine, "w") as told:
+                        print(os.environ.get("OMP_NUM_THREADS"), module.torch.get_num_threads(), file=told)
                 if engine.counters().num_updates == 9:
                     try:
                         os.close(os.open("{folder}/stood-still", os.O_CREAT | os.O_EXCL))

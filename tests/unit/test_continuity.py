@@ -1,6 +1,7 @@
 """Whether a start may go on with the run of its name: refused beside a live driver, never after a crash."""
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -295,6 +296,37 @@ def test_the_last_word_of_one_that_was_taken_over_is_not_that_of_who_took_over(
     rivals.look()
     with pytest.raises(SpecError, match="another driver"):
         rivals.refuse()
+
+
+def test_it_looks_by_itself_from_its_first_moment_on() -> None:
+    """What it hears so is covered by its own word when it is asked."""
+    store = Watched()
+    driver = Driver(store)
+    with Rivals(store, RUN, pause=lambda _: driver.says()) as rivals:
+        store.await_look()
+        driver.says()
+        store.await_look()
+        Driver(store, rivals.own).says()
+        assert not rivals.may_speak()
+        with pytest.raises(SpecError, match="another driver"):
+            rivals.refuse()
+
+
+class Watched(MemoryStore):
+    """Tells when somebody has looked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looks = threading.Semaphore(0)
+
+    def get(self, name: str) -> bytes:
+        try:
+            return super().get(name)
+        finally:
+            self._looks.release()
+
+    def await_look(self) -> None:
+        assert self._looks.acquire(timeout=60), "nobody looks"
 
 
 def test_who_takes_over_asks_nobody(driver: Driver, start: Start) -> None:
