@@ -17,7 +17,7 @@ from tests.unit.builders import put_results
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-DEADLINE_S = 400
+DEADLINE_S = 900
 
 
 def blocks(info: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import IO, Any
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 240
+DEADLINE_S = 500
 _MOST_SAID = 3000
 
 # Seconds of real training: enough for a row, little enough for a test.

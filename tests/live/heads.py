@@ -51,7 +51,9 @@ def ray_head(*flags: str, dashboard_port: int | None = None, **environment: str)
             command, env=_environment(environment), stdout=output, stderr=output, start_new_session=True
         )
     try:
-        _wait_for(dashboard_port, process, log)
+        # Who submits a job is refused while there is no agent to start it.
+        for awaited in (dashboard_port, for_agent):
+            _wait_for(awaited, process, log)
         yield head
     except Exception as error:
         error.add_note(_said_of_jobs(Path(folder)))
@@ -111,4 +113,5 @@ def _end_strays(folder: str) -> None:
     for process in psutil.process_iter(["cmdline", "environ"]):
         texts = [*(process.info["cmdline"] or []), *(process.info["environ"] or {}).values()]
         if any(folder in text for text in texts) and process.pid != os.getpid():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()

@@ -86,7 +86,7 @@ def workers() -> list[psutil.Process]:
     return [child for child in children if "RayTrainWorker" in "".join(_command(child))]
 
 
-def assert_all_capacity_returns(num_cpus: float, timeout_s: float = 20) -> None:
+def assert_all_capacity_returns(num_cpus: float, timeout_s: float = 120) -> None:
     """No placement is left, and no worker: not even a stopped one, which Ray needs some seconds to end."""
     deadline = time.monotonic() + timeout_s
     while (left := (_free_cpus(), workers())) != (num_cpus, []) and time.monotonic() < deadline:

@@ -20,6 +20,7 @@ def backstage() -> Iterator[Backstage]:
 @pytest.mark.parametrize("what_happens", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_board_that_does_not_answer_is_replaced(backstage: Backstage, what_happens: signal.Signals) -> None:
     board = backstage.board()
+    ray.get(board.__ray_ready__.remote(), timeout=120)
     assert backstage.board() is board
     os.kill(ray.get(board.__ray_call__.remote(lambda _: os.getpid()), timeout=60), what_happens)
     other = backstage.board()

@@ -18,7 +18,7 @@ from reporting.run_parts import one_run, read_parts
 from tests.live.attempts import Wanted, attempt_each
 from tests.live.commands import run, running, write_spec
 from tests.live.ranks import run_ranks
-from tests.live.test_mixed import DEADLINE_S, QUICK_TO_NOTICE, lose, state_of, wait_until
+from tests.live.test_mixed import DEADLINE_S, lose, state_of, wait_until
 from tests.live.trainings import recipe_for
 
 TOLERANCE = 1e-5
@@ -108,9 +108,7 @@ SEQUENCES = 4
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[MixedCluster]:
-    for name, value in QUICK_TO_NOTICE.items():
-        monkeypatch.setenv(name, value)
+def pair() -> Iterator[MixedCluster]:
     with mixed_cluster(PAIR) as found:
         yield found
 

@@ -47,7 +47,9 @@ def test_sessions_of_each_world_size_follow_one_another(group: WorkerGroup) -> N
     assert measured.environment.variables["OMP_NUM_THREADS"] == "1"
 
 
-def test_a_killed_worker_costs_only_its_own_run(group: WorkerGroup) -> None:
+def test_a_killed_worker_costs_only_its_own_run(group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ray may take its time to notice a death that the killed one's peer sees at once.
+    monkeypatch.setattr("jobs.troubles.GRACE_S", 60.0)
     listener = Listener(act=_kill_a_worker)
     jobs = [job("killed", group, world_size=2, steps=ENDLESS), job("next", group, world_size=2)]
     launch({group.name: [session(group, *jobs)]}, LIMITS, listener)
@@ -68,11 +70,11 @@ def test_a_worker_that_crashes_names_its_signal_and_its_last_words(group: Worker
 
 def test_a_stopped_worker_is_a_hang_that_names_it(group: WorkerGroup) -> None:
     listener = Listener(act=_stop_a_worker, act_at_ranks=2)
-    limits = replace(LIMITS, hang_timeout_s=5)
+    limits = replace(LIMITS, hang_timeout_s=15)
     launch({group.name: [session(group, job("a", group, world_size=2, steps=ENDLESS))]}, limits, listener)
     failure = listener.failure("a")
     assert (failure.status, failure.phase, len(failure.ranks)) == ("hang", "window", 1)
-    assert f"rank {failure.ranks[0]} is silent for 5 s, in window at step" in failure.reason
+    assert f"rank {failure.ranks[0]} is silent for 15 s, in window at step" in failure.reason
 
 
 def test_what_progresses_for_too_long_is_a_timeout(group: WorkerGroup) -> None:
@@ -119,7 +121,7 @@ def test_ctrl_c_ends_all_workers_and_is_raised_again(group: WorkerGroup) -> None
     with pytest.raises(KeyboardInterrupt):
         launch({group.name: queue}, LIMITS, listener)
     # Ray has been told to end them; the processes need a moment.
-    assert psutil.wait_procs(workers(), timeout=30)[1] == []
+    assert psutil.wait_procs(workers(), timeout=120)[1] == []
     assert listener.story() == ["start a"]
 
 

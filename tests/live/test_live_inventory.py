@@ -73,7 +73,7 @@ def test_groups_come_from_labels_and_a_head_without_devices_is_none(inventory: I
 def test_groups_run_side_by_side_and_each_only_on_its_own_nodes(inventory: Inventory) -> None:
     listener = Listener()
     queues = {
-        group.name: [session(group, job(group.name, group, world_size=1, steps=50, warmup=10))]
+        group.name: [session(group, job(group.name, group, world_size=1, steps=300, warmup=10))]
         for group in inventory.groups
     }
     launch(queues, LIMITS, listener)
@@ -95,6 +95,7 @@ def test_two_vendors_under_one_name_are_an_error_that_says_what_to_do(
             live_inventory()
     finally:
         cluster.remove_node(stranger)
+        cluster.wait_for_nodes(120)
 
 
 def test_a_vendor_that_nobody_knows_is_an_error(cluster: Cluster, inventory: Inventory) -> None:
@@ -104,6 +105,7 @@ def test_a_vendor_that_nobody_knows_is_an_error(cluster: Cluster, inventory: Inv
             live_inventory()
     finally:
         cluster.remove_node(stranger)
+        cluster.wait_for_nodes(120)
 
 
 def test_a_cluster_that_was_joined_goes_on_afterwards(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -103,13 +104,14 @@ class Driver:
 
     def remove(self) -> None:
         for process in self.left_processes():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.wait(START_TIMEOUT_S)
         shutil.rmtree(self.folder)
 
     def variables_of(self, name: str) -> dict[str, str]:
         """Of its only process of that name."""
-        (found,) = (process for process in self.left_processes() if process.name() == name)
+        (found,) = (process for process in self.left_processes() if _name_of(process) == name)
         return found.environ()
 
     def _is_ours(self, process: psutil.Process) -> bool:
@@ -223,9 +225,16 @@ def test_a_driver_that_hears_sigterm_ends_when_it_wants_to() -> None:
 def _terminate_once_a_head_starts(is_over: threading.Event) -> None:
     this = psutil.Process()
     while not is_over.wait(0.05):
-        if any(child.name() == "gcs_server" for child in this.children()):
+        if any(_name_of(child) == "gcs_server" for child in this.children()):
             this.terminate()
             return
+
+
+def _name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _rays_variables() -> dict[str, str]:

@@ -29,9 +29,9 @@ model: llama-tiny
 strategy: ddp
 world_size: 1
 seq_len: 32
-steps: 240
+steps: 480
 data: {samples: 64}
-eval: {every_steps: 120, samples: 4}
+eval: {every_steps: 240, samples: 4}
 checkpoint: {every_steps: 16, on_busy: wait, retention: {epochs: false}}
 record: {flush_s: 0.1}
 """
@@ -218,7 +218,8 @@ def test_a_killed_run_that_goes_on_counts_each_step_once_and_accounts_for_all_of
         for _ in looks():
             process.send_signal(signal.SIGSTOP)
             recorded = max((row["step"] for row in steps_in(store)), default=0)
-            if recorded > newest_durable_step(store) > 0:
+            is_shown = any(store.glob("runs/r/events/*"))
+            if recorded > newest_durable_step(store) > 0 and is_shown:
                 break
             process.send_signal(signal.SIGCONT)
         process.kill()
@@ -231,12 +232,12 @@ def test_a_killed_run_that_goes_on_counts_each_step_once_and_accounts_for_all_of
 
     rows = steps_in(store)
     counted = [row for row in rows if not row["superseded"]]
-    assert [row["step"] for row in counted] == list(range(1, 241))
+    assert [row["step"] for row in counted] == list(range(1, 481))
     assert [row["step"] for row in rows if row["superseded"]] == list(range(durable + 1, recorded + 1))
     assert {row["term"] for row in counted if row["step"] <= durable} == {1}
-    assert [row["step"] for row in counted if row["val_loss"] is not None] == [120, 240]
+    assert [row["step"] for row in counted if row["val_loss"] is not None] == [240, 480]
     assert all(row["loss"] > 0 and row["step_s"] > 0 and row["grad_norm"] > 0 for row in rows)
-    assert [row["position"] for row in counted] == list(range(1, 241))
+    assert [row["position"] for row in counted] == list(range(1, 481))
 
     (found,), skipped = long_runs(LocalStore(store))
     assert skipped == ()
@@ -261,11 +262,11 @@ def test_a_killed_run_that_goes_on_counts_each_step_once_and_accounts_for_all_of
     shown = [event.step for event in seen.Scalars("train/loss")]
     # What was not flushed as it was killed is missing; no step is shown twice.
     assert shown == sorted(set(shown))
-    assert set(range(durable + 1, 241)) <= set(shown)
+    assert set(range(durable + 1, 481)) <= set(shown)
     assert seen.Scalars("train/loss")[0].value == pytest.approx(counted[0]["loss"], rel=1e-6)
 
     status = run([sys.executable, "-m", "jobs.cli", "status", "r", "--store", str(store), "--json"])
     told = json.loads(status.stdout)["recorded"]
-    assert (told["num_steps"], told["num_superseded"]) == (240, recorded - durable)
+    assert (told["num_steps"], told["num_superseded"]) == (480, recorded - durable)
     assert told["goodput"] == pytest.approx(found.goodput)
     assert told["incidents"][-1]["kind"] == "end"

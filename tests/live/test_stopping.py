@@ -51,6 +51,7 @@ data: {samples: 64}
 optimizer: {warmup_steps: 5}
 checkpoint: {every_steps: 1000000, on_busy: wait, retention: {epochs: false}}
 limits: {schedule_timeout_s: 60}
+guard: {spike_ratio: null}
 """
 
 

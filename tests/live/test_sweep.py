@@ -118,12 +118,12 @@ def test_ctrl_c_ends_cleanly_and_keeps_what_was_measured(tmp_path: Path) -> None
         _wait_until(lambda: len(rows(store)) >= 1)
         children = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=DEADLINE_S)
 
     assert process.returncode == 130, output
     assert all(row["status"] == "ok" for row in rows(store))
     assert 1 <= len(rows(store)) < 6
-    _, alive = psutil.wait_procs(children, timeout=15)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
 
 

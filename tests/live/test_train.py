@@ -48,7 +48,8 @@ def num_commits(store: Path) -> int:
 def test_a_run_whose_worker_was_killed_goes_on_by_itself_and_is_the_run_that_was_left_alone(
     tmp_path: Path,
 ) -> None:
-    spec = write_spec(tmp_path, RUN)
+    # So many that it is still at work when it is to be killed.
+    spec = write_spec(tmp_path, RUN.replace("steps: 60", "steps: 120"))
     alone = run(train_command(spec, tmp_path / "alone", "--json"))
     assert alone.returncode == 0, alone.stderr
     facts = json.loads(alone.stdout)
@@ -65,7 +66,7 @@ def test_a_run_whose_worker_was_killed_goes_on_by_itself_and_is_the_run_that_was
     said = r"r: attempt 1 failed: rank \d: its worker process has died.*; trying again in 0 s from step \d+"
     assert re.search(said, output), output
     status = status_of(store)
-    assert (status["attempts"], status["step"], status["finished"]) == (2, 60, True)
+    assert (status["attempts"], status["step"], status["finished"]) == (2, 120, True)
     assert digests_of(newest_manifest(store, "r")) == digests_of(newest_manifest(tmp_path / "alone", "r"))
 
     again = run(command)
@@ -191,7 +192,7 @@ def a_worker_of(process: "subprocess.Popen[str]") -> psutil.Process:
     return below(process.pid, "RayTrainWorker")[0]
 
 
-def wait_until(is_so: Callable[[], bool], deadline_s: float = 120) -> None:
+def wait_until(is_so: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
     end = time.monotonic() + deadline_s
     while not is_so():
         assert time.monotonic() < end, "it did not happen in time"

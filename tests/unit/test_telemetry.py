@@ -239,7 +239,7 @@ def nulls(reading: Reading) -> set[str]:
 
 def test_a_sampler_tells_the_newest_look() -> None:
     device = Scripted(Reading(power_watts=100.0), Reading(power_watts=200.0))
-    with sampling(device, every_s=3600.0) as sampler:
+    with sampling(device, every_s=3600.0, patience_s=60.0) as sampler:
         sampler.begin()
         sampler.end()
         assert sampler.newest() == Reading(power_watts=200.0)
@@ -247,7 +247,7 @@ def test_a_sampler_tells_the_newest_look() -> None:
 
 def test_a_window_has_a_look_before_it_and_one_after_it() -> None:
     device = H100()
-    with sampling(open_nvml(device, ADDRESS), every_s=3600.0) as sampler:
+    with sampling(open_nvml(device, ADDRESS), every_s=3600.0, patience_s=60.0) as sampler:
         sampler.begin()
         device.energy_mj += 42_000
         looks = sampler.end()
@@ -304,7 +304,8 @@ def test_a_window_whose_end_the_driver_does_not_tell_tells_nothing() -> None:
 
 def test_a_look_of_long_ago_is_not_told_as_todays() -> None:
     now = [0.0]
-    with sampling(Scripted(Reading(power_watts=1.0)), every_s=3600.0, clock=lambda: now[0]) as sampler:
+    device = Scripted(Reading(power_watts=1.0))
+    with sampling(device, every_s=3600.0, patience_s=60.0, clock=lambda: now[0]) as sampler:
         sampler.begin()
         assert sampler.newest() == Reading(power_watts=1.0)
         now[0] = 100.0
