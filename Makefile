@@ -10,7 +10,7 @@ READY := $(VENV)/.longhaul-ready
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run test test-hosts check format golden bench bench-recovery compare-damage soak clean
+.PHONY: help setup sweep mixed report dry-run unit test test-hosts check format golden bench bench-recovery compare-damage soak clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ report: setup  ## make the report of everything in STORE again and show it
 
 dry-run: setup  ## show what `make sweep` would do
 	$(BIN)/longhaul sweep $(SPEC) --store $(STORE) --dry-run
+
+unit: setup  ## run the quick tests alone: no Ray, no torch, a minute
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) tests/unit
 
 test: setup  ## run all tests but the long proofs
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)

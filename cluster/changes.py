@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cluster.inventory import Inventory, Node
-from cluster.presence import Finding, counted, draining
+from cluster.promised_vs_live import Finding, counted, draining
 
 
 def changes(before: Inventory, now: Inventory) -> tuple[Finding, ...]:

@@ -1,20 +1,20 @@
 #!/usr/bin/env -S python -P
-"""ENTRY: one long run, from its newest good checkpoint, until it is done. The story is ``jobs.running``.
+"""ENTRY: one long run, from its newest good checkpoint, until it is done. The story is ``jobs.runs.train``.
 
 ``ray job submit --working-dir . -- python jobs/train.py SPEC``, or without ``python``.
 """
 
-from jobs.arguments import train_parser
-from jobs.entry import run
+from jobs.cli.arguments import train_parser
+from jobs.commandline.process_exit import run
 
 
 def main(argv: list[str] | None = None) -> int:
     args = train_parser("train.py").parse_args(argv)
     if args.keep:
-        from jobs.keeper import keep_running
+        from jobs.runs.supervisor import keep_running
 
         return keep_running(args)
-    from jobs.running import train  # after --help, which must not wait for it
+    from jobs.runs.train import train  # after --help, which must not wait for it
 
     return train(args)
 

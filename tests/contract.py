@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from checkpointing.store import Conflict, Missing, Store, StoreError
+from checkpointing.stores.contract import Conflict, Missing, Store, StoreError
 
 NUM_THREADS = 16
 LARGE = 11 << 20  # more than one request can carry, where requests have a bound

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from checkpointing.store import Buffer, Store
+from checkpointing.stores.contract import Buffer, Store
 
 Answer = TypeVar("Answer")
 

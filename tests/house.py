@@ -6,6 +6,7 @@ Every rule is a function of a module to its problems, so that it can be seen red
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,60 +19,102 @@ ROOMS = ("cluster", "checkpointing", "reporting", "jobs")
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "cluster": ("cluster",),
     "checkpointing": ("checkpointing",),
-    "reporting": ("reporting", "checkpointing.store"),
+    "reporting": ("reporting", "checkpointing.stores"),
     "jobs": ROOMS,
-    # A worker never knows the sweep, only the words in which it tells the driver how it is getting on.
-    "jobs.training": (
-        "jobs.training", "jobs.sessions", "jobs.board", "cluster", "checkpointing", "reporting",
-    ),
+    # A worker never knows the sweep, the driver or Ray: it takes a small context.
+    "jobs.training": ("jobs.training", "cluster", "checkpointing", "reporting"),
     "tests": (*ROOMS, "tests"),
-    "tests.unit": (*ROOMS, "tests.unit", "tests.conftest", "tests.contract", "tests.faults"),
+    "tests.unit": (*ROOMS, "tests.unit", "tests.conftest", "tests.contract", "tests.faults", "tests.house"),
 }  # fmt: skip
+
+# The floors of each room, from the top. A folder imports only from floors below its own, and from itself and
+# what lies in it. Files that lie in a room itself stand under the room's name.
+FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "cluster": (
+        ("cluster.probe",), ("cluster.telemetry", "cluster.local_ray"), ("cluster",),
+    ),
+    "checkpointing": (
+        ("checkpointing.ray_hooks",), ("checkpointing.saving",), ("checkpointing.generations",),
+        ("checkpointing.format",), ("checkpointing.log",), ("checkpointing.stores",),
+        ("checkpointing.errors",),
+    ),
+    "reporting": (
+        ("reporting.page",), ("reporting.charts", "reporting.markdown"), ("reporting.analysis",),
+        ("reporting.long_runs",), ("reporting.recording", "reporting.importers"), ("reporting.results",),
+    ),
+    "jobs": (
+        ("jobs",), ("jobs.cli",), ("jobs.runs",),
+        ("jobs.sweeps", "jobs.doctor", "jobs.checkpoints", "jobs.packing", "jobs.reports", "jobs.clusters"),
+        ("jobs.spec_schema",), ("jobs.recovery", "jobs.alerts", "jobs.launch"),
+        ("jobs.execution", "jobs.run_progress"), ("jobs.training",), ("jobs.commandline",),
+    ),
+    "jobs.launch": (("jobs.launch",), ("jobs.launch.ray_train",), ("jobs.launch.forkserver",)),
+    "jobs.training": (
+        ("jobs.training.loop", "jobs.training.benchmark", "jobs.training.preload"),
+        ("jobs.training.step",), ("jobs.training.state",), ("jobs.training.strategies",),
+        ("jobs.training.precision", "jobs.training.models", "jobs.training.data", "jobs.training.device"),
+        ("jobs.training.health",), ("jobs.training.task",),
+    ),
+}  # fmt: skip
+
+# A newcomer reads a folder in one go. Charts are many small files of one shape.
+MOST_MODULES = 15
+MORE_MODULES: Mapping[str, int] = {"reporting.charts": 17}
 
 # Each dependency's front doors: nobody else imports it, not even lazily.
 FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
-    "torch": ("jobs.training", "jobs.inline", "cluster.probe", "checkpointing.snapshot"),
+    "torch": (
+        "jobs.training", "jobs.launch.inline", "jobs.launch.ray_train.worker", "cluster.probe",
+        "checkpointing.saving.snapshot",
+    ),
     "ray": (
-        "cluster.live", "cluster.local", "cluster.nodes", "checkpointing.hooks", "jobs.launch", "jobs.keeper",
-        "jobs.doctor", "jobs.pack", "jobs.training.worker",
+        "cluster.live", "cluster.local_ray", "cluster.nodes", "checkpointing.ray_hooks",
+        "jobs.launch.ray_train",
+        "jobs.launch.forkserver", "jobs.runs.supervisor", "jobs.runs.driver_job", "jobs.doctor",
+        "jobs.packing.ray_pack",
     ),
     "deepspeed": ("jobs.training.strategies.zero",),
-    "pydantic": ("jobs.spec_file", "jobs.spec", "jobs.run_spec", "jobs.run_sections"),
-    "yaml": ("jobs.spec_file", "cluster.config"),
-    "rich": ("jobs.display",),
-    "psutil": ("cluster.machine",),
-    "pynvml": ("cluster.machine", "cluster.telemetry", "jobs.training.environment"),
+    "pydantic": ("jobs.spec_schema",),
+    "yaml": ("jobs.spec_schema.file", "cluster.cluster_file"),
+    "rich": ("jobs.sweeps.live_view",),
+    "psutil": ("cluster.this_machine",),
+    "pynvml": ("cluster.this_machine", "cluster.telemetry", "jobs.training.device.environment"),
     "amdsmi": ("cluster.telemetry",),
-    "numpy": ("reporting.statistics", "reporting.charts", "jobs.training.randomness"),
-    "orjson": ("reporting.results",),
-    "pyarrow": ("reporting.tables", "reporting.parts", "jobs.packing.documents", "jobs.training.id_columns"),
+    "numpy": ("reporting.analysis.statistics", "reporting.charts", "jobs.training.state.random_state"),
+    "orjson": ("reporting.results.result_rows",),
+    "pyarrow": (
+        "reporting.results.tables", "reporting.recording.parts", "jobs.packing.documents",
+        "jobs.training.data.parquet_tokens",
+    ),
     "tokenizers": ("jobs.packing.tokenizing",),
     "matplotlib": ("reporting.charts",),
     "openpyxl": ("reporting.importers",),
-    "tensorboardX": ("reporting.importers", "reporting.live"),
-    "wandb": ("reporting.live",),
-    "obstore": ("checkpointing.objects", "checkpointing.buckets"),
-    "boto3": ("checkpointing.buckets",),
-    "botocore": ("checkpointing.buckets",),
-    "xxhash": ("checkpointing.digests",),
+    "tensorboardX": ("reporting.importers", "reporting.recording.sinks"),
+    "wandb": ("reporting.recording.sinks",),
+    "obstore": ("checkpointing.stores.objects", "checkpointing.stores.buckets"),
+    "boto3": ("checkpointing.stores.buckets",),
+    "botocore": ("checkpointing.stores.buckets",),
+    "xxhash": ("checkpointing.format.digests",),
 }  # fmt: skip
 
 # These run on a bare Python, and so does every module whose docstring calls it pure.
 PURE = (
     "cluster.accelerators", "cluster.environment", "cluster.inventory", "cluster.placement",
-    "reporting.formulas", "reporting.records",
-    "jobs.arguments", "jobs.cli", "jobs.grid", "jobs.plan", "jobs.queues", "jobs.record", "jobs.sessions",
-    "jobs.sweep", "jobs.training.job", "jobs.training.measurement", "jobs.training.models.presets",
+    "reporting.results.formulas", "reporting.results.records",
+    "jobs.cli.arguments", "jobs.cli.__main__", "jobs.sweeps.grid", "jobs.sweeps.plan",
+    "jobs.sweeps.work_queues", "jobs.sweeps.result_record", "jobs.execution.messages", "jobs.sweep",
+    "jobs.training.task.job", "jobs.training.task.measurement", "jobs.training.task.presets",
 )  # fmt: skip
 
 # Who may ask what time it is, for moments that people read or that are stored. A duration, a deadline, a
 # cadence is taken from time.monotonic: somebody may set the clock in the middle of it.
 WALL_CLOCKS = (
-    "checkpointing.buckets", "checkpointing.log", "checkpointing.near", "checkpointing.publisher",
-    "checkpointing.repository", "jobs.bell", "jobs.bookkeeper", "jobs.checkpoints.commands",
-    "jobs.doctor.asking", "jobs.doctor.envoy", "jobs.doctor.story", "jobs.restarts",
-    "jobs.run_display", "jobs.status", "jobs.training.recording", "jobs.training.saving",
-    "jobs.training.task", "reporting.recorder", "reporting.steady",
+    "checkpointing.stores.buckets", "checkpointing.log.log", "checkpointing.saving.local_tier",
+    "checkpointing.saving.publisher", "checkpointing.generations.repository", "jobs.alerts.notifier",
+    "jobs.sweeps.bookkeeper", "jobs.checkpoints.command", "jobs.doctor.survey", "jobs.doctor.node_actor",
+    "jobs.doctor.command", "jobs.recovery.loop", "jobs.run_progress.run_view", "jobs.runs.status",
+    "jobs.training.loop.recording", "jobs.training.state.saving",
+    "jobs.training.task.task", "reporting.recording.recorder", "reporting.recording.steady_clock",
 )  # fmt: skip
 
 TAKEN_NAMES = frozenset(
@@ -122,6 +165,37 @@ def wrong_rooms(module: Module) -> list[str]:
         _problem(module, found, "is out of bounds here")
         for found in module.imports
         if _is_ours(found.target) and not _is_below(found.target, allowed)
+    ]
+
+
+def wrong_floors(module: Module) -> list[str]:
+    """Imports that go up, or to a neighbour on the same floor, within one room or folder."""
+    return [
+        _problem(module, found, "is on no lower floor (see FLOORS)")
+        for found in module.imports
+        for floors in FLOORS.values()
+        if _goes_up(floors, module.name, found.target)
+    ]
+
+
+def circles(modules: Mapping[str, Module]) -> list[list[str]]:
+    """Files that import each other, directly or through others, also where an import is lazy."""
+    imported = {name: _modules_imported_by(module, modules) for name, module in modules.items()}
+    reached = {name: _reached_from(name, imported) for name in modules}
+    found = {
+        tuple(sorted(other for other in reached[name] if name in reached[other]))
+        for name in modules
+        if name in reached[name]
+    }
+    return [list(circle) for circle in sorted(found)]
+
+
+def crowded_folders(modules: Iterable[str]) -> list[str]:
+    folders = Counter(name.rpartition(".")[0] for name in _files(modules))
+    return [
+        f"{folder}: {count} modules; at most {most}: give some of them a folder"
+        for folder, count in sorted(folders.items())
+        if count > (most := MORE_MODULES.get(folder, MOST_MODULES))
     ]
 
 
@@ -237,6 +311,42 @@ def _statements_in(node: ast.stmt) -> list[ast.stmt]:
         elif isinstance(child, ast.ExceptHandler | ast.match_case):
             found += child.body
     return found
+
+
+def _goes_up(floors: tuple[tuple[str, ...], ...], name: str, target: str) -> bool:
+    """False where one of the two is not in this house, or both are in one folder of it."""
+    folders = [folder for floor in floors for folder in floor]
+    if not (_is_below(name, folders) and _is_below(target, folders)):
+        return False
+    own, other = _longest_prefix(name, folders), _longest_prefix(target, folders)
+    if own == other:
+        return False
+    level = {folder: number for number, floor in enumerate(floors) for folder in floor}
+    return level[other] <= level[own]
+
+
+def _modules_imported_by(module: Module, modules: Mapping[str, Module]) -> set[str]:
+    """``from a import b`` is the module ``a.b`` where there is one, else ``a``."""
+    targets = (_with_parents(found.target) for found in module.imports if _is_ours(found.target))
+    nearest = ([name for name in names if name in modules] for names in targets)
+    return {names[-1] for names in nearest if names} - {module.name}
+
+
+def _reached_from(name: str, imported: Mapping[str, set[str]]) -> set[str]:
+    waiting, reached = set(imported[name]), set[str]()
+    while waiting:
+        current = waiting.pop()
+        if current not in reached:
+            reached.add(current)
+            waiting |= imported.get(current, set())
+    return reached
+
+
+def _files(modules: Iterable[str]) -> list[str]:
+    """Without the packages, which are folders."""
+    names = set(modules)
+    packages = {name.rpartition(".")[0] for name in names}
+    return [name for name in names if name not in packages and "." in name]
 
 
 def _name_of(path: Path) -> str:

@@ -28,6 +28,26 @@ def test_rooms_import_only_the_rooms_below_them() -> None:
     assert problems(house.wrong_rooms, OURS | TESTS) == []
 
 
+def test_folders_import_only_the_floors_below_them() -> None:
+    assert problems(house.wrong_floors, OURS) == []
+
+
+def test_every_floor_is_there() -> None:
+    """A name that no folder has would guard nothing."""
+    named = {folder for floors in house.FLOORS.values() for floor in floors for folder in floor}
+    assert sorted(named - OURS.keys()) == []
+    folders = {name for name in PACKAGES if name.count(".") == 1}
+    assert sorted(folders - named) == []
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    assert house.circles(OURS) == []
+
+
+def test_no_folder_is_crowded() -> None:
+    assert house.crowded_folders(OURS) == []
+
+
 def test_every_dependency_comes_in_through_its_front_doors() -> None:
     assert problems(house.wrong_front_doors, OURS) == []
 
@@ -67,21 +87,37 @@ def test_what_is_pure_runs_on_a_bare_python(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "jobs.sweeping", "jobs.executors", "jobs.ray_executor", "jobs.inline_executor", "jobs.display",
-        "jobs.results",
+        "jobs.sweeps.command", "jobs.execution.executor", "jobs.launch.choose", "jobs.launch.ray_executor",
+        "jobs.launch.inline_executor", "jobs.sweeps.live_view", "jobs.sweeps.results",
     ],
 )  # fmt: skip
 def test_a_driver_that_plans_needs_neither_torch_nor_ray(name: str) -> None:
     assert not {"torch", "ray", "deepspeed"} & house.loaded_with(name, OURS).keys()
 
 
-@pytest.mark.parametrize("name", ["jobs.launch", "jobs.training.worker", "jobs.training.watch"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jobs.launch.ray_train.cells",
+        "jobs.launch.ray_train.attempts",
+        "jobs.launch.ray_train.worker",
+        "jobs.launch.ray_train.heartbeat",
+    ],
+)
 def test_a_driver_that_launches_needs_no_torch(name: str) -> None:
     """A worker's device lists and thread counts must stand before torch is loaded."""
     assert "torch" not in house.loaded_with(name, OURS)
 
 
-@pytest.mark.parametrize("name", ["jobs.inline", "jobs.training.benchmark", "jobs.training.strategies.fsdp"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jobs.launch.inline",
+        "jobs.training.benchmark.measure",
+        "jobs.training.loop.attempt",
+        "jobs.training.strategies.fsdp",
+    ],
+)
 def test_the_training_core_does_not_know_ray(name: str) -> None:
     assert "torch" in house.loaded_with(name, OURS)
     assert "ray" not in house.loaded_with(name, OURS)
@@ -118,17 +154,18 @@ def one(rule: Rule, name: str, source: str) -> str:
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("cluster.config", "from jobs.spec import SweepSpec"),
-        ("cluster.config", "def read():\n    import checkpointing.store"),
-        ("checkpointing.store", "from reporting import records"),
-        ("reporting.tables", "import checkpointing.log"),
-        ("reporting.tables", "from checkpointing import log"),
-        ("jobs.training.benchmark", "from jobs.grid import Cell"),
+        ("cluster.cluster_file", "from jobs.spec_schema.sweep_spec import SweepSpec"),
+        ("cluster.cluster_file", "def read():\n    import checkpointing.stores"),
+        ("checkpointing.stores.local", "from reporting.results import records"),
+        ("reporting.results.tables", "import checkpointing.log"),
+        ("reporting.results.tables", "from checkpointing import log"),
+        ("jobs.training.benchmark.measure", "from jobs.sweeps.grid import Cell"),
+        ("jobs.training.loop.attempt", "from jobs.execution.messages import Beat"),
         (
-            "jobs.training.benchmark",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jobs.spec",
+            "jobs.training.benchmark.measure",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jobs.spec_schema.file",
         ),
-        ("jobs.plan", "from tests.unit import builders"),
+        ("jobs.sweeps.plan", "from tests.unit import builders"),
         ("tests.unit.test_plan", "from tests.live import ranks"),
     ],
 )
@@ -139,14 +176,68 @@ def test_an_import_out_of_bounds_is_seen(name: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("reporting.tables", "from checkpointing.store import Store"),
-        ("jobs.plan", "from cluster.placement import place"),
-        ("jobs.training.watch", "from jobs.sessions import Beat"),
-        ("cluster.config", "import json, os.path\nfrom cluster.inventory import Node"),
+        ("reporting.results.tables", "from checkpointing.stores.contract import Store"),
+        ("jobs.sweeps.plan", "from cluster.placement import place"),
+        ("jobs.launch.ray_train.heartbeat", "from jobs.execution.messages import Beat"),
+        ("cluster.cluster_file", "import json, os.path\nfrom cluster.inventory import Node"),
     ],
 )
 def test_an_import_within_bounds_is_let_through(name: str, source: str) -> None:
     assert house.wrong_rooms(Module(name, source)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("checkpointing.log.log", "from checkpointing.generations.repository import Repository"),
+        ("checkpointing.stores.local", "from checkpointing import saving"),
+        ("reporting.results.rows", "def late():\n    from reporting.page import document"),
+        ("cluster.inventory", "import cluster.telemetry.sampler"),
+        ("jobs.recovery.loop", "from jobs.launch.ray_executor import RayExecutor"),
+        ("jobs.execution.executor", "from jobs.sweeps.grid import Cell"),
+        ("jobs.launch.forkserver.server", "import jobs.launch.ray_train.trainer"),
+        ("jobs.training.task.job", "from jobs.training.strategies import build"),
+        ("jobs.training.step", "from jobs.training.loop import attempt"),
+    ],
+)
+def test_an_import_that_goes_up_is_seen(name: str, source: str) -> None:
+    assert one(house.wrong_floors, name, source).endswith("is on no lower floor (see FLOORS)")
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("checkpointing.generations.audit", "from checkpointing.log.history import View"),
+        ("checkpointing.log.codec", "from checkpointing.log.history import View"),
+        ("jobs.recovery.loop", "from jobs.training.task.task import Task"),
+        ("jobs.training.loop.attempt", "from jobs.training.step import step"),
+        ("jobs.training.loop.attempt", "from checkpointing.saving.writer import Writer"),
+    ],
+)
+def test_an_import_that_goes_down_is_let_through(name: str, source: str) -> None:
+    assert house.wrong_floors(Module(name, source)) == []
+
+
+@pytest.mark.parametrize("late", ["", "def late():\n    "])
+def test_files_in_a_circle_are_seen(late: str) -> None:
+    sources = {
+        "jobs": "",
+        "jobs.a": "from jobs.b import x",
+        "jobs.b": "from jobs import c",
+        "jobs.c": f"{late}import jobs.a",
+        "jobs.d": "import jobs.a",
+    }
+    modules = {name: Module(name, source) for name, source in sources.items()}
+    assert house.circles(modules) == [["jobs.a", "jobs.b", "jobs.c"]]
+    assert house.circles({name: module for name, module in modules.items() if name != "jobs.c"}) == []
+
+
+def test_a_crowded_folder_is_seen() -> None:
+    modules = ["jobs", "jobs.sweeps", *(f"jobs.sweeps.m{number}" for number in range(15))]
+    assert house.crowded_folders(modules) == []
+    assert house.crowded_folders([*modules, "jobs.sweeps.m15"]) == [
+        "jobs.sweeps: 16 modules; at most 15: give some of them a folder"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +250,7 @@ def test_an_import_within_bounds_is_let_through(name: str, source: str) -> None:
         ("jobs.plan", "try:\n    pass\nexcept ImportError:\n    import deepspeed"),
         ("jobs.plan", "match 1:\n    case 1:\n        import rich"),
         ("jobs.plan", "class Lazy:\n    async def late(self):\n        import yaml"),
-        ("jobs.training.worker2", "from ray.train import report"),
+        ("jobs.execution.board", "from ray.train import report"),
         ("cluster.placement", "import networkx"),
     ],
 )

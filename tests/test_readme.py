@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checkpointing.store import LocalStore
+from checkpointing.stores.local import LocalStore
 from jobs.report import main as report
 from tests.unit.builders import put_results
 

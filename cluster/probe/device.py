@@ -8,9 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cluster.facts import CopyRate, GemmRate, Platform, Shape
-from cluster.readings import Address, Nothing, Reading
-from cluster.telemetry import telemetry_of
+from cluster.probe.node_facts import CopyRate, GemmRate, Platform, Shape
+from cluster.telemetry.readings import Address, Nothing, Reading
+from cluster.telemetry.sampler import telemetry_of
 
 _INTERFACES = {"cuda": "NVML", "rocm": "AMD SMI"}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
-from cluster.facts import PACKAGES, DiskFacts, Platform
+from cluster.probe.node_facts import PACKAGES, DiskFacts, Platform
 
 _SHARED_MEMORY = Path("/dev/shm")
 _DRIVERS = {"cuda": "proc/driver/nvidia/version", "rocm": "sys/module/amdgpu/version"}

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 import torch
 import torch.distributed as dist
 
-from cluster.facts import LinkRate
-from cluster.probe.seats import Seat
+from cluster.probe.link_seat import Seat
+from cluster.probe.node_facts import LinkRate
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _SMALL_BYTES = 8 * 2**10

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import torch
 
-from cluster.facts import CopyRate, GemmRate, NodeFacts, Question
-from cluster.machine import num_cpus, this_machine
 from cluster.probe import device, host
+from cluster.probe.node_facts import CopyRate, GemmRate, NodeFacts, Question
+from cluster.this_machine import num_cpus, this_machine
 
 Measured = TypeVar("Measured")
 

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from checkpointing.errors import NothingToResume, Unfit
-from checkpointing.history import Generation
-from checkpointing.loading import fill
-from checkpointing.manifest import DTYPE_BYTES, Manifest, TensorInfo
-from checkpointing.repository import Repository
-from checkpointing.reshard import Want, plan
-from jobs.errors import SpecError
+from checkpointing.format.loading import fill
+from checkpointing.format.manifest import DTYPE_BYTES, Manifest, TensorInfo
+from checkpointing.format.reshard import Want, plan
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import latest, of_this_life
+from checkpointing.log.history import Generation
+from jobs.commandline.usage_error import SpecError
 from jobs.training.models.hugging_face import config_json
-from jobs.training.models.presets import PRESETS, ModelConfig
+from jobs.training.task.presets import PRESETS, ModelConfig
 
 Dtype = Literal["fp32", "bf16"]
 
@@ -181,3 +182,20 @@ def _write_json(path: Path, content: dict[str, object]) -> None:
 def _flush(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def export_once(repository: Repository, place: Path) -> str | None:
+    """The finished model as plain files in the folder ``place``, and a line about it.
+
+    None where nothing was to be done: what is there already stays, whatever it is.
+    """
+    view = repository.refresh()
+    newest = latest(of_this_life(view))
+    if view.finished_step is None or newest is None or place.exists():
+        return None
+    try:
+        done = export(repository, newest, place)
+    except OSError as error:
+        problem = f"on_finish.export: {place} can't be written ({error.strerror}); the run itself is finished"
+        raise SpecError([problem]) from None
+    return f"exported to {place}: {done.num_tensors} tensors, {done.num_bytes / 1e6:,.1f} MB of {done.dtype}"

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from checkpointing.audit import Finding
-from checkpointing.history import Generation
-from checkpointing.leftovers import Leftovers
-from jobs.checkpoints.inventory import Inventory, Row
-from jobs.checkpoints.portrait import Contents, Portrait
-from jobs.checkpoints.verdicts import Verdict
-from jobs.tables import Column, as_text
+from checkpointing.generations.audit import Finding
+from checkpointing.generations.garbage import Leftovers
+from checkpointing.log.history import Generation
+from jobs.checkpoints.details import Contents, Portrait
+from jobs.checkpoints.listing import Inventory, Row
+from jobs.checkpoints.verification import Verdict
+from jobs.commandline.text_table import Column, as_text
 
 _AGES = ((86400, "d"), (3600, "h"), (60, "min"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))

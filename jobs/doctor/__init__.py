@@ -1,7 +1,7 @@
 """Preflight: may this cluster, this store and this run be trusted? One table, findings, an exit code.
 
-Reading order: ``arguments``, ``story`` (the command as a page), ``examination`` (all that is seen, as data),
-``local`` (this machine alone) or ``asking`` (all nodes of a cluster, by ``visiting`` each with an ``envoy``
-and ``linking`` them), ``forecast`` (the space a run will take), ``judging`` (what is seen -> findings; over
-nodes, ``groups`` and ``places``), ``text`` and ``plain`` (for people and programs).
+Reading order: ``arguments``, ``command`` (the story), ``examination`` (all that is seen, as data);
+``this_machine`` alone, or a ``survey`` of all nodes of a cluster: ``node_sessions`` with a ``node_actor``
+on each, and ``link_tests`` between them; ``forecast`` (the space a run will take); from what is seen to
+findings: ``node_checks``, ``cross_node_checks``, ``store_checks``; ``text`` (for people and programs).
 """

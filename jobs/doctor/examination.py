@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from checkpointing.probing import StoreFacts
-from cluster.facts import LinkRate, NodeFacts
+from checkpointing.stores.probing import StoreFacts
 from cluster.inventory import Vendor
+from cluster.probe.node_facts import LinkRate, NodeFacts
 
 Level = Literal["ok", "warning", "failed"]
 

@@ -3,8 +3,8 @@
 from cluster.inventory import Inventory, Request
 from cluster.placement import Placed, Refused, place
 from jobs.doctor.examination import Forecast
-from jobs.run_spec import RunSpec
-from jobs.training.models.presets import preset
+from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.task.presets import preset
 
 # The weights and AdamW's two moments in fp32, each once, however many ranks there are.
 _BYTES_PER_PARAMETER = 12

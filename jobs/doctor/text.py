@@ -1,11 +1,13 @@
 """An examination for people: a table per node, links, store, forecast, then what to do about it. Pure."""
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
-from checkpointing.probing import StoreFacts
-from cluster.facts import NodeFacts
+from checkpointing.stores.probing import StoreFacts
+from cluster.probe.node_facts import NodeFacts
 from jobs.doctor.examination import Answer, Asked, Examination, Finding, Forecast, Link, Skew
-from jobs.doctor.judging import worst
+from jobs.doctor.node_checks import exit_code, worst
 
 _VERDICTS = {"ok": "All is well.", "warning": "Usable, with warnings.", "failed": "Not usable as it is."}
 _WIDTH = 18
@@ -153,3 +155,16 @@ def _memory(size_bytes: int) -> str:
 def _flops(rate: float) -> str:
     """Three digits, whether of a core or of an accelerator."""
     return f"{rate / 1e12:.3g}"
+
+
+def as_json(seen: Examination, findings: Sequence[Finding]) -> str:
+    """Everything that was measured, in base units; where a node or link has text, it says why not."""
+    found = asdict(seen)
+    if seen.forecast:
+        found["forecast"]["store_bytes"] = seen.forecast.store_bytes
+    found |= {
+        "verdict": worst(findings),
+        "exit_code": exit_code(findings),
+        "findings": [asdict(finding) for finding in findings],
+    }
+    return json.dumps(found, indent=1) + "\n"

@@ -4,11 +4,11 @@ import hashlib
 from array import array
 from dataclasses import dataclass
 
-from checkpointing.store import Store
+from checkpointing.stores.contract import Store
 from jobs.packing.documents import texts_of
 from jobs.packing.pieces import Piece
 from jobs.packing.tokenizing import Tokenizer
-from jobs.training.token_index import Dtype, TokenShard, Vocabulary
+from jobs.training.task.token_index import Dtype, TokenShard, Vocabulary
 
 _CODES: dict[Dtype, str] = {"uint16": "H", "uint32": "I"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jobs.packing.pieces import InputError
-from jobs.training.token_index import Vocabulary
+from jobs.training.task.token_index import Vocabulary
 
 # How tokenizers of known models call the token that ends a document, the most telling names first.
 _USUAL_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")

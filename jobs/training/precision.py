@@ -6,7 +6,7 @@ accumulated gradients and their reductions are fp32.
 
 import torch
 
-from jobs.training.job import Precision
+from jobs.training.task.job import Precision
 
 COMPUTE_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

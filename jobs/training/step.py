@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from jobs.training.data import Batch
-from jobs.training.strategies import Engine
+from jobs.training.data.synthetic import Batch
+from jobs.training.strategies.contract import Engine
 
 
 def train_step(engine: Engine, batches: Sequence[Batch]) -> Tensor:

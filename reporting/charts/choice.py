@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from reporting.analysis.findings import CellSummary, Estimate, Findings, Subject
 from reporting.charts.looks import GroupLook, group_looks, strategy_order
 from reporting.charts.wording import is_number, name_of
-from reporting.findings import CellSummary, Estimate, Findings, Subject
 
 MOST_GROUPS = 3
 MOST_RECIPES = 3

@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from reporting.analysis.findings import CellSummary, Estimate
 from reporting.charts import wording
 from reporting.charts.choice import (
     Recipe,
@@ -34,7 +35,6 @@ from reporting.charts.marks import (
 )
 from reporting.charts.sheet import Drawing, Grid, panels, width_for
 from reporting.charts.svg import INK
-from reporting.findings import CellSummary, Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

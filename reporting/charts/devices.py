@@ -11,7 +11,7 @@ from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, label_ends, leave_empty, scale_values, write_above
 from reporting.charts.sheet import Drawing, Grid, panels
 from reporting.charts.traces import MOST_POINTS, Trace, runs_left_out, thinned, xy
-from reporting.findings import LongRun
+from reporting.long_runs.summary import LongRun
 
 _MOST_RUNS = 3
 _MOST_DEVICES = 8

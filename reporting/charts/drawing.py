@@ -1,5 +1,6 @@
 """Which charts there are of findings: those with something to show, in the order in which a page has them."""
 
+from reporting.analysis.findings import Chart, Findings
 from reporting.charts.choice import view_of
 from reporting.charts.curves import curves
 from reporting.charts.devices import power_and_clocks
@@ -10,7 +11,6 @@ from reporting.charts.limit import memory_limit
 from reporting.charts.losses import losses
 from reporting.charts.panels import comparison
 from reporting.charts.sheet import own_style, render
-from reporting.findings import Chart, Findings
 
 
 def draw(findings: Findings) -> tuple[Chart, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from reporting.analysis.findings import CellSummary, Subject
 from reporting.charts import wording
 from reporting.charts.choice import (
     NAMES_MEAN,
@@ -21,7 +22,6 @@ from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, draw_key, label_points, line_style, scale_values, write_above
 from reporting.charts.sheet import Drawing, Grid, panels, width_for
 from reporting.charts.svg import INK, SURFACE
-from reporting.findings import CellSummary, Subject
 
 _MOST_POINTS = 150
 _MOST_MODELS = 3

@@ -13,7 +13,7 @@ from reporting.charts.marks import beside, draw_rectangle, leave_empty, scale_va
 from reporting.charts.sheet import FAINT, Drawing, Grid, panels
 from reporting.charts.svg import INK, SURFACE
 from reporting.charts.traces import MOST_POINTS, runs_left_out, thinned, xy
-from reporting.findings import LongRun
+from reporting.long_runs.summary import LongRun
 
 _MOST_RUNS = 3
 _MOST_OF_A_KIND = 60

@@ -7,12 +7,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 
+from reporting.analysis.findings import CellSummary
 from reporting.charts import wording
 from reporting.charts.choice import View, best_key, groups_of, known, left_out, richest, strategies_of
 from reporting.charts.marks import beside, draw_rectangle, write_above
 from reporting.charts.sheet import Drawing, Grid, panels, width_for
 from reporting.charts.svg import INK, SURFACE
-from reporting.findings import CellSummary
 
 _MOST_MICRO_BATCHES = 8
 # From little to much. The squares keep their colours in every theme, for there are numbers on them.

@@ -6,13 +6,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from reporting.analysis.findings import CellSummary, Subject
 from reporting.charts import wording
 from reporting.charts.choice import NAMES_MEAN, View, differing_names, groups_of, left_out, same_for_all
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import beside, draw_rectangle, write_above
 from reporting.charts.sheet import FAINT, Drawing, Grid, panels, width_for
 from reporting.charts.svg import INK
-from reporting.findings import CellSummary, Subject
 
 _MOST_BARS = 14
 _MOST_LONG_BARS = 8

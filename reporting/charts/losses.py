@@ -14,7 +14,7 @@ from reporting.charts.marks import Label, label_ends, line_style, scale_values
 from reporting.charts.sheet import Drawing, Grid, panels
 from reporting.charts.svg import SURFACE
 from reporting.charts.traces import MOST_POINTS, Trace, runs_left_out, thinned, xy
-from reporting.findings import LongRun
+from reporting.long_runs.summary import LongRun
 
 _MOST_RUNS = 6
 _MOST_VALIDATIONS = 60

@@ -10,11 +10,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from reporting.analysis.findings import Estimate
 from reporting.charts import wording
 from reporting.charts.looks import GroupLook, StrategyLook, strategy_look
 from reporting.charts.sheet import MUTED, SMALL
 from reporting.charts.svg import INK, SURFACE
-from reporting.findings import Estimate
 
 _LINEAR_UP_TO = 16
 _MOST_FAILURES = 6

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from reporting.analysis.findings import CellSummary, Estimate
 from reporting.charts import wording
 from reporting.charts.choice import (
     View,
@@ -31,7 +32,6 @@ from reporting.charts.marks import (
 )
 from reporting.charts.sheet import MUTED, Drawing, Grid, panels
 from reporting.charts.svg import INK, SURFACE
-from reporting.findings import CellSummary, Estimate
 
 NAME = "comparison_plot"
 _NUMBERS_SIDE_BY_SIDE = 6

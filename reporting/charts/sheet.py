@@ -17,9 +17,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from reporting.analysis.findings import Chart
 from reporting.charts.svg import INK, fit_for_page
 from reporting.charts.wording import name_of
-from reporting.findings import Chart
 
 MUTED = (INK, 0.62)
 FAINT = (INK, 0.14)

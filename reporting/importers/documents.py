@@ -7,7 +7,7 @@ from typing import Any
 from reporting.importers.found import Found, ImportProblem, is_measured, some
 from reporting.importers.mapping import NameMapping
 from reporting.importers.quantities import Unreadable, value_for
-from reporting.records import SCHEMA_VERSION
+from reporting.results.records import SCHEMA_VERSION
 
 _MOST_RUNS = 100_000
 _MOST_RAW_TIMES = 100_000

@@ -14,7 +14,7 @@ from reporting.importers.found import Found, ImportProblem, is_measured, some
 from reporting.importers.mapping import STEP, NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.series import run_of_points
-from reporting.rows import kind_of
+from reporting.results.rows import kind_of
 
 # A scalar takes some 60 bytes: what is larger is a graph, a histogram or a picture.
 _MOST_BYTES_OF_A_SCALAR = 1 << 16

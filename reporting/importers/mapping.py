@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from reporting.importers.quantities import units_of
-from reporting.rows import NAMES
+from reporting.results.rows import NAMES
 
 STEP = "step"
 # Ours to say, never the file's.

@@ -20,8 +20,8 @@ from reporting.importers.separated import read_separated
 from reporting.importers.sources import Source, Unread, find_sources
 from reporting.importers.spreadsheets import read_spreadsheet
 from reporting.importers.trust import judged, scaled
-from reporting.records import RecordError
-from reporting.rows import Row, row_from
+from reporting.results.records import RecordError
+from reporting.results.rows import Row, row_from
 
 _MOST_BYTES = 64 << 20
 _MOST_LOG_BYTES = 4 << 30

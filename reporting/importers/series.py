@@ -5,7 +5,7 @@ from math import ceil
 from statistics import median
 from typing import Any
 
-from reporting.formulas import coefficient_of_variation, percentile
+from reporting.results.formulas import coefficient_of_variation, percentile
 
 Points = Sequence[tuple[int, Any]]
 

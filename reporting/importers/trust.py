@@ -6,9 +6,9 @@ from math import isclose
 from statistics import median
 from typing import Any
 
-from reporting.formulas import weak_scaling_efficiency
 from reporting.importers.found import Values
-from reporting.rows import Row
+from reporting.results.formulas import weak_scaling_efficiency
+from reporting.results.rows import Row
 
 # Both sides were computed from the same numbers: they agree to the last digits, or by rounding of a table.
 _SAME_FORMULA = 1e-9

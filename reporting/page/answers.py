@@ -3,7 +3,18 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from reporting.findings import Comparison, Findings, Verdict
+from reporting.analysis.findings import Comparison, Findings, Verdict
+from reporting.analysis.formatting import (
+    between,
+    counted,
+    is_known,
+    number,
+    probability,
+    short,
+    times,
+    winner,
+)
+from reporting.analysis.selection import Origins, comparisons_shown, origins
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
     Cell,
@@ -20,8 +31,6 @@ from reporting.page.pieces import (
     table,
     without_repetition,
 )
-from reporting.selection import Origins, comparisons_shown, origins
-from reporting.words import between, counted, is_known, number, probability, short, times, winner
 
 MOST_COMPARISONS = 100
 _MOST_SENTENCES = 20

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from reporting.findings import Chart, Findings
+from reporting.analysis.findings import Chart, Findings
+from reporting.analysis.formatting import counted, moment, short
 from reporting.page.answers import answer, comparisons
 from reporting.page.explained import method, repeat
 from reporting.page.goals import goals
@@ -18,7 +19,6 @@ from reporting.page.pictures import pictures
 from reporting.page.pieces import origin_chips
 from reporting.page.trainings import trainings
 from reporting.page.troubles import checks, failed, skipped
-from reporting.words import counted, moment, short
 
 # Anchor, name in the list of contents, and content; one without content is left out.
 Section = tuple[str, str, Markup]

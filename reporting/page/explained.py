@@ -1,10 +1,10 @@
 """What the numbers mean, what the columns are called, and how to get it all again. Pure."""
 
-from reporting.columns import TABLES
-from reporting.findings import Findings
-from reporting.method import DEFINITIONS, Command, how_to_repeat
+from reporting.analysis.findings import Findings
+from reporting.analysis.method import DEFINITIONS, Command, how_to_repeat
 from reporting.page.markup import Markup, element
 from reporting.page.pieces import Cell, Column, Table, definitions, details, section, table
+from reporting.results.columns import TABLES
 
 
 def method() -> Markup:

@@ -1,6 +1,17 @@
 """Which strategy to take for which goal, and how to read throughput and memory together. Pure."""
 
-from reporting.findings import Advice, CellSummary, Findings
+from reporting.analysis.findings import Advice, CellSummary, Findings
+from reporting.analysis.formatting import (
+    estimate,
+    gigabytes,
+    is_known,
+    middle,
+    num_runs,
+    number,
+    percent,
+    short,
+)
+from reporting.analysis.patterns import Pattern, patterns
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
     Cell,
@@ -16,8 +27,6 @@ from reporting.page.pieces import (
     table,
     without_repetition,
 )
-from reporting.patterns import Pattern, patterns
-from reporting.words import estimate, gigabytes, is_known, middle, num_runs, number, percent, short
 
 _MOST_PER_GOAL = 12
 _MOST_PATTERNS = 60

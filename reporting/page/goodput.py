@@ -1,14 +1,15 @@
 """Where the time of long runs went, what each restart cost, and what raised an alarm. Pure."""
 
-from reporting.findings import Findings, LongRun
-from reporting.goodput import alarms_of, closing, costs, in_order
-from reporting.ledger import PHASES
+from reporting.analysis.findings import Findings
+from reporting.analysis.formatting import count, duration, fraction, short
+from reporting.analysis.time_lost import alarms_of, closing, costs, in_order
+from reporting.long_runs.ledger import PHASES
+from reporting.long_runs.recoveries import PHASES as OF_A_RESTART
+from reporting.long_runs.recoveries import Recovery
+from reporting.long_runs.summary import LongRun
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import Cell, Column, Table, left_out, numeric, section, table
 from reporting.page.trainings import MOST_RUNS
-from reporting.recoveries import PHASES as OF_A_RESTART
-from reporting.recoveries import Recovery
-from reporting.words import count, duration, fraction, short
 
 _MOST_ROWS = 50
 _ELSEWHERE = "findings.json has all"

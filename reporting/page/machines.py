@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
-from reporting.findings import Findings
+from reporting.analysis.environments import Fact, facts, group_of, groups_of
+from reporting.analysis.findings import Findings
+from reporting.analysis.formatting import counted, short
+from reporting.analysis.selection import most_telling
 from reporting.page.markup import NOTHING, Markup, together
 from reporting.page.pieces import (
     Cell,
@@ -16,9 +19,6 @@ from reporting.page.pieces import (
     section,
     table,
 )
-from reporting.selection import most_telling
-from reporting.setups import Fact, facts, group_of, groups_of
-from reporting.words import counted, short
 
 _MOST_GROUPS = 8
 _MOST_FACTS = 100

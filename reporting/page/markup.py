@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-from reporting.words import clean
+from reporting.analysis.formatting import clean
 
 _LONGEST = 2_000
 _QUOTE = '"'

@@ -1,6 +1,17 @@
 """Every cell as a row of one table that sorts. Pure."""
 
-from reporting.findings import CellSummary, Estimate, Findings
+from reporting.analysis.findings import CellSummary, Estimate, Findings
+from reporting.analysis.formatting import (
+    fraction,
+    interval,
+    is_known,
+    middle,
+    num_runs,
+    number,
+    percent,
+    short,
+)
+from reporting.analysis.selection import cells_shown
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
     Cell,
@@ -15,8 +26,6 @@ from reporting.page.pieces import (
     table,
     without_repetition,
 )
-from reporting.selection import cells_shown
-from reporting.words import fraction, interval, is_known, middle, num_runs, number, percent, short
 
 MOST_CELLS = 500
 _MOST_FLAGS = 8

@@ -1,7 +1,8 @@
 """How each node did, the suspicious ones first. Pure."""
 
-from reporting.findings import Findings
-from reporting.nodes import NodeSummary, node_summaries, num_without_nodes
+from reporting.analysis.findings import Findings
+from reporting.analysis.formatting import count, counted, fraction, short
+from reporting.analysis.suspect_nodes import NodeSummary, node_summaries, num_without_nodes
 from reporting.page.markup import NOTHING, Markup, together
 from reporting.page.pieces import (
     Cell,
@@ -15,7 +16,6 @@ from reporting.page.pieces import (
     section,
     table,
 )
-from reporting.words import count, counted, fraction, short
 
 MOST_NODES = 100
 

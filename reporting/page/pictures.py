@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Sequence
 
-from reporting.findings import Chart
+from reporting.analysis.findings import Chart
 from reporting.page.markup import NOTHING, Markup, element, together, void
 from reporting.page.pieces import section
 

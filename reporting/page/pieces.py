@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from reporting.analysis.formatting import counted, is_known
 from reporting.page.markup import NOTHING, Content, Markup, element, together
-from reporting.words import counted, is_known
 
 _TALL = 20
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
-from reporting.findings import Findings, LongRun
-from reporting.goodput import in_order
-from reporting.ledger import PHASES
+from reporting.analysis.findings import Findings
+from reporting.analysis.formatting import count, duration, fraction, is_known, number, short
+from reporting.analysis.selection import most_telling
+from reporting.analysis.time_lost import in_order
+from reporting.long_runs.ledger import PHASES
+from reporting.long_runs.summary import LongRun
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
     Cell,
@@ -17,8 +20,6 @@ from reporting.page.pieces import (
     section,
     table,
 )
-from reporting.selection import most_telling
-from reporting.words import count, duration, fraction, is_known, number, short
 
 MOST_RUNS = 10
 _MOST_INCIDENTS = 30

@@ -1,6 +1,8 @@
 """What wants attention: checks with their advice, failures with their errors, files not read. Pure."""
 
-from reporting.findings import Check, Findings, Skipped
+from reporting.analysis.findings import Check, Findings
+from reporting.analysis.formatting import clean, counted, short
+from reporting.analysis.selection import Failure, checks_shown, failures
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
     Cell,
@@ -14,8 +16,7 @@ from reporting.page.pieces import (
     section,
     table,
 )
-from reporting.selection import Failure, checks_shown, failures
-from reporting.words import clean, counted, short
+from reporting.results.skipped import Skipped
 
 MOST_CHECKS = 100
 MOST_FAILURES = 60

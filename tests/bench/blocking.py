@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from checkpointing.snapshot import Piece
+from checkpointing.saving.snapshot import Piece
 from tests.bench.apart import apart
 from tests.bench.states import LAYERS, held, pieces_of
 from tests.bench.ways import join_group, way

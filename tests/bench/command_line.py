@@ -7,14 +7,14 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from checkpointing.store import LocalStore
-from cluster.machine import this_machine
-from jobs.grid import expand, schedule
-from jobs.plan import plan_all
-from jobs.record import Attempt, record_of
-from jobs.results import Results
-from jobs.spec import SweepSpec
-from jobs.training.measurement import Failure
+from checkpointing.stores.local import LocalStore
+from cluster.this_machine import this_machine
+from jobs.spec_schema.sweep_spec import SweepSpec
+from jobs.sweeps.grid import expand, schedule
+from jobs.sweeps.plan import plan_all
+from jobs.sweeps.result_record import Attempt, record_of
+from jobs.sweeps.results import Results
+from jobs.training.task.measurement import Failure
 
 REPEATS = 5
 HELP_BOUND_S, DRY_RUN_BOUND_S, RESUME_BOUND_S = 0.5, 5.0, 5.0

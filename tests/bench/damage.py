@@ -19,7 +19,7 @@ from textwrap import shorten
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from cluster.local import private_ray
+from cluster.local_ray.private_ray import private_ray
 from tests.bench.systems import EVERY, Files, Ours, PlainDcp, RayTrain, Reached, System
 
 _BEFORE, _NEWEST, _END = 2 * EVERY, 3 * EVERY, 4 * EVERY

@@ -16,12 +16,12 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from checkpointing.digests import digests
-from checkpointing.loading import fill
-from checkpointing.manifest import Cut, Part, file_name, manifest_of
-from checkpointing.near import NearDisk
-from checkpointing.reshard import plan
-from checkpointing.snapshot import Arena, Landing, Layout, layout
+from checkpointing.format.digests import digests
+from checkpointing.format.loading import fill
+from checkpointing.format.manifest import Cut, Part, file_name, manifest_of
+from checkpointing.format.reshard import plan
+from checkpointing.saving.local_tier import NearDisk
+from checkpointing.saving.snapshot import Arena, Landing, Layout, layout
 from tests.bench.apart import apart
 from tests.bench.states import LAYERS, pieces_of
 

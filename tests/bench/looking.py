@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from cluster.config import read_cluster
+from cluster.cluster_file import read_cluster
 from cluster.live import inventory_of
-from cluster.mixed import mixed_cluster
+from cluster.local_ray.simulated import mixed_cluster
 from cluster.nodes import look
 
 REPEATS = 5

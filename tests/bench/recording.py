@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 
 from tensorboardX import SummaryWriter
 
-from checkpointing.store import LocalStore
-from reporting.attempts import Attempt, Step
-from reporting.outbox import Outbox
-from reporting.recorder import Recorder
+from checkpointing.stores.local import LocalStore
+from reporting.recording.attempts import Attempt, Step
+from reporting.recording.outbox import Outbox
+from reporting.recording.recorder import Recorder
 
 NUM_STEPS = 20_000
 # A step every so often, as in a training: the recorder's thread has to work beside it.

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from checkpointing.store import LocalStore
+from checkpointing.stores.local import LocalStore
 from tests.bench.apart import apart
 from tests.bench.synthetic import make_store
 
@@ -51,9 +51,9 @@ def _steps(folder: Path) -> bool:
 
 
 def _make_steps(folder: Path, num_steps: int) -> None:
-    from reporting.attempts import Attempt
-    from reporting.columns import PARTS
-    from reporting.parts import PartName, encode_part, table_of
+    from reporting.recording.attempts import Attempt
+    from reporting.recording.parts import PartName, encode_part, table_of
+    from reporting.results.columns import PARTS
 
     store = LocalStore(folder)
     attempt = Attempt(
@@ -84,7 +84,7 @@ def _measure(what: str, folder: Path) -> dict[str, float]:
     started = time.perf_counter()
     match what:
         case "report":
-            from jobs.cli import main as longhaul
+            from jobs.cli.__main__ import main as longhaul
 
             assert longhaul(["report", "--store", str(folder)]) == 0
         case "pandas":
@@ -92,7 +92,7 @@ def _measure(what: str, folder: Path) -> dict[str, float]:
 
             pandas.json_normalize([json.loads(path.read_bytes()) for path in folder.rglob("result.json")])
         case "steps":
-            from reporting.long_runs import long_runs, write_steps
+            from reporting.long_runs.summarising import long_runs, write_steps
 
             store = LocalStore(folder)
             (run,), _ = long_runs(store)

@@ -6,12 +6,13 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from checkpointing.choice import choose
-from checkpointing.codec import Record, encode
-from checkpointing.history import Entry, Generation, Lease, Pin, View
-from checkpointing.repository import Repository
-from checkpointing.store import Buffer, LocalStore
-from tests.unit.generations import RUN, Ranks, generation
+from checkpointing.generations.choice import choose
+from checkpointing.generations.repository import Repository
+from checkpointing.log.codec import Record, encode
+from checkpointing.log.history import Entry, Generation, Lease, Pin, View
+from checkpointing.stores.contract import Buffer
+from checkpointing.stores.local import LocalStore
+from tests.unit.small_generations import RUN, Ranks, generation
 
 NUM_GENERATIONS, REPEATS = 10_000, 5
 REQUESTS_BOUND, BOUND_S = 5, 0.3

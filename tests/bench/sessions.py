@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 from cluster.environment import worker_environment
 from cluster.inventory import WorkerGroup
 from cluster.live import live_inventory
-from cluster.local import private_ray
-from jobs.launch.cells import launch
-from jobs.sessions import Event, Finished, Limits, Session
-from jobs.training.job import Job, OptimizerConfig, Recipe, Strategy, Window
-from jobs.training.measurement import Measurement
-from jobs.training.models.presets import preset
+from cluster.local_ray.private_ray import private_ray
+from jobs.execution.messages import Event, Finished, Limits, Session
+from jobs.launch.ray_train.cells import launch
+from jobs.training.task.job import Job, OptimizerConfig, Recipe, Strategy, Window
+from jobs.training.task.measurement import Measurement
+from jobs.training.task.presets import preset
 
 ROUNDS = 3
 BOUND = 1 / 3
@@ -122,8 +122,8 @@ def _plain_worker(config: dict[str, object]) -> None:
     import ray.train
     import torch
 
-    from jobs.inline import InlineContext
-    from jobs.training.benchmark import measure
+    from jobs.launch.inline import InlineContext
+    from jobs.training.benchmark.measure import measure
 
     rank = ray.train.get_context().get_world_rank()
     context = InlineContext(rank=rank, world_size=2, local_rank=rank, device=torch.device("cpu"))

@@ -4,8 +4,8 @@ from typing import cast
 
 import torch
 
-from checkpointing.snapshot import Piece
-from jobs.training.strategies import Counters, Engine
+from checkpointing.saving.snapshot import Piece
+from jobs.training.strategies.contract import Counters, Engine
 
 _VOCABULARY, _WIDTH, _INNER = 28_672, 1024, 2816
 # With the embedding and the head: 187 M parameters, 2.25 GB with their moments.

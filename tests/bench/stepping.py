@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from jobs.training.data import make_batches
-from jobs.training.randomness import seed
+from jobs.training.data.synthetic import make_batches
+from jobs.training.state.random_state import seed
 from jobs.training.step import train_step
-from jobs.training.strategies import Engine, build
+from jobs.training.strategies.build import build
+from jobs.training.strategies.contract import Engine
 from tests.bench.apart import apart
 from tests.bench.ways import RECIPE, Way, join_group, way
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from reporting.formulas import FLOPS_FORMULA, coefficient_of_variation, percentile
-from reporting.records import (
+from reporting.results.formulas import FLOPS_FORMULA, coefficient_of_variation, percentile
+from reporting.results.records import (
     ConfigRecord,
     DeviceRecord,
     EnvironmentRecord,

@@ -8,9 +8,9 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from cluster.nvml import open_nvml
-from cluster.readings import Nothing, Telemetry
-from cluster.telemetry import Sampler
+from cluster.telemetry.nvml import open_nvml
+from cluster.telemetry.readings import Nothing, Telemetry
+from cluster.telemetry.sampler import Sampler
 from tests.unit.devices import ADDRESS, H100
 
 EVERY_S = 0.1

@@ -4,8 +4,8 @@ import time
 
 import torch
 
-from jobs.training.context import Pulse
-from jobs.training.timing import HostTimer
+from jobs.training.benchmark.timing import HostTimer
+from jobs.training.task.context import Pulse
 
 NUM_BORDERS = 100_000
 # The fastest step that we claim to measure; below it the Python of a step dominates anyway.

@@ -21,7 +21,8 @@ import pyarrow.fs
 import ray
 from ray.train.v2._internal.execution import storage as rays
 
-from checkpointing.store import Denied, open_store
+from checkpointing.stores.contract import Denied
+from checkpointing.stores.opening import open_store
 
 NUM_FILES, FILE_BYTES, REPEATS = 32, 2 << 20, 5
 BOUND = 3.0

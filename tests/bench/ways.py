@@ -15,20 +15,20 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-from checkpointing.cadence import Cadence, Order
-from checkpointing.repository import Repository
-from checkpointing.retention import Retention
-from checkpointing.saves import Note
-from checkpointing.snapshot import Piece
-from checkpointing.store import MemoryStore
-from jobs.inline import InlineContext
-from jobs.training.course import Point
-from jobs.training.job import OptimizerConfig, Recipe
-from jobs.training.mailbox import open_mailbox
-from jobs.training.models.presets import preset
-from jobs.training.saving import Saver
-from jobs.training.strategies import Engine
-from jobs.training.task import Saving, Task
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import Retention
+from checkpointing.saving.cadence import Cadence, Order
+from checkpointing.saving.save import Note
+from checkpointing.saving.snapshot import Piece
+from checkpointing.stores.memory import MemoryStore
+from jobs.launch.inline import InlineContext
+from jobs.training.state.rank_mailbox import open_mailbox
+from jobs.training.state.saving import Saver
+from jobs.training.strategies.contract import Engine
+from jobs.training.task.job import OptimizerConfig, Recipe
+from jobs.training.task.position import Point
+from jobs.training.task.presets import preset
+from jobs.training.task.task import Saving, Task
 
 _DEADLINE_S = 120.0
 _NUM_KEPT = 2

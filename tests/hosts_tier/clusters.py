@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from checkpointing.history import View
-from checkpointing.repository import Repository
-from checkpointing.store import LocalStore
-from cluster.tuning import ACROSS_HOSTS
+from checkpointing.generations.repository import Repository
+from checkpointing.log.history import View
+from checkpointing.stores.local import LocalStore
+from cluster.local_ray.timeouts import ACROSS_HOSTS
 from tests.hosts import Host, Lan, wait_until
 from tests.live.servers import S3_KEYS
 

@@ -9,7 +9,7 @@ from tests.hosts import Host, wait_until
 from tests.hosts_tier.clusters import GROUP, TRAINING, Cluster, Training
 from tests.hosts_tier.faults import Fault
 from tests.live.attempts import digests_of, newest_manifest
-from tests.live.commands import run
+from tests.live.command_line import run
 
 # They only bound: a machine with other work takes its time.
 START_S = RECOVERY_S = 300.0

@@ -19,7 +19,7 @@ from tests.hosts_tier.faults import (
     the_driver_is_killed,
 )
 from tests.hosts_tier.stories import END_S, MORE, SPEC, START_S, assert_as_left_alone, goes_on, heals
-from tests.live.commands import write_spec
+from tests.live.command_line import write_spec
 
 pytestmark = [pytest.mark.hosts, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 

@@ -22,7 +22,7 @@ from tests.hosts_tier.stories import (
     goes_on,
 )
 from tests.live.attempts import newest_manifest
-from tests.live.commands import write_spec
+from tests.live.command_line import write_spec
 
 pytestmark = [
     pytest.mark.hosts,

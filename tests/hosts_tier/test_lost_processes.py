@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.causes import LOST_CONTROLLER
+from jobs.execution.causes import LOST_CONTROLLER
 from tests.hosts import Lan, hosts_on, why_not
 from tests.hosts_tier.clusters import Cluster, Training
 from tests.hosts_tier.faults import (
@@ -17,7 +17,7 @@ from tests.hosts_tier.faults import (
     the_job_supervisor_is_killed,
 )
 from tests.hosts_tier.stories import END_S, MORE, SPEC, START_S, assert_as_left_alone, goes_on
-from tests.live.commands import write_spec
+from tests.live.command_line import write_spec
 
 pytestmark = [
     pytest.mark.hosts,

@@ -11,7 +11,7 @@ import pytest
 from tests.hosts import Host, hosts_on, why_not
 from tests.hosts_tier.clusters import Cluster, DistantTraining, start_objects
 from tests.hosts_tier.stories import END_S, MORE, RECOVERY_S, SPEC, START_S
-from tests.live.commands import write_spec
+from tests.live.command_line import write_spec
 from tests.live.servers import BUCKET
 
 pytestmark = [

@@ -18,22 +18,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from checkpointing.cadence import Cadence
-from checkpointing.choice import Spoilt
-from checkpointing.manifest import Manifest
-from checkpointing.repository import Repository
-from checkpointing.retention import Retention
-from checkpointing.saves import Note
-from checkpointing.store import open_store
-from jobs.inline import InlineContext
-from jobs.training.events import Ended, Resumption, Told, Withdrawn
-from jobs.training.job import Recipe
-from jobs.training.long_run import Services, run
+from checkpointing.format.manifest import Manifest
+from checkpointing.generations.choice import Spoilt
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import Retention
+from checkpointing.saving.cadence import Cadence
+from checkpointing.saving.save import Note
+from checkpointing.stores.opening import open_store
+from jobs.launch.inline import InlineContext
+from jobs.training.loop.attempt import Services, run
 from jobs.training.models.decoder import Decoder
-from jobs.training.skipping import Skips
-from jobs.training.spikes import SpikeBound
-from jobs.training.task import Origin, Saving, Task, Tokens
-from jobs.training.wishes import Wish
+from jobs.training.task.events import Ended, Resumption, Told, Withdrawn
+from jobs.training.task.job import Recipe
+from jobs.training.task.skipping import Skips
+from jobs.training.task.spikes import SpikeBound
+from jobs.training.task.stop_request import Wish
+from jobs.training.task.task import Origin, Saving, Task, Tokens
 
 NUM_SAMPLES = 24
 

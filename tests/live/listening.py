@@ -9,10 +9,10 @@ import ray
 
 from cluster.environment import worker_environment
 from cluster.inventory import WorkerGroup
-from jobs.sessions import Beat, Event, Finished, Session, Started
-from jobs.training.job import Job, OptimizerConfig, Recipe, Window
-from jobs.training.measurement import Failure, Measurement
-from jobs.training.models.presets import preset
+from jobs.execution.messages import Beat, Event, Finished, Session, Started
+from jobs.training.task.job import Job, OptimizerConfig, Recipe, Window
+from jobs.training.task.measurement import Failure, Measurement
+from jobs.training.task.presets import preset
 
 ENDLESS = 10**6
 

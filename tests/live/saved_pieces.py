@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from checkpointing.snapshot import Piece
-from jobs.training.strategies import Counters
+from checkpointing.saving.snapshot import Piece
+from jobs.training.strategies.contract import Counters
 
 ByName = Mapping[str, list[Piece]]
 

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from jobs.training.data import make_batches
-from jobs.training.job import OptimizerConfig, Precision, Recipe, Strategy
-from jobs.training.models.presets import preset
+from jobs.training.data.synthetic import make_batches
 from jobs.training.step import train_step
-from jobs.training.strategies import build
+from jobs.training.strategies.build import build
+from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy
+from jobs.training.task.presets import preset
 
 CPU = torch.device("cpu")
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)

@@ -4,17 +4,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from checkpointing.store import Store
+from checkpointing.stores.contract import Store
 from cluster.inventory import Inventory, Node, Vendor, WorkerGroup
-from jobs.grid import Cell, Run, expand
-from jobs.plan import Plan, plan_all
-from jobs.record import Attempt, record_of
-from jobs.results import Results
-from jobs.spec import SweepSpec
-from jobs.training.measurement import Environment, Failure, Measurement, RankSummary
-from reporting.importers.stored import file_of
-from reporting.records import RunRecord
-from reporting.rows import Row
+from jobs.spec_schema.sweep_spec import SweepSpec
+from jobs.sweeps.grid import Cell, Run, expand
+from jobs.sweeps.plan import Plan, plan_all
+from jobs.sweeps.result_record import Attempt, record_of
+from jobs.sweeps.results import Results
+from jobs.training.task.measurement import Environment, Failure, Measurement, RankSummary
+from reporting.results.imported import file_of
+from reporting.results.records import RunRecord
+from reporting.results.rows import Row
 
 GB = 10**9
 

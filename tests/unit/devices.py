@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from cluster.readings import Address, Reading
+from cluster.telemetry.readings import Address, Reading
 
 UUID = "8f2d1f0c-52f1-4b0f-a2bb-1d7a4d0f0c11"
 PCI = "0000:c1:00"

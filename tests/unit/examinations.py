@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from checkpointing.probing import StoreFacts
-from cluster.facts import CopyRate, DiskFacts, GemmRate, LinkRate, NodeFacts, Shape
+from checkpointing.stores.probing import StoreFacts
+from cluster.probe.node_facts import CopyRate, DiskFacts, GemmRate, LinkRate, NodeFacts, Shape
 from jobs.doctor.examination import Answer, Asked, Examination, Forecast, Link, Promise, Skew
 
 UP, DOWN = Shape(rows=8192, inner=4096, columns=14336), Shape(rows=8192, inner=14336, columns=4096)

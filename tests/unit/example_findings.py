@@ -10,7 +10,7 @@ from random import Random
 from statistics import fmean, median, stdev
 from typing import Any, Literal
 
-from reporting.findings import (
+from reporting.analysis.findings import (
     Advice,
     CellSummary,
     Check,
@@ -18,13 +18,13 @@ from reporting.findings import (
     Difference,
     Estimate,
     Findings,
-    LongRun,
-    Skipped,
     Subject,
     Verdict,
 )
-from reporting.recoveries import Recovery
-from reporting.rows import Row
+from reporting.long_runs.recoveries import Recovery
+from reporting.long_runs.summary import LongRun
+from reporting.results.rows import Row
+from reporting.results.skipped import Skipped
 
 STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 WORLD_SIZES = (1, 2, 4, 8)

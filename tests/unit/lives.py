@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from checkpointing.store import Store
-from reporting.attempts import DRIVER, Attempt
+from checkpointing.stores.contract import Store
+from reporting.recording.attempts import DRIVER, Attempt
 from tests.unit.recorded import NOON_S, attempt, incident_row, leave, step_row
 
 STEP_S = 2.0

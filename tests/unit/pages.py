@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from itertools import cycle, islice
 
-from reporting.findings import Chart, Findings
+from reporting.analysis.findings import Chart, Findings
 from reporting.page import index_html
 from tests.unit.example_findings import example_findings
 

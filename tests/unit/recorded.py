@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
-from checkpointing.store import Store
-from reporting.attempts import Attempt, DeviceSample
-from reporting.parts import PartName, encode_part, table_of
+from checkpointing.stores.contract import Store
+from reporting.recording.attempts import Attempt, DeviceSample
+from reporting.recording.parts import PartName, encode_part, table_of
 
 NOON_S = 1_800_000_000.0
 

@@ -3,7 +3,7 @@
 from itertools import count
 from typing import Any
 
-from reporting.rows import Row
+from reporting.results.rows import Row
 
 _numbers = count()
 

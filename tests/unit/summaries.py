@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from reporting.findings import CellSummary, Estimate, Subject
-from reporting.rows import Row
+from reporting.analysis.findings import CellSummary, Estimate, Subject
+from reporting.results.rows import Row
 
 SUBJECT: dict[str, Any] = {
     "model": "llama-1b", "strategy": "ddp", "world_size": 2, "seq_len": 2048, "micro_batch": 1,

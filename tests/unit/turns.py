@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from checkpointing.store import Buffer, Store, Unavailable
+from checkpointing.stores.contract import Buffer, Store, Unavailable
 
 Answer = TypeVar("Answer")
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 
-from jobs.training.models.presets import ModelConfig, RopeScaling
+from jobs.training.task.presets import ModelConfig, RopeScaling
 
 Rotation = tuple[Tensor, Tensor]
 

@@ -5,7 +5,7 @@ The keys are those of the published files, which every version of ``transformers
 
 from typing import Any
 
-from jobs.training.models.presets import Family, ModelConfig, RopeScaling
+from jobs.training.task.presets import Family, ModelConfig, RopeScaling
 
 _ARCHITECTURES: dict[Family, str] = {
     "llama": "LlamaForCausalLM",

@@ -9,8 +9,8 @@ import hashlib
 import torch
 from torch import Tensor
 
-from jobs.training.job import Precision
 from jobs.training.models.decoder import Decoder
+from jobs.training.task.job import Precision
 
 # What the three families were published with (``initializer_range``).
 STD = 0.02

@@ -12,7 +12,7 @@ from typing import Any
 
 from checkpointing.errors import Unfit
 from jobs.training.models.hugging_face import config_json, tensor_shapes
-from jobs.training.models.presets import ModelConfig
+from jobs.training.task.presets import ModelConfig
 
 ELEMENT_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 _SINGLE, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"

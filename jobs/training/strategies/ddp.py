@@ -6,12 +6,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
-from checkpointing.snapshot import Piece
-from jobs.training.job import Precision, Recipe
+from checkpointing.saving.snapshot import Piece
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import materialize
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies.native import NativeEngine
+from jobs.training.task.job import Precision, Recipe
 
 
 def build(recipe: Recipe, device: torch.device) -> NativeEngine:

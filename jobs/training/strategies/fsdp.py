@@ -8,12 +8,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from checkpointing.snapshot import Piece
-from jobs.training.job import Recipe
+from checkpointing.saving.snapshot import Piece
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import fill
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies.native import NativeEngine
+from jobs.training.task.job import Recipe
 
 
 def build(recipe: Recipe, device: torch.device) -> NativeEngine:

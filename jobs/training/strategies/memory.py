@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from jobs.training.host_memory import give_back_freed_memory
+from jobs.training.device.host_memory import give_back_freed_memory
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:

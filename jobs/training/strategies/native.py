@@ -6,11 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from checkpointing.snapshot import Piece
-from jobs.training.job import Recipe
-from jobs.training.strategies import Counters, Footprint, state
+from checkpointing.saving.snapshot import Piece
+from jobs.training.strategies import state
+from jobs.training.strategies.contract import Counters, Footprint
 from jobs.training.strategies.memory import moments, release_memory, storage_bytes
 from jobs.training.strategies.optimizer import adamw, clip, schedule
+from jobs.training.task.job import Recipe
 
 
 class NativeEngine:

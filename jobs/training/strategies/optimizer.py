@@ -9,8 +9,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from jobs.training.job import OptimizerConfig
-from jobs.training.schedules import share
+from jobs.training.task.job import OptimizerConfig
+from jobs.training.task.schedules import share
 
 
 def adamw(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from checkpointing.snapshot import Piece
+from checkpointing.saving.snapshot import Piece
 from jobs.training.models.decoder import Decoder
-from jobs.training.strategies import Counters
+from jobs.training.strategies.contract import Counters
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from checkpointing.snapshot import Piece
-from jobs.training.job import Recipe
+from checkpointing.saving.snapshot import Piece
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import fill, materialize
 from jobs.training.precision import COMPUTE_DTYPE
-from jobs.training.strategies import Counters, Footprint, state, zero_state
+from jobs.training.strategies import state, zero_state
+from jobs.training.strategies.contract import Counters, Footprint
 from jobs.training.strategies.memory import moments, release_memory, storage_bytes
 from jobs.training.strategies.optimizer import adamw, schedule
+from jobs.training.task.job import Recipe
 
 if not torch.cuda.is_available():
     # Read by the imports below; without it DeepSpeed warns that it found no accelerator.

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from checkpointing.snapshot import Piece
+from checkpointing.saving.snapshot import Piece
 from jobs.training.strategies.state import decoder_parameters, make_moments, moments_of
 
 # Where the optimizers of stage 1 (in bf16 it has one of its own), 2 and 3 keep them.

@@ -9,10 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from checkpointing.store import LocalStore
-from reporting.findings import Estimate, Skipped
-from reporting.run_parts import one_run, read_parts
-from reporting.statistics import estimate
+from checkpointing.stores.local import LocalStore
+from reporting.analysis.findings import Estimate
+from reporting.analysis.statistics import estimate
+from reporting.long_runs.reading import one_run, read_parts
+from reporting.results.skipped import Skipped
 from tests.bench.recovery.stock import Done
 from tests.bench.recovery.systems import Ours
 from tests.hosts import hosts_on, wait_until

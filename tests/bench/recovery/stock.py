@@ -99,8 +99,8 @@ def _rows(recipe: Any, rank: int) -> Callable[[int], Any]:
     """The samples that ours reads at the same step."""
     import torch
 
-    from jobs.training.data import sample
-    from jobs.training.stream import sample_at, share_of_rank
+    from jobs.training.data.synthetic import sample
+    from jobs.training.task.sample_order import sample_at, share_of_rank
 
     def of_step(number: int) -> Any:
         (places,) = share_of_rank(
@@ -117,8 +117,8 @@ def _rows(recipe: Any, rank: int) -> Callable[[int], Any]:
 
 
 def _recipe(model: str) -> Any:
-    from jobs.training.job import OptimizerConfig, Recipe
-    from jobs.training.models.presets import preset
+    from jobs.training.task.job import OptimizerConfig, Recipe
+    from jobs.training.task.presets import preset
 
     return Recipe(
         model=preset(model),

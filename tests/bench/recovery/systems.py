@@ -10,9 +10,9 @@ from typing import Protocol
 import pyarrow.parquet
 import ray
 
-from checkpointing.store import LocalStore
-from cluster.tuning import ACROSS_HOSTS
-from reporting.long_runs import write_steps
+from checkpointing.stores.local import LocalStore
+from cluster.local_ray.timeouts import ACROSS_HOSTS
+from reporting.long_runs.summarising import write_steps
 from tests.bench.recovery.stock import Done, steps_of
 from tests.hosts_tier.clusters import GROUP, Cluster
 

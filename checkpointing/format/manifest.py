@@ -1,0 +1,219 @@
+"""What a generation consists of: which bytes of which file are which elements of which tensor. Pure.
+
+A ``Part`` is what one rank wrote, a ``Manifest`` all parts of one cut. Both are JSON with a digest of their
+own. Nothing of one is believed before it is checked: names that stay in the folder, sizes that add up, and
+every element of every tensor exactly once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil, prod
+from typing import Any
+
+from checkpointing.errors import Corrupt
+from checkpointing.log.codec import is_count, is_generation_name, seal, unseal
+from checkpointing.stores.contract import is_name
+
+MANIFEST = "manifest.json"
+CHUNK_BYTES = 4 * 2**20
+# As safetensors names them.
+DTYPE_BYTES: Mapping[str, int] = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "U8": 1}
+
+# What no training of this decade has; a manifest that claims more is damaged or made up.
+_MOST_RANKS = 2**16
+_MOST_TENSORS = 2**20
+_MOST_DIMENSIONS = 16
+_MOST_FILE_BYTES = 2**44
+_MOST_MANIFEST_BYTES = 2**28
+
+# What values of the wrong type end in, wherever they are used first.
+_NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorInfo:
+    """``shape`` of the whole logical tensor; its elements are counted in row-major order."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_elements(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """``length`` elements of ``tensor`` from element ``start`` on, at byte ``offset`` of a file."""
+
+    tensor: str
+    start: int
+    length: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One rank's file, and ``state``, what else belongs to that rank. ``chunks`` are digests."""
+
+    rank: int
+    file: str
+    num_bytes: int
+    chunks: tuple[str, ...]
+    tensors: tuple[TensorInfo, ...]
+    shards: tuple[Shard, ...]
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What all ranks' parts of one generation have in common. ``state`` is shared, and JSON."""
+
+    generation: str
+    run: str
+    step: int
+    term: int
+    number: int
+    strategy: str
+    world_size: int
+    created_s: float
+    epoch_end: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    cut: Cut
+    parts: tuple[Part, ...]
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        return {tensor.name: tensor for part in self.parts for tensor in part.tensors}
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.parts)
+
+
+def file_name(rank: int) -> str:
+    return f"rank-{rank:05d}.safetensors"
+
+
+def part_name(rank: int) -> str:
+    return f"rank-{rank:05d}.json"
+
+
+def encode_part(cut: Cut, part: Part) -> bytes:
+    return seal({"cut": cut, "part": part})
+
+
+def decode_part(data: bytes) -> tuple[Cut, Part]:
+    body = _unsealed(data)
+    try:
+        cut, part = _cut(body["cut"]), _part(body["part"])
+        _check_cut(cut)
+        _check_part(part, cut.world_size)
+    except _NOT_AS_EXPECTED as error:
+        raise Corrupt(f"a part lacks or misnames something: {error}") from error
+    return cut, part
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    return seal({"cut": manifest.cut, "parts": manifest.parts})
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Raises ``Corrupt`` unless it is whole, consistent and within reason."""
+    body = _unsealed(data)
+    try:
+        manifest = Manifest(cut=_cut(body["cut"]), parts=tuple(map(_part, body["parts"])))
+        check(manifest)
+    except _NOT_AS_EXPECTED as error:
+        raise Corrupt(f"a manifest lacks or misnames something: {error}") from error
+    return manifest
+
+
+def check(manifest: Manifest) -> None:
+    """Raises ``Corrupt`` unless all ranks are there and the shards tile every tensor."""
+    _check_cut(manifest.cut)
+    world_size = manifest.cut.world_size
+    ranks = [part.rank for part in manifest.parts]
+    _demand(ranks == list(range(world_size)), f"parts of ranks {ranks[:9]} at world size {world_size}")
+    for part in manifest.parts:
+        _check_part(part, world_size)
+    tensors = manifest.tensors
+    for part in manifest.parts:
+        for tensor in part.tensors:
+            _demand(tensors[tensor.name] == tensor, f"ranks disagree about {tensor.name}")
+    _check_tiling(tensors, [shard for part in manifest.parts for shard in part.shards])
+
+
+def _check_cut(cut: Cut) -> None:
+    _demand(is_generation_name(cut.generation), f"a generation named {cut.generation!r}")
+    counts = (cut.step, cut.term, cut.number, cut.world_size)
+    _demand(all(map(is_count, counts)), f"step, term, number and world size {counts}")
+    _demand(0 < cut.world_size <= _MOST_RANKS, f"world size {cut.world_size}")
+
+
+def _check_part(part: Part, world_size: int) -> None:
+    _demand(is_count(part.rank) and part.rank < world_size, f"rank {part.rank} of {world_size}")
+    _demand(part.file == file_name(part.rank) and is_name(part.file), f"a file named {part.file!r}")
+    _demand(is_count(part.num_bytes) and part.num_bytes <= _MOST_FILE_BYTES, f"{part.num_bytes} bytes")
+    _demand(len(part.chunks) == ceil(part.num_bytes / CHUNK_BYTES), f"{len(part.chunks)} digests of a file")
+    _demand(len(part.tensors) <= _MOST_TENSORS, f"{len(part.tensors)} tensors")
+    tensors = {tensor.name: tensor for tensor in part.tensors}
+    for tensor in part.tensors:
+        _demand(tensor.dtype in DTYPE_BYTES, f"{tensor.name} of type {tensor.dtype!r}")
+        is_shape = len(tensor.shape) <= _MOST_DIMENSIONS and all(map(is_count, tensor.shape))
+        _demand(is_shape, f"{tensor.name} of shape {tensor.shape[:_MOST_DIMENSIONS]}")
+    for shard in part.shards:
+        _demand(shard.tensor in tensors, f"a shard of {shard.tensor!r}, which is no tensor of the part")
+        counts = (shard.start, shard.length, shard.offset)
+        _demand(all(map(is_count, counts)), f"a shard of start, length and offset {counts}")
+        size = shard.length * DTYPE_BYTES[tensors[shard.tensor].dtype]
+        _demand(shard.offset + size <= part.num_bytes, f"a shard outside of {part.file}")
+
+
+def _check_tiling(tensors: Mapping[str, TensorInfo], shards: Sequence[Shard]) -> None:
+    spans: dict[str, list[tuple[int, int]]] = {name: [] for name in tensors}
+    for shard in shards:
+        if shard.length:
+            spans[shard.tensor].append((shard.start, shard.start + shard.length))
+    for name, tensor in tensors.items():
+        borders = [(0, 0), *sorted(spans[name]), (tensor.num_elements, tensor.num_elements)]
+        is_tiled = all(before[1] == behind[0] for before, behind in pairwise(borders))
+        _demand(is_tiled, f"shards of {name} that leave gaps or overlap")
+
+
+def _unsealed(data: bytes) -> dict[str, Any]:
+    _demand(len(data) <= _MOST_MANIFEST_BYTES, f"{len(data)} bytes of JSON")
+    return unseal(data)
+
+
+def _cut(body: dict[str, Any]) -> Cut:
+    return Cut(**body)
+
+
+def _part(body: dict[str, Any]) -> Part:
+    tensors = tuple(_tensor(tensor) for tensor in body["tensors"])
+    shards = tuple(Shard(**shard) for shard in body["shards"])
+    return Part(**{**body, "chunks": tuple(body["chunks"]), "tensors": tensors, "shards": shards})
+
+
+def _tensor(body: dict[str, Any]) -> TensorInfo:
+    return TensorInfo(**{**body, "shape": tuple(body["shape"])})
+
+
+def _demand(is_so: bool, found: str) -> None:
+    if not is_so:
+        raise Corrupt(f"it claims {found}")
+
+
+def manifest_of(cut: Cut, parts: Iterable[Part]) -> Manifest:
+    """All parts put together; raises ``Corrupt`` if they are not one whole generation."""
+    manifest = Manifest(cut=cut, parts=tuple(sorted(parts, key=lambda part: part.rank)))
+    check(manifest)
+    return manifest

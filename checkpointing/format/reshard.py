@@ -1,0 +1,76 @@
+"""Which bytes of which file a rank needs. Pure.
+
+A tensor is a row of elements, saved in intervals and wanted in intervals, so moving to another strategy or
+world size is interval intersection and nothing else.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from checkpointing.errors import Unfit
+from checkpointing.format.manifest import DTYPE_BYTES, Manifest, Shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """``length`` elements of ``tensor`` from ``start`` on, of a tensor with ``num_elements``."""
+
+    tensor: str
+    start: int
+    length: int
+    num_elements: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """``num_bytes`` from byte ``offset`` of a file go to byte ``to`` of want number ``want``."""
+
+    offset: int
+    num_bytes: int
+    want: int
+    to: int
+
+
+def plan(manifest: Manifest, wants: Sequence[Want]) -> dict[int, list[Copy]]:
+    """By the rank whose file it is: the copies that fill all wants, in the order of the file.
+
+    Raises ``Unfit`` where the generation is of another model: a tensor that is not there, or of another
+    size or type.
+    """
+    shards = _shards_by_tensor(manifest)
+    tensors = manifest.tensors
+    copies: dict[int, list[Copy]] = defaultdict(list)
+    for number, want in enumerate(wants):
+        found = tensors.get(want.tensor)
+        if found is None or (found.num_elements, found.dtype) != (want.num_elements, want.dtype):
+            raise Unfit(f"{want.tensor}: wanted {want.num_elements} of {want.dtype}, found {found}")
+        if want.start + want.length > want.num_elements:
+            raise Unfit(f"{want.tensor}: wanted up to {want.start + want.length} of {want.num_elements}")
+        for rank, shard in shards.get(want.tensor, ()):
+            if copy := _intersection(shard, want, number):
+                copies[rank].append(copy)
+    return {rank: sorted(found, key=lambda copy: copy.offset) for rank, found in copies.items()}
+
+
+def _shards_by_tensor(manifest: Manifest) -> Mapping[str, list[tuple[int, Shard]]]:
+    shards = defaultdict(list)
+    for part in manifest.parts:
+        for shard in part.shards:
+            shards[shard.tensor].append((part.rank, shard))
+    return shards
+
+
+def _intersection(shard: Shard, want: Want, number: int) -> Copy | None:
+    start = max(shard.start, want.start)
+    end = min(shard.start + shard.length, want.start + want.length)
+    if start >= end:
+        return None
+    size = DTYPE_BYTES[want.dtype]
+    return Copy(
+        offset=shard.offset + (start - shard.start) * size,
+        num_bytes=(end - start) * size,
+        want=number,
+        to=(start - want.start) * size,
+    )

@@ -1,0 +1,171 @@
+"""What is wrong with a run's log and its generations. Looks only; ``mend_hint`` alone writes something."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from checkpointing.errors import Corrupt
+from checkpointing.format.loading import verify
+from checkpointing.format.manifest import Part
+from checkpointing.generations.repository import Repository
+from checkpointing.log.codec import Record, decode
+from checkpointing.log.history import Generation, View, after
+from checkpointing.log.log import leave_hint, log_folder, numbers_in, read_hint, slot_name
+from checkpointing.stores.contract import Missing, Store
+
+_NUM_THREADS = 8
+# Each record repeats the view, so not all of a long log are held at a time.
+_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """``is_wrong`` is False for what harms nothing, but should be known."""
+
+    place: str
+    says: str
+    is_wrong: bool = True
+    is_mendable: bool = False
+
+
+def audit_log(store: Store, run: str) -> list[Finding]:
+    """Every record is whole, follows from the one before it, and none is missing."""
+    numbers = _numbers(store, run)
+    return [
+        *_gaps(numbers),
+        *_records_that_do_not_fit(store, run, numbers),
+        *_wrong_hint(store, run, numbers),
+    ]
+
+
+def mend_hint(store: Store, run: str) -> None:
+    """It only makes the next reader's search short, so writing it anew loses nothing."""
+    if numbers := _numbers(store, run):
+        leave_hint(store, run, numbers[-1])
+
+
+def audit_generations(repository: Repository) -> list[Finding]:
+    """Every kept one has its manifest and files of the right sizes; their bytes are not read.
+
+    Call it after ``refresh``. What a run gives up meanwhile is no finding.
+    """
+    found = []
+    for generation in repository.view.generations:
+        problem = _shape_problem(repository, generation)
+        if problem and repository.refresh().generation(generation.name):
+            is_wrong = generation.quarantined is None
+            found.append(Finding(place=generation.name, says=problem, is_wrong=is_wrong))
+    return [*found, *_foreign(repository)]
+
+
+def read_back(repository: Repository, generation: Generation) -> int:
+    """Reads all its bytes; how many files. Raises ``Corrupt`` unless they are what was saved."""
+    parts = repository.manifest(generation).parts
+    for part in parts:
+        try:
+            verify(part, repository.place(generation.name))
+        except Missing as error:
+            raise Corrupt(f"{part.file} is gone") from error
+    return len(parts)
+
+
+def _numbers(store: Store, run: str) -> list[int]:
+    return sorted(numbers_in(store.list(log_folder(run))))
+
+
+def _gaps(numbers: Sequence[int]) -> Iterator[Finding]:
+    for before, behind in pairwise([0, *numbers]):
+        if behind == before + 2:
+            yield Finding(place=f"record {before + 1}", says="is gone")
+        elif behind > before + 2:
+            yield Finding(place=f"records {before + 1} to {behind - 1}", says="are gone")
+
+
+def _records_that_do_not_fit(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Finding]:
+    before: Record | None = None
+    for found in _records(store, run, numbers):
+        if isinstance(found, Finding):
+            yield found
+            continue
+        place = f"record {found.number}"
+        if before and found.view.term < before.view.term:
+            says = f"is of term {found.view.term}, the one before it of term {before.view.term}"
+            yield Finding(place=place, says=says)
+        elif not _follows(before, found):
+            yield Finding(place=place, says="does not follow from the record before it")
+        before = found
+
+
+def _records(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Record | Finding]:
+    with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="audit") as pool:
+        for start in range(0, len(numbers), _BATCH):
+            yield from pool.map(partial(_record, store, run), numbers[start : start + _BATCH])
+
+
+def _record(store: Store, run: str, number: int) -> Record | Finding:
+    try:
+        return decode(store.get(slot_name(run, number)), number)
+    except (Corrupt, Missing) as error:
+        return Finding(place=f"record {number}", says=f"can't be believed: {error}")
+
+
+def _follows(before: Record | None, found: Record) -> bool:
+    """What comes behind a record that is damaged or gone can't be judged."""
+    if before and before.number == found.number - 1:
+        return found.view == after(before.view, found.entry)
+    return found.number > 1 or found.view == after(View(), found.entry)
+
+
+def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Finding]:
+    newest = numbers[-1] if numbers else 0
+    hint = read_hint(store, run)
+    # A run that goes on may be further by now than when its records were listed.
+    is_right = hint == newest or (hint > newest and isinstance(_record(store, run, hint), Record))
+    if not is_right:
+        says = f"names record {hint or 'none'}, the newest is {newest or 'none'}: the log is searched anew"
+        yield Finding(place="hint", says=says, is_mendable=True)
+
+
+def _shape_problem(repository: Repository, generation: Generation) -> str | None:
+    try:
+        parts = repository.manifest(generation).parts
+    except Corrupt as error:
+        return str(error)
+    folder = repository.place(generation.name).folder
+    with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="audit") as pool:
+        problems = pool.map(partial(_size_problem, repository.store, folder), parts)
+        return next(filter(None, problems), None)
+
+
+def _size_problem(store: Store, folder: str, part: Part) -> str | None:
+    """Asks for the last byte and the one behind it."""
+    into = memoryview(bytearray(2))
+    try:
+        count = store.get_range(f"{folder}/{part.file}", max(part.num_bytes - 1, 0), into)
+    except Missing:
+        return f"{part.file} is gone"
+    expected = min(part.num_bytes, 1)
+    if count == expected:
+        return None
+    return f"{part.file} is {'shorter' if count < expected else 'longer'} than {part.num_bytes} bytes"
+
+
+def _foreign(repository: Repository) -> Iterator[Finding]:
+    view = repository.view
+    unkept = [name for name in repository.foreign() if not view.generation(name)]
+    if unkept and not view.generations and (view.term == 0 or view.num_lost):
+        yield Finding(place="log", says=f"names none of {_named(unkept)}, of which there are objects")
+        return
+    over = set(repository.garbage())
+    if over:
+        says = f"{_named(sorted(over))}: left by attempts that are over; gc shows and removes them"
+        yield Finding(place="objects", says=says, is_wrong=False)
+    if others := [name for name in unkept if name not in over]:
+        says = f"{_named(others)}: not in the log; saves that go on, or of another hand"
+        yield Finding(place="objects", says=says, is_wrong=False)
+
+
+def _named(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} generations such as {names[-1]}"

@@ -1,0 +1,145 @@
+"""Which generation a run goes on from, and why. Pure; a decision carries the trail of its reasons."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from checkpointing.errors import NothingToResume
+from checkpointing.generations.retention import Retention, backup, best, of_this_life
+from checkpointing.log.history import Generation, View
+
+# So many loads without one finished step after them: the state itself makes the training crash.
+_POISON_LOADS = 2
+Spoilt = tuple[tuple[int, int], ...]
+"""(term, step): of what attempts up to that one left on nodes' disks alone, what is beyond is not good."""
+WORDS = "latest, backup, best, epoch:N, step:N or a generation's name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDisk:
+    """A generation of which every rank finds all that it needs on its own node's disk."""
+
+    name: str
+    step: int
+    term: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """``is_stored`` says whether the log knows it; else it is on the nodes' disks alone."""
+
+    name: str
+    step: int
+    is_stored: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """``chosen`` is None where a run has nothing to go on from and begins at step 0.
+
+    ``poison`` are those to quarantine, since loading them ended in crashes.
+    """
+
+    chosen: Candidate | None
+    trail: tuple[str, ...]
+    poison: tuple[str, ...] = ()
+
+
+def choose(
+    view: View,
+    on_disk: Sequence[OnDisk] = (),
+    *,
+    what: str = "latest",
+    policy: Retention | None = None,
+    refused: Mapping[str, str] | None = None,
+    spoilt: Spoilt = (),
+) -> Decision:
+    """``refused`` are those that this start tried already, with what was wrong with them.
+
+    ``latest`` steps back over what can't be used and begins at step 0 only where there never was anything;
+    everything else names one generation, and raises ``NothingToResume`` if it can't be had.
+    """
+    refused = refused or {}
+    if what != "latest":
+        return _named(view, what, policy or Retention(), refused)
+    trail: list[str] = []
+    poison: list[str] = []
+    trusted = [one for one in on_disk if all(one.term > term or one.step <= step for term, step in spoilt)]
+    candidates = _newest_first(view, trusted)
+    for place, (candidate, generation) in enumerate(candidates):
+        problem = _known_problem(candidate, generation, refused)
+        is_last = all(_known_problem(older, one, refused) for older, one in candidates[place + 1 :])
+        if problem is None and _is_poison(view, candidate) and not is_last:
+            problem = f"{view.loads[candidate.name]} loads ended before one step was finished"
+            poison.append(candidate.name)
+        if problem is None:
+            trail.append(f"{candidate.name}: chosen, {_where(candidate, on_disk)}")
+            return Decision(chosen=candidate, trail=tuple(trail), poison=tuple(poison))
+        trail.append(f"{candidate.name}: passed over, {problem}")
+    if candidates:
+        raise NothingToResume("none of its generations can be used:\n  " + "\n  ".join(trail))
+    return Decision(chosen=None, trail=("no generation yet: begins at step 0",))
+
+
+def find(view: View, what: str, policy: Retention) -> Generation:
+    """The one generation that ``what`` names; raises ``NothingToResume`` if there is none."""
+    generations = of_this_life(view)
+    kind, _, number = what.partition(":")
+    match kind:
+        case "backup":
+            found = backup(generations)
+        case "best":
+            found = next(iter(best(generations, policy)), None)
+        case "epoch" | "step" if number.isdecimal():
+            field = "epoch_end" if kind == "epoch" else "step"
+            same = [one for one in generations if getattr(one, field) == int(number)]
+            found = same[-1] if same else None
+        case "latest":
+            found = next((one for one in reversed(generations) if one.quarantined is None), None)
+        case _:
+            found = view.generation(what)
+    if found is None:
+        known = ", ".join(one.name for one in view.generations[-5:]) or "none"
+        raise NothingToResume(f"{what!r} is none of its generations (newest: {known}); expected {WORDS}")
+    return found
+
+
+def _named(view: View, what: str, policy: Retention, refused: Mapping[str, str]) -> Decision:
+    found = find(view, what, policy)
+    if problem := refused.get(found.name) or found.quarantined:
+        raise NothingToResume(f"{what} is {found.name}, which can't be used: {problem}")
+    candidate = Candidate(name=found.name, step=found.step, is_stored=True)
+    return Decision(chosen=candidate, trail=(f"{found.name}: chosen, it is {what}",))
+
+
+def _newest_first(view: View, on_disk: Sequence[OnDisk]) -> list[tuple[Candidate, Generation | None]]:
+    """By term and by the order of saves within it; never by step, which may go back."""
+    stored = of_this_life(view)
+    known = {found.name for found in view.generations}
+    found: list[tuple[tuple[int, int], Candidate, Generation | None]] = [
+        ((one.term, one.number), Candidate(name=one.name, step=one.step, is_stored=True), one)
+        for one in stored
+    ]
+    found += [
+        ((one.term, one.number), Candidate(name=one.name, step=one.step, is_stored=False), None)
+        for one in on_disk
+        if one.name not in known and one.term >= view.life_term
+    ]
+    return [(candidate, one) for _, candidate, one in sorted(found, key=lambda row: row[0], reverse=True)]
+
+
+def _known_problem(
+    candidate: Candidate, generation: Generation | None, refused: Mapping[str, str]
+) -> str | None:
+    return refused.get(candidate.name) or (generation.quarantined if generation else None)
+
+
+def _is_poison(view: View, candidate: Candidate) -> bool:
+    return view.loads.get(candidate.name, 0) >= _POISON_LOADS
+
+
+def _where(candidate: Candidate, on_disk: Sequence[OnDisk]) -> str:
+    if not candidate.is_stored:
+        return "on the nodes' disks alone"
+    is_near = any(one.name == candidate.name for one in on_disk)
+    return "from the nodes' disks" if is_near else "from the store"

@@ -1,0 +1,118 @@
+"""Which generations are kept and why, and so which may go. Pure: the same view and policy, the same answer.
+
+Only generations that are good count for a rule, so that a rule is never met by something that can't be
+loaded. What is not verified yet stays as long as nothing good is newer.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from checkpointing.log.history import Generation, View
+
+# However the policy is set: one to go on from, and one behind it.
+LEAST_GOOD = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Rules that add up. ``best`` counts those with the best ``metric``; None and 0 switch a rule off.
+
+    ``every_s``, ``every_steps`` and ``every_epochs`` keep one of each such span for ever; ``epochs`` is
+    ``every_epochs`` of 1.
+    """
+
+    last: int = 10
+    epochs: bool = True
+    best: int = 1
+    metric: str = "val_loss"
+    mode: Literal["min", "max"] = "min"
+    every_s: float | None = None
+    every_steps: int | None = None
+    every_epochs: int | None = None
+
+
+def reasons(view: View, policy: Retention) -> dict[str, tuple[str, ...]]:
+    """Why each is kept; empty for what may go.
+
+    What a run had before it was begun afresh stays until its new life has enough to stand on.
+    """
+    generations = of_this_life(view)
+    found: dict[str, list[str]] = {generation.name: [] for generation in view.generations}
+    good = [generation for generation in generations if generation.is_good]
+    for rule, kept in _rules(generations, good, policy):
+        for generation in kept:
+            found[generation.name].append(rule)
+    for generation in good[-LEAST_GOOD:]:
+        found[generation.name] = found[generation.name] or ["least"]
+    for generation in (old for old in view.generations if old.life != view.life):
+        if generation.is_pinned:
+            found[generation.name].append("pin")
+        if len(good) < LEAST_GOOD:
+            found[generation.name].append("former life")
+    return {name: tuple(rules) for name, rules in found.items()}
+
+
+def may_go(view: View, policy: Retention) -> tuple[str, ...]:
+    """Those that no rule keeps, oldest first."""
+    return tuple(name for name, rules in reasons(view, policy).items() if not rules)
+
+
+def of_this_life(view: View) -> list[Generation]:
+    """Since the run was last begun afresh, in the order of their commits."""
+    return [found for found in view.generations if found.life == view.life]
+
+
+def latest(generations: Sequence[Generation]) -> Generation | None:
+    """The newest that nothing is known against, verified or not."""
+    return next((found for found in reversed(generations) if found.quarantined is None), None)
+
+
+def backup(generations: Sequence[Generation]) -> Generation | None:
+    """The newest good one before the latest."""
+    newest = latest(generations)
+    return next((found for found in reversed(generations) if found.is_good and found is not newest), None)
+
+
+def best(generations: Sequence[Generation], policy: Retention) -> list[Generation]:
+    """Good ones that have the metric, the best first; among equals the older one."""
+    sign = 1 if policy.mode == "min" else -1
+    scored = [found for found in generations if found.is_good and policy.metric in found.metrics]
+    return sorted(scored, key=lambda found: sign * found.metrics[policy.metric])
+
+
+def _rules(
+    generations: Sequence[Generation], good: Sequence[Generation], policy: Retention
+) -> Iterator[tuple[str, Sequence[Generation]]]:
+    yield "latest", [found for found in [latest(generations)] if found]
+    yield "backup", [found for found in [backup(generations)] if found]
+    yield "last", good[-policy.last :] if policy.last else []
+    yield "pending", _unverified_after(generations, good)
+    yield "best", best(generations, policy)[: policy.best]
+    yield "pin", [found for found in generations if found.is_pinned]
+    # What is kept for ever stays if crashes seemed to be its fault: a bad node makes any state look so.
+    whole = [found for found in generations if found.is_whole]
+    ends = [found for found in whole if found.epoch_end is not None]
+    every_epochs = policy.every_epochs or (1 if policy.epochs else None)
+    yield "epoch", [found for found in ends if every_epochs and (found.epoch_end or 0) % every_epochs == 0]
+    yield "every_s", _spaced(whole, policy.every_s, lambda found: found.committed_s)
+    yield "every_steps", _spaced(whole, policy.every_steps, lambda found: found.step)
+
+
+def _unverified_after(generations: Sequence[Generation], good: Sequence[Generation]) -> list[Generation]:
+    newest_good = generations.index(good[-1]) if good else -1
+    behind = generations[newest_good + 1 :]
+    return [found for found in behind if found.quarantined is None and not found.is_verified]
+
+
+def _spaced(
+    whole: Sequence[Generation], span: float | None, position: Callable[[Generation], float]
+) -> list[Generation]:
+    """The oldest, and each that is at least ``span`` behind the one kept last, or anywhere before it: a clock
+    was set back, or the run stepped back. What was kept stays kept: taking others away changes nothing.
+    """
+    kept: list[Generation] = []
+    for found in whole if span else ():
+        if not kept or not 0 <= position(found) - position(kept[-1]) < (span or 0):
+            kept.append(found)
+    return kept

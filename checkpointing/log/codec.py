@@ -1,0 +1,149 @@
+"""Records of the log as text and back. Pure.
+
+A record carries a digest of itself, so one flipped bit anywhere in it is noticed. What a record says of
+sizes, names and numbers is checked before it is believed.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from checkpointing.errors import Corrupt
+from checkpointing.log import history
+from checkpointing.log.history import Entry, Generation, View
+from checkpointing.stores.contract import is_name
+
+SCHEMA = 1
+_HEAD = re.compile(rb'\{"schema":(?P<schema>[0-9]{1,9}),"sha256":"(?P<sha256>[0-9a-f]{64})","body":')
+
+_KINDS: Mapping[str, type[Entry]] = {
+    kind.__name__.lower(): kind
+    for kind in (
+        history.Lease,
+        history.Fresh,
+        history.Commit,
+        history.Verified,
+        history.Pin,
+        history.Unpin,
+        history.Quarantine,
+        history.Tombstone,
+        history.Load,
+        history.Resumed,
+        history.Stop,
+        history.Stopped,
+        history.Finish,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One slot of the log: what happened, and the view after it. ``id`` is its writer's own."""
+
+    number: int
+    id: str
+    written_s: float
+    entry: Entry
+    view: View
+
+
+def encode(record: Record) -> bytes:
+    return seal(
+        {
+            "number": record.number,
+            "id": record.id,
+            "written_s": record.written_s,
+            "kind": type(record.entry).__name__.lower(),
+            "entry": record.entry,
+            "view": record.view,
+        }
+    )
+
+
+def decode(data: bytes, number: int) -> Record:
+    """The record of slot ``number``; raises ``Corrupt`` if it is not exactly what was written there."""
+    body = unseal(data)
+    try:
+        kind, entry = _KINDS[body["kind"]], dict(body["entry"])
+        if kind is history.Commit:
+            entry["generation"] = _generation(entry["generation"])
+        if kind is history.Tombstone:
+            entry["names"] = tuple(entry["names"])
+        record = Record(
+            number=body["number"],
+            id=body["id"],
+            written_s=body["written_s"],
+            entry=kind(**entry),
+            view=_view(body["view"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Corrupt(f"record {number} of the log lacks or misnames something: {error}") from error
+    if record.number != number:
+        raise Corrupt(f"record {number} of the log is a copy of record {record.number}")
+    return record
+
+
+def seal(body: Mapping[str, Any]) -> bytes:
+    """JSON that begins with the SHA-256 of its own body; ``ValueError`` for numbers that are not finite."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_fields).encode()
+    return b'{"schema":%d,"sha256":"%s","body":%s}' % (SCHEMA, _sha256(text), text)
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """Nothing of it is parsed before its digest fits."""
+    head = _HEAD.match(data)
+    text = data[head.end() : -1] if head else b""
+    if not head or data[-1:] != b"}" or _sha256(text) != head["sha256"]:
+        raise Corrupt("its bytes are not those that its own digest names")
+    if int(head["schema"]) != SCHEMA:
+        raise Corrupt(f"has schema {int(head['schema'])}; this version reads {SCHEMA}")
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(f"is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise Corrupt("is JSON, but not an object")
+    return body
+
+
+def is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_generation_name(value: object) -> bool:
+    """One plain folder name, so that it stays where it is put."""
+    return isinstance(value, str) and "/" not in value and is_name(value)
+
+
+def _fields(value: object) -> dict[str, Any]:
+    """Of one of our dataclasses; ``asdict`` takes ten times as long, and a view may hold thousands."""
+    if not is_dataclass(value):
+        raise TypeError(f"{type(value).__name__} is not JSON")
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, View) and value.stopped_step is None:
+        # Older versions don't know it and take it for damage: it is written only where it says something.
+        del found["stopped_step"]
+    return found
+
+
+def _view(body: dict[str, Any]) -> View:
+    view = View(**{**body, "generations": tuple(map(_generation, body["generations"]))})
+    counts = (view.term, view.life, view.life_term, view.num_lost, view.stopped_step or 0)
+    if not all(map(is_count, (*counts, *view.loads.values()))):
+        raise ValueError(f"a view of term {view.term!r}, life {view.life!r}, loads {view.loads!r}")
+    return view
+
+
+def _generation(body: dict[str, Any]) -> Generation:
+    generation = Generation(**body)
+    counts = (generation.step, generation.term, generation.number, generation.num_bytes, generation.life)
+    if not is_generation_name(generation.name) or not all(map(is_count, counts)):
+        raise ValueError(f"a generation {generation.name!r} with {counts}")
+    return generation
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()

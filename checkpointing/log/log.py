@@ -1,0 +1,210 @@
+"""The commit log: numbered records, each created once, never rewritten, never deleted.
+
+Creating the next number is the commit and is the fence. A new attempt's ``Lease`` takes the number that the
+attempt before would have used next, so a writer that was thought dead finds its number taken, reads on,
+sees the higher term and gets ``Fenced``. No clock is involved: ``written_s`` is for people only.
+"""
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from checkpointing.errors import Corrupt, Fenced
+from checkpointing.log.codec import Record, decode, encode
+from checkpointing.log.history import Entry, Lease, View, after
+from checkpointing.stores.contract import Conflict, Missing, Store, StoreError, check_name
+
+_RECORD = re.compile(r"([0-9]{12})\.json")
+# Others append too, but rarely: so many lost races in a row mean that something is broken.
+_MOST_RACES = 1000
+
+
+class Log:
+    """A run's log in ``store``. Used by one thread at a time; any number of processes may append.
+
+    What it read last stays in memory: appending to an undisturbed log is one request, and one more for the
+    hint, which only makes the next reader's search short.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._folder = log_folder(run)
+        self._clock = clock
+        self._new_id = new_id
+        self._number = 0
+        self._view = View()
+
+    @property
+    def view(self) -> View:
+        """After the newest record that was read or written; empty before."""
+        return self._view
+
+    @property
+    def number(self) -> int:
+        """Of that record; 0 before there is any."""
+        return self._number
+
+    def read(self) -> View:
+        """The newest view: at most 4 requests however long the log is, if the hint is about right."""
+        hint = read_hint(self._store, self._run)
+        after_hint = f"{self._slot(hint)}" if hint else ""
+        names = list(self._store.list(self._folder, after=after_hint))
+        if not names and hint:
+            # The hint is the newest, or it is wrong.
+            names = [self._slot(hint)] if self._exists(hint) else list(self._store.list(self._folder))
+        if numbers := sorted(numbers_in(names)):
+            self._go_to(numbers[-1])
+        return self._view
+
+    def append(self, entry: Entry, *, term: int | None = None) -> View:
+        """Folds ``entry`` in. With ``term``, only as long as no later attempt began: else ``Fenced``.
+
+        After ``Unavailable`` it may have landed or not; appending it again is right either way.
+        """
+        return self.decide(lambda view: entry, term=term)
+
+    def decide(self, decide: Callable[[View], Entry | None], *, term: int | None = None) -> View:
+        """As ``append``, of what ``decide`` makes of the newest view; None appends nothing.
+
+        Asked again after each lost race, so the entry follows from exactly the view that it is folded into.
+        """
+        for _ in range(_MOST_RACES):
+            if term is not None and self._view.term != term:
+                raise Fenced(f"term {term} is over: {self._view.owner} took the run over")
+            entry = decide(self._view)
+            if entry is None:
+                return self._view
+            record = self._next(entry)
+            try:
+                self._store.create(self._slot(record.number), encode(record))
+            except Conflict:
+                # Somebody else's, or ours: an answer that got lost looks like a lost race.
+                if self._step_forward().id != record.id:
+                    continue
+            self._number, self._view = record.number, record.view
+            self._leave_hint()
+            return self._view
+        raise StoreError(f"log: {self._folder}: {_MOST_RACES} numbers in a row were taken by others")
+
+    def lease(self, owner: str) -> int:
+        """Begins a new attempt; its term."""
+        self.read()
+        return self.append(Lease(owner=owner)).term
+
+    def lineage(self) -> str:
+        """What tells this log from every other one of the same name: the id of its first record."""
+        try:
+            return self._get(1).id
+        except Corrupt:
+            return "damaged"
+
+    def records(self) -> list[Record]:
+        """Everything that ever happened, but for records that are damaged; for people and tools."""
+        found = []
+        for number in sorted(numbers_in(self._store.list(self._folder))):
+            with suppress(Corrupt):
+                found.append(self._get(number))
+        return found
+
+    def _next(self, entry: Entry) -> Record:
+        return Record(
+            number=self._number + 1,
+            id=self._new_id(),
+            written_s=self._clock(),
+            entry=entry,
+            view=after(self._view, entry),
+        )
+
+    def _step_forward(self) -> Record:
+        """Reads the next record, which is there; a damaged one counts as the start of an attempt."""
+        number = self._number + 1
+        try:
+            record = self._get(number)
+        except Corrupt:
+            record = self._unreadable(number)
+        self._number, self._view = number, record.view
+        return record
+
+    def _go_to(self, number: int) -> None:
+        """Makes ``number`` the newest that is known, reading back to a whole record if it is damaged."""
+        if number <= self._number:
+            return
+        first = number
+        while first > self._number + 1:
+            try:
+                record = self._get(first)
+            except Corrupt:
+                first -= 1
+                continue
+            self._number, self._view = first, record.view
+            break
+        while self._number < number:
+            self._step_forward()
+
+    def _unreadable(self, number: int) -> Record:
+        """It may have been a lease, and a term must never be given twice."""
+        entry = Lease(owner="unknown: its record is damaged")
+        view = replace(after(self._view, entry), num_lost=self._view.num_lost + 1)
+        return Record(number=number, id="", written_s=0.0, entry=entry, view=view)
+
+    def _get(self, number: int) -> Record:
+        try:
+            return decode(self._store.get(self._slot(number)), number)
+        except Missing as error:
+            raise Corrupt(f"record {number} of the log is gone") from error
+
+    def _slot(self, number: int) -> str:
+        return slot_name(self._run, number)
+
+    def _exists(self, number: int) -> bool:
+        try:
+            return self._store.get_range(self._slot(number), 0, memoryview(bytearray(1))) == 1
+        except Missing:
+            return False
+
+    def _leave_hint(self) -> None:
+        with suppress(StoreError):
+            leave_hint(self._store, self._run, self._number)
+
+
+def log_folder(run: str) -> str:
+    return check_name(f"runs/{run}/log")
+
+
+def slot_name(run: str, number: int) -> str:
+    return f"{log_folder(run)}/{number:012d}.json"
+
+
+def numbers_in(names: Iterable[str]) -> list[int]:
+    """Of those names that are records'."""
+    found = (_RECORD.fullmatch(name.rpartition("/")[2]) for name in names)
+    return [int(one[1]) for one in found if one]
+
+
+def read_hint(store: Store, run: str) -> int:
+    """The record that it names, which need not be there; 0 if it names none."""
+    try:
+        number = json.loads(store.get(_hint_name(run)))["number"]
+    except (Missing, ValueError, KeyError, TypeError, RecursionError):
+        return 0
+    return number if isinstance(number, int) and 0 < number < 10**12 else 0
+
+
+def leave_hint(store: Store, run: str, number: int) -> None:
+    store.put(_hint_name(run), json.dumps({"number": number}).encode())
+
+
+def _hint_name(run: str) -> str:
+    return check_name(f"runs/{run}/hint.json")

@@ -1,0 +1,120 @@
+"""One rank's share in making a generation durable: upload, receipt, commit, read back, make room.
+
+Rank 0 commits once every rank's receipt is in, and marks the generation verified once every rank has read
+its own file back. Ranks wait for each other at most ``deadline_s``; there is no collective anywhere.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from checkpointing.errors import Corrupt
+from checkpointing.format.loading import verify
+from checkpointing.format.manifest import Cut, Part, decode_part, encode_part, manifest_of
+from checkpointing.generations.garbage import sweep
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import Retention
+from checkpointing.log.history import Verified
+from checkpointing.saving.save import Mailbox, Save, SaveFailed, Tally
+from checkpointing.stores.contract import StoreError
+
+_FAILED = b"failed: "
+_VERIFIED = b"verified"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What holds for all saves of one rank in one attempt."""
+
+    rank: int
+    term: int
+    deadline_s: float
+    retention: Retention = field(default_factory=Retention)
+
+
+class Publisher:
+    def __init__(self, repository: Repository, mailbox: Mailbox, attempt: Attempt, tally: Tally) -> None:
+        self._repository = repository
+        self._mailbox = mailbox
+        self._attempt = attempt
+        self._tally = tally
+        self._unsettled: list[str] = []
+        self._is_swept = False
+
+    def publish(self, save: Save, release: Callable[[], None]) -> None:
+        """Calls ``release`` as soon as the save's memory is not needed any more."""
+        if self._attempt.rank == 0:
+            self._unsettled.append(save.cut.generation)
+        self._upload(save)
+        release()
+        self._post(save.cut, "written", encode_part(save.cut, save.part))
+        if self._attempt.rank == 0:
+            self._commit(save.cut)
+        self._post(save.cut, "read", self._read_back(save.cut, save.part))
+        if self._attempt.rank == 0:
+            self._judge(save.cut)
+            self._make_room()
+
+    def _upload(self, save: Save) -> None:
+        try:
+            self._repository.put_file(save.cut.generation, save.part.file, save.room.data)
+        except StoreError as error:
+            # So that rank 0 need not wait for the deadline.
+            self._post(save.cut, "written", _FAILED + str(error).encode())
+            raise
+
+    def _commit(self, cut: Cut) -> None:
+        parts = [self._part_of(cut, rank) for rank in range(cut.world_size)]
+        generation = self._repository.commit(manifest_of(cut, parts), term=self._attempt.term)
+        self._unsettled.remove(cut.generation)
+        self._tally.num_committed += 1
+        self._tally.durable(generation)
+
+    def _part_of(self, cut: Cut, rank: int) -> Part:
+        found = self._await(cut, "written", rank)
+        if found.startswith(_FAILED):
+            raise SaveFailed(f"rank {rank} {found.decode()}")
+        return decode_part(found)[1]
+
+    def _read_back(self, cut: Cut, part: Part) -> bytes:
+        try:
+            verify(part, self._repository.place(cut.generation))
+        except Corrupt as error:
+            return f"corrupt: {error}".encode()
+        except StoreError as error:
+            return _FAILED + str(error).encode()
+        return _VERIFIED
+
+    def _judge(self, cut: Cut) -> None:
+        name, term = cut.generation, self._attempt.term
+        for rank in range(cut.world_size):
+            answer = self._await(cut, "read", rank)
+            if answer.startswith(_FAILED):
+                raise SaveFailed(f"not verified, because rank {rank} {answer.decode()}")
+            if answer != _VERIFIED:
+                self._tally.damaged()
+                self._repository.quarantine(name, f"rank {rank}: {answer.decode()}", term=term)
+                raise SaveFailed(f"quarantined, because rank {rank} read back: {answer.decode()}")
+        self._repository.append(Verified(name=name), term=term)
+
+    def _make_room(self) -> None:
+        self._repository.retire(self._attempt.retention, term=self._attempt.term)
+        # A late commit of theirs can't land: records that came after have taken its number.
+        while self._unsettled:
+            if not self._repository.view.generation(self._unsettled[0]):
+                self._repository.discard(self._unsettled[0])
+            del self._unsettled[0]
+        if not self._is_swept:
+            # Once is enough: only attempts that ended badly leave something.
+            sweep(self._repository, now=datetime.now(UTC))
+            self._is_swept = True
+
+    def _post(self, cut: Cut, what: str, value: bytes) -> None:
+        self._mailbox.post(f"{cut.generation}/{self._attempt.rank}/{what}", value)
+
+    def _await(self, cut: Cut, what: str, rank: int) -> bytes:
+        deadline_s = self._attempt.deadline_s
+        found = self._mailbox.take(f"{cut.generation}/{rank}/{what}", deadline_s)
+        if found is None:
+            raise SaveFailed(f"rank {rank}: nothing {what} within {deadline_s:g} s")
+        return found

@@ -1,0 +1,136 @@
+"""Arena -> local disk -> store, in the background, one save at a time at each place.
+
+Whatever happens to a save ends in a ``Note``, never in the training: a store that is down or a disk that is
+full costs that save and is told. A slower place takes fewer saves; it never holds up a faster one.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from queue import SimpleQueue
+
+from checkpointing.errors import Fenced
+from checkpointing.format.digests import digests
+from checkpointing.saving.local_tier import NearDisk
+from checkpointing.saving.publisher import Publisher
+from checkpointing.saving.save import Note, Room, Save, Tally, Tell
+
+_log = logging.getLogger(__name__)
+
+
+class Writer:
+    """Has two threads of its own, one for each place. ``disk`` is None where only the store is used."""
+
+    def __init__(self, disk: NearDisk | None, publisher: Publisher, tally: Tally, tell: Tell) -> None:
+        self._disk = disk
+        self._publisher = publisher
+        self._tally = tally
+        self._tell = tell
+        self._changed = threading.Condition(threading.RLock())
+        self._rooms: dict[str, Room] = {}
+        self._at_disk: Save | None = None
+        self._at_store: Save | None = None
+        self._to_disk: SimpleQueue[Save] = SimpleQueue()
+        self._to_store: SimpleQueue[Save] = SimpleQueue()
+
+    def start(self) -> None:
+        for work in (self._work_for_disk, self._work_for_store):
+            threading.Thread(target=work, name=work.__name__.strip("_"), daemon=True).start()
+
+    def room(self, rooms: Sequence[Room], *, to_store: bool, timeout_s: float = 0.0) -> Room | None:
+        """One that a save may use now, or within ``timeout_s``; None if an earlier save is in the way."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_ready(rooms, to_store), timeout_s)
+            return self._free(rooms)[0] if self._is_ready(rooms, to_store) else None
+
+    def hand_over(self, save: Save) -> None:
+        """Its room is the writer's until ``room`` gives it out again. Returns at once."""
+        with self._changed:
+            self._rooms[save.cut.generation] = save.room
+            self._at_store = save if save.to_store else self._at_store
+            if save.to_disk and self._disk:
+                self._at_disk = save
+                self._to_disk.put(save)
+            elif save.to_store:
+                self._to_store.put(save)
+            else:
+                self._release(save)
+
+    def finish(self, timeout_s: float) -> bool:
+        """Waits for all that was handed over; whether it came to its end."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._at_disk and not self._at_store, timeout_s)
+
+    def _is_ready(self, rooms: Sequence[Room], to_store: bool) -> bool:
+        is_busy = self._at_disk is not None or (to_store and self._at_store is not None)
+        return not is_busy and bool(self._free(rooms))
+
+    def _free(self, rooms: Sequence[Room]) -> list[Room]:
+        return [room for room in rooms if not any(room is used for used in self._rooms.values())]
+
+    def _work_for_disk(self) -> None:
+        while True:
+            save = self._carry(self._to_disk.get(), "disk", self._keep)
+            with self._changed:
+                if save.to_store:
+                    self._to_store.put(save)
+                else:
+                    self._release(save)
+                self._at_disk = None
+                self._changed.notify_all()
+
+    def _work_for_store(self) -> None:
+        while True:
+            save = self._carry(self._to_store.get(), "store", self._publish)
+            with self._changed:
+                self._release(save)
+                self._at_store = None
+                self._changed.notify_all()
+
+    def _keep(self, save: Save) -> None:
+        assert self._disk is not None
+        self._disk.keep(save.cut, save.part, save.room.data)
+
+    def _publish(self, save: Save) -> None:
+        self._publisher.publish(save, lambda: self._release(save))
+
+    def _release(self, save: Save) -> None:
+        with self._changed:
+            # By name: the same room may be a later save's by now.
+            self._rooms.pop(save.cut.generation, None)
+            self._changed.notify_all()
+
+    def _carry(self, save: Save, place: str, carry: Callable[[Save], None]) -> Save:
+        started = time.perf_counter()
+        save = _with_digests(save)
+        problem = None
+        try:
+            carry(save)
+        except Exception as error:
+            # Also what nobody thought of: the training must not end for it, and the next save goes on.
+            problem = str(error) or type(error).__name__
+            self._tally.num_failed += 1
+            self._tally.is_fenced = self._tally.is_fenced or isinstance(error, Fenced)
+        note = Note(
+            step=save.cut.step,
+            generation=save.cut.generation,
+            place=place,
+            num_bytes=save.part.num_bytes,
+            blocked_s=save.blocked_s,
+            took_s=time.perf_counter() - started,
+            problem=problem,
+        )
+        try:
+            self._tell(note)
+        except Exception:
+            # Nobody else will hear of it, and without this thread no save would ever end.
+            _log.exception("could not tell of %s", note)
+        return save
+
+
+def _with_digests(save: Save) -> Save:
+    if save.part.chunks:
+        return save
+    return replace(save, part=replace(save.part, chunks=digests(save.room.data)))

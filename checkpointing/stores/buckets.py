@@ -1,0 +1,221 @@
+"""From ``s3://bucket/prefix``, ``az://container/prefix`` or ``gs://bucket/prefix`` to a store.
+
+Credentials, endpoint and region come from the places where each cloud's own tools look: the environment, the
+usual files, the machine's role. Nothing of them is in a url, a message or a ``repr``.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from checkpointing.stores.contract import Store, StoreError, Upload, is_name
+from checkpointing.stores.objects import ObjectStore, Pace
+from checkpointing.stores.refusals import NO_KEYS, Answer, refusal
+from checkpointing.stores.retrying import PatientStore
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig, S3Config, S3Credential
+
+_URL = re.compile(r"(s3|gs|az)://([a-z0-9][a-z0-9._-]{1,220})(?:/(.*?))?/?")
+_AZURE_ENDPOINTS = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL")
+_CREDENTIALS_LAST = timedelta(minutes=5)
+
+# Short: the waiting over minutes is ours (see ``patience``), where it can be seen and bounded.
+_RETRIES: "RetryConfig" = {
+    "max_retries": 2,
+    "retry_timeout": timedelta(seconds=10),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2},
+}
+# Of one request. The library's 30 s would end every chunk on a link of 1 MB/s, and send it again for ever.
+_REQUEST_TIMEOUT = timedelta(seconds=300)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """``prefix`` may be empty."""
+
+    scheme: str
+    bucket: str
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        return "/".join(part for part in (f"{self.scheme}://{self.bucket}", self.prefix) if part)
+
+
+def open_bucket(url: str) -> Store:
+    """Nothing is touched yet. It waits for a service that is away; only ``probe`` answers at once."""
+    return PatientStore(open_objects(url))
+
+
+def open_objects(url: str, *, pace: Pace | None = None) -> ObjectStore:
+    address = _parse(url)
+    try:
+        match address.scheme:
+            case "s3":
+                multiparts = S3Multiparts(address)
+                return ObjectStore(_s3(address), address.url, multiparts=multiparts, pace=pace)
+            case "az":
+                return ObjectStore(_azure(address), address.url, pace=pace)
+            case _:
+                return ObjectStore(_google(address), address.url, pace=pace)
+    except BaseError as error:
+        raise StoreError(f"store: {address.url}: {_first_line(error)}") from None
+
+
+def _parse(url: str) -> Address:
+    found = _URL.fullmatch(url)
+    if not found or (found[3] and not is_name(found[3])):
+        # The url is not repeated: what does not fit may be a password.
+        raise StoreError("store: expected s3://bucket/prefix, az://container/prefix or gs://bucket/prefix")
+    return Address(scheme=found[1], bucket=found[2], prefix=found[3] or "")
+
+
+def _s3(address: Address) -> S3Store:
+    return S3Store(
+        address.bucket,
+        prefix=address.prefix or None,
+        config=_s3_config(),
+        client_options=_s3_options(),
+        retry_config=_RETRIES,
+        credential_provider=_aws_credentials,
+    )
+
+
+def _azure(address: Address) -> AzureStore:
+    is_plain = any(os.environ.get(name, "").startswith("http://") for name in _AZURE_ENDPOINTS)
+    return AzureStore(
+        address.bucket,
+        prefix=address.prefix or None,
+        client_options=_options(is_plain=is_plain),
+        retry_config=_RETRIES,
+    )
+
+
+def _google(address: Address) -> GCSStore:
+    return GCSStore(
+        address.bucket,
+        prefix=address.prefix or None,
+        client_options=_options(is_plain=False),
+        retry_config=_RETRIES,
+    )
+
+
+def _s3_config() -> "S3Config":
+    config: S3Config = {
+        "region": os.environ.get("AWS_REGION") or boto3.Session().region_name or "us-east-1",
+        # Not every service that calls itself compatible knows the bulk deletion.
+        "disable_bulk_delete": True,
+        "copy_if_not_exists": "multipart",
+    }
+    if endpoint := _aws_endpoint():
+        config["endpoint"] = endpoint
+    return config
+
+
+def _s3_options() -> "ClientConfig":
+    options = _options(is_plain=_aws_endpoint().startswith("http://"))
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):
+        options["root_certificate"] = Path(bundle).read_bytes()
+    return options
+
+
+def _options(*, is_plain: bool) -> "ClientConfig":
+    """Plain HTTP only where the user's endpoint says so."""
+    return {"allow_http": is_plain, "timeout": _REQUEST_TIMEOUT}
+
+
+def _aws_endpoint() -> str:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+
+
+def _aws_credentials() -> "S3Credential":
+    """Asked for every few minutes, each time from the start: keys that were renewed in a file are found."""
+    found = boto3.Session().get_credentials()
+    if found is None:
+        raise LookupError("no credentials")
+    frozen = found.get_frozen_credentials()
+    return {
+        "access_key_id": frozen.access_key,
+        "secret_access_key": frozen.secret_key,
+        "token": frozen.token,
+        "expires_at": datetime.now(UTC) + _CREDENTIALS_LAST,
+    }
+
+
+class S3Multiparts:
+    """The uploads in parts that were begun below a prefix of a bucket of S3 and never completed."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._folder = f"{address.prefix}/" if address.prefix else ""
+
+    def abandoned_uploads(self, prefix: str, *, before: datetime) -> Sequence[Upload]:
+        with self._as_store_errors(prefix):
+            pages = _s3_client().get_paginator("list_multipart_uploads")
+            found = pages.paginate(Bucket=self._address.bucket, Prefix=f"{self._folder}{prefix}/")
+            uploads = [self._upload(entry) for page in found for entry in page.get("Uploads", ())]
+        return [upload for upload in uploads if upload.started < before]
+
+    def abort_uploads(self, uploads: Sequence[Upload]) -> None:
+        client = _s3_client()
+        for upload in uploads:
+            with self._as_store_errors(upload.name), suppress(client.exceptions.NoSuchUpload):
+                client.abort_multipart_upload(
+                    Bucket=self._address.bucket, Key=self._folder + upload.name, UploadId=upload.id
+                )
+
+    def _upload(self, entry: Mapping[str, Any]) -> Upload:
+        return Upload(
+            name=entry["Key"].removeprefix(self._folder), id=entry["UploadId"], started=entry["Initiated"]
+        )
+
+    @contextmanager
+    def _as_store_errors(self, name: str) -> Iterator[None]:
+        place = f"store: {self._address.url}: {name}"
+        try:
+            yield
+        except ClientError as error:
+            raise refusal(_answer(error), place=place, is_write=True) from None
+        except NoCredentialsError:
+            raise refusal(Answer(code=NO_KEYS), place=place, is_write=True) from None
+        except BotoCoreError as error:
+            raise refusal(Answer(detail=type(error).__name__), place=place, is_write=True) from None
+
+
+def _s3_client() -> Any:
+    """Made for each use: keys and endpoint may have changed since. Integrity trailers only where asked for.
+
+    Ceph and others refuse requests with those trailers, and what we store carries digests of its own.
+    """
+    config = Config(
+        connect_timeout=5,
+        read_timeout=60,
+        retries={"mode": "standard", "max_attempts": 3},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path"} if _aws_endpoint() else {},
+    )
+    return boto3.Session().client(
+        "s3", config=config, endpoint_url=_aws_endpoint() or None, region_name=_s3_config()["region"]
+    )
+
+
+def _answer(error: ClientError) -> Answer:
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return Answer(status=status, code=error.response.get("Error", {}).get("Code", ""))
+
+
+def _first_line(error: BaseError) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,262 @@
+"""The store contract on object storage: S3, Azure and Google, over obstore.
+
+S3 and Azure are held to the contract by tests against servers. Google Cloud Storage goes through the same
+library and the same code, and is untested. A large ``create`` first uploads under a side name, ``.tmp-`` and
+random digits, which no ``list`` shows, and is then copied on the server to its name if that is free; a crash
+in between leaves the side object, which ``abandoned_uploads`` finds.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    GenericError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from checkpointing.stores.contract import (
+    Buffer,
+    Conflict,
+    KeepsUploads,
+    StoreError,
+    Unavailable,
+    Upload,
+    check_name,
+    is_name,
+)
+from checkpointing.stores.refusals import NO_KEYS, Answer, read_answer, refusal
+from checkpointing.stores.transfers import Feed, Landing, Progress, Stalled, finish, side_by_side
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
+Bucket = S3Store | AzureStore | GCSStore
+Result = TypeVar("Result")
+
+_SIDE = ".tmp-"
+_PAGE = 1000  # names per request: what the servers give at most
+_MAX_PARTS = 9_000  # S3 takes 10,000 parts
+_STREAM_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How transfers go. A chunk is what moves as one request, ``at_once`` of them side by side.
+
+    Progress of an upload shows whenever a chunk is done. So ``stall_s`` must be longer than all chunks that
+    are under way take on the slowest link: the default bears 0.3 MB/s.
+    """
+
+    chunk_bytes: int = 8 << 20
+    at_once: int = 4
+    stall_s: float = 120
+
+
+class ObjectStore:
+    """Objects below a prefix of a bucket. ``multiparts`` are S3's uploads in parts; others have none.
+
+    A write that raised ``Unavailable`` may have landed, or land within minutes: whole or not at all.
+    """
+
+    def __init__(
+        self, bucket: Bucket, url: str, *, multiparts: KeepsUploads | None = None, pace: Pace | None = None
+    ) -> None:
+        self.url = url
+        self._bucket = bucket
+        self._multiparts = multiparts
+        self._pace = pace or Pace()
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({self.url!r})"
+
+    def probe(self) -> None:
+        """Tries what everything else relies on, with one small object that is deleted again.
+
+        It can't find out whether ``create`` also holds when two call it in the same moment.
+        """
+        name = f"probe/{secrets.token_hex(8)}"
+        self.create(name, b"1")
+        try:
+            self._probe_create(name)
+            self._require(self.get(name) == b"1", "read what was just written")
+            self._require(name in self.list("probe"), "list what was just written")
+        finally:
+            self.delete(name)
+
+    def put(self, name: str, data: Buffer) -> None:
+        with self._as_store_errors(check_name(name), is_write=True):
+            self._upload(name, memoryview(data))
+
+    def create(self, name: str, data: Buffer) -> None:
+        with self._as_store_errors(check_name(name), is_write=True):
+            if len(data) > self._pace.chunk_bytes:
+                self._create_large(name, memoryview(data))
+            else:
+                own = bytes(data)  # the caller may write into its buffer as soon as it has been told
+                self._wait(lambda: obstore.put(self._bucket, name, own, mode="create"))
+
+    def get(self, name: str) -> bytes:
+        with self._as_store_errors(check_name(name)):
+            progress = self._progress()
+            return finish(lambda: _read_whole(self._bucket, name, progress), progress)
+
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        """In several requests side by side where ``into`` is large; all see one and the same version."""
+        with self._as_store_errors(check_name(name)):
+            if not into:
+                self._wait(lambda: obstore.head(self._bucket, name))
+                return 0
+            progress = self._progress()
+            landing = Landing(into, progress)
+            try:
+                return finish(lambda: self._read_pieces(name, start, len(into), landing), progress)
+            finally:
+                landing.close()
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        """From Azure all names of the folder come over the wire; S3 and Google begin behind ``after``."""
+        for entry in self._entries(check_name(prefix), after=after):
+            # A side object is not yet one.
+            if entry["path"] > after and is_name(entry["path"]):
+                yield entry["path"]
+
+    def contents(self) -> Iterator[str]:
+        yield from (entry["path"] for entry in self._entries(""))
+
+    def delete(self, name: str) -> None:
+        with self._as_store_errors(check_name(name), is_write=True):
+            self._delete(name)
+
+    def abandoned_uploads(self, prefix: str, *, before: datetime) -> Sequence[Upload]:
+        sides = [
+            Upload(name=entry["path"], id="", started=entry["last_modified"])
+            for entry in self._entries(check_name(prefix))
+            if _is_side(entry["path"]) and entry["last_modified"] < before
+        ]
+        if self._multiparts is None:
+            return sides
+        return [*sides, *self._multiparts.abandoned_uploads(prefix, before=before)]
+
+    def abort_uploads(self, uploads: Sequence[Upload]) -> None:
+        if self._multiparts:
+            self._multiparts.abort_uploads([upload for upload in uploads if upload.id])
+        for side in (upload for upload in uploads if not upload.id):
+            with self._as_store_errors(side.name, is_write=True):
+                self._delete(side.name)
+
+    def _probe_create(self, name: str) -> None:
+        with suppress(Conflict):
+            self.create(name, b"2")
+            self._require(
+                False, "refuse to create what exists: two writers would destroy each other's records"
+            )
+
+    def _require(self, is_met: bool, ability: str) -> None:
+        if not is_met:
+            raise StoreError(f"store: {self.url} does not {ability}; choose another with --store")
+
+    def _upload(self, path: str, data: memoryview) -> None:
+        progress = self._progress()
+        chunk_bytes = max(self._pace.chunk_bytes, -(-len(data) // _MAX_PARTS))
+        feed = Feed(data, chunk_bytes, progress)
+        upload = partial(
+            obstore.put, self._bucket, path, feed,
+            use_multipart=len(data) > chunk_bytes, chunk_size=chunk_bytes, max_concurrency=self._pace.at_once,
+        )  # fmt: skip
+        try:
+            finish(upload, progress)
+        finally:
+            feed.close()
+
+    def _create_large(self, name: str, data: memoryview) -> None:
+        """No service but S3 can make an upload in parts conditional; a copy is conditional everywhere."""
+        with suppress(FileNotFoundError):
+            self._wait(lambda: obstore.head(self._bucket, name))
+            raise AlreadyExistsError(name)
+        folder, slash, _ = name.rpartition("/")
+        side = f"{folder}{slash}{_SIDE}{secrets.token_hex(8)}"
+        try:
+            self._upload(side, data)
+            self._wait(lambda: obstore.copy(self._bucket, side, name, overwrite=False))
+        finally:
+            with suppress(BaseError, Stalled):
+                self._delete(side)
+
+    def _read_pieces(self, name: str, start: int, length: int, landing: Landing) -> int:
+        size = self._pace.chunk_bytes
+        ranges = [range(at, min(at + size, length)) for at in range(0, length, size)]
+        read_one = partial(_read_piece, self._bucket, name, start, landing)
+        read = list(side_by_side(read_one, ranges, at_once=self._pace.at_once))
+        if len({version for _, version in read if version}) > 1:
+            raise Unavailable(f"store: {self.url}: {name} was replaced while it was read")
+        return sum(count for count, _ in read)
+
+    def _entries(self, folder: str, *, after: str = "") -> Iterator["ObjectMeta"]:
+        pages = obstore.list(self._bucket, folder or None, offset=after or None, chunk_size=_PAGE)
+        with self._as_store_errors(folder):
+            while page := self._wait(lambda: next(pages, ())):
+                yield from page
+
+    def _delete(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._wait(lambda: obstore.delete(self._bucket, path))
+
+    def _wait(self, call: Callable[[], Result]) -> Result:
+        return finish(call, self._progress())
+
+    def _progress(self) -> Progress:
+        return Progress(self._pace.stall_s)
+
+    @contextmanager
+    def _as_store_errors(self, name: str, *, is_write: bool = False) -> Iterator[None]:
+        """What the library says as one of our errors. Its own text, which may hold secrets, ends here."""
+        place = f"store: {self.url}: {name}"
+        try:
+            yield
+        except (AlreadyExistsError, PreconditionError):
+            raise Conflict(f"{place} exists already") from None
+        except Stalled as error:
+            raise Unavailable(f"{place}: {error}; the server hangs, or the link is very slow") from None
+        except UnauthenticatedError as error:
+            answer = read_answer(str(error))
+            raise refusal(
+                answer if answer.status else Answer(code=NO_KEYS), place=place, is_write=is_write
+            ) from None
+        except (BaseError, FileNotFoundError) as error:
+            raise refusal(read_answer(str(error)), place=place, is_write=is_write) from None
+
+
+def _read_whole(bucket: Bucket, path: str, progress: Progress) -> bytes:
+    pieces = []
+    for piece in obstore.get(bucket, path).stream(_STREAM_BYTES):
+        pieces.append(bytes(piece))
+        progress.moved()
+    return b"".join(pieces)
+
+
+def _read_piece(bucket: Bucket, path: str, start: int, landing: Landing, at: range) -> tuple[int, str | None]:
+    """How many bytes there were, and of which version of the object."""
+    try:
+        answer = obstore.get(bucket, path, options={"range": (start + at.start, start + at.stop)})
+    except GenericError as error:
+        if read_answer(str(error)).is_behind_the_end:
+            return 0, None
+        raise
+    done = at.start
+    for piece in answer.stream(_STREAM_BYTES):
+        done += landing.write(done, bytes(piece))
+    return done - at.start, answer.meta["e_tag"]
+
+
+def _is_side(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(_SIDE)

@@ -1,0 +1,177 @@
+"""Whether a store keeps what everything else relies on, and how fast it is: tried out, then cleaned up.
+
+What is written lies below ``probe/`` and is deleted again, also after a failure; what could not be deleted
+is named.
+"""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from shutil import disk_usage
+from statistics import median
+
+from checkpointing.stores.contract import Conflict, Denied, Missing, Store, StoreError
+from checkpointing.stores.local import LocalStore
+
+_NUM_RACERS = 8
+_NUM_SMALL = 5
+# More than one part of an upload in parts.
+_LARGE_BYTES = 24 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """``winners`` of how many that created one name at once: 1 is right. ``failed`` is the first step that
+    did not work and why, ``denied`` whether that was for want of permission; what comes behind it is None.
+    ``free_bytes`` is None where a store has no end that it tells of.
+    """
+
+    url: str
+    failed: str | None = None
+    denied: bool = False
+    winners: int | None = None
+    reads_what_it_wrote: bool | None = None
+    large_is_whole: bool | None = None
+    put_s: float | None = None
+    get_s: float | None = None
+    write_bytes_per_s: float | None = None
+    read_bytes_per_s: float | None = None
+    free_bytes: int | None = None
+    left_behind: tuple[str, ...] = ()
+
+
+def examine(store: Store, *, deadline_s: float) -> StoreFacts:
+    """Answers within the deadline, whatever the store does: one that hangs is a finding as well."""
+    trial = _Trial(store)
+    thread = threading.Thread(target=trial.run, name="store-probe", daemon=True)
+    thread.start()
+    thread.join(deadline_s)
+    if thread.is_alive():
+        return replace(trial.found, failed=f"{trial.step}: no answer within {deadline_s:g} s")
+    return trial.found
+
+
+class _Trial:
+    """Step by step; ``step`` is the one it is at, ``found`` what it knows by then."""
+
+    def __init__(self, store: Store) -> None:
+        self.step = "first object"
+        self.found = StoreFacts(url=store.url)
+        self._store = store
+        self._folder = f"probe/{secrets.token_hex(8)}"
+        self._names: list[str] = []
+
+    def run(self) -> None:
+        try:
+            self._try_all()
+        except StoreError as error:
+            self.found = replace(self.found, failed=f"{self.step}: {error}", denied=isinstance(error, Denied))
+        self._clean_up()
+
+    def _try_all(self) -> None:
+        self._store.probe()
+        self.found = replace(self.found, free_bytes=_free_bytes(self._store))
+        self.step = "create"
+        self.found = replace(self.found, winners=self._race())
+        self.step = "read after write"
+        self.found = replace(self.found, reads_what_it_wrote=self._is_read_back())
+        self.step = "small objects"
+        self._small()
+        self.step = "large object"
+        self._large()
+
+    def _race(self) -> int:
+        """Several create one name in the same moment."""
+        name = self._name("race")
+        start, errors = threading.Barrier(_NUM_RACERS), []
+
+        def take_part() -> None:
+            start.wait()
+            try:
+                self._store.create(name, b"1")
+            except StoreError as error:
+                errors.append(error)
+
+        racers = [threading.Thread(target=take_part, daemon=True) for _ in range(_NUM_RACERS)]
+        for racer in racers:
+            racer.start()
+        for racer in racers:
+            racer.join()
+        other = [error for error in errors if not isinstance(error, Conflict)]
+        if other:
+            raise other[0]
+        return _NUM_RACERS - len(errors)
+
+    def _is_read_back(self) -> bool:
+        """New, replaced, listed, and no longer there once it is deleted."""
+        name = self._name("written")
+        for data in (b"first", b"second"):
+            self._store.put(name, data)
+            if self._store.get(name) != data:
+                return False
+        listed = name in set(self._store.list(self._folder))
+        self._store.delete(name)
+        with suppress(Missing):
+            self._store.get(name)
+            return False
+        return listed
+
+    def _small(self) -> None:
+        puts, gets = [], []
+        for number in range(_NUM_SMALL):
+            name = self._name(f"small-{number}")
+            puts.append(_seconds(partial(self._store.put, name, bytes(1024))))
+            gets.append(_seconds(partial(self._store.get, name)))
+        self.found = replace(self.found, put_s=median(puts), get_s=median(gets))
+
+    def _large(self) -> None:
+        name, data = self._name("large"), secrets.token_bytes(_LARGE_BYTES)
+        into = memoryview(bytearray(_LARGE_BYTES))
+        write_s = _seconds(partial(self._store.put, name, data))
+        read_s = _seconds(partial(self._store.get_range, name, 0, into))
+        self.found = replace(
+            self.found,
+            large_is_whole=into == data,
+            write_bytes_per_s=_LARGE_BYTES / write_s,
+            read_bytes_per_s=_LARGE_BYTES / read_s,
+        )
+
+    def _clean_up(self) -> None:
+        left = []
+        for name in self._names:
+            try:
+                self._store.delete(name)
+            except StoreError:
+                left.append(name)
+        # Where nothing could be written there is nothing left.
+        if left and self.found.winners is not None:
+            self.found = replace(self.found, left_behind=tuple(left))
+
+    def _name(self, last: str) -> str:
+        self._names.append(f"{self._folder}/{last}")
+        return self._names[-1]
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _free_bytes(store: Store) -> int | None:
+    return disk_usage(store.root).free if isinstance(store, LocalStore) else None
+
+
+@contextmanager
+def marker(store: Store) -> Iterator[tuple[str, bytes]]:
+    """A name and what is in it, for as long as the block lasts: who can read it has the same store."""
+    name, data = f"probe/{secrets.token_hex(8)}", secrets.token_hex(16).encode()
+    store.put(name, data)
+    try:
+        yield name, data
+    finally:
+        store.delete(name)

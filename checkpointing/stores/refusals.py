@@ -1,0 +1,102 @@
+"""What a server's refusal means for the caller, read from what client libraries tell of it. Pure.
+
+Their texts hold addresses, signatures and key names, so nothing of them goes on but the status, the server's
+one-word code and the system's own message.
+"""
+
+import re
+from dataclasses import dataclass
+
+from checkpointing.stores.contract import Denied, Full, Missing, StoreError, Unavailable
+
+_STATUS = re.compile(r"\bstatus: (\d{3})\b")
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_SYSTEM = re.compile(r'\bmessage: "([A-Za-z ]{1,80})"')
+_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
+_CERTIFICATE = re.compile(r"invalid peer certificate|certificate verify failed|UnknownIssuer", re.IGNORECASE)
+
+NO_KEYS = "no credentials were found"  # a code of our own, for the request that was never sent
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
+_FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "InsufficientAccountPermissions"}
+_DENIED = {
+    "AccessDenied", "AuthenticationFailed", "AuthorizationHeaderMalformed", "ExpiredToken",
+    "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired", NO_KEYS,
+}  # fmt: skip
+# Clocks are usually set right again by themselves.
+_SKEWED = "RequestTimeTooSkewed"
+_LATER = {"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "SlowDown", "NoSuchUpload"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """``status`` is 0 where no answer came; ``code`` and ``detail`` may be empty."""
+
+    status: int = 0
+    code: str = ""
+    detail: str = ""
+    is_untrusted: bool = False
+
+    @property
+    def is_behind_the_end(self) -> bool:
+        """A range was asked for that begins where the object has ended."""
+        return self.status == 416
+
+    @property
+    def summary(self) -> str:
+        told = " ".join(part for part in (str(self.status or ""), self.code) if part)
+        return told or self.detail or "no answer"
+
+
+def refusal(answer: Answer, *, place: str, is_write: bool) -> StoreError:
+    """To be raised; ``place`` is named first."""
+    error = meaning(answer, is_write=is_write)
+    if error is Missing:
+        return Missing(f"{place} does not exist")
+    return error(f"{place}: {answer.summary}; {_advice(error, answer)}")
+
+
+def read_answer(text: str) -> Answer:
+    """From the text of an error of obstore's."""
+    status, code = _STATUS.search(text), _CODE.search(text)
+    detail = _SYSTEM.search(text) or _KIND.search(text)
+    return Answer(
+        status=int(status[1]) if status else 0,
+        code=code[1] if code else "",
+        detail=detail[1].lower() if detail else "",
+        is_untrusted=bool(_CERTIFICATE.search(text)),
+    )
+
+
+def meaning(answer: Answer, *, is_write: bool) -> type[StoreError]:
+    """The type says what the caller may do; plain ``StoreError`` is the user's turn.
+
+    No object where one is written can only mean that the server lost an upload half way: do it again.
+    """
+    if answer.code in _FULL or answer.status == 507:
+        return Full
+    if answer.code == _SKEWED:
+        return Unavailable
+    if answer.code in _DENIED or answer.status in (401, 403):
+        return Denied
+    if answer.code in _NO_BUCKET or answer.is_untrusted:
+        return StoreError
+    if answer.status == 404:
+        return Unavailable if is_write else Missing
+    is_refused = 300 <= answer.status < 500 and answer.status not in (408, 425, 429)
+    return StoreError if is_refused and answer.code not in _LATER else Unavailable
+
+
+def _advice(error: type[StoreError], answer: Answer) -> str:
+    if answer.code in _NO_BUCKET:
+        return "make the bucket first, or choose another with --store"
+    if answer.is_untrusted:
+        return "its certificate is not trusted; name the one to trust in AWS_CA_BUNDLE"
+    if answer.code == _SKEWED:
+        return "this machine's clock is wrong; set it right"
+    if error is Denied:
+        return "check the credentials in the environment and what they allow"
+    if error is Full:
+        return "make room, or choose another with --store"
+    if error is Unavailable:
+        return "it may work again later" if answer.status else "is the address right?"
+    return "mend it, or choose another with --store"

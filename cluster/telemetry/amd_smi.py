@@ -1,0 +1,112 @@
+"""AMD's telemetry. It has answered tests from a record of what AMD SMI's reference promises, never a GPU.
+
+The caller opens AMD SMI and passes the library: the real module or a record of it. Names of answers differ
+between ROCm releases, so each is looked for under all the names that it has had since ROCm 6.0.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cluster.telemetry.readings import Address, Nothing, Reading, Telemetry, counted, told
+
+_MICRO = 1e-6
+# No device is capped at a tenth of a megawatt: larger numbers are microwatts, as on bare metal.
+_MOST_WATTS = 1e5
+_MIB = 2**20
+_REASONS = {
+    "active_ppt_pwr": "power cap",
+    "active_socket_thrm": "heat",
+    "active_hbm_thrm": "heat",
+    "active_vr_thrm": "heat",
+    "active_prochot_thrm": "hardware",
+}
+
+
+def open_amd_smi(library: Any, address: Address) -> Telemetry:
+    """The device at that place on the bus. AMD SMI numbers all devices of the node, in its own order."""
+    try:
+        handles = library.amdsmi_get_processor_handles()
+        found = [one for one in handles if _place(library.amdsmi_get_gpu_device_bdf(one)) == address.pci]
+    except library.AmdSmiException as error:
+        return Nothing(reason=f"AMD SMI doesn't tell of the devices: {error}")
+    if len(found) == 1:
+        return AmdSmi(library, found[0])
+    if found:
+        return Nothing(
+            reason=f"{len(found)} parts of one package are at {address.pci}; their power is shared"
+        )
+    return Nothing(reason=f"AMD SMI knows no device at {address.pci}")
+
+
+def _place(bdf: str) -> str:
+    return bdf.lower().partition(".")[0]
+
+
+class AmdSmi:
+    def __init__(self, library: Any, handle: Any) -> None:
+        self._library = library
+        self._handle = handle
+
+    def read(self) -> Reading:
+        ask, device = self._library, self._handle
+        # First, so that it is of the moment when the look began.
+        energy = self._asked(ask.amdsmi_get_energy_count)
+        power = self._asked(ask.amdsmi_get_power_info)
+        cap = self._asked(ask.amdsmi_get_power_cap_info)
+        ecc = self._asked(ask.amdsmi_get_gpu_total_ecc_count)
+        return Reading(
+            energy_joules=_energy(energy),
+            power_watts=_first(power, "socket_power", "current_socket_power", "average_socket_power"),
+            power_cap_watts=_watts(_first(cap, "power_cap")),
+            power_cap_default_watts=_watts(_first(cap, "default_power_cap", "power_cap_default")),
+            utilization_pct=told(lambda: ask.amdsmi_get_gpu_activity(device)["gfx_activity"]),
+            temperature_c=told(self._temperature),
+            clock_mhz=self._clock("GFX"),
+            memory_clock_mhz=self._clock("MEM"),
+            memory_used_bytes=counted(lambda: ask.amdsmi_get_gpu_vram_usage(device)["vram_used"], _MIB),
+            throttle=self._throttle(),
+            ecc_corrected=counted(lambda: ecc["correctable_count"]),
+            ecc_uncorrected=counted(lambda: ecc["uncorrectable_count"]),
+        )
+
+    def _asked(self, ask: Callable[[Any], Any]) -> Mapping[str, Any]:
+        try:
+            answer = ask(self._handle)
+        except Exception:
+            return {}
+        return answer if isinstance(answer, Mapping) else {}
+
+    def _temperature(self) -> Any:
+        kinds, metrics = self._library.AmdSmiTemperatureType, self._library.AmdSmiTemperatureMetric
+        return self._library.amdsmi_get_temp_metric(self._handle, kinds.JUNCTION, metrics.CURRENT)
+
+    def _clock(self, kind: str) -> float | None:
+        ask = self._library
+        clock = self._asked(lambda one: ask.amdsmi_get_clock_info(one, getattr(ask.AmdSmiClkType, kind)))
+        return _first(clock, "clk", "cur_clk")
+
+    def _throttle(self) -> tuple[str, ...] | None:
+        """None before MI300, which tells it in no such way."""
+        try:
+            ask = self._library.amdsmi_get_violation_status
+        except AttributeError:
+            return None
+        flags = {name: flag for name, flag in self._asked(ask).items() if name in _REASONS and flag in (0, 1)}
+        return tuple(sorted({_REASONS[name] for name, flag in flags.items() if flag})) if flags else None
+
+
+def _first(answer: Mapping[str, Any], *names: str) -> float | None:
+    known = (told(lambda name=name: answer[name]) for name in names)  # type: ignore[misc]  # bound now
+    return next((number for number in known if number is not None), None)
+
+
+def _energy(answer: Mapping[str, Any]) -> float | None:
+    ticks, tick_uj = _first(answer, "energy_accumulator", "power"), _first(answer, "counter_resolution")
+    return ticks * tick_uj * _MICRO if ticks and tick_uj else None
+
+
+def _watts(cap: float | None) -> float | None:
+    """None for 0, which stands for no cap of the user's."""
+    if not cap:
+        return None
+    return cap * _MICRO if cap > _MOST_WATTS else cap

@@ -1,0 +1,88 @@
+"""NVIDIA's telemetry. It has answered tests from a record of what NVML's reference promises, never a GPU.
+
+The caller opens NVML and passes the library: the real module or a record of it.
+"""
+
+from typing import Any
+
+from cluster.telemetry.readings import Address, Nothing, Reading, Telemetry, counted, told
+
+_MILLI = 1e-3
+# NVML's bits for why a clock is not at its highest. "Idle" (1) is left out: nobody holds it back.
+_REASONS = {
+    0x002: "clock setting",
+    0x004: "power cap",
+    0x008: "hardware",
+    0x010: "sync boost",
+    0x020: "heat",
+    0x040: "heat",
+    0x080: "power brake",
+    0x100: "clock setting",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+
+
+def open_nvml(library: Any, address: Address) -> Telemetry:
+    """The device of that address. NVML numbers all devices of the node, whatever this process may see."""
+    try:
+        return Nvml(library, _handle(library, address))
+    except library.NVMLError as error:
+        return Nothing(reason=f"NVML doesn't tell of the device: {error}")
+
+
+def _handle(library: Any, address: Address) -> Any:
+    """By its place on the bus only where there is no uuid: parts of one GPU share the place, not the uuid."""
+    if address.uuid is not None:
+        return library.nvmlDeviceGetHandleByUUID(_with_prefix(address.uuid))
+    return library.nvmlDeviceGetHandleByPciBusId(f"{address.pci}.0")
+
+
+def _with_prefix(uuid: str) -> str:
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+
+class Nvml:
+    def __init__(self, library: Any, handle: Any) -> None:
+        self._library = library
+        self._handle = handle
+
+    def read(self) -> Reading:
+        ask, device = self._library, self._handle
+        return Reading(
+            # First, so that it is of the moment when the look began.
+            energy_joules=told(lambda: ask.nvmlDeviceGetTotalEnergyConsumption(device), _MILLI),
+            power_watts=told(lambda: ask.nvmlDeviceGetPowerUsage(device), _MILLI),
+            power_cap_watts=told(lambda: ask.nvmlDeviceGetEnforcedPowerLimit(device), _MILLI),
+            power_cap_default_watts=told(
+                lambda: ask.nvmlDeviceGetPowerManagementDefaultLimit(device), _MILLI
+            ),
+            utilization_pct=told(lambda: ask.nvmlDeviceGetUtilizationRates(device).gpu),
+            temperature_c=told(lambda: ask.nvmlDeviceGetTemperature(device, ask.NVML_TEMPERATURE_GPU)),
+            clock_mhz=told(lambda: ask.nvmlDeviceGetClockInfo(device, ask.NVML_CLOCK_SM)),
+            memory_clock_mhz=told(lambda: ask.nvmlDeviceGetClockInfo(device, ask.NVML_CLOCK_MEM)),
+            memory_used_bytes=counted(lambda: ask.nvmlDeviceGetMemoryInfo(device).used),
+            throttle=self._throttle(),
+            ecc_corrected=self._ecc("NVML_MEMORY_ERROR_TYPE_CORRECTED"),
+            ecc_uncorrected=self._ecc("NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
+        )
+
+    def _throttle(self) -> tuple[str, ...] | None:
+        bits = counted(self._event_reasons)
+        if bits is None:
+            return None
+        return tuple(sorted({name for bit, name in _REASONS.items() if bits & bit}))
+
+    def _event_reasons(self) -> Any:
+        """Older drivers know only the older name."""
+        try:
+            return self._library.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+        except self._library.NVMLError:
+            return self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+
+    def _ecc(self, kind: str) -> int | None:
+        """Since the driver was loaded."""
+        ask = self._library
+        return counted(
+            lambda: ask.nvmlDeviceGetTotalEccErrors(self._handle, getattr(ask, kind), ask.NVML_VOLATILE_ECC)
+        )

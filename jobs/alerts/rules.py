@@ -1,0 +1,322 @@
+"""Whether a training goes as it should, judged by its driver from what it hears. Pure: time is an argument.
+
+Each alarm is raised once, is over when things are clearly better again, and is not raised again before
+``min_interval_s``. What is usual is learnt from the present attempt alone: another one may run elsewhere. How
+old the newest checkpoint is counts across a driver's attempts, and while none trains.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+from jobs.execution.messages import Beat
+from jobs.training.task.events import Evaluated, Progress, Told
+
+Kind = Literal[
+    "loss not finite", "loss spike", "throughput drop", "straggler", "stale checkpoint", "low utilization",
+    "given up",
+]  # fmt: skip
+Fact = float | int | str
+
+# A normal distribution's standard deviation per median distance from the median.
+_SIGMA = 1.4826
+_SIGMAS = 8.0
+_NUM_LOSSES, _FEWEST_LOSSES = 60, 20
+# Progress is told about once a second, so the usual speed is that of ten minutes, the present one of seconds.
+_NUM_SPEEDS, _FEWEST_SPEEDS, _PRESENT = 600, 30, 8
+# A store needs some seconds, however often it is asked.
+_LEAST_STALE_S = 30.0
+_NUM_PACES, _FEWEST_PACES = 9, 5
+# A minute's looks; more often would tell no more, and there may be a thousand ranks.
+_NUM_LOADS, _LOAD_EVERY_S = 12, 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Beyond which an alarm is raised; None: never.
+
+    ``loss_spike`` times the usual loss, twice in a row. Tokens/s lower by the share ``throughput_drop``. A
+    rank slower than the others by the share ``straggler``. A newest checkpoint ``stale_checkpoint`` times as
+    old as it is to get. A device busy for less than ``utilization_pct`` of a minute.
+    """
+
+    loss_spike: float | None = 2.0
+    throughput_drop: float | None = 0.3
+    straggler: float | None = 0.5
+    stale_checkpoint: float | None = 3.0
+    utilization_pct: float | None = 30.0
+    min_interval_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How often something is to be newly durable, by time or by steps; both None where nothing is saved."""
+
+    every_s: float | None
+    every_steps: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ringing:
+    """The user's command, run without a shell for each alarm, and how long it may take."""
+
+    command: Sequence[str]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """``is_over`` takes back what was raised before."""
+
+    kind: Kind
+    text: str
+    step: int
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class _Switch:
+    is_on: bool = False
+    raised_s: float = float("-inf")
+
+
+class Alarms:
+    def __init__(self, bounds: Bounds, wanted: Wanted) -> None:
+        self._bounds = bounds
+        self._wanted = wanted
+        self._switches: dict[Kind, _Switch] = {}
+        self._step = 0
+        # When the present attempt last told of its training; None while none trains.
+        self._told_s: float | None = None
+        # The newest durable one's; since when there was none newer, and how many steps were done since then.
+        self._durable_step: int | None = None
+        self._since_s: float | None = None
+        self._num_steps = 0
+        # How long one took, with all between two checkpoints.
+        self._step_s: float | None = None
+        self._forget()
+
+    def begins(self) -> None:
+        """A new attempt: nothing is usual yet, and what was wrong with the last one is over, but for what it
+        left undone.
+        """
+        self._forget()
+        for kind, switch in self._switches.items():
+            switch.is_on &= kind == "stale checkpoint"
+
+    def failed(self, now: float) -> None:
+        """An attempt did, or could not even begin: until one trains, ``look`` is to be called."""
+        self._told_s = None
+        self._since_s = now if self._since_s is None else self._since_s
+
+    def look(self, now: float) -> list[Alarm]:
+        """For while nothing trains: an attempt that does tells by itself, and may evaluate for long."""
+        found = self._stale(now) if self._told_s is None else None
+        return [found] if found else []
+
+    def given_up(self, text: str, now: float) -> list[Alarm]:
+        found = self._judge("given up", True, False, now, lambda: (text, {}))
+        return [found] if found else []
+
+    def hear(self, told: Told | Beat, now: float) -> list[Alarm]:
+        match told:
+            case Progress():
+                self._num_steps += 0 if self._told_s is None else told.step - self._step
+                self._step = told.step
+                found = [self._loss(told, now), self._speed(told, now), self._checkpoint(told, now)]
+                self._has_evaluated, self._told_s = False, now
+            case Evaluated():
+                self._has_evaluated = True
+                found = []
+            case Beat():
+                found = [self._pace(told, now), self._load(told, now)]
+            case _:
+                found = []
+        return [alarm for alarm in found if alarm is not None]
+
+    def invalid_loss(self, text: str, now: float) -> list[Alarm]:
+        """The workers saw it first, and ended because of it; they tell in words what it was."""
+        kind: Kind = "loss not finite" if "not a finite number" in text else "loss spike"
+        found = self._judge(kind, True, False, now, lambda: (text, {}))
+        return [found] if found else []
+
+    def _forget(self) -> None:
+        self._losses: deque[float] = deque(maxlen=_NUM_LOSSES)
+        self._num_high = 0
+        self._speeds: deque[float] = deque(maxlen=_NUM_SPEEDS)
+        self._has_evaluated = False
+        self._told_s = None
+        self._paces: dict[int, deque[float]] = {}
+        self._usual_paces: dict[int, float] = {}
+        self._loads: dict[int, deque[float]] = {}
+        self._usual_loads: dict[int, float] = {}
+        self._next_looks: dict[int, float] = {}
+
+    def _loss(self, told: Progress, now: float) -> Alarm | None:
+        if told.loss is None:
+            return self._judge(
+                "loss not finite",
+                True,
+                False,
+                now,
+                lambda: (f"the loss of step {told.step} is not finite", {}),
+            )
+        over = self._judge("loss not finite", False, True, now, lambda: ("", {}))
+        return over or self._spike(told.loss, now)
+
+    def _spike(self, loss: float, now: float) -> Alarm | None:
+        ratio = self._bounds.loss_spike
+        if ratio is None:
+            return None
+        usual, bound = _usual_loss(self._losses, ratio)
+        if loss > bound:
+            # Not held against what comes after it.
+            self._num_high += 1
+        else:
+            self._num_high = 0
+            self._losses.append(loss)
+        text = f"loss {loss:.4f}, usual is {usual:.4f}"
+        return self._judge(
+            "loss spike",
+            self._num_high >= 2,
+            self._num_high == 0,
+            now,
+            lambda: (text, {"loss": loss, "usual": usual}),
+        )
+
+    def _speed(self, told: Progress, now: float) -> Alarm | None:
+        drop = self._bounds.throughput_drop
+        if self._has_evaluated:
+            # It is over the time of the evaluation too, which trains nothing.
+            return None
+        self._speeds.append(told.tokens_per_s)
+        if drop is None or len(self._speeds) < _FEWEST_SPEEDS + _PRESENT:
+            return None
+        speeds = list(self._speeds)
+        usual, present = median(speeds[:-_PRESENT]), median(speeds[-_PRESENT:])
+        text = f"{present:,.0f} tokens/s, usual is {usual:,.0f}"
+        return self._judge(
+            "throughput drop",
+            present < (1 - drop) * usual,
+            present >= (1 - drop / 2) * usual,
+            now,
+            lambda: (text, {"tokens_per_s": present, "usual_tokens_per_s": usual}),
+        )
+
+    def _checkpoint(self, told: Progress, now: float) -> Alarm | None:
+        """The age is since the driver heard of it, or since its first attempt trained or failed: by no other
+        clock. What an evaluation takes puts nothing at risk.
+        """
+        newest, before = told.durable_step or 0, self._durable_step
+        is_first_word = self._told_s is None
+        self._durable_step = newest
+        if self._since_s is None:
+            self._since_s, self._num_steps = now, 0
+        # First an attempt tells of what it goes on from, which may be older than what was durable before.
+        elif before is not None and (newest > before if is_first_word else newest != before):
+            if self._num_steps:
+                self._step_s = (now - self._since_s) / self._num_steps
+            self._since_s, self._num_steps = now, 0
+        elif self._has_evaluated and self._told_s is not None:
+            self._since_s += now - self._told_s
+        return self._stale(now)
+
+    def _stale(self, now: float) -> Alarm | None:
+        """Where no steps are done, a cadence in steps is as long as they usually take."""
+        times, steps, every_s = self._bounds.stale_checkpoint, self._wanted.every_steps, self._wanted.every_s
+        if times is None or self._since_s is None or (steps is None and every_s is None):
+            return None
+        age_s, num_steps = now - self._since_s, self._num_steps
+        if steps is not None:
+            every_s = steps * self._step_s if self._step_s and self._told_s is None else None
+        is_late = every_s is not None and age_s > times * every_s
+        is_far = steps is not None and num_steps > times * steps
+        wanted = f"every {every_s:g} s" if steps is None else f"every {steps} steps"
+        text = f"nothing newly durable for {age_s:,.0f} s and {num_steps} steps, wanted is {wanted}"
+        return self._judge(
+            "stale checkpoint",
+            age_s > _LEAST_STALE_S and (is_late or is_far),
+            age_s == 0,
+            now,
+            lambda: (text, {"age_s": age_s, "num_steps": num_steps}),
+        )
+
+    def _pace(self, beat: Beat, now: float) -> Alarm | None:
+        """Ranks wait for each other in a step, so its time tells of none; a product of its own does."""
+        bound = self._bounds.straggler
+        paces = self._paces.setdefault(beat.rank, deque(maxlen=_NUM_PACES))
+        if bound is None or beat.pace_s <= 0 or (paces and paces[-1] == beat.pace_s):
+            return None
+        paces.append(beat.pace_s)
+        if len(paces) < _FEWEST_PACES:
+            return None
+        usual = self._usual_paces
+        usual[beat.rank] = median(paces)
+        if len(usual) < 2:
+            return None
+        slowest = max(usual, key=lambda rank: usual[rank])
+        others = median(own for rank, own in usual.items() if rank != slowest)
+        ratio = usual[slowest] / others
+        text = f"rank {slowest} takes {ratio:.2f} times as long as the others for the same product"
+        return self._judge(
+            "straggler",
+            ratio > 1 + bound,
+            ratio < 1 + bound / 2,
+            now,
+            lambda: (text, {"rank": slowest, "ratio": ratio}),
+        )
+
+    def _load(self, beat: Beat, now: float) -> Alarm | None:
+        bound = self._bounds.utilization_pct
+        if bound is None or beat.utilization_pct is None or beat.phase != "window":
+            return None
+        if now < self._next_looks.get(beat.rank, now):
+            return None
+        self._next_looks[beat.rank] = now + _LOAD_EVERY_S
+        loads = self._loads.setdefault(beat.rank, deque(maxlen=_NUM_LOADS))
+        loads.append(beat.utilization_pct)
+        if len(loads) < _NUM_LOADS:
+            return None
+        usual = self._usual_loads
+        usual[beat.rank] = median(loads)
+        idlest = min(usual, key=lambda rank: usual[rank])
+        load = usual[idlest]
+        text = f"the device of rank {idlest} was busy for {load:.0f} % of the last minute"
+        return self._judge(
+            "low utilization",
+            load < bound,
+            load > 1.2 * bound,
+            now,
+            lambda: (text, {"rank": idlest, "utilization_pct": load}),
+        )
+
+    def _judge(
+        self,
+        kind: Kind,
+        is_bad: bool,
+        is_good: bool,
+        now: float,
+        say: Callable[[], tuple[str, Mapping[str, Fact]]],
+    ) -> Alarm | None:
+        """Between bad and good everything stays as it is."""
+        switch = self._switches.setdefault(kind, _Switch())
+        if switch.is_on and is_good:
+            switch.is_on = False
+            return Alarm(kind=kind, text="over", step=self._step, is_over=True)
+        if switch.is_on or not is_bad or now - switch.raised_s < self._bounds.min_interval_s:
+            return None
+        switch.is_on, switch.raised_s = True, now
+        text, facts = say()
+        return Alarm(kind=kind, text=text, step=self._step, facts=facts)
+
+
+def _usual_loss(losses: deque[float], ratio: float) -> tuple[float, float]:
+    """Their middle, and beyond which a loss is no noise any more."""
+    if len(losses) < _FEWEST_LOSSES:
+        return 0.0, float("inf")
+    middle = median(losses)
+    deviation = _SIGMA * median(abs(loss - middle) for loss in losses)
+    return middle, max(ratio * middle, middle + _SIGMAS * deviation)

@@ -1,0 +1,203 @@
+"""The stories of ``longhaul checkpoints``: each asks a run's log, does one thing, and says what it found."""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from checkpointing.errors import Corrupt, NothingToResume, Unfit
+from checkpointing.generations.audit import audit_generations, audit_log, mend_hint
+from checkpointing.generations.choice import find
+from checkpointing.generations.garbage import find_leftovers, remove
+from checkpointing.generations.repository import Repository
+from checkpointing.log.history import Generation, Pin, Unpin
+from checkpointing.stores.contract import StoreError, Unavailable
+from checkpointing.stores.opening import open_store
+from jobs.checkpoints.details import portray
+from jobs.checkpoints.listing import Inventory, policy_of, take_inventory
+from jobs.checkpoints.text import (
+    counted,
+    finding_text,
+    inventory_text,
+    leftovers_text,
+    portrait_text,
+    size_text,
+    verdict_text,
+)
+from jobs.checkpoints.verification import Verdict, judge
+from jobs.commandline.store_location import store_base
+from jobs.commandline.usage_error import SpecError
+
+EXIT_OK, EXIT_WRONG, EXIT_USAGE, EXIT_UNDECIDED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def checkpoints(args: argparse.Namespace) -> int:
+    try:
+        repository = Repository(open_store(args.store, base=store_base()), args.run)
+        return _do(args, repository)
+    except (SpecError, StoreError, NothingToResume, Corrupt, Unfit, OSError) as error:
+        print(f"longhaul checkpoints: {error}", file=sys.stderr)
+        return _exit_code(args, error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _do(args: argparse.Namespace, repository: Repository) -> int:
+    if args.verb == "fsck":  # Also of a run whose log is gone.
+        return _fsck(args, repository)
+    _begin(repository)
+    match args.verb:
+        case "list":
+            return _list(args, repository)
+        case "show":
+            return _show(args, repository)
+        case "verify":
+            return _verify(args, repository)
+        case "pin" | "unpin":
+            return _pin(args, repository)
+        case "gc":
+            return _gc(args, repository)
+        case "export":
+            return _export(args, repository)
+        case unknown:
+            raise AssertionError(f"no verb {unknown!r}: argparse lets only known ones through")
+
+
+def _exit_code(args: argparse.Namespace, error: Exception) -> int:
+    match error:
+        case Unavailable():
+            return EXIT_UNDECIDED if args.verb in ("verify", "fsck") else EXIT_WRONG
+        case Corrupt() | OSError():
+            return EXIT_WRONG
+        case _:
+            return EXIT_USAGE
+
+
+def _begin(repository: Repository) -> None:
+    if repository.refresh().term == 0:
+        raise NothingToResume(_no_run(repository))
+
+
+def _no_run(repository: Repository) -> str:
+    url = repository.store.url
+    return f"{url}: there is no run {repository.run!r}; expected the name of one below runs/"
+
+
+def _list(args: argparse.Namespace, repository: Repository) -> int:
+    inventory, now_s = take_inventory(repository), time.time()
+    _say(args, _inventory_json(inventory, now_s), inventory_text(inventory, now_s=now_s))
+    return EXIT_OK
+
+
+def _inventory_json(inventory: Inventory, now_s: float) -> dict[str, Any]:
+    rows = [
+        {
+            **asdict(row.generation),
+            "age_s": max(0.0, now_s - row.generation.committed_s),
+            "where": row.places,
+            "kept_for": row.kept_for,
+        }
+        for row in inventory.rows
+    ]
+    called = {word: row.generation.name for row in inventory.rows for word in row.called}
+    return {
+        "run": inventory.run,
+        "store": inventory.store,
+        "generations": rows,
+        **{word: called.get(word) for word in ("latest", "backup", "best")},
+        "num_bytes": inventory.num_bytes,
+        "retention": asdict(inventory.policy),
+    }
+
+
+def _show(args: argparse.Namespace, repository: Repository) -> int:
+    portrait = portray(repository, _found(args, repository))
+    _say(args, asdict(portrait), portrait_text(portrait))
+    return EXIT_OK if portrait.problem is None else EXIT_WRONG
+
+
+def _verify(args: argparse.Namespace, repository: Repository) -> int:
+    chosen = (_found(args, repository),) if args.what else repository.view.generations
+    verdicts = []
+    for verdict in judge(repository, chosen):
+        verdicts.append(verdict)
+        if args.quarantine:
+            _quarantine(repository, verdict)
+        if not args.json:
+            print(verdict_text(verdict, is_quarantined=args.quarantine), flush=True)
+    num_problems = sum(verdict.problem is not None for verdict in verdicts)
+    total = f"{counted(len(verdicts), 'generation')} read back, {num_problems} with a problem"
+    _say(args, {"run": args.run, "generations": [asdict(verdict) for verdict in verdicts]}, total)
+    if any(verdict.is_corrupt for verdict in verdicts):
+        return EXIT_WRONG
+    return EXIT_UNDECIDED if num_problems else EXIT_OK
+
+
+def _quarantine(repository: Repository, verdict: Verdict) -> None:
+    if verdict.is_corrupt and verdict.generation.quarantined is None:
+        repository.quarantine(verdict.generation.name, f"read back: {verdict.problem}")
+
+
+def _pin(args: argparse.Namespace, repository: Repository) -> int:
+    name = _found(args, repository).name
+    entry = Pin(name=name) if args.verb == "pin" else Unpin(name=name)
+    after = repository.append(entry).generation(name)
+    if after is None:
+        raise NothingToResume(f"{name} was given up by the run in this moment")
+    done = "pinned" if after.is_pinned else "not pinned"
+    _say(args, {"name": name, "is_pinned": after.is_pinned}, f"{name}: {done}")
+    return EXIT_OK
+
+
+def _gc(args: argparse.Namespace, repository: Repository) -> int:
+    leftovers = find_leftovers(repository, now=datetime.now(UTC))
+    if args.yes:
+        remove(repository, leftovers)
+    facts = {
+        "num_objects": leftovers.num_objects,
+        "num_bytes": leftovers.num_bytes,
+        "is_deleted": args.yes,
+        "generations": [asdict(one) for one in leftovers.remainders],
+        "uploads": [{"name": one.name, "started": one.started.isoformat()} for one in leftovers.uploads],
+        "spared": leftovers.spared,
+    }
+    _say(args, facts, leftovers_text(leftovers, is_done=args.yes))
+    return EXIT_OK
+
+
+def _fsck(args: argparse.Namespace, repository: Repository) -> int:
+    if repository.refresh().term == 0 and not repository.foreign():
+        raise NothingToResume(_no_run(repository))
+    found = [*audit_log(repository.store, repository.run), *audit_generations(repository)]
+    is_mended = args.yes and any(one.is_mendable for one in found)
+    if is_mended:
+        mend_hint(repository.store, repository.run)
+    facts = [{**asdict(one), "is_mended": is_mended and one.is_mendable} for one in found]
+    lines = [finding_text(one, is_mended=is_mended and one.is_mendable) for one in found]
+    num_wrong = sum(one["is_wrong"] and not one["is_mended"] for one in facts)
+    sums = f"{counted(len(repository.view.generations), 'generation')} in the log"
+    verdict = f"{num_wrong} wrong" if num_wrong else "all is well"
+    _say(args, {"run": args.run, "findings": facts}, "\n".join([*lines, f"{sums}: {verdict}"]))
+    return EXIT_WRONG if num_wrong else EXIT_OK
+
+
+def _export(args: argparse.Namespace, repository: Repository) -> int:
+    from jobs.checkpoints.export import export
+
+    found = _found(args, repository)
+    done = export(repository, found, args.to, dtype=args.dtype)
+    facts = {"name": found.name, "to": str(args.to), **asdict(done)}
+    size = f"{counted(done.num_tensors, 'tensor')}, {size_text(done.num_bytes)} of {done.dtype}"
+    _say(args, facts, f"{found.name}: {size} in {counted(len(done.files), 'file')} below {args.to}")
+    return EXIT_OK
+
+
+def _found(args: argparse.Namespace, repository: Repository) -> Generation:
+    return find(repository.view, args.what, policy_of(repository))
+
+
+def _say(args: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
+    print(json.dumps(facts, indent=1) if args.json else text)

@@ -1,0 +1,82 @@
+"""One generation in detail: what it holds, and what happened to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from checkpointing.errors import Corrupt
+from checkpointing.format.manifest import Manifest
+from checkpointing.generations.repository import Repository
+from checkpointing.log.codec import Record
+from checkpointing.log.history import Commit, Generation, Quarantine, Tombstone
+
+_PARAMETERS = "param/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What the manifest tells; ``files`` are names with sizes, ``state`` is what all ranks share."""
+
+    files: Mapping[str, int]
+    strategy: str
+    world_size: int
+    num_tensors: int
+    num_parameters: int
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    number: int
+    written_s: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portrait:
+    """Where the manifest can't be believed, ``problem`` says why and there are no ``contents``."""
+
+    generation: Generation
+    contents: Contents | None
+    problem: str | None
+    events: tuple[Event, ...]
+
+
+def portray(repository: Repository, generation: Generation) -> Portrait:
+    contents, problem = None, None
+    try:
+        contents = _contents(repository.manifest(generation))
+    except Corrupt as error:
+        problem = str(error)
+    events = tuple(_event(one) for one in repository.records() if generation.name in _names_in(one))
+    return Portrait(generation=generation, contents=contents, problem=problem, events=events)
+
+
+def _contents(manifest: Manifest) -> Contents:
+    tensors = manifest.tensors
+    parameters = (tensor for name, tensor in tensors.items() if name.startswith(_PARAMETERS))
+    return Contents(
+        files={part.file: part.num_bytes for part in manifest.parts},
+        strategy=manifest.cut.strategy,
+        world_size=manifest.cut.world_size,
+        num_tensors=len(tensors),
+        num_parameters=sum(tensor.num_elements for tensor in parameters),
+        state=manifest.cut.state,
+    )
+
+
+def _names_in(record: Record) -> tuple[str, ...]:
+    match record.entry:
+        case Commit(generation=generation):
+            return (generation.name,)
+        case Tombstone(names=names):
+            return names
+        case entry:
+            return (getattr(entry, "name", ""),)
+
+
+def _event(record: Record) -> Event:
+    what = type(record.entry).__name__.lower()
+    if isinstance(record.entry, Quarantine):
+        what = f"{what}: {record.entry.reason}"
+    return Event(number=record.number, written_s=record.written_s, what=what)

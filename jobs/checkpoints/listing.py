@@ -1,0 +1,132 @@
+"""What a run keeps of its generations, where and why."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from checkpointing.format.manifest import Cut, Part
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import Retention, backup, best, latest, of_this_life, reasons
+from checkpointing.log.history import Generation
+from checkpointing.saving.local_tier import NearDisk, near_name
+from checkpointing.stores.contract import Missing, Store
+from jobs.spec_schema.run_checkpoints import Keeping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """``places`` has the store, and this machine's disk with how many ranks' shares are found there.
+
+    ``called`` are the words that name it now, ``kept_for`` the rules that keep it.
+    """
+
+    generation: Generation
+    places: tuple[str, ...]
+    called: tuple[str, ...]
+    kept_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """``rows`` in the order of commits; last, what is on this machine's disk alone.
+
+    ``num_bytes`` are those in the store.
+    """
+
+    run: str
+    store: str
+    policy: Retention
+    rows: tuple[Row, ...]
+    num_bytes: int
+
+
+def take_inventory(repository: Repository) -> Inventory:
+    """As of the last ``refresh``."""
+    spec = _stored_spec(repository.store, repository.run)
+    policy = _policy(spec)
+    rules, called = reasons(repository.view, policy), _called(repository, policy)
+    shares = _near_shares(repository, spec)
+    local = {name: _local(found) for name, found in shares.items()}
+    generations = repository.view.generations
+    stored = [
+        Row(
+            generation=found,
+            places=("store", *filter(None, [local.get(found.name)])),
+            called=tuple(word for word, name in called.items() if name == found.name),
+            kept_for=rules[found.name],
+        )
+        for found in generations
+    ]
+    alone = [found for name, found in shares.items() if not repository.view.generation(name)]
+    return Inventory(
+        run=repository.run,
+        store=repository.store.url,
+        policy=policy,
+        rows=(*stored, *map(_row_on_disk, alone)),
+        num_bytes=sum(found.num_bytes for found in generations),
+    )
+
+
+def policy_of(repository: Repository) -> Retention:
+    """By which the run keeps its generations; the defaults where it has left no word of it."""
+    return _policy(_stored_spec(repository.store, repository.run))
+
+
+def _stored_spec(store: Store, run: str) -> dict[str, Any]:
+    try:
+        spec = json.loads(store.get(f"runs/{run}/spec.json"))
+    except (Missing, ValueError):
+        return {}
+    return spec if isinstance(spec, dict) else {}
+
+
+def _policy(spec: dict[str, Any]) -> Retention:
+    try:
+        return Keeping.model_validate(spec["checkpoint"]["retention"]).policy()
+    except (KeyError, TypeError, ValueError):
+        return Retention()
+
+
+def _called(repository: Repository, policy: Retention) -> dict[str, str]:
+    generations = of_this_life(repository.view)
+    found = {
+        "latest": latest(generations),
+        "backup": backup(generations),
+        "best": next(iter(best(generations, policy)), None),
+    }
+    return {word: generation.name for word, generation in found.items() if generation}
+
+
+def _near_shares(repository: Repository, spec: dict[str, Any]) -> dict[str, list[tuple[Cut, Part]]]:
+    """What this machine's disk holds for the run, by generation."""
+    try:
+        folder = Path(spec["checkpoint"]["local"]["dir"])
+    except (KeyError, TypeError):
+        return {}
+    disk = NearDisk(folder, near_name(repository.run, repository.lineage()), num_kept=2)
+    shares: dict[str, list[tuple[Cut, Part]]] = {}
+    for cut, part in sorted(disk.inventory(), key=lambda share: (share[0].term, share[0].number)):
+        shares.setdefault(cut.generation, []).append((cut, part))
+    return shares
+
+
+def _local(shares: Sequence[tuple[Cut, Part]]) -> str:
+    return f"local {len(shares)}/{shares[0][0].world_size}"
+
+
+def _row_on_disk(shares: Sequence[tuple[Cut, Part]]) -> Row:
+    cut = shares[0][0]
+    generation = Generation(
+        name=cut.generation,
+        step=cut.step,
+        term=cut.term,
+        number=cut.number,
+        committed_s=cut.created_s,
+        num_bytes=sum(part.num_bytes for _, part in shares),
+        manifest_digest="",
+        epoch_end=cut.epoch_end,
+        metrics=cut.metrics,
+    )
+    return Row(generation=generation, places=(_local(shares),), called=(), kept_for=())

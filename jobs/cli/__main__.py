@@ -1,0 +1,73 @@
+"""``longhaul ...``, also as ``python -m jobs.cli``: the stories and the small tools, one command each."""
+
+from typing import NoReturn
+
+from jobs.cli.arguments import longhaul_parser
+from jobs.commandline.process_exit import run
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = longhaul_parser().parse_args(argv)
+    match args.command:
+        case "sweep":
+            from jobs.sweeps.command import sweep
+
+            return sweep(args)
+        case "train" if args.keep:
+            from jobs.runs.supervisor import keep_running
+
+            return keep_running(args)
+        case "train":
+            from jobs.runs.train import train
+
+            return train(args)
+        case "status":
+            from jobs.runs.status import status
+
+            return status(args)
+        case "stop":
+            from jobs.runs.stop import stop
+
+            return stop(args)
+        case "pack":
+            from jobs.packing.command import pack
+
+            return pack(args)
+        case "report":
+            from jobs.reports.report import report
+
+            return report(args)
+        case "pull":
+            from jobs.reports.report import pull_reports
+
+            return pull_reports(args)
+        case "compare":
+            from jobs.reports.compare import compare
+
+            return compare(args)
+        case "import":
+            from jobs.reports.import_results import import_results
+
+            return import_results(args)
+        case "checkpoints":
+            from jobs.checkpoints.command import checkpoints
+
+            return checkpoints(args)
+        case "cluster":
+            from jobs.clusters.command import cluster
+
+            return cluster(args)
+        case "doctor":
+            from jobs.doctor.command import doctor
+
+            return doctor(args)
+        case unknown:
+            raise AssertionError(f"no command {unknown!r}: argparse lets only known ones through")
+
+
+def longhaul() -> NoReturn:
+    run(main)
+
+
+if __name__ == "__main__":
+    longhaul()

@@ -1,0 +1,56 @@
+"""The command line, and nothing behind it: imports little more than argparse, so ``--help`` is instant."""
+
+import argparse
+
+from jobs.checkpoints.arguments import add_checkpoints_arguments
+from jobs.clusters.arguments import add_cluster_arguments
+from jobs.doctor.arguments import add_doctor_arguments
+from jobs.packing.arguments import add_pack_arguments
+from jobs.reports.arguments import (
+    add_compare_arguments,
+    add_import_arguments,
+    add_pull_arguments,
+    add_report_arguments,
+)
+from jobs.runs.arguments import add_status_arguments, add_stop_arguments, add_train_arguments
+from jobs.sweeps.arguments import add_sweep_arguments
+
+
+def train_parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog)
+    add_train_arguments(parser)
+    return parser
+
+
+def sweep_parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog)
+    add_sweep_arguments(parser)
+    return parser
+
+
+def report_parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog)
+    add_report_arguments(parser)
+    return parser
+
+
+def longhaul_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="longhaul",
+        description="Benchmark and train large models on Ray clusters that mix NVIDIA and AMD worker groups.",
+        epilog="`longhaul COMMAND --help` explains a command.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_sweep_arguments(commands.add_parser("sweep", help="measure models x strategies x sizes x groups"))
+    add_train_arguments(commands.add_parser("train", help="train one model, from its newest checkpoint"))
+    add_status_arguments(commands.add_parser("status", help="how a run is doing"))
+    add_stop_arguments(commands.add_parser("stop", help="let a run save and end"))
+    add_pack_arguments(commands.add_parser("pack", help="turn text into tokens that a run reads"))
+    add_report_arguments(commands.add_parser("report", help="make one report of everything in a store"))
+    add_pull_arguments(commands.add_parser("pull", help="fetch reports from a store"))
+    add_compare_arguments(commands.add_parser("compare", help="whether results are slower than a baseline"))
+    add_import_arguments(commands.add_parser("import", help="read older results into the same table"))
+    add_checkpoints_arguments(commands.add_parser("checkpoints", help="see, check and take out checkpoints"))
+    add_cluster_arguments(commands.add_parser("cluster", help="see the cluster, or try one on this machine"))
+    add_doctor_arguments(commands.add_parser("doctor", help="what is wrong with nodes, links and the store"))
+    return parser

@@ -1,0 +1,21 @@
+"""Mistakes that the user can mend: one line each, with what was expected and the nearest known word. Pure."""
+
+from difflib import get_close_matches
+
+
+class SpecError(Exception):
+    """The user's turn. Each problem says where, what was found, what was expected, what to do."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Occupied(SpecError):
+    """Another driver is at work on the run."""
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """`` Did you mean 'ddp'?`` or nothing."""
+    close = get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

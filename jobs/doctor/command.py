@@ -1,0 +1,157 @@
+"""The story of ``longhaul doctor``: ask every node, try the store, forecast the space, judge, say it."""
+
+import argparse
+import os
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from checkpointing.stores.contract import Store, StoreError
+from checkpointing.stores.opening import open_store
+from checkpointing.stores.probing import examine
+from cluster.cluster_file import read_cluster
+from cluster.inventory import ClusterError, Inventory, WorkerGroup
+from cluster.probe.node_facts import NodeFacts, Question, Shape
+from cluster.this_machine import this_machine
+from jobs.commandline.store_location import store_base
+from jobs.commandline.usage_error import SpecError
+from jobs.doctor.examination import Answer, Examination, Link, Promise, Unusable
+from jobs.doctor.forecast import forecast
+from jobs.doctor.node_checks import exit_code, judge
+from jobs.doctor.text import as_json, as_text
+from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.task.presets import preset
+from reporting.results.device_rates import MachineRecord, MeasuredRate, write_machine
+
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+_STORE_DEADLINE_S = 60.0
+# Of what trainings multiply here: tokens by the widths of the MLP, which does most of the work.
+_SMALL, _LARGE = ("llama-tiny", "llama-mini"), ("llama-3.1-8b", "qwen-2.5-7b")
+_TOKENS_ON_CPU, _TOKENS = 256, 8192
+
+
+def doctor(args: argparse.Namespace) -> int:
+    try:
+        return _doctor(args)
+    except (SpecError, ClusterError, StoreError, Unusable) as error:
+        for line in str(error).splitlines():
+            print(f"longhaul doctor: {line}", file=sys.stderr)
+        return EXIT_FAILED if isinstance(error, Unusable) else EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    spec = RunSpec.load(args.spec, []) if args.spec else None
+    store = open_store(args.store or (spec.store if spec else "results"), base=store_base())
+    promised = read_cluster(args.cluster) if args.cluster else None
+    seen = examination(spec, store, promised)
+    findings = judge(seen)
+    print(as_json(seen, findings) if args.json else as_text(seen, findings), end="")
+    if not seen.store.failed:
+        _keep_rates(store, seen)
+    return exit_code(findings)
+
+
+def examination(spec: RunSpec | None, store: Store, promised: Inventory | None) -> Examination:
+    """Also of what can't be used: whatever does not answer within its deadline is seen as that."""
+    facts = examine(store, deadline_s=_STORE_DEADLINE_S)
+    is_cluster = bool(os.environ.get("RAY_ADDRESS"))
+    inventory, answers, links = _asked(spec, store if facts.failed is None else None, is_cluster)
+    return Examination(
+        source=inventory.source,
+        own_versions=_own_versions(),
+        answers=answers,
+        store=facts,
+        links=links,
+        promises=_promises(promised) if promised else (),
+        forecast=forecast(spec, promised or inventory) if spec else None,
+        draining=tuple(
+            f"{group.name}: {node.short_name}" for group in inventory.groups for node in group.excluded
+        ),
+        is_cluster=is_cluster,
+    )
+
+
+def question_of(group: WorkerGroup, spec: RunSpec | None) -> Question:
+    on_cpu = group.vendor == "cpu" or group.simulated
+    models = [*(_SMALL if on_cpu else _LARGE)]
+    if spec and not on_cpu and spec.model not in models:
+        models.append(spec.model)
+    return Question(
+        shapes=tuple(
+            shape for name in models for shape in _shapes(name, _TOKENS_ON_CPU if on_cpu else _TOKENS)
+        ),
+        folder=spec.checkpoint.local.dir if spec else None,
+        is_one_core=on_cpu,
+    )
+
+
+def _shapes(model: str, tokens: int) -> tuple[Shape, Shape]:
+    """Up and down."""
+    found = preset(model)
+    return (
+        Shape(rows=tokens, inner=found.hidden_size, columns=found.intermediate_size),
+        Shape(rows=tokens, inner=found.intermediate_size, columns=found.hidden_size),
+    )
+
+
+def _asked(
+    spec: RunSpec | None, store: Store | None, is_cluster: bool
+) -> tuple[Inventory, tuple[Answer, ...], tuple[Link, ...]]:
+    if not is_cluster:
+        from jobs.doctor.this_machine import ask_this_machine
+
+        inventory = this_machine()
+        (group,) = inventory.groups
+        return inventory, *ask_this_machine(inventory, question_of(group, spec))
+    from jobs.doctor.survey import ask_cluster
+
+    return ask_cluster(lambda group: question_of(group, spec), store)
+
+
+def _own_versions() -> dict[str, str | None]:
+    from cluster.probe.host import versions
+
+    return versions()
+
+
+def _promises(promised: Inventory) -> tuple[Promise, ...]:
+    return tuple(
+        Promise(
+            group=group.name,
+            num_nodes=len(group.nodes),
+            devices_per_node=min(node.num_devices for node in group.nodes),
+        )
+        for group in promised.groups
+        if group.nodes
+    )
+
+
+def _keep_rates(store: Store, seen: Examination) -> None:
+    """Only of nodes that nobody else used: reports hold speeds against them."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    for answer in seen.answers:
+        facts = answer.facts
+        if isinstance(facts, NodeFacts) and facts.gemms and not answer.asked.in_use:
+            with suppress(StoreError):
+                write_machine(store, _record(answer.asked.group, facts, now))
+
+
+def _record(group: str, facts: NodeFacts, measured_at: str) -> MachineRecord:
+    return MachineRecord(
+        group=group,
+        node=facts.host,
+        device=facts.device,
+        measured_at=measured_at,
+        torch=facts.versions.get("torch"),
+        rates=tuple(
+            MeasuredRate(
+                device=gemm.device,
+                dtype=gemm.dtype,
+                shape=(gemm.shape.rows, gemm.shape.inner, gemm.shape.columns),
+                flops_per_s=gemm.flops_per_s,
+            )
+            for gemm in facts.gemms
+        ),
+    )

@@ -1,0 +1,161 @@
+"""What only shows when nodes are held against each other, and against what was promised of them. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.probe.node_facts import NodeFacts
+from jobs.doctor.examination import Answer, Examination, Finding, Link
+
+# A slower device holds up all the others in every step.
+_SLOWER = 0.10
+# Ray itself understands no other version; the training's packages must be the same within a group.
+_EVERYWHERE = ("python", "ray")
+_WITHIN_GROUP = ("torch", "deepspeed")
+_DRIVER = "the driver"
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    group: str
+    name: str
+    facts: NodeFacts
+
+
+def versions(seen: Examination) -> Iterator[Finding]:
+    told = _told(seen.answers)
+    for package in _EVERYWHERE:
+        found = {_DRIVER: seen.own_versions.get(package)}
+        found |= {f"{one.group}: {one.name}": one.facts.versions.get(package) for one in told}
+        yield from _differing("all nodes", package, found)
+    for group in sorted({one.group for one in told}):
+        for package in _WITHIN_GROUP:
+            members = {one.name: one.facts.versions.get(package) for one in told if one.group == group}
+            yield from _missing(group, package, members)
+            yield from _differing(group, package, members)
+
+
+def between_nodes(answers: Sequence[Answer]) -> Iterator[Finding]:
+    told = _told(answers)
+    for group in sorted({one.group for one in told}):
+        members = [one for one in told if one.group == group]
+        yield from _models(group, members)
+        yield from _slower_ones(group, members)
+
+
+def links(found: Sequence[Link]) -> Iterator[Finding]:
+    for link in found:
+        if isinstance(link.rate, str):
+            where = f"within {link.node}" if link.node else "across its nodes"
+            yield Finding(
+                level="failed",
+                subject=link.group,
+                found=f"all-reduce {where} does not work: {link.rate}",
+                remedy="name the interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), open the ports between "
+                "the nodes, and run it with NCCL_DEBUG=INFO",
+            )
+
+
+def draining(names: Sequence[str]) -> Iterator[Finding]:
+    for name in names:
+        yield Finding(
+            level="warning",
+            subject=name,
+            found="is draining: nothing starts there any more",
+            remedy="if that was not meant, start `ray start` there again",
+        )
+
+
+def promises(seen: Examination) -> Iterator[Finding]:
+    """A node that is not there may be asleep; one with fewer devices than its type has is broken."""
+    for promise in seen.promises:
+        members = [answer.asked for answer in seen.answers if answer.asked.group == promise.group]
+        if len(members) < promise.num_nodes:
+            yield Finding(
+                level="warning",
+                subject=promise.group,
+                found=f"{len(members)} of {promise.num_nodes} nodes are there",
+                remedy="if the autoscaler has not stopped them: look at its log, and at the quota"
+                if seen.is_cluster
+                else "set RAY_ADDRESS to ask the cluster; this was this machine alone",
+            )
+        for asked in members:
+            if asked.promised_devices < promise.devices_per_node:
+                yield Finding(
+                    level="failed",
+                    subject=f"{asked.group}: {asked.name}",
+                    found=f"Ray was started with {asked.promised_devices} devices, the cluster file promises "
+                    f"{promise.devices_per_node}",
+                    remedy="look for a dead device, or correct the file's resources",
+                )
+
+
+def _told(answers: Iterable[Answer]) -> list[_Told]:
+    return [
+        _Told(answer.asked.group, answer.asked.name, answer.facts)
+        for answer in answers
+        if isinstance(answer.facts, NodeFacts)
+    ]
+
+
+def _missing(group: str, package: str, found: Mapping[str, str | None]) -> Iterator[Finding]:
+    if lacking := [name for name, version in found.items() if version is None]:
+        yield Finding(
+            level="failed" if package == "torch" else "warning",
+            subject=group,
+            found=f"{package} is not installed on {_some(lacking)}",
+            remedy="use the image of the vendor on every node",
+        )
+
+
+def _differing(subject: str, package: str, found: Mapping[str, str | None]) -> Iterator[Finding]:
+    counts = Counter(version for version in found.values() if version)
+    if len(counts) < 2:
+        return
+    usual = max(sorted(counts), key=lambda version: (found.get(_DRIVER) == version, counts[version]))
+    others = [f"{name} has {version}" for name, version in found.items() if version and version != usual]
+    yield Finding(
+        level="failed",
+        subject=subject,
+        found=f"{package} differs: {usual}, but {_some(others)}",
+        remedy="one image per vendor, with the same Python and Ray to the patch level in all of them",
+    )
+
+
+def _models(group: str, members: Sequence[_Told]) -> Iterator[Finding]:
+    models = sorted({one.facts.device or "no accelerator" for one in members})
+    if len(models) > 1:
+        yield Finding(
+            level="failed",
+            subject=group,
+            found=f"has several device models: {', '.join(models)}",
+            remedy="give the nodes of each model a longhaul.group label of their own",
+        )
+
+
+def _slower_ones(group: str, members: Sequence[_Told]) -> Iterator[Finding]:
+    """Each device by its best shape, against the fastest of its group."""
+    for dtype in sorted({gemm.dtype for one in members for gemm in one.facts.gemms}):
+        rates: dict[str, float] = {}
+        for one in members:
+            for gemm in (gemm for gemm in one.facts.gemms if gemm.dtype == dtype):
+                name = f"{one.name} device {gemm.device}"
+                rates[name] = max(rates.get(name, 0.0), gemm.flops_per_s)
+        fastest = max(rates.values())
+        slow = [
+            f"{name} by {1 - rate / fastest:.0%}"
+            for name, rate in rates.items()
+            if rate < (1 - _SLOWER) * fastest
+        ]
+        if slow:
+            yield Finding(
+                level="warning",
+                subject=group,
+                found=f"{dtype} products are slower than on the fastest device: {_some(slow)}",
+                remedy="look at clocks, heat, power cap and neighbours there: the slowest holds up all",
+            )
+
+
+def _some(texts: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more

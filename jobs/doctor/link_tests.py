@@ -1,0 +1,68 @@
+"""All-reduce between the nodes of a cluster, and between the devices of each."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import ray
+
+from cluster.probe.link_seat import Seat
+from cluster.probe.node_facts import NodeFacts
+from jobs.doctor.examination import Answer, Link
+from jobs.doctor.node_sessions import Visit, answer_to, send_envoy
+from jobs.doctor.this_machine import num_ranks
+
+_LINK_DEADLINE_S = 60.0
+
+
+def links_of(visits: Sequence[Visit], answers: Sequence[Answer]) -> Iterator[Link]:
+    """One after another: they would share the links that they measure."""
+    facts = {answer.asked.node_id: answer.facts for answer in answers}
+    for _, members in groupby(visits, key=lambda visit: visit.asked.group):
+        there = [visit for visit in members if isinstance(facts[visit.asked.node_id], NodeFacts)]
+        for visit in there:
+            yield from _within(visit, facts[visit.asked.node_id])
+        if len(there) > 1:
+            yield _across(there, facts)
+
+
+def _within(visit: Visit, facts: NodeFacts | str) -> Iterator[Link]:
+    assert isinstance(facts, NodeFacts)
+    on_cpu = facts.platform == "cpu"
+    count = num_ranks(on_cpu, visit.asked.promised_devices if on_cpu else facts.num_devices)
+    if count < 2:
+        return
+    others = [send_envoy(visit.asked.node_id) for _ in range(count - 1)]
+    try:
+        devices = [None if on_cpu else rank for rank in range(count)]
+        rate = _all_reduce([visit.envoy, *others], devices)
+    finally:
+        for envoy in others:
+            ray.kill(envoy)
+    yield Link(group=visit.asked.group, node=visit.asked.name, rate=rate)
+
+
+def _across(visits: Sequence[Visit], facts: dict[str, NodeFacts | str]) -> Link:
+    """One device of each node, so that all that is sent goes between nodes."""
+    told = [facts[visit.asked.node_id] for visit in visits]
+    devices = [None if isinstance(one, NodeFacts) and one.platform == "cpu" else 0 for one in told]
+    rate = _all_reduce([visit.envoy for visit in visits], devices)
+    return Link(group=visits[0].asked.group, node=None, rate=rate)
+
+
+def _all_reduce(envoys: Sequence[Any], devices: Sequence[int | None]) -> Any:
+    end = time.monotonic() + _LINK_DEADLINE_S
+    meeting = answer_to(envoys[0].meeting.remote(), end, str)
+    if not meeting.startswith("tcp://"):
+        return meeting
+    seat = Seat(
+        rank=0, num_ranks=len(envoys), meeting=meeting, device=None, deadline_s=_LINK_DEADLINE_S * 0.8
+    )
+    refs = [
+        envoy.all_reduce.remote(replace(seat, rank=rank, device=device))
+        for rank, (envoy, device) in enumerate(zip(envoys, devices, strict=True))
+    ]
+    found = [answer_to(ref, end, object) for ref in refs]
+    return next((one for one in found if isinstance(one, str)), found[0])

@@ -1,0 +1,127 @@
+"""A cluster joined, an envoy on each of its nodes, and answers that come in time or not at all."""
+
+import os
+import re
+import socket
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cluster.inventory import Inventory, WorkerGroup
+from cluster.local_ray.private_ray import ray_for_driver
+from jobs.doctor.examination import Asked, Unusable
+from jobs.doctor.node_actor import Envoy
+
+_KNOCK_DEADLINE_S = 5.0
+_MOST_CHARS = 400
+_HOST_AND_PORT = re.compile(r"([^:/]+):(\d{1,5})")
+
+# With no claim to a device a worker would be shown none.
+_SEES_ALL = {
+    "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
+    "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """A node that is being asked. ``machine`` is the address that it shares with its neighbours."""
+
+    asked: Asked
+    group: WorkerGroup
+    machine: str
+    envoy: Any
+
+
+def connect(stack: ExitStack) -> None:
+    """Ray says with errors of many kinds that nobody is there, or that the versions don't match."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    try:
+        _knock(address)
+        stack.enter_context(ray_for_driver())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise Unusable(
+            f"RAY_ADDRESS={address}: {words(error)}; start the cluster, correct the address, or unset it to "
+            "look at this machine alone"
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Ray would keep trying for a long time where nobody listens."""
+    if found := _HOST_AND_PORT.fullmatch(address):
+        with socket.create_connection((found[1], int(found[2])), timeout=_KNOCK_DEADLINE_S):
+            pass
+
+
+def visits_of(inventory: Inventory) -> list[Visit]:
+    machines = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    in_use = _in_use()
+    return [
+        Visit(
+            asked=Asked(
+                node_id=node.node_id,
+                name=node.short_name,
+                group=group.name,
+                vendor=group.vendor,
+                promised_devices=node.num_devices,
+                simulated=group.simulated,
+                in_use=in_use.get(node.node_id),
+            ),
+            group=group,
+            machine=machines.get(node.node_id, node.node_id),
+            envoy=send_envoy(node.node_id),
+        )
+        for group in inventory.groups
+        for node in group.nodes
+    ]
+
+
+def _in_use() -> dict[str, str]:
+    """What somebody else has of each node right now, in words; a node that is free is not in it."""
+    free = ray._private.state.available_resources_per_node()
+    found = {}
+    for node in (node for node in ray.nodes() if node["Alive"]):
+        left = free.get(node["NodeID"], {})
+        taken = {
+            name: total - left.get(name, 0.0)
+            for name in ("CPU", "GPU")
+            if (total := node["Resources"].get(name, 0.0))
+        }
+        if amounts := [f"{count:g} {name}" for name, count in taken.items() if count > 0]:
+            found[node["NodeID"]] = " and ".join(amounts)
+    return found
+
+
+def send_envoy(node_id: str) -> Any:
+    """An actor on that node, gone with this driver. It claims neither device nor core, so it never waits."""
+    actor = ray.remote(num_cpus=0, max_restarts=0)(Envoy)
+    there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    return actor.options(scheduling_strategy=there, runtime_env={"env_vars": _SEES_ALL}).remote()
+
+
+def answer_to(ref: Any, end: float, kind: type) -> Any:
+    """The answer, or in words why there is none."""
+    try:
+        found = ray.get(ref, timeout=max(0.0, end - time.monotonic()))
+    except GetTimeoutError:
+        return "no answer in time"
+    except RayError as error:
+        return _first_line(error)
+    return found if isinstance(found, kind) else f"answered {found!r:.60}"
+
+
+def words(error: BaseException) -> str:
+    """All that it says, as one line."""
+    return " ".join(str(error).split())[:_MOST_CHARS] or type(error).__name__
+
+
+def _first_line(error: BaseException) -> str:
+    """Of the cause, where a task's own exception is wrapped in Ray's."""
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return f"{type(cause).__name__}: {lines[0] if lines else ''}"

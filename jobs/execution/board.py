@@ -1,0 +1,110 @@
+"""Where worker groups leave word for the driver, and what they say. Pure: Ray only carries it.
+
+Workers and Train's controller push, the driver fetches; so a driver that is busy holds nobody up, and
+what it hasn't fetched yet stays bounded: of the beats only each rank's newest is kept. The other way round
+there is one word: what the driver wishes a group, which its rank 0 fetches.
+"""
+
+from dataclasses import dataclass
+
+from jobs.execution.messages import Beat, Started
+from jobs.training.task.events import Told
+from jobs.training.task.measurement import Failure, Measurement
+from jobs.training.task.stop_request import Wish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """The worker processes exist. ``node_ids`` are in the order of their ranks."""
+
+    node_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The rank has met its peers.
+
+    ``logs`` are the files that its process writes to, on its node; ``oom_kills`` is how many processes the
+    kernel of that node had ended for want of memory by then. Asked for its ``stacks``, the process ``pid``
+    writes them into that file. ``threads`` is what it was told of their number, empty if nothing.
+    """
+
+    rank: int
+    logs: tuple[str, ...]
+    oom_kills: int
+    pid: int = 0
+    stacks: str = ""
+    threads: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Rank 0's numbers of one job."""
+
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """One rank's exception in one job."""
+
+    run_id: str
+    rank: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departed:
+    """The rank has done its part of a long run's attempt, and tells nothing more."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The controller's word on a rank: its process ended, or it raised outside of any job.
+
+    ``is_silent``: its node did not answer any more, rather than being seen to end.
+    """
+
+    rank: int
+    reason: str
+    is_death: bool
+    is_out_of_memory: bool
+    is_preempted: bool = False
+    is_silent: bool = False
+
+    @property
+    def is_of_node(self) -> bool:
+        """Whether all of its node is gone."""
+        return "its node" in self.reason
+
+
+Post = Assembled | Ready | Started | Beat | Done | Departed | Raised | Lost | Told
+
+
+class Board:
+    """An actor on the driver's node. Each post is under the name of a worker group and is taken once."""
+
+    def __init__(self) -> None:
+        self._posts: list[tuple[str, Post]] = []
+        self._beats: dict[tuple[str, int], Beat] = {}
+        self._wishes: dict[str, Wish] = {}
+
+    def post(self, group: str, post: Post) -> None:
+        if isinstance(post, Beat):
+            self._beats[group, post.rank] = post
+        else:
+            self._posts.append((group, post))
+
+    def take(self) -> list[tuple[str, Post]]:
+        """Everything since the last time, in order, the beats last."""
+        taken = [*self._posts, *((group, beat) for (group, _), beat in self._beats.items())]
+        self._posts, self._beats = [], {}
+        return taken
+
+    def wish(self, group: str, wish: Wish) -> None:
+        self._wishes[group] = wish
+
+    def wished(self, group: str) -> Wish | None:
+        return self._wishes.get(group)

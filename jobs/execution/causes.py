@@ -1,0 +1,63 @@
+"""What kind of failure an attempt's last words tell of. Pure: it judges by words where nothing better is."""
+
+import re
+from typing import Literal
+
+from jobs.execution.board import Lost
+from jobs.training.task.measurement import Failure
+
+Cause = Literal[
+    "worker died", "host lost", "host silent", "driver died", "hang", "out of memory", "error",
+    "invalid loss", "store", "no room", "cluster away", "preempted", "refused",
+]  # fmt: skip
+
+
+# A worker's own errors travel as text, with the name of their type.
+_REFUSED = ("NothingToResume:", "Unfit:", "SpecError:", "StoreError:")
+_STORE = ("Unavailable:", "Full:", "Denied:")
+LOST_CONTROLLER = "Ray Train's controller has died"
+LOST_AT_START = "a worker was lost before it could begin"
+# A peer that is gone shows so on those that talk to it.
+_LOST_PEER = re.compile(
+    r"connection (closed|reset|refused|aborted)|connect\(\) timed out|broken pipe|no route to host|"
+    r"network is unreachable|nccl.*(remote process exited|remote error|system error)|"
+    r"socket (timeout|has timed out)",
+    re.IGNORECASE,
+)
+# What a program does to itself, again and again; SIGKILL and SIGTERM come from outside.
+_OWN_SIGNAL = re.compile(r"SIG(SEGV|ABRT|BUS|FPE|ILL)")
+
+
+def cause_of(failure: Failure, lost: Lost | None = None) -> Cause:
+    """``lost`` is what the controller said of the rank that it is about, if it said anything."""
+    match failure.status:
+        case "oom":
+            return "out of memory"
+        case "hang" | "timeout":
+            return "hang"
+        case "invalid_loss":
+            return "invalid loss"
+        case "unschedulable":
+            return "no room"
+        case "device_mismatch":
+            return "refused"
+    return _of_loss(lost, failure.reason) if lost is not None and lost.is_death else _of_words(failure.reason)
+
+
+def _of_loss(lost: Lost, reason: str) -> Cause:
+    if lost.is_preempted:
+        return "preempted"
+    if _OWN_SIGNAL.search(reason):
+        return "error"
+    if not lost.is_of_node:
+        return "worker died"
+    return "host silent" if lost.is_silent else "host lost"
+
+
+def _of_words(reason: str) -> Cause:
+    if reason.startswith(_REFUSED):
+        return "refused"
+    if reason.startswith(_STORE):
+        return "store"
+    is_lost = reason in (LOST_CONTROLLER, LOST_AT_START) or _LOST_PEER.search(reason)
+    return "worker died" if is_lost else "error"

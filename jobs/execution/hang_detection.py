@@ -1,0 +1,127 @@
+"""How one run is getting on, told by its ranks' beats: going, hanging, or out of time. Pure.
+
+Time comes in as an argument, so that a driver that was itself held up judges only what it has heard since.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from jobs.execution.messages import Beat, Limits
+from jobs.training.task.context import Phase
+from jobs.training.task.measurement import Failure
+from reporting.results.formulas import percentile
+
+_IN_ORDER: tuple[Phase, ...] = ("cooldown", "setup", "warmup", "window", "gather", "teardown")
+_STEPPING: tuple[Phase, ...] = ("warmup", "window")
+# A run may take five times its own slowest usual step before it counts as stuck.
+_PATIENCE = 5
+# The first step also compiles, connects and fills allocators, and nothing is known of its length.
+_FIRST_STEP_PATIENCE = 10
+# About four minutes of beats; enough for a p99, and bounded.
+_KEPT_STEP_TIMES = 500
+
+
+class Progress:
+    """One run on ``world_size`` ranks that began at ``now``; every rank counts as heard then."""
+
+    def __init__(self, limits: Limits, world_size: int, now: float) -> None:
+        self._limits = limits
+        self._began = self._moved = now
+        self._heard = dict.fromkeys(range(world_size), now)
+        self._latest: dict[int, Beat] = {}
+        self._step_times_s: deque[float] = deque(maxlen=_KEPT_STEP_TIMES)
+        self._has_moved = False
+
+    @property
+    def phase(self) -> Phase | None:
+        """The furthest that any rank has told of. Ranks go in step, so the others are there or nearly so."""
+        return max((beat.phase for beat in self._latest.values()), key=_IN_ORDER.index, default=None)
+
+    def forget(self, rank: int) -> None:
+        """It has no more to do: nobody waits for it, and what it still tells counts no more."""
+        self._heard.pop(rank, None)
+        self._latest.pop(rank, None)
+
+    def note(self, beat: Beat, now: float) -> None:
+        if beat.rank not in self._heard:
+            return
+        before = self._latest.get(beat.rank)
+        self._heard[beat.rank] = now
+        self._latest[beat.rank] = beat
+        if before is None or _stand(before) == _stand(beat):
+            return
+        self._moved, self._has_moved = now, True
+        if beat.step_s > 0 and before.step != beat.step:
+            self._step_times_s.append(beat.step_s)
+
+    def failure(self, now: float) -> Failure | None:
+        """Why the run must end now, or None while it may go on, or where every rank is forgotten."""
+        if not self._heard:
+            return None
+        return self._silence(now) or self._standstill(now) or self._lateness(now)
+
+    def _silence(self, now: float) -> Failure | None:
+        limit_s = self._limits.hang_timeout_s
+        silent = [rank for rank, heard in self._heard.items() if now - heard > limit_s]
+        if not silent:
+            return None
+        return self._failed(f"{_ranks(silent)} silent for {limit_s:.0f} s", silent)
+
+    def _standstill(self, now: float) -> Failure | None:
+        behind = self._behind(self._heard)
+        limit_s = self._stand_limit_s(behind[0])
+        if limit_s is None or now - self._moved <= limit_s:
+            return None
+        return self._failed(f"no step for {limit_s:.0f} s; {_ranks(behind)} furthest behind", behind)
+
+    def _stand_limit_s(self, rank: int) -> float | None:
+        """What any rank says that it is doing holds up all of them. None: no limit is known."""
+        beats = self._latest.values()
+        declared = [limit_s for beat in beats if (limit_s := self._limits.patience_s.get(beat.doing))]
+        is_stepping = rank in self._latest and self._latest[rank].phase in _STEPPING
+        return max([*declared, *([self._step_limit_s()] if is_stepping else [])], default=None)
+
+    def _lateness(self, now: float) -> Failure | None:
+        limit_s = self._limits.cell_timeout_s
+        if now - self._began <= limit_s:
+            return None
+        if not self._has_moved:
+            return self._failed(f"no change of phase for {limit_s:.0f} s", sorted(self._heard))
+        where = self._where(self._heard)
+        reason = f"not done after {limit_s:g} s{where}; raise limits.cell_timeout_s to let it go on"
+        return Failure(status="timeout", reason=reason, phase=self.phase)
+
+    def _failed(self, what: str, ranks: list[int]) -> Failure:
+        return Failure(status="hang", reason=what + self._where(ranks), phase=self.phase, ranks=tuple(ranks))
+
+    def _step_limit_s(self) -> float:
+        floor_s = self._limits.hang_timeout_s
+        if not self._step_times_s:
+            return floor_s * _FIRST_STEP_PATIENCE
+        return max(floor_s, _PATIENCE * percentile(list(self._step_times_s), 99))
+
+    def _behind(self, ranks: Iterable[int]) -> list[int]:
+        """Those of ``ranks`` that have come least far. One that was never heard has come nowhere."""
+        places = {rank: self._place(rank) for rank in ranks}
+        return sorted(rank for rank, place in places.items() if place == min(places.values()))
+
+    def _place(self, rank: int) -> tuple[int, int, int]:
+        beat = self._latest.get(rank)
+        return (_IN_ORDER.index(beat.phase), beat.step, beat.num_batches) if beat else (-1, 0, 0)
+
+    def _where(self, ranks: Iterable[int]) -> str:
+        """Where the one of them that has come least far was last heard."""
+        beat = self._latest.get(self._behind(ranks)[0])
+        if beat is None:
+            return ", before any sign of life"
+        at_step = f" at step {beat.step} of {beat.num_steps}" if beat.phase in _STEPPING else ""
+        return f", in {beat.doing or beat.phase}{at_step}"
+
+
+def _stand(beat: Beat) -> tuple[str, int, int, str]:
+    return beat.phase, beat.step, beat.num_batches, beat.doing
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    numbers = sorted(ranks)
+    return f"rank {numbers[0]} is" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))} are"

@@ -1,0 +1,74 @@
+"""What a launcher is asked for and what it tells while it works: plain data. Needs neither torch nor ray.
+
+A *session* is one life of one worker group: fresh processes that work through a list of jobs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cluster.inventory import WorkerGroup
+from jobs.training.task.context import Phase
+from jobs.training.task.job import Job
+from jobs.training.task.measurement import Failure, Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Jobs of one world size for one worker group, in the order in which they run.
+
+    ``environment`` is set in every worker process before it starts.
+    """
+
+    group: WorkerGroup
+    jobs: tuple[Job, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        return self.jobs[0].recipe.world_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """After which time a run is given up. ``hang_timeout_s`` is the least time without a step that counts.
+
+    ``patience_s`` is how long a rank may be at what is no step, by what it says that it is ``doing``.
+    """
+
+    schedule_timeout_s: float
+    cell_timeout_s: float
+    hang_timeout_s: float = 30.0
+    patience_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """Where one rank is right now; fields as in ``Pulse``. Sent a few times a second while a run goes on."""
+
+    run_id: str
+    rank: int
+    phase: Phase
+    step: int
+    num_steps: int
+    step_s: float
+    memory_bytes: int
+    num_batches: int = 0
+    doing: str = ""
+    pace_s: float = 0.0
+    utilization_pct: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The last word on a run: there is exactly one for each job of each session, unless interrupted."""
+
+    run_id: str
+    outcome: Measurement | Failure
+
+
+Event = Started | Beat | Finished

@@ -1,0 +1,85 @@
+"""What the ranks of one worker group say went wrong, until enough of them have spoken. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jobs.execution.board import Lost, Ready
+from jobs.training.health.postmortem import Remains
+from jobs.training.task.measurement import Failure
+
+# One rank's trouble is often the echo of another's: a killed peer shows as a closed connection first.
+GRACE_S = 2.0
+
+
+class Troubles:
+    """False while there are none. Of each rank the first word counts."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._by_rank: dict[int, Failure] = {}
+        self._since: float | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._by_rank)
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self._by_rank
+
+    def raised(self, rank: int, failure: Failure, now: float) -> None:
+        self._by_rank.setdefault(rank, failure)
+        self._note(now)
+
+    def lost(self, rank: int, failure: Failure, now: float) -> None:
+        """Counts before what its peers raised, which may well be about this rank."""
+        if rank not in self._by_rank:
+            self._by_rank = {rank: failure} | self._by_rank
+        self._note(now)
+
+    def is_all_told(self, now: float) -> bool:
+        """Every rank has spoken, or those that have not were given their time."""
+        if self._since is None:
+            return False
+        return len(self._by_rank) == self._world_size or now - self._since > GRACE_S
+
+    def failure(self) -> Failure | None:
+        return one_failure(list(self._by_rank.values())) if self._by_rank else None
+
+    def _note(self, now: float) -> None:
+        self._since = now if self._since is None else self._since
+
+
+def one_failure(failures: Sequence[Failure]) -> Failure:
+    """The most telling of several ranks' failures, with all ranks that tell the same.
+
+    What has a name of its own outweighs a crash, because the peers of such a rank only see it vanish; among
+    equals the first counts.
+    """
+    told = next((failure for failure in failures if failure.status != "crash"), failures[0])
+    same = [failure for failure in failures if _essence(failure) == _essence(told)]
+    return replace(told, ranks=tuple(sorted({rank for failure in same for rank in failure.ranks})))
+
+
+def _essence(failure: Failure) -> tuple[str, str, str | None]:
+    return failure.status, failure.reason, failure.phase
+
+
+def failure_of_loss(
+    lost: Lost, ready: Ready | None, remains: Remains | None, phase: str | None = None
+) -> Failure:
+    """``ready`` is what it said of itself when it began, ``remains`` what was found on its node."""
+    was_starved = bool(ready and remains and remains.oom_kills > ready.oom_kills)
+    return Failure(
+        status="oom" if lost.is_out_of_memory or was_starved else "crash",
+        reason=_reason(lost, remains, was_starved),
+        phase=phase,
+        ranks=(lost.rank,),
+        log_tail=remains.log_tail if remains else (),
+    )
+
+
+def _reason(lost: Lost, remains: Remains | None, was_starved: bool) -> str:
+    if was_starved:
+        return f"{lost.reason}; the kernel of its node ended a process for want of memory meanwhile"
+    if remains is None or not lost.is_death:
+        return lost.reason
+    return f"{lost.reason}: {remains.signal or 'without a word in its log, as SIGKILL leaves it'}"

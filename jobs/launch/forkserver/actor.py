@@ -1,0 +1,53 @@
+"""Ends a ``parent`` with its driver's job. In a file of its own: an actor loads all that its file imports."""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import ray
+
+from jobs.launch.forkserver import client
+from jobs.training.task.job import Strategy
+
+_PATIENCE_S = 120.0
+_LOOK_EVERY_S = 0.1
+
+
+class Guard:
+    """An actor on the parent's node. The parent ends with this process, however it ends."""
+
+    def __init__(self, key: str, load: tuple[Strategy, ...]) -> None:
+        raylet = ray._private.worker._global_node.raylet_socket_name
+        self._key = key
+        self._socket = Path(f"{raylet}.{key}")
+        flags = [*["-s"] * sys.flags.no_user_site, *["-S"] * sys.flags.no_site]
+        self._command = [
+            sys.executable,
+            *flags,
+            "-m",
+            "jobs.launch.forkserver.server",
+            str(self._socket),
+            *load,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def executable(self) -> str:
+        """What forks on this node, in place of Python, once the parent answers; starts it if it is not there.
+
+        Raises ``RuntimeError`` if it ends by itself.
+        """
+        if self._process is None or self._process.poll() is not None:
+            self._socket.unlink(missing_ok=True)
+            # Ray has told this process where modules are, and nobody tells the parent.
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self._socket.is_socket():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                raise RuntimeError(f"{shlex.join(self._command)}: {self._process.returncode}")
+            time.sleep(_LOOK_EVERY_S)
+        return f"{shlex.quote(sys.executable)} {shlex.quote(str(client.__file__))} {self._key}"

@@ -1,0 +1,144 @@
+"""A driver's ``parent`` processes: one on each node that its next attempt may use, and on its own.
+
+An attempt's processes are forked from them: they hold no device, no resource of their node and no part of a
+model, only libraries, whose pages their children share. Where none answers, a process starts as always.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.train.v2._internal.constants import get_env_vars_to_propagate
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cluster.inventory import WorkerGroup
+from cluster.live import nodes_with_room
+from jobs.execution.resources import Claim
+from jobs.launch.forkserver.actor import Guard
+from jobs.training.task.job import Strategy
+
+# With no more than these in a job's environment Ray starts its workers with the Python of their node.
+_AS_USUAL = frozenset({"working_dir", "py_modules", "env_vars", "excludes", "config"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What is loaded: a worker's resources decide how many threads its libraries take, for one."""
+
+    resources: Mapping[str, float]
+    environment: Mapping[str, str]
+    strategy: Strategy
+
+
+def kind_for(claim: Claim, environment: Mapping[str, str], strategy: Strategy) -> Kind | None:
+    """None where nothing is to be forked: workers with devices, with which nobody has tried it, and jobs
+    whose workers Ray starts in a way of their own.
+    """
+    if "GPU" in claim.resources or ray.get_runtime_context().runtime_env.keys() - _AS_USUAL:
+        return None
+    return Kind(resources=claim.resources, environment=environment, strategy=strategy)
+
+
+def nodes_beside(claim: Claim, group: WorkerGroup, node_ids: Sequence[str]) -> tuple[str, ...]:
+    """Where an attempt on ``node_ids`` may go on: there, and on as many others that have room now."""
+    used = tuple(dict.fromkeys(node_ids))
+    most = max(node_ids.count(node_id) for node_id in used)
+    needed = {name: most * amount for name, amount in claim.resources.items()}
+    others = [node_id for node_id in nodes_with_room(group, needed) if node_id not in used]
+    return (*used, *others[: len(used)])
+
+
+class Parents:
+    """It waits for none of them."""
+
+    def __init__(self) -> None:
+        self._key = ""
+        self._kind: Kind | None = None
+        self._guards: dict[str, _Guarded] = {}
+        self._is_unproven = False
+
+    def keep(self, kind: Kind, threads: str, node_ids: Sequence[str]) -> None:
+        """Starts who is missing and ends who is of no use any more.
+
+        ``threads`` is what workers of that kind were told of their number.
+        """
+        if kind != self._kind:
+            self.clear()
+            self._kind, self._key = kind, uuid.uuid4().hex[:8]
+        told = {"OMP_NUM_THREADS": threads} if threads else {}
+        environment = {**get_env_vars_to_propagate(), **told, **kind.environment}
+        # A controller needs less than a worker.
+        loads: dict[str, tuple[Strategy, ...]] = {ray.get_runtime_context().get_node_id(): ()}
+        loads |= dict.fromkeys(node_ids, (kind.strategy,))
+        self._drop_dead()
+        for node_id, guarded in tuple(self._guards.items()):
+            if loads.get(node_id) != guarded.load:
+                _end(self._guards.pop(node_id))
+        for node_id, load in loads.items():
+            if (known := self._guards.get(node_id)) is None:
+                self._guards[node_id] = _start(node_id, environment, self._key, load)
+            else:
+                # It starts a parent that has died.
+                known.answer = known.guard.executable.remote()
+
+    def executable(self, kind: Kind) -> str | None:
+        """What Ray is to start instead of Python; None: Python. One path is for all nodes.
+
+        After one that was not ``proven``, it is Python.
+        """
+        if kind != self._kind or self._is_unproven:
+            self._is_unproven = False
+            return None
+        answers = self._drop_dead()
+        if len(answers) < len(self._guards) or len(set(answers)) != 1:
+            return None
+        self._is_unproven = True
+        return answers[0]
+
+    def proven(self) -> None:
+        """There are workers."""
+        self._is_unproven = False
+
+    def clear(self) -> None:
+        """Whatever they are forked into goes on."""
+        for guarded in self._guards.values():
+            _end(guarded)
+        self._guards, self._kind, self._is_unproven = {}, None, False
+
+    def _drop_dead(self) -> list[str]:
+        """What the others have answered by now."""
+        answers = []
+        for node_id, guarded in tuple(self._guards.items()):
+            try:
+                answers += [ray.get(guarded.answer)] if _is_there(guarded.answer) else []
+            except RayError:
+                _end(self._guards.pop(node_id))
+        return answers
+
+
+@dataclass(slots=True, kw_only=True)
+class _Guarded:
+    load: tuple[Strategy, ...]
+    guard: Any
+    answer: Any
+
+
+def _is_there(answer: Any) -> bool:
+    return bool(ray.wait([answer], timeout=0)[0])
+
+
+def _start(node_id: str, environment: Mapping[str, str], key: str, load: tuple[Strategy, ...]) -> _Guarded:
+    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    settings = {"env_vars": dict(environment)}
+    make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env=settings)(Guard)
+    guard = make.remote(key, load)
+    return _Guarded(load=load, guard=guard, answer=guard.executable.remote())
+
+
+def _end(guarded: _Guarded) -> None:
+    with suppress(RayError):
+        ray.kill(guarded.guard)

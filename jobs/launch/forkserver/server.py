@@ -1,0 +1,147 @@
+"""A process that has loaded all that a worker loads, and forks: that takes milliseconds, and loading seconds.
+
+``python -m jobs.launch.forkserver.server SOCKET [STRATEGY]`` answers ``client`` until its input
+ends, once the socket is there. It never connects to Ray, so a child is as a process that was started anew.
+"""
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from typing import get_args
+
+import ray.actor
+
+from jobs.launch.forkserver.client import GO, HERE, MOST_BYTES, script_of
+from jobs.training.task.job import Strategy
+
+_LOWEST_PRIORITY = 19
+_PATIENCE_S = 10.0
+
+
+def main(path: str, strategy: Strategy | None) -> None:
+    _load_aside(strategy)
+    if _draw_in_a_child() == _draw_in_a_child():
+        sys.exit("what is loaded makes Ray's ids the same in each child")
+    connection = _serve(path)
+    if connection is not None:
+        _become(connection)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _serve(path: str) -> socket.socket | None:
+    """Returns in each child, with who has asked for it, and in the end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        # For this user alone: who may connect may run anything.
+        before = os.umask(0o177)
+        listener.bind(path)
+        os.umask(before)
+        listener.listen(64)
+        # Nobody waits for children.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                return connection
+            connection.close()
+    # What is left of the socket may be another parent's by now.
+    return None
+
+
+def _load_aside(strategy: Strategy | None) -> None:
+    """Whoever trains on its node comes first."""
+
+    def load_at_low_priority() -> None:
+        # Linux counts it by thread; a process that has lowered its own can't raise it again.
+        os.nice(_LOWEST_PRIORITY)
+        # A controller needs no more.
+        import_module("jobs.launch.ray_train.trainer")
+        if strategy:
+            from jobs.training.preload import load
+
+            load(strategy)
+
+    # Looking for garbage takes a quarter of the time, and what is loaded is none.
+    gc.disable()
+    with _no_random_ids():
+        thread = Thread(target=load_at_low_priority)
+        thread.start()
+        thread.join()
+    gc.freeze()
+    gc.enable()
+
+
+@contextmanager
+def _no_random_ids() -> Iterator[None]:
+    """Ray draws an id for each actor class, and all children would go on with the generator behind it."""
+    as_it_is = ray.actor.ActorClassID
+
+    class FromTheKernel:
+        @staticmethod
+        def from_random() -> object:
+            return as_it_is(os.urandom(as_it_is.size()))
+
+    ray.actor.ActorClassID = FromTheKernel
+    try:
+        yield
+    finally:
+        ray.actor.ActorClassID = as_it_is
+
+
+def _draw_in_a_child() -> bytes:
+    """The first id that Ray draws there."""
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(write, ray.ObjectID.from_random().binary())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as told:
+        drawn = told.read()
+    os.waitpid(pid, 0)
+    return drawn
+
+
+def _become(connection: socket.socket) -> None:
+    """Gives this process, just forked, what the one was given that asks for it. Ends it if that has not
+    waited: it has started by itself then.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Ray ends a worker with its whole process group.
+    os.setpgid(0, 0)
+    connection.settimeout(_PATIENCE_S)
+    try:
+        told, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
+        connection.send(HERE)
+        is_asked = connection.recv(1) == GO
+    except OSError:
+        is_asked = False
+    if not is_asked:
+        os._exit(0)
+    # The other side ends when this one is closed, so with this process.
+    connection.detach()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    asked = json.loads(told)
+    os.environ.clear()
+    # Ray lowers each worker's priority by so much, and this one has its parent's.
+    os.environ.update(asked["environment"], RAY_worker_niceness="0")
+    os.chdir(asked["folder"])
+    sys.argv[:] = script_of(asked["words"])
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    # Python's own generator does so by itself.
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], next((known for known in get_args(Strategy) if known in sys.argv[2:]), None))

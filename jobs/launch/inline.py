@@ -1,0 +1,138 @@
+"""Runs without Ray: in this process on one rank, or on the ranks that ``torchrun`` started.
+
+It takes the same sessions and tells the same events as ``jobs.launch``. Only the runs of this world size are
+done. A failure leaves its row; alone, the next run follows. Under ``torchrun`` the peers may be stuck in
+a collective, so the rank that failed tells its failure and the job ends; running it again goes on.
+"""
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import torch.distributed as dist
+
+from checkpointing.errors import Fenced, NothingToResume, Unfit
+from checkpointing.stores.contract import StoreError
+from jobs.commandline.usage_error import SpecError
+from jobs.execution.causes import cause_of
+from jobs.execution.executor import PeersFailed
+from jobs.execution.messages import Event, Finished, Session, Started
+from jobs.execution.outcomes import AttemptFailed
+from jobs.launch.torchrun import Place
+from jobs.training.benchmark.measure import measure
+from jobs.training.health.failures import AgreedFailure, failure_of
+from jobs.training.loop.attempt import Services, run
+from jobs.training.task.context import Pulse
+from jobs.training.task.events import Told
+from jobs.training.task.job import Job
+from jobs.training.task.stop_request import Wish
+from jobs.training.task.task import Task
+
+_COLLECTIVE_TIMEOUT_S = 1800.0
+
+
+@dataclass(slots=True, kw_only=True)
+class InlineContext:
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+    node: str = field(default_factory=socket.gethostname)
+    pulse: Pulse = field(default_factory=Pulse)
+
+
+def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Event], None]) -> None:
+    """All jobs of ``sessions``, which are of this place's world size. Every rank calls it.
+
+    The sessions' environment is the caller's to set, before torch is imported.
+    """
+    if not sessions:
+        return
+    with _process_group(place, _COLLECTIVE_TIMEOUT_S) as device:
+        context = InlineContext(
+            rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
+        )
+        for job in (job for session in sessions for job in session.jobs):
+            _run(job, context, listen)
+
+
+def attempt_inline(
+    make_task: Callable[[], Task],
+    place: Place,
+    hear: Callable[[Told], None],
+    wish: Callable[[], Wish | None],
+    collective_timeout_s: float,
+) -> None:
+    """One attempt of a long run. Every rank calls it; ``make_task`` is called by rank 0 alone.
+
+    What any rank is wished, all follow.
+    """
+    with _process_group(place, collective_timeout_s) as device:
+        context = InlineContext(
+            rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
+        )
+        try:
+            run(_shared_task(make_task, place), context, Services(tell=hear, wish=wish))
+        except (SpecError, NothingToResume, Unfit, Fenced, StoreError):
+            raise
+        except Exception as error:
+            failure = failure_of(error, context.pulse.phase, context.rank)
+            failure = replace(failure, step=context.pulse.step)
+            raise AttemptFailed(failure, cause_of(failure)) from error
+
+
+def _shared_task(make_task: Callable[[], Task], place: Place) -> Task:
+    """The same for all ranks, or rank 0's exception on all of them."""
+    box: list[Task | Exception | None] = [None]
+    if place.rank == 0:
+        try:
+            box = [make_task()]
+        except Exception as error:
+            box = [error]
+    dist.broadcast_object_list(box, src=0)
+    if isinstance(box[0], Exception):
+        raise box[0]
+    assert box[0] is not None
+    return box[0]
+
+
+def _run(job: Job, context: InlineContext, listen: Callable[[Event], None]) -> None:
+    if context.rank == 0:
+        listen(Started(run_id=job.run_id))
+    try:
+        measured = measure(job, context)
+    except Exception as error:
+        failure = failure_of(error, context.pulse.phase, context.rank)
+        is_whole = context.world_size == 1 or isinstance(error, AgreedFailure)
+        if context.rank == 0 or not is_whole:
+            listen(Finished(run_id=job.run_id, outcome=failure))
+        if not is_whole:
+            raise PeersFailed(failure.reason) from error
+    else:
+        if measured is not None:
+            listen(Finished(run_id=job.run_id, outcome=measured))
+
+
+@contextmanager
+def _process_group(place: Place, collective_timeout_s: float) -> Iterator[torch.device]:
+    has_device = torch.cuda.is_available()
+    device = torch.device("cuda", place.local_rank) if has_device else torch.device("cpu")
+    if has_device:
+        torch.cuda.set_device(device)
+    with TemporaryDirectory(prefix="longhaul-") as folder:
+        dist.init_process_group(
+            "nccl" if has_device else "gloo",
+            init_method="env://" if place.world_size > 1 else f"file://{Path(folder) / 'rendezvous'}",
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=timedelta(seconds=collective_timeout_s),
+        )
+        try:
+            yield device
+        finally:
+            dist.destroy_process_group()

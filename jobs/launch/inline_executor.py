@@ -1,0 +1,71 @@
+"""Sessions and attempts in this process, with its peers under ``torchrun``.
+
+Torch is not imported before there is something to run.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Self
+
+from cluster.inventory import Inventory, WorkerGroup
+from cluster.this_machine import this_machine
+from jobs.commandline.usage_error import SpecError
+from jobs.execution.attempt_end import LastWord
+from jobs.execution.executor import AttemptOrder, Hear, Listen, MakeTask, Queues
+from jobs.execution.messages import Limits, Session
+from jobs.launch.torchrun import Place
+
+
+class InlineExecutor:
+    """This process is the worker. It runs the cells of its world size; the others are for another start."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.speaks = place.rank == 0
+        # Peers that are stuck in a collective can't follow to another attempt.
+        self.can_retry = place.world_size == 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def inventory(self) -> Inventory:
+        return this_machine()
+
+    def can_run(self, world_size: int) -> bool:
+        return world_size == self._place.world_size
+
+    def describe(self) -> str:
+        return f"world size {self._place.world_size}; torchrun --nproc_per_node=N starts others"
+
+    def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
+        return planned
+
+    def run(self, queues: Queues, limits: Limits, listen: Listen) -> None:
+        sessions: Sequence[Session] = [session for queue in queues.values() for session in queue]
+        for session in sessions[:1]:
+            # There is one local group, so one environment; it must stand before torch loads.
+            os.environ.update(session.environment)
+        from jobs.launch.inline import run_inline
+
+        run_inline(sessions, self._place, listen)
+
+    def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
+        own = self._place.world_size
+        return (own,) if own in wanted else wanted
+
+    def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
+        return None
+
+    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
+        if order.world_size != self._place.world_size:
+            raise SpecError([f"world_size: {order.world_size}, but this start is of {self.describe()}"])
+        os.environ.update(order.environment)
+        from jobs.launch.inline import attempt_inline
+
+        last = LastWord(hear)
+        attempt_inline(make_task, self._place, last.hear, order.wish, order.collective_timeout_s)
+        last.judge()
+        return None

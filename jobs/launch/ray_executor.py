@@ -1,0 +1,201 @@
+"""Sessions and attempts over Ray: finds the nodes that are there, and waits for room on them.
+
+Ray is not imported before there is something to ask or to run.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Self
+
+from cluster.inventory import LOCAL_GROUP, ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
+from cluster.placement import Refused
+from cluster.this_machine import this_machine
+from jobs.execution.attempt_end import LastWord, withdraw
+from jobs.execution.executor import AttemptOrder, Hear, Listen, MakeTask, Queues
+from jobs.execution.messages import Limits
+from jobs.execution.outcomes import AttemptFailed
+from jobs.execution.resources import Claim, claim_of
+from jobs.training.task.measurement import Failure
+
+if TYPE_CHECKING:
+    from jobs.launch.ray_train.driver_actors import Backstage
+
+# How often a group that has no room is looked at again.
+_ROOM_INTERVAL_S = 0.5
+_LONGEST_BY_ID_S = 60.0
+_log = logging.getLogger(__name__)
+
+
+def as_promised(planned: WorkerGroup, live: WorkerGroup | None) -> WorkerGroup:
+    """The live one, if it is there. Results say of a group what its plan said: ``ClusterError`` rather than
+    one that calls simulated devices real.
+    """
+    if live is not None and live.simulated != planned.simulated:
+        is_what = {True: "simulated", False: "real"}
+        raise ClusterError(
+            f"group {planned.name!r}: its devices are {is_what[live.simulated]}, but the cluster file "
+            f"promises {is_what[planned.simulated]} ones; plan on the file that the cluster was started from"
+        )
+    return live or planned
+
+
+def candidates(order: AttemptOrder, live: Inventory) -> Iterator[WorkerGroup]:
+    """What there is now, best first; then what there was, since what is asked for by a label may come."""
+    for inventory in (excluding(live, order.without), live):
+        if group := inventory.group(order.group.name):
+            yield as_promised(order.group, group)
+    if order.may_wait and order.group.name != LOCAL_GROUP:
+        yield order.group
+
+
+def schedule_timeout_s(order: AttemptOrder) -> float:
+    """Nodes without a label are asked for one by one: one that has come back is another one to Ray, and only
+    the next attempt asks for it.
+    """
+    is_by_id = order.may_wait and order.group.name == LOCAL_GROUP
+    return min(order.schedule_timeout_s, _LONGEST_BY_ID_S) if is_by_id else order.schedule_timeout_s
+
+
+class LeftOut:
+    """The nodes ``names``, of which nothing may be used. Says once of each that is not there."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._missed: set[str] = set()
+
+    def of(self, live: Inventory) -> Inventory:
+        for name in unknown_nodes(live, self._names):
+            if name not in self._missed:
+                # It may be away for good reason, so this is none to start nothing.
+                _log.warning("%s has no node %r: nothing is left out for it", live.source, name)
+                self._missed.add(name)
+        return excluding(live, self._names)
+
+
+class RayExecutor:
+    """The cluster that ``RAY_ADDRESS`` names, else a private Ray, started when it is needed.
+
+    Nothing is planned or placed on the nodes ``excluded``.
+    """
+
+    def __init__(
+        self, *, verbose: bool, share_nodes: bool, spread: bool = False, excluded: Sequence[str] = ()
+    ) -> None:
+        self._verbose = verbose
+        self._share_nodes, self._spread = share_nodes, spread
+        self._excluded = excluded
+        self._left_out = LeftOut(excluded)
+        self._connections = ExitStack()
+        self._live: Inventory | None = None
+        self._backstage: Backstage | None = None
+        self.speaks = self.can_retry = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connections.close()
+
+    def inventory(self) -> Inventory:
+        return self._connect() if os.environ.get("RAY_ADDRESS") else this_machine()
+
+    def can_run(self, world_size: int) -> bool:
+        return True
+
+    def describe(self) -> str:
+        return "any world size"
+
+    def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
+        # A group that only a cluster file knows may still come up: the autoscaler starts what is asked for.
+        live = self._connect()
+        return {name: as_promised(group, live.group(name)) for name, group in planned.items()}
+
+    def run(self, queues: Queues, limits: Limits, listen: Listen) -> None:
+        from jobs.launch.ray_train.cells import launch
+
+        launch(queues, limits, listen, share_nodes=self._share_nodes, spread=self._spread)
+
+    def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
+        # No node ever joins a Ray of our own: what fits on this machine is all that there will be.
+        is_cluster = bool(os.environ.get("RAY_ADDRESS"))
+        fits = tuple(size for size in wanted if size <= group.num_devices)
+        return wanted if is_cluster or not fits else fits[-1:]
+
+    def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
+        self._connect()
+        from cluster.live import free_devices, live_inventory
+
+        try:
+            live = excluding(live_inventory(may_be_empty=True), (*self._excluded, *without))
+            found = live.group(group.name)
+            return free_devices(found) if found else 0
+        except Exception:
+            # Ray raises what its several layers happen to raise; all of it says that nobody answers now.
+            return None
+
+    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
+        group, claim = self._room_for(order)
+        from jobs.launch.ray_train.attempts import Seat, attempt
+        from jobs.launch.ray_train.driver_actors import Backstage
+
+        seat = Seat(
+            group=group,
+            claim=claim,
+            schedule_timeout_s=schedule_timeout_s(order),
+            collective_timeout_s=order.collective_timeout_s,
+            hang_timeout_s=order.hang_timeout_s,
+            environment=order.environment,
+            keeps_spares=order.keeps_spares,
+        )
+        if self._backstage is None:
+            self._backstage = self._connections.enter_context(Backstage())
+        last = LastWord(hear)
+        pointer = attempt(make_task(), seat, self._backstage, last.hear, order.wish)
+        last.judge()
+        return pointer
+
+    def _room_for(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim]:
+        """Waits for it as long as an attempt may wait to be placed, if that makes sense at all."""
+        deadline = time.monotonic() + (order.schedule_timeout_s if order.may_wait else 0.0)
+        while True:
+            if wish := order.wish():
+                withdraw(wish)
+            answer = self._claim(order)
+            if not isinstance(answer, Refused):
+                return answer
+            if not order.may_wait:
+                raise ClusterError(answer.reason)
+            if time.monotonic() >= deadline:
+                failure = Failure(status="unschedulable", reason=answer.reason)
+                raise AttemptFailed(failure, "no room")
+            time.sleep(_ROOM_INTERVAL_S)
+
+    def _claim(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Refused:
+        """Without the nodes that keep failing, or with them where it must be."""
+        refused = Refused(reason=f"there is no node of group {order.group.name!r}")
+        for group in candidates(order, self._look(may_be_empty=order.may_wait)):
+            answer = claim_of(group, order.world_size, share_nodes=self._share_nodes, spread=self._spread)
+            if not isinstance(answer, Refused):
+                return group, answer
+            refused = answer
+        return refused
+
+    def _look(self, *, may_be_empty: bool) -> Inventory:
+        """What is there now, rather than when the first attempt began."""
+        self._connect()
+        from cluster.live import live_inventory
+
+        self._live = self._left_out.of(live_inventory(may_be_empty=may_be_empty))
+        return self._live
+
+    def _connect(self) -> Inventory:
+        if self._live is None:
+            from cluster.live import live_inventory
+            from cluster.local_ray.private_ray import ray_for_driver
+
+            self._connections.enter_context(ray_for_driver(verbose=self._verbose))
+            self._live = self._left_out.of(live_inventory())
+        return self._live

@@ -1,0 +1,56 @@
+"""What a driver keeps between attempts: the board, and what forks the processes of the next one."""
+
+from contextlib import suppress
+from typing import Any, Self
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from jobs.execution.board import Board
+from jobs.launch.forkserver.pool import Parents
+
+# Of what has waited, for weeks maybe: an answer takes a hundredth of it.
+_PATIENCE_S = 10.0
+
+
+class Backstage:
+    """Safe to leave at any time; what is gone is started anew when it is needed."""
+
+    def __init__(self) -> None:
+        self.parents = Parents()
+        self._board: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def board(self) -> Any:
+        """Another one than before, where that one does not answer; so it is asked for once per attempt."""
+        if self._board is not None and not _answers(self._board):
+            self._board = None
+        if self._board is None:
+            self._board = ray.remote(num_cpus=0, scheduling_strategy=here())(Board).remote()
+        return self._board
+
+    def clear(self) -> None:
+        """Ends all of it, also where it is gone already."""
+        if self._board is not None:
+            with suppress(RayError):
+                ray.kill(self._board)
+        self._board = None
+        self.parents.clear()
+
+
+def _answers(board: Any) -> bool:
+    try:
+        ray.get(board.wished.remote(""), timeout=_PATIENCE_S)
+    except RayError:
+        return False
+    return True
+
+
+def here() -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

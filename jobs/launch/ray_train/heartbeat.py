@@ -1,0 +1,42 @@
+"""Tells where this rank is while its training thread works. A thread that only reads; no Ray in here."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from jobs.execution.messages import Beat
+from jobs.training.task.context import Pulse
+
+INTERVAL_S = 0.5
+
+
+@contextmanager
+def watching(pulse: Pulse, rank: int, post: Callable[[Beat], None]) -> Iterator[None]:
+    """Inside, ``post`` gets a beat twice a second from a thread of its own, and none after the end."""
+    done = threading.Event()
+    thread = threading.Thread(target=_watch, args=(pulse, rank, post, done), name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _watch(pulse: Pulse, rank: int, post: Callable[[Beat], None], done: threading.Event) -> None:
+    while not done.wait(INTERVAL_S):
+        post(
+            Beat(
+                run_id=pulse.run_id,
+                rank=rank,
+                phase=pulse.phase,
+                step=pulse.step,
+                num_steps=pulse.num_steps,
+                num_batches=pulse.num_batches,
+                step_s=pulse.step_s,
+                memory_bytes=pulse.memory_bytes,
+                doing=pulse.doing,
+                pace_s=pulse.pace_s,
+                utilization_pct=pulse.utilization_pct,
+            )
+        )

@@ -1,0 +1,237 @@
+"""What runs in each process of a worker group: meet the peers, then measure one job after the other.
+
+Nothing here imports torch before a worker's environment is complete, because device lists and thread
+counts are read when it loads; the driver and Train's controller import this module and never need torch.
+"""
+
+import faulthandler
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import ray
+import ray.train
+from ray.train._internal.utils import get_address_and_port
+from ray.train.backend import Backend, BackendConfig
+
+from checkpointing.errors import Fenced, NothingToResume, Unfit
+from checkpointing.ray_hooks import point_at
+from checkpointing.stores.contract import StoreError
+from cluster.environment import visible_devices
+from cluster.inventory import Vendor
+from jobs.execution.board import Departed, Done, Post, Raised, Ready
+from jobs.execution.messages import Started
+from jobs.launch.ray_train.heartbeat import watching
+from jobs.launch.ray_train.stop_listener import hearing
+from jobs.training.health.postmortem import STACKS_SIGNAL, log_tail, oom_kills
+from jobs.training.task.context import Pulse
+from jobs.training.task.job import Job
+from jobs.training.task.stop_request import Wish
+from jobs.training.task.task import Task
+
+if TYPE_CHECKING:
+    import torch
+
+    from jobs.training.task.context import Context
+
+_POST_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What every rank of one worker group is told. ``board`` takes its posts under the name ``group``.
+
+    ``work`` is what to measure, or the attempt of a long run. ``collective_timeout_s`` only backs the
+    driver's own deadlines up.
+    """
+
+    group: str
+    board: Any
+    work: tuple[Job, ...] | Task
+    vendor: Vendor
+    backend: Literal["gloo", "nccl"]
+    collective_timeout_s: float
+
+
+def train(told: dict[str, Assignment]) -> None:
+    """Ends with the first job that fails: afterwards the peers may be stuck in a collective."""
+    assignment = told["assignment"]
+    context = _meet(assignment)
+    _post(assignment, _ready(context))
+    with watching(context.pulse, context.rank, lambda beat: _tell(assignment, beat)):
+        if isinstance(assignment.work, Task):
+            _attempt(assignment.work, context, assignment)
+            return
+        for job in assignment.work:
+            _run(job, context, assignment)
+
+
+def _attempt(task: Task, context: "Context", assignment: Assignment) -> None:
+    from jobs.training.health.failures import failure_of
+    from jobs.training.loop.attempt import Services, run
+
+    try:
+        with _heard_wish(assignment, context.rank) as wish:
+            tell = partial(_tell, assignment)
+            run(task, context, Services(tell=tell, point_at=point_at, wish=wish))
+    except BaseException as error:
+        traceback.print_exc()
+        failure = replace(failure_of(error, context.pulse.phase, context.rank), step=context.pulse.step)
+        if not isinstance(error, NothingToResume | Unfit | Fenced | StoreError):
+            failure = replace(failure, log_tail=_own_log_tail())
+        _post(assignment, Raised(run_id=task.run, rank=context.rank, failure=failure))
+        raise
+    # What was told and not waited for arrives before this.
+    _post(assignment, Departed(rank=context.rank))
+
+
+def _heard_wish(assignment: Assignment, rank: int) -> AbstractContextManager[Callable[[], Wish | None]]:
+    """Rank 0's word is enough: the ranks agree at each step."""
+    if rank != 0:
+        return nullcontext(_wishes_nothing)
+    board, group = assignment.board, assignment.group
+    return hearing(lambda: ray.get(board.wished.remote(group), timeout=_POST_TIMEOUT_S))
+
+
+def _wishes_nothing() -> None:
+    return None
+
+
+def _run(job: Job, context: "Context", assignment: Assignment) -> None:
+    from jobs.training.benchmark.measure import measure
+    from jobs.training.health.failures import failure_of
+
+    context.pulse.run_id, context.pulse.phase, context.pulse.step = job.run_id, "cooldown", 0
+    if context.rank == 0:
+        _tell(assignment, Started(run_id=job.run_id))
+    try:
+        measurement = measure(job, context)
+    except BaseException as error:
+        traceback.print_exc()
+        failure = replace(failure_of(error, context.pulse.phase, context.rank), log_tail=_own_log_tail())
+        _post(assignment, Raised(run_id=job.run_id, rank=context.rank, failure=failure))
+        raise
+    if measurement is not None:
+        _post(assignment, Done(measurement=measurement))
+
+
+def _post(assignment: Assignment, post: Post) -> None:
+    """Returns when the board has it: this process may end right after."""
+    ray.get(assignment.board.post.remote(assignment.group, post), timeout=_POST_TIMEOUT_S)
+
+
+def _tell(assignment: Assignment, post: Post) -> None:
+    """Does not wait. Posts of one process arrive in order."""
+    assignment.board.post.remote(assignment.group, post)
+
+
+@dataclass(slots=True, kw_only=True)
+class RankContext:
+    rank: int
+    world_size: int
+    local_rank: int
+    node: str
+    device: "torch.device"
+    pulse: Pulse = field(default_factory=Pulse)
+
+
+def _meet(assignment: Assignment) -> "Context":
+    """Joins the default process group. It is not left again: the process ends with the group."""
+    os.environ.update(visible_devices(assignment.vendor, os.environ))
+    import torch.distributed as dist
+
+    place = ray.train.get_context()
+    device = _device(assignment.backend)
+    dist.init_process_group(assignment.backend, timeout=timedelta(seconds=assignment.collective_timeout_s))
+    return RankContext(
+        rank=place.get_world_rank(),
+        world_size=place.get_world_size(),
+        local_rank=place.get_local_rank(),
+        node=ray.get_runtime_context().get_node_id(),
+        device=device,
+    )
+
+
+def _device(backend: Literal["gloo", "nccl"]) -> "torch.device":
+    """This worker's own device: Ray Train's answer is wrong on AMD and where devices are simulated."""
+    import torch
+
+    if backend == "gloo":
+        return torch.device("cpu")
+    device = torch.device("cuda", _visible_index())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _visible_index() -> int:
+    """Where the device that Ray gave to this worker stands among those that the process can see."""
+    (own,) = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+    return os.environ["CUDA_VISIBLE_DEVICES"].split(",").index(own)
+
+
+def _ready(context: "Context") -> Ready:
+    logs = _log_files()
+    stacks = Path(logs[-1]).parent / f"longhaul-stacks-{os.getpid()}.txt"
+    # Open for as long as the process lives: its descriptor is written to whatever Python is doing.
+    faulthandler.register(STACKS_SIGNAL, file=stacks.open("w"), all_threads=True)
+    return Ready(
+        rank=context.rank,
+        logs=logs,
+        oom_kills=oom_kills(),
+        pid=os.getpid(),
+        stacks=str(stacks),
+        threads=os.environ.get("OMP_NUM_THREADS", ""),
+    )
+
+
+def _log_files() -> tuple[str, ...]:
+    """Where Ray sends this process's output."""
+    return tuple(str(Path(f"/proc/self/fd/{number}").readlink()) for number in (1, 2))
+
+
+def _own_log_tail() -> tuple[str, ...]:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return log_tail(_log_files())
+
+
+@dataclass
+class Peers(BackendConfig):
+    """Tells Train's workers where to meet; they join the process group themselves, in ``train``.
+
+    Train's own torch backend would load torch in the driver, in the controller, and in workers before
+    their device list is complete.
+    """
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return _PeersBackend
+
+
+class _PeersBackend(Backend):
+    # Collectives between the devices of a node need each process to see all of them.
+    share_cuda_visible_devices = True
+
+    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        address, port = worker_group.execute_single(0, get_address_and_port)
+        worker_group.execute(_set_meeting_point, address, port)
+
+
+def _set_meeting_point(address: str, port: int) -> None:
+    place = ray.train.get_context()
+    os.environ.update(
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+        RANK=str(place.get_world_rank()),
+        WORLD_SIZE=str(place.get_world_size()),
+        LOCAL_RANK=str(place.get_local_rank()),
+        LOCAL_WORLD_SIZE=str(place.get_local_world_size()),
+        NODE_RANK=str(place.get_node_rank()),
+    )

@@ -1,0 +1,99 @@
+"""The story of a packing: find, cut, pack on all nodes, and write the index last."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from checkpointing.stores.contract import Conflict, Missing, Store, StoreError, Unavailable
+from checkpointing.stores.opening import open_store
+from jobs.commandline.store_location import store_base
+from jobs.packing.documents import find_sources
+from jobs.packing.pieces import InputError, PackingFailed, Piece, cut_into_pieces
+from jobs.packing.shard import Packed, dtype_for
+from jobs.packing.tokenizing import Recipe, read_recipe
+from jobs.training.task.token_index import INDEX, TokenIndex, to_json
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+def pack(args: argparse.Namespace) -> int:
+    """Killed anywhere it leaves no index; doing it again begins anew and ends with the same bytes."""
+    try:
+        store = open_store(args.out, base=store_base())
+        recipe = read_recipe(args.tokenizer, args.end_token)
+        pieces = cut_into_pieces(find_sources(args.inputs, args.column))
+        if not pieces:
+            raise InputError(f"{args.inputs[0]}: holds no text; there is nothing to pack")
+        _check_vacant(store)
+        packed = _pack(pieces, recipe, store, args)
+        index = _index(packed, recipe, args)
+        _finish(store, index)
+    except (InputError, StoreError, PackingFailed) as error:
+        print(f"longhaul pack: {error}", file=sys.stderr)
+        return EXIT_FAILED if isinstance(error, Unavailable | PackingFailed) else EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    _tell(store, index, packed, as_json=args.json)
+    return EXIT_OK
+
+
+def _check_vacant(store: Store) -> None:
+    store.probe()
+    try:
+        store.get(INDEX)
+    except Missing:
+        return
+    raise InputError(f"--out {store.url}: holds packed tokens already; name another place, or delete {INDEX}")
+
+
+def _pack(pieces: Sequence[Piece], recipe: Recipe, store: Store, args: argparse.Namespace) -> list[Packed]:
+    from cluster.local_ray.private_ray import ray_for_driver
+
+    with ray_for_driver(verbose=args.verbose):
+        from jobs.packing.ray_pack import Work, pack_pieces
+
+        work = Work(pieces=tuple(pieces), tokenizer=recipe, column=args.column, store=store.url)
+        return pack_pieces(work, verbose=args.verbose)
+
+
+def _index(packed: Sequence[Packed], recipe: Recipe, args: argparse.Namespace) -> TokenIndex:
+    shards = tuple(one.shard for one in packed if one.shard)
+    if not shards:
+        raise InputError(f"{args.inputs[0]}: holds no text; there is nothing to pack")
+    vocabulary = recipe.open().vocabulary
+    return TokenIndex(dtype=dtype_for(vocabulary), shards=shards, vocabulary=vocabulary)
+
+
+def _finish(store: Store, index: TokenIndex) -> None:
+    try:
+        store.create(INDEX, to_json(index))
+    except Conflict:
+        # An attempt of our own whose answer was lost, or somebody who packed the same.
+        if store.get(INDEX) != to_json(index):
+            raise InputError(
+                f"--out {store.url}: somebody has packed other tokens there meanwhile; name another place"
+            ) from None
+
+
+def _tell(store: Store, index: TokenIndex, packed: Sequence[Packed], *, as_json: bool) -> None:
+    assert index.vocabulary is not None
+    facts = {
+        "url": store.url,
+        "num_documents": sum(one.num_documents for one in packed),
+        "num_tokens": index.num_tokens,
+        "num_shards": len(index.shards),
+        "dtype": index.dtype,
+        "tokenizer": index.vocabulary.tokenizer,
+        "tokenizer_digest": index.vocabulary.digest,
+        "vocab_size": index.vocabulary.size,
+        "digest": index.digest,
+    }
+    if as_json:
+        print(json.dumps(facts, indent=1))
+        return
+    print(
+        f"{facts['num_documents']:,} documents, {facts['num_tokens']:,} tokens of {facts['tokenizer']} "
+        f"(vocabulary {facts['vocab_size']:,}) in {facts['num_shards']:,} shards: {store.url}"
+    )
+    print(f"train on them with data: {{kind: tokens, path: {store.url}}}")

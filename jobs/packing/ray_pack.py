@@ -1,0 +1,82 @@
+"""Packs pieces on all nodes at once, with Ray Data. The story is ``jobs.packing.command``."""
+
+import logging
+import socket
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import ray.data
+import ray.exceptions
+
+from checkpointing.stores.contract import StoreError, Unavailable
+from checkpointing.stores.opening import open_store
+from jobs.packing.pieces import InputError, PackingFailed, Piece
+from jobs.packing.shard import Packed, pack_piece
+from jobs.packing.tokenizing import Recipe, Tokenizer
+from jobs.training.task.token_index import TokenShard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """``store`` is absolute."""
+
+    pieces: tuple[Piece, ...]
+    tokenizer: Recipe
+    column: str
+    store: str
+
+
+def pack_pieces(work: Work, *, verbose: bool = False) -> list[Packed]:
+    """In the order of the pieces. Raises ``InputError`` or ``StoreError``: of several, the first piece's.
+
+    Call it from a driver that is connected to Ray. A piece whose worker died is packed again.
+    """
+    if not verbose:
+        _be_quiet()
+    numbers = ray.data.range(len(work.pieces), override_num_blocks=len(work.pieces))
+    try:
+        rows = numbers.map(_pack, fn_kwargs={"work": work}).take_all()
+    except ray.exceptions.RayError as error:
+        raise PackingFailed(f"a worker failed: {str(error).strip().splitlines()[-1]}") from error
+    rows.sort(key=lambda row: row["number"])
+    for row in rows:
+        if row["problem"]:
+            raise (InputError if row["is_input"] else Unavailable)(row["problem"])
+    return [_packed(row) for row in rows]
+
+
+def _pack(row: dict[str, Any], work: Work) -> dict[str, Any]:
+    """What goes wrong travels as a value: raised, Ray would try again, and wrap it in its own words."""
+    piece = work.pieces[row["id"]]
+    answer = {"number": piece.number, "num_documents": 0, "problem": "", "is_input": False, **_NO_SHARD}
+    try:
+        packed = pack_piece(piece, _tokenizer(work.tokenizer), work.column, open_store(work.store))
+    except OSError as error:
+        where = f"{error.filename}: can't be read on {socket.gethostname()} ({error.strerror})"
+        return {**answer, "problem": f"{where}; every node must see it there", "is_input": True}
+    except (InputError, StoreError) as error:
+        return {**answer, "problem": str(error), "is_input": isinstance(error, InputError)}
+    shard = asdict(packed.shard) if packed.shard else {}
+    return {**answer, "num_documents": packed.num_documents, **shard}
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(recipe: Recipe) -> Tokenizer:
+    """A worker packs many pieces, and opening a large vocabulary takes seconds."""
+    return recipe.open()
+
+
+# Each column has one type in all rows.
+_NO_SHARD = {"name": "", "num_tokens": 0, "sha256": "", "largest_id": 0}
+
+
+def _packed(row: dict[str, Any]) -> Packed:
+    shard = TokenShard(**{key: row[key] for key in _NO_SHARD}) if row["name"] else None
+    return Packed(number=row["number"], num_documents=row["num_documents"], shard=shard)
+
+
+def _be_quiet() -> None:
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    # It warns that there are no progress bars.
+    logging.getLogger("ray.data").setLevel(logging.ERROR)

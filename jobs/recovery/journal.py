@@ -1,0 +1,134 @@
+"""How a run's attempts ended, kept in its store beside the log, so that a driver that comes later knows.
+
+One small object per attempt, written by its driver and never deleted. An attempt that left none died with
+its driver. The log doesn't know of them: whoever reads logs only can still read this run's.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from checkpointing.generations.choice import Spoilt
+from checkpointing.generations.retention import latest, of_this_life
+from checkpointing.log.history import View
+from checkpointing.stores.contract import Missing, Store, check_name
+from jobs.execution.causes import Cause
+from jobs.recovery.policy import Ending
+from jobs.training.task.skipping import Skips
+
+How = Literal["failed", "given up", "done", "interrupted"]
+
+# A policy looks no further back, and reading them must not take long.
+_MOST_READ = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """``given_up`` says why, where its driver did; ``log_tail`` is what the rank that failed said last.
+
+    There is an ``ending`` if it failed, unless its driver died before it could tell. ``is_branch``: it began
+    where it was told to by hand, and what was before it is no longer the run's past. ``skips`` are all
+    samples that the run leaves out from then on, ``spoilt`` what it does not go on from, see
+    ``checkpointing.generations.choice``.
+    """
+
+    term: int
+    how: How
+    ending: Ending | None = None
+    log_tail: tuple[str, ...] = ()
+    given_up: str | None = None
+    skips: Skips = ()
+    spoilt: Spoilt = ()
+    is_branch: bool = False
+
+
+def leave_note(store: Store, run: str, note: Note) -> None:
+    store.put(_name(run, note.term), json.dumps({"schema": 1, **asdict(note)}, indent=1).encode())
+
+
+def read_past(store: Store, run: str, view: View) -> list[Ending]:
+    """The failed attempts of the run's present life since somebody began it again by hand, in order.
+
+    That is since one was given up, ended well or was interrupted, or since it was told where to go on from.
+    Of an attempt that died with its driver no more is known than what it saved.
+    """
+    endings: list[Ending] = []
+    for term in _terms(view):
+        note = read_note(store, run, term)
+        if note is not None and note.how != "failed":
+            break
+        endings.append(note.ending if note and note.ending else _without_a_word(term, view))
+        if note is not None and note.is_branch:
+            break
+    return endings[::-1]
+
+
+def read_newest(store: Store, run: str, view: View) -> Note | None:
+    """Of the run's present life: what it says is left out is believed."""
+    return next((note for term in _terms(view) if (note := read_note(store, run, term))), None)
+
+
+def given_up(store: Store, run: str, view: View) -> Note | None:
+    """Of the newest attempt, if its driver said that going on makes no sense."""
+    note = read_note(store, run, view.term)
+    return note if note is not None and note.how == "given up" else None
+
+
+def read_note(store: Store, run: str, term: int) -> Note | None:
+    """None where there is none that can be read: then nothing is known of how it ended."""
+    try:
+        return _note(json.loads(store.get(_name(run, term))))
+    except (Missing, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _terms(view: View) -> range:
+    """Of its present life, the newest first."""
+    first = max(1, view.life_term, view.term - _MOST_READ + 1)
+    return range(view.term, first - 1, -1)
+
+
+def _without_a_word(term: int, view: View) -> Ending:
+    durable = [one for one in of_this_life(view) if one.term <= term and one.quarantined is None]
+    newest = latest(durable)
+    return Ending(
+        term=term,
+        cause="driver died",
+        reason="the driver ended without a word of it",
+        ended_s=max((one.committed_s for one in durable), default=0.0),
+        step=max((one.step for one in durable if one.term == term), default=0),
+        durable_step=newest.step if newest else 0,
+    )
+
+
+def _note(body: Mapping[str, Any]) -> Note:
+    if body["how"] not in get_args(How):
+        raise ValueError(f"a note of kind {body['how']!r}")
+    return Note(
+        term=body["term"],
+        how=body["how"],
+        ending=_ending(body["ending"]) if body["ending"] else None,
+        log_tail=tuple(body.get("log_tail", ())),
+        given_up=body.get("given_up"),
+        skips=tuple((first, end) for first, end in body.get("skips", ())),
+        spoilt=tuple((term, step) for term, step in body.get("spoilt", ())),
+        is_branch=body.get("is_branch", False),
+    )
+
+
+def _ending(body: Mapping[str, Any]) -> Ending:
+    """Fields that a later version adds are left out."""
+    if body["cause"] not in get_args(Cause):
+        raise ValueError(f"a cause {body['cause']!r}")
+    known = {field.name for field in fields(Ending)}
+    found: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in body.items()
+        if name in known
+    }
+    return Ending(**found)
+
+
+def _name(run: str, term: int) -> str:
+    return check_name(f"runs/{run}/attempts/{term:012d}.json")

@@ -1,0 +1,246 @@
+"""After a failed attempt: try again (when, without which nodes), step back, or give up (why). Pure.
+
+What is counted is counted since the run last got on, that is, since an attempt left a newer durable
+generation than any before it. So a run that gets on is never given up, however often it fails, and one
+that doesn't is given up after a bounded number of attempts.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import dropwhile, pairwise
+
+from cluster.node_scores import Outcome, Suspicion, scores, suspicious_nodes
+from jobs.execution.causes import Cause
+
+# Which failures count together; of those that are left out each counts for itself.
+_KINDS: Mapping[Cause, str] = {
+    "worker died": "lost workers",
+    "host lost": "lost workers",
+    "host silent": "lost workers",
+    "driver died": "lost workers",
+    "hang": "hangs",
+    "error": "errors",
+    "out of memory": "errors",
+}
+_OUTAGES: Mapping[Cause, str] = {
+    "store": "the store was away",
+    "no room": "there was no room",
+    "cluster away": "the cluster was away",
+}
+# So many times in a row, each time it took part: once may be chance.
+_SUSPICION = Suspicion(runs=2, cells=1)
+_HELD_AGAINST_A_NODE: Mapping[Cause, str] = {
+    "worker died": "crash",
+    "error": "crash",
+    "host lost": "lost",
+    "host silent": "lost",
+    "hang": "hang",
+}
+# Then it counts no more: over weeks any host reboots twice.
+_HELD_AGAINST_IT_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How one attempt failed: ``step`` is where, ``durable_step`` the run's newest generation's by then.
+
+    ``nodes`` are those of the ranks that it is about, ``all_nodes`` those of all its ranks; empty where
+    nobody knows.
+    """
+
+    term: int
+    cause: Cause
+    reason: str
+    ended_s: float
+    step: int = 0
+    durable_step: int = 0
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    all_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How many failures in a row without a newer generation are borne, by their kind; pauses double.
+
+    ``max_attempts`` bounds those of all kinds together, but for preemptions. ``patience_s`` is how long a
+    store that is away, or a group without room, is waited for.
+    """
+
+    max_attempts: int | None = None
+    losses: int = 10
+    hangs: int = 3
+    errors: int = 3
+    step_backs: int = 3
+    patience_s: float = 6 * 3600.0
+    pause_s: float = 1.0
+    most_pause_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Nothing is to run on the nodes ``without``."""
+
+    after_s: float
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBack:
+    """Go on from the newest generation that is not spoilt, without the samples that it went wrong on; where
+    that did not help, from ``num_generations`` before it, of those that earlier steps back have left.
+    """
+
+    after_s: float
+    num_generations: int
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """``reason`` says why it makes no sense to go on; what went wrong is the last ending's to say."""
+
+    reason: str
+
+
+Move = Retry | StepBack | GiveUp
+
+
+def next_move(history: Sequence[Ending], policy: Policy) -> Move:
+    """After the last of ``history``, which has the failed attempts of one run in their order."""
+    last, recent = history[-1], since_progress(history)
+    if reason := _hopeless(last, history, recent, policy):
+        return GiveUp(reason=reason)
+    after_s = _pause(last.cause, _num_alike(last, recent), policy)
+    without = left_out(history)
+    if last.cause == "invalid loss":
+        num_before = _num_alike(last, recent) - 1
+        return StepBack(after_s=after_s, num_generations=num_before, without=without)
+    return Retry(after_s=after_s, without=without)
+
+
+def since_progress(history: Sequence[Ending]) -> list[Ending]:
+    """The last endings: from the newest one that came after a step of progress on."""
+    first, newest = 0, None
+    for place, one in enumerate(history):
+        if newest is not None and one.durable_step > newest:
+            first = place
+        newest = max(newest or 0, one.durable_step)
+    return list(history[first:])
+
+
+def left_out(history: Sequence[Ending]) -> tuple[str, ...]:
+    """Nodes that took part in attempts and failed them, the last times one after another, within a day."""
+    now_s = max((one.ended_s for one in history), default=0.0)
+    recent = [one for one in history if now_s - one.ended_s <= _HELD_AGAINST_IT_S]
+    return suspicious_nodes(scores(_outcomes(recent), _SUSPICION))
+
+
+def _outcomes(history: Iterable[Ending]) -> Iterable[Outcome]:
+    newest = 0
+    for one in history:
+        has_got_on, newest = one.durable_step > newest, max(newest, one.durable_step)
+        for node in dict.fromkeys((*one.nodes, *one.all_nodes)):
+            is_blamed = node in one.nodes and len(one.nodes) < max(2, len(one.all_nodes))
+            if is_blamed and one.cause in _HELD_AGAINST_A_NODE:
+                status = _HELD_AGAINST_A_NODE[one.cause]
+            elif has_got_on:
+                status = "ok"
+            else:
+                continue
+            yield Outcome(node=node, run=str(one.term), cell="", status=status)
+
+
+def _hopeless(last: Ending, history: Sequence[Ending], recent: list[Ending], policy: Policy) -> str | None:
+    if last.cause == "refused":
+        return "it can't succeed like this"
+    if last.cause != "preempted" and policy.max_attempts is not None:
+        num_failed = sum(one.cause != "preempted" for one in recent)
+        if num_failed >= policy.max_attempts:
+            return f"{_attempts(num_failed)} without a newer checkpoint"
+    same = [one for one in history[:-1] if _is_same(one, last)]
+    if same and not (len(same) == 1 and _is_of_a_node(same[0], last)):
+        what = "out of memory" if last.cause == "out of memory" else "the same error"
+        how_often = "twice" if len(same) == 1 else f"{len(same) + 1} times"
+        return f"{what} at step {last.step} {how_often}"
+    match last.cause:
+        case "store" | "no room" | "cluster away":
+            return _too_long(last, recent, policy)
+        case "preempted":
+            return None
+        case "invalid loss":
+            is_over = _num_alike(last, recent) > policy.step_backs
+            return f"stepped back {policy.step_backs} times before" if is_over else None
+        case _:
+            return _too_often(last, recent, policy)
+
+
+def _too_long(last: Ending, recent: list[Ending], policy: Policy) -> str | None:
+    """An outage goes by without anybody's doing: time bounds it, not a number."""
+    waited_s = _waited_s(last.cause, recent, policy)
+    return f"{_OUTAGES[last.cause]} for {_span(waited_s)}" if waited_s > policy.patience_s else None
+
+
+def _waited_s(cause: Cause, recent: list[Ending], policy: Policy) -> float:
+    """Since the first of the kind. What lies between two endings counts for half of the patience at most:
+    where it is longer nobody tried, or somebody set the clock.
+    """
+    times = [one.ended_s for one in dropwhile(lambda one: one.cause != cause, recent)]
+    return sum(min(max(0.0, after - before), policy.patience_s / 2) for before, after in pairwise(times))
+
+
+def _too_often(last: Ending, recent: list[Ending], policy: Policy) -> str | None:
+    kind = _KINDS[last.cause]
+    most = {"lost workers": policy.losses, "hangs": policy.hangs, "errors": policy.errors}[kind]
+    count = _num_alike(last, recent)
+    return f"{count} {kind} without a newer checkpoint" if count >= most else None
+
+
+def _num_alike(last: Ending, recent: list[Ending]) -> int:
+    kind = _KINDS.get(last.cause, last.cause)
+    return sum(_KINDS.get(one.cause, one.cause) == kind for one in recent)
+
+
+def _pause(cause: Cause, count: int, policy: Policy) -> float:
+    """``count`` is which one of its kind in a row it was."""
+    match cause:
+        case "preempted" | "invalid loss":
+            return 0.0
+        case "store" | "no room" | "cluster away":
+            first_s = 10 * policy.pause_s
+        case "error" | "out of memory":
+            first_s = 5 * policy.pause_s
+        case _ if count == 1:
+            # Nobody's bug, and something is new since the last time.
+            return 0.0
+        case _:
+            first_s = policy.pause_s / 2
+    return min(first_s * 2.0 ** min(count - 1, 20), policy.most_pause_s)
+
+
+def _is_same(one: Ending, other: Ending) -> bool:
+    if one.cause != other.cause or one.step != other.step:
+        return False
+    return one.cause == "out of memory" or (
+        one.cause == "error" and _essence(one.reason) == _essence(other.reason)
+    )
+
+
+def _is_of_a_node(one: Ending, other: Ending) -> bool:
+    """An error that may be one node's doing and not the program's: left out, it shows."""
+    are_few = all(len(ending.nodes) < len(ending.all_nodes) for ending in (one, other))
+    return are_few and other.cause == "error" and not set(one.nodes).isdisjoint(other.nodes)
+
+
+def _essence(reason: str) -> str:
+    """Without addresses in memory, and without the ranks that happened to tell it."""
+    return re.sub(r"0x[0-9a-f]+|^ranks? [0-9, ]+: ", "", reason)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"
+
+
+def _attempts(count: int) -> str:
+    return f"{count} attempt" if count == 1 else f"{count} attempts"

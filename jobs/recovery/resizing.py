@@ -1,0 +1,133 @@
+"""The world size of each of a driver's attempts: by the rules of ``elastic``, and by the room there is."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from jobs.recovery.world_size import Outlook, Patience, Start, Wait, began, choose, look_for_more
+from jobs.training.task.events import Told
+from jobs.training.task.stop_request import Wish
+
+# For how many more ranks there is room now, on other nodes than these; None: nobody knows.
+Room = Callable[[Sequence[str]], int | None]
+
+_LOOK_EVERY_S = 2.0
+_ASK_EVERY_S = 0.5
+# What an attempt had takes a moment until it is free again: a run must not shrink because of itself.
+_SETTLE_S = 5.0
+# Processes start and import within it.
+_LEAST_SCHEDULE_TIMEOUT_S = 60.0
+
+
+class Resizing:
+    """Of one driver. A run of one size is never waited for, looked after or told of.
+
+    ``say`` is for people; ``pause`` waits, and may raise to end the waiting.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        patience: Patience,
+        room: Room,
+        say: Callable[[str], None],
+        *,
+        ticks: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._sizes = sizes
+        self._patience = replace(patience, wait_for_spare_s=max(patience.wait_for_spare_s, _SETTLE_S))
+        self._room = room
+        self._say = say
+        self._ticks = ticks
+        self._pause = pause
+        self._outlook = Outlook(wanted=sizes[-1])
+        self._without: Sequence[str] = ()
+        self._runs = False
+        self._wish: Wish | None = None
+        self._looked_s = float("-inf")
+        self._seen = 0
+        # A size that had no place, and the room that there was for it.
+        self._misfit: tuple[int, int] | None = None
+
+    def next_size(self, without: Sequence[str]) -> int:
+        """Of the next attempt, which is to run on other nodes than these. Waits for a spare where it must."""
+        self._without, self._runs, self._wish = without, False, None
+        if len(self._sizes) == 1:
+            return self._sizes[0]
+        wanted, is_said = self._outlook.wanted, False
+        while isinstance(answer := self._choose(), Wait):
+            if not is_said:
+                self._say(_waiting(answer))
+                is_said = True
+            self._pause(_ASK_EVERY_S)
+        if answer.world_size != wanted:
+            self._say(f"goes on with {_ranks(answer.world_size)} instead of {wanted}")
+        return answer.world_size
+
+    def schedule_timeout_s(self, most_s: float) -> float:
+        """For the size that was said last. While there are smaller ones to try, its place is waited for no
+        longer than a spare is, or a minute: the room may be that of a node that is dead and still listed.
+        """
+        if self._outlook.wanted == self._sizes[0]:
+            return most_s
+        return min(most_s, max(self._patience.wait_for_spare_s, _LEAST_SCHEDULE_TIMEOUT_S))
+
+    def had_no_place(self) -> None:
+        """The size that was said last: what is free lies apart. Until there is more or less of it, only
+        smaller ones are tried.
+        """
+        self._misfit = self._outlook.wanted, self._seen
+
+    def hear(self, told: Told) -> None:
+        """Whatever an attempt tells, its ranks run by then: what is free is free beside them."""
+        if not self._runs:
+            self._runs, self._outlook = True, began(self._outlook)
+
+    def wish(self) -> Wish | None:
+        """To move on, once the attempt that runs has room to grow. Asks the cluster every few seconds."""
+        may_grow = self._runs and self._wish is None and self._outlook.wanted < self._sizes[-1]
+        if may_grow and self._ticks() - self._looked_s >= _LOOK_EVERY_S:
+            self._looked_s = self._ticks()
+            self._look()
+        return self._wish
+
+    def _choose(self) -> Start | Wait:
+        answer, self._outlook = choose(
+            self._sizes,
+            self._outlook,
+            room=self._usable(self._room(self._without)) or 0,
+            now_s=self._ticks(),
+            patience=self._patience,
+        )
+        return answer
+
+    def _look(self) -> None:
+        free = self._room(self._without)
+        larger, self._outlook = look_for_more(
+            self._sizes,
+            self._outlook,
+            room=self._usable(None if free is None else free + self._outlook.wanted),
+            now_s=self._ticks(),
+            patience=self._patience,
+        )
+        if larger is not None:
+            self._wish = Wish(aim="move on", why=f"there is room for {_ranks(larger)}")
+
+    def _usable(self, room: int | None) -> int | None:
+        if room is None:
+            return None
+        self._seen = room
+        if self._misfit is None or room != self._misfit[1]:
+            self._misfit = None
+            return room
+        return min(room, self._misfit[0] - 1)
+
+
+def _waiting(wait: Wait) -> str:
+    room = f"room for {wait.room} of {_ranks(wait.wanted)}"
+    return f"{room}: waits up to {wait.for_s:.0f} s for a spare, then goes on with fewer"
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"

@@ -1,0 +1,152 @@
+"""The story of ``longhaul compare A B``: is B slower than the baseline A? Made for CI.
+
+A side is a store, or a part of one: ``URL#sweep=..,group=..,commit=..``.
+"""
+
+import argparse
+import gc
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from checkpointing.stores.contract import Store, StoreError, Unavailable
+from checkpointing.stores.opening import open_store
+from jobs.commandline.store_location import store_base
+from jobs.commandline.usage_error import SpecError, nearest
+from jobs.reports.compare_text import Side, as_json, as_markdown, as_text
+from reporting.analysis.comparing import SetComparison, compare_sets
+from reporting.results.gathering import Gathered, gather
+from reporting.results.rows import Row
+from reporting.results.skipped import Skipped
+
+EXIT_OK, EXIT_SLOWER, EXIT_USAGE, EXIT_UNDECIDED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+_UNDECIDED = ("inconclusive", "too few repeats")
+_MOST_NAMES = 10
+
+Key = Literal["sweep", "group", "commit"]
+_KEYS: tuple[Key, ...] = ("sweep", "group", "commit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """``wanted`` maps a key to the values of which a row must have one; ``text`` is what was typed."""
+
+    text: str
+    url: str
+    wanted: Mapping[Key, tuple[str, ...]]
+
+    def takes(self, row: Row) -> bool:
+        return all(
+            any(_is(getattr(row, key), key, value) for value in values) for key, values in self.wanted.items()
+        )
+
+
+def compare(args: argparse.Namespace) -> int:
+    try:
+        targets = read_target(args.baseline), read_target(args.other)
+        with _without_garbage_collection():
+            sides, skipped = _sides(targets)
+            found = compare_sets(sides[0].rows, sides[1].rows, args.threshold)
+    except SpecError as error:
+        return _complain(error.problems, EXIT_USAGE)
+    except StoreError as error:
+        # A store that is away says nothing about B: it is undecided, and trying again may help.
+        return _complain([str(error)], EXIT_UNDECIDED if isinstance(error, Unavailable) else EXIT_USAGE)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    _complain([f"{file.name}: {file.reason}, left out" for file in skipped], EXIT_OK)
+    write = as_json if args.json else as_markdown if args.markdown else as_text
+    print(write(found, *sides, args.threshold), end="")
+    return exit_code(found)
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """All that is read lives to the end; to look for garbage in it again and again is a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def exit_code(found: SetComparison) -> int:
+    """1 if any cell is slower; else 3 if any of the baseline's is undecided, or without a partner; else 0."""
+    verdicts = {comparison.verdict for comparison in found.comparisons}
+    if "slower" in verdicts:
+        return EXIT_SLOWER
+    return EXIT_UNDECIDED if found.only_in_baseline or verdicts.intersection(_UNDECIDED) else EXIT_OK
+
+
+def read_target(text: str) -> Target:
+    """Raises ``SpecError``. A key given twice takes rows that have either value."""
+    url, _, narrowing = text.partition("#")
+    wanted: dict[Key, tuple[str, ...]] = {}
+    for part in filter(None, narrowing.replace("&", ",").split(",")):
+        name, equals, value = part.partition("=")
+        key = next((key for key in _KEYS if key == name), None)
+        if key is None:
+            raise SpecError(
+                [f"{text}: {name!r} narrows nothing ({', '.join(_KEYS)}){nearest(name, list(_KEYS))}"]
+            )
+        if not equals or not value:
+            raise SpecError([f"{text}: {part!r} has no value, expected {key}=VALUE"])
+        wanted[key] = (*wanted.get(key, ()), value)
+    if not url:
+        raise SpecError([f"{text!r} names no store, expected URL or URL#{_KEYS[0]}=VALUE"])
+    return Target(text=text, url=url, wanted=wanted)
+
+
+def _is(found: str | None, key: Key, value: str) -> bool:
+    """A commit may be given by its beginning."""
+    return found is not None and (found.startswith(value) if key == "commit" else found == value)
+
+
+def _sides(targets: tuple[Target, Target]) -> tuple[tuple[Side, Side], tuple[Skipped, ...]]:
+    """A store that is on both sides is read once."""
+    stores = {url: open_store(url, base=store_base()) for url in dict.fromkeys(each.url for each in targets)}
+    gathered = {
+        url: gather(store, sweeps=_sweeps([target for target in targets if target.url == url]))
+        for url, store in stores.items()
+    }
+    baseline, other = (_side(target, stores[target.url], gathered[target.url]) for target in targets)
+    return (baseline, other), tuple(file for found in gathered.values() for file in found.skipped)
+
+
+def _sweeps(targets: Sequence[Target]) -> list[str]:
+    """Those that are worth reading; none means all."""
+    if not all("sweep" in target.wanted for target in targets):
+        return []
+    return sorted({sweep for target in targets for sweep in target.wanted["sweep"]})
+
+
+def _side(target: Target, store: Store, gathered: Gathered) -> Side:
+    rows = tuple(filter(target.takes, gathered.rows)) if target.wanted else gathered.rows
+    if not rows:
+        raise SpecError([f"{target.text}: there are no results{_hint(target, store, gathered.rows)}"])
+    return Side(text=target.text, rows=rows)
+
+
+def _hint(target: Target, store: Store, rows: Iterable[Row]) -> str:
+    """What there is of the first key that no row has; the names of sweeps are the store's to tell."""
+    for key, values in target.wanted.items():
+        known = {getattr(row, key) for row in rows} - {None}
+        if key == "sweep":
+            known |= {name.split("/")[1] for name in store.list("sweeps")}
+        if not any(_is(name, key, value) for name in known for value in values):
+            names = sorted(known)
+            shown = ", ".join(names[:_MOST_NAMES]) or f"none has a {key}"
+            return f" of {key} {' or '.join(values)} (there: {shown}){nearest(values[0], names)}"
+    return (
+        " that fit all of it" if target.wanted else "; `longhaul sweep` or `longhaul import` puts some there"
+    )
+
+
+def _complain(problems: Iterable[str], code: int) -> int:
+    for problem in problems:
+        print(f"longhaul compare: {problem}", file=sys.stderr)
+    return code

@@ -1,0 +1,192 @@
+"""A comparison as people, programs and pull requests read it. The same comparison gives the same text."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from jobs.commandline.text_table import Column
+from jobs.commandline.text_table import as_text as table_text
+from reporting.analysis.comparing import SetComparison, Unmatched
+from reporting.analysis.findings import Comparison, Difference, Verdict
+from reporting.analysis.formatting import counted, plain, probability
+from reporting.results.rows import Row
+
+_MOST_DIFFERENCES = 30
+_MOST_UNMATCHED = 30
+_NOTHING = "-"
+_ORDER: tuple[Verdict, ...] = ("slower", "faster", "equivalent", "inconclusive", "too few repeats")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """``text`` is what was typed for it."""
+
+    text: str
+    rows: tuple[Row, ...]
+
+
+def as_text(found: SetComparison, baseline: Side, other: Side, threshold: float) -> str:
+    """What differed is told once for all cells that share it."""
+    lines = [
+        f"A {baseline.text}: {counted(len(baseline.rows), 'run')}, the baseline",
+        f"B {other.text}: {counted(len(other.rows), 'run')}",
+        "",
+    ]
+    if found.comparisons:
+        lines.append(table_text(_columns(found.comparisons)))
+    lines += [f"only in A: {_name(one)}" for one in found.only_in_baseline[:_MOST_UNMATCHED]]
+    lines += [f"only in B: {_name(one)}" for one in found.only_in_other[:_MOST_UNMATCHED]]
+    lines += [f"differed{where}: {_difference(one)}" for one, where in _differences(found)]
+    lines += _warnings(baseline, other)
+    return "\n".join([*lines, f"{summary(found)}; threshold {_percent(threshold)}"]) + "\n"
+
+
+def as_markdown(found: SetComparison, baseline: Side, other: Side, threshold: float) -> str:
+    """For a comment on a pull request: the answer, then the cells that are not equivalent."""
+    heads = ["cell", "A tokens/s", "B tokens/s", "B / A", "95 % interval", "p adjusted", "runs", "verdict"]
+    shown = [each for each in found.comparisons if each.verdict != "equivalent"]
+    lines = [
+        f"**{summary(found)}**",
+        "",
+        f"B is `{_code(other.text)}`, the baseline A is `{_code(baseline.text)}`; ratios of median tokens/s, "
+        f"the threshold is {_percent(threshold)}.",
+    ]
+    if shown:
+        rows = [heads, ["---", *["---:"] * 6, "---"], *map(_markdown_row, shown)]
+        lines += ["", *(f"| {' | '.join(row)} |" for row in rows)]
+    notes = [f"only in A: {plain(_name(one))}" for one in found.only_in_baseline[:_MOST_UNMATCHED]]
+    notes += [f"only in B: {plain(_name(one))}" for one in found.only_in_other[:_MOST_UNMATCHED]]
+    notes += [f"differed{where}: {plain(_difference(one), 300)}" for one, where in _differences(found)]
+    notes += map(plain, _warnings(baseline, other))
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes)]).rstrip("\n") + "\n"
+
+
+def as_json(found: SetComparison, baseline: Side, other: Side, threshold: float) -> str:
+    document = {
+        "baseline": {"target": baseline.text, "num_runs": len(baseline.rows)},
+        "other": {"target": other.text, "num_runs": len(other.rows)},
+        "threshold": threshold,
+        "simulated_groups": _simulated_groups(baseline, other),
+        "summary": summary(found),
+        **asdict(found),
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _warnings(baseline: Side, other: Side) -> list[str]:
+    groups = _simulated_groups(baseline, other)
+    return [f"on simulated devices, which say nothing of real ones: {', '.join(groups)}"] if groups else []
+
+
+def _simulated_groups(baseline: Side, other: Side) -> list[str]:
+    return sorted({row.group for row in (*baseline.rows, *other.rows) if row.simulated and row.group})
+
+
+def summary(found: SetComparison) -> str:
+    """``B against A: slower in 1, equivalent in 3 of 4 cells``."""
+    verdicts = Counter(comparison.verdict for comparison in found.comparisons)
+    places: dict[str, int] = {
+        **{str(verdict): verdicts[verdict] for verdict in _ORDER},
+        "missing": len(found.only_in_baseline),
+        "new": len(found.only_in_other),
+    }
+    told = ", ".join(f"{what} in {count:,}" for what, count in places.items() if count)
+    return f"B against A: {told} of {counted(sum(places.values()), 'cell')}"
+
+
+def _columns(found: Sequence[Comparison]) -> list[Column]:
+    subjects = [each.subject for each in found]
+    return [
+        _column("group", map(_groups, found), may_fold=True),
+        _column("model", (subject.model for subject in subjects), may_fold=True),
+        _column("strategy", (subject.strategy for subject in subjects)),
+        _column("devices", (str(subject.world_size) for subject in subjects), is_number=True),
+        _column("seq", (str(subject.seq_len) for subject in subjects), may_fold=True),
+        _column("micro-batch", (str(subject.micro_batch) for subject in subjects), may_fold=True),
+        _column("grad-accum", (str(subject.grad_accum) for subject in subjects), may_fold=True),
+        _column("precision", (subject.precision for subject in subjects), may_fold=True),
+        _column("A tokens/s", (_speed(each.baseline_tokens_per_sec) for each in found), is_number=True),
+        _column("B tokens/s", (_speed(each.other_tokens_per_sec) for each in found), is_number=True),
+        _column("B/A", map(_ratio, found), is_number=True),
+        _column("95 % interval", map(_interval, found), is_number=True),
+        _column("p adjusted", (_p(each) for each in found), is_number=True),
+        _column("delta", (_delta(each) for each in found), is_number=True),
+        _column("runs", map(_runs, found), is_number=True),
+        _column("verdict", (each.verdict + _failures(each) for each in found)),
+    ]
+
+
+def _column(title: str, texts: Iterable[str], *, is_number: bool = False, may_fold: bool = False) -> Column:
+    return Column(title=title, texts=tuple(texts), is_number=is_number, may_fold=may_fold)
+
+
+def _markdown_row(found: Comparison) -> list[str]:
+    verdict = f"**{found.verdict}**" if found.verdict in ("slower", "faster") else found.verdict
+    return [
+        plain(f"{_groups(found)}: {found.subject}"),
+        _speed(found.baseline_tokens_per_sec),
+        _speed(found.other_tokens_per_sec),
+        _ratio(found),
+        _interval(found),
+        _p(found),
+        _runs(found),
+        verdict + (plain(failed) if (failed := _failures(found)) else ""),
+    ]
+
+
+def _failures(found: Comparison) -> str:
+    """``, oom in B`` where a side has no run that is ok, or nothing."""
+    statuses = {"A": found.baseline_status, "B": found.other_status}
+    return "".join(f", {status} in {side}" for side, status in statuses.items() if status != "ok")
+
+
+def _groups(found: Comparison) -> str:
+    return found.other if found.other == found.baseline else f"{found.other} / {found.baseline}"
+
+
+def _speed(tokens_per_sec: float | None) -> str:
+    return _NOTHING if tokens_per_sec is None else f"{tokens_per_sec:,.0f}"
+
+
+def _ratio(found: Comparison) -> str:
+    return _NOTHING if found.ratio is None else f"{found.ratio:.3f}"
+
+
+def _interval(found: Comparison) -> str:
+    return _NOTHING if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
+
+
+def _p(found: Comparison) -> str:
+    return _NOTHING if found.p_adjusted is None else probability(found.p_adjusted)
+
+
+def _delta(found: Comparison) -> str:
+    return _NOTHING if found.cliffs_delta is None else f"{found.cliffs_delta:+.2f}"
+
+
+def _runs(found: Comparison) -> str:
+    return f"{found.num_baseline}/{found.num_other}"
+
+
+def _name(one: Unmatched) -> str:
+    return f"{one.group}: {one.subject}"
+
+
+def _differences(found: SetComparison) -> Iterator[tuple[Difference, str]]:
+    """Each once, the commonest first, with the number of cells unless it is in all of them."""
+    seen = Counter(one for each in found.comparisons for one in each.differences)
+    for one, count in seen.most_common(_MOST_DIFFERENCES):
+        yield one, "" if count == len(found.comparisons) else f" in {counted(count, 'cell')}"
+
+
+def _difference(one: Difference) -> str:
+    return f"{one.what}: A {one.baseline}; B {one.other}"
+
+
+def _code(text: str) -> str:
+    return text.replace("`", "'")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,130 @@
+"""``longhaul import``: older results, once read, stand in the store beside ours."""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from checkpointing.stores.contract import Store, StoreError
+from checkpointing.stores.opening import open_store
+from jobs.commandline.store_location import store_base
+from reporting.importers.found import some
+from reporting.importers.mapping import MappingError, NameMapping, read_mapping, shipped
+from reporting.importers.reading import Import, read_all
+from reporting.results.imported import FOLDER, file_of, read_imported, readable
+from reporting.results.records import RecordError
+from reporting.results.rows import Row
+
+EXIT_OK, EXIT_UNREAD, EXIT_USAGE = 0, 1, 2
+_MOST_LINES = 200
+
+
+def import_results(args: argparse.Namespace) -> int:
+    """Doing it again changes nothing: a run that is in the store already is left out."""
+    try:
+        mapping = _mapping(args.mapping)
+        store = open_store(args.store, base=store_base())
+    except (StoreError, MappingError) as error:
+        return _refused(error, EXIT_USAGE)
+    name = readable(_name(args.paths[0].resolve()))
+    found = read_all(args.paths, mapping, name=name, group=args.group, vendor=args.vendor)
+    try:
+        known = _known_runs(store)
+        new = [row for row in found.rows if row.run_id not in known]
+        stored = _store(store, new, name) if new else None
+    except StoreError as error:
+        return _refused(error, EXIT_UNREAD)
+    for problem in found.unread:
+        print(f"longhaul import: {problem.label}: {problem.reason}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(_summary(found, new, stored), indent=1))
+    else:
+        print("\n".join(_lines(found, new, stored, store.url)))
+    return EXIT_UNREAD if found.unread else EXIT_OK
+
+
+def _refused(error: Exception, exit_code: int) -> int:
+    print(f"longhaul import: {error}", file=sys.stderr)
+    return exit_code
+
+
+def _name(path: Path) -> str:
+    return path.name if path.is_dir() else path.stem
+
+
+def _mapping(path: Path | None) -> NameMapping:
+    if path is None:
+        return shipped()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise MappingError(f"{path}: {error.strerror}; expected a mapping file, TOML or JSON") from None
+    return shipped().extended(read_mapping(data, path.name))
+
+
+def _known_runs(store: Store) -> set[str | None]:
+    """An import that can't be read is the report's to tell of: here it holds nothing."""
+    known: set[str | None] = set()
+    for name in sorted(store.list(FOLDER)):
+        try:
+            known |= {row.run_id for row in read_imported(store.get(name), name)}
+        except RecordError:
+            continue
+    return known
+
+
+def _store(store: Store, rows: Sequence[Row], name: str) -> str:
+    place, data = file_of(rows, name)
+    # The name is a digest of what is in it: whatever else stands there is damaged.
+    store.put(place, data)
+    return place
+
+
+def _summary(found: Import, new: Sequence[Row], stored: str | None) -> dict[str, Any]:
+    return {
+        "stored": stored,
+        "num_runs": len(found.rows),
+        "num_new": len(new),
+        "read": [asdict(read) for read in found.read],
+        "unread": [asdict(problem) for problem in found.unread],
+        "warnings": [{"text": text, "num_runs": num_runs} for text, num_runs in _warnings(new)],
+    }
+
+
+def _lines(found: Import, new: Sequence[Row], stored: str | None, url: str) -> Iterator[str]:
+    sources = [*_of_sources(found)]
+    yield from sources[:_MOST_LINES]
+    if len(sources) > _MOST_LINES:
+        yield f"... and {len(sources) - _MOST_LINES:,} more lines; --json has all"
+    for text, num_runs in _warnings(new):
+        yield f"warning: {text} ({_count(num_runs, 'run')})"
+    num_known = len(found.rows) - len(new)
+    if stored:
+        already = f"; {_count(num_known, 'run')} there already" if num_known else ""
+        yield f"{_count(len(new), 'run')} imported into {url}: {stored}{already}"
+    elif num_known:
+        yield f"nothing new: {_count(num_known, 'run')} already in {url}, nothing was changed"
+    else:
+        yield f"nothing was imported into {url}"
+
+
+def _of_sources(found: Import) -> Iterator[str]:
+    for read in found.read:
+        repeated = f", {read.num_repeated} of them read before" if read.num_repeated else ""
+        yield f"{read.label}: {_count(read.num_runs, 'run')}{repeated}"
+        if read.not_mapped:
+            yield f"  not mapped: {some(read.not_mapped, most=20)}"
+        for note in read.notes:
+            yield f"  {note}"
+
+
+def _warnings(rows: Sequence[Row]) -> list[tuple[str, int]]:
+    return sorted(Counter(text for row in rows for text in row.warnings).items())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,192 @@
+"""The stories of reports: everything in a store gathered, drawn and written; and copies of it pulled.
+
+A report is made again whenever it is asked for: the same results give the same files.
+"""
+
+import argparse
+import json
+import mmap
+import sys
+import webbrowser
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from checkpointing.stores.contract import Missing, Store, StoreError, Unavailable, is_name
+from checkpointing.stores.local import LocalStore
+from checkpointing.stores.opening import open_store
+from jobs.commandline.store_location import store_base
+from reporting.analysis.conclusions import conclude
+from reporting.analysis.findings import Chart, Findings, as_plain
+from reporting.long_runs.summarising import long_runs, write_steps
+from reporting.results.gathering import Gathered, gather
+from reporting.results.publishing import Pulled, PullError, publish, pull, reports_of
+from reporting.results.rows import Row
+from reporting.results.skipped import Skipped
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+_MOST_CHECKS = 10
+
+
+class NothingToReport(Exception):
+    """No results where they were looked for; the message says where, and how some come to be there."""
+
+
+def report(args: argparse.Namespace) -> int:
+    return _story("report", lambda: _report(args))
+
+
+def pull_reports(args: argparse.Namespace) -> int:
+    return _story("pull", lambda: _pull_reports(args))
+
+
+def _story(verb: str, tell: Callable[[], None]) -> int:
+    try:
+        tell()
+    except (StoreError, NothingToReport, PullError, OSError) as error:
+        print(f"longhaul {verb}: {error}", file=sys.stderr)
+        is_about_input = isinstance(error, StoreError) and not isinstance(error, Unavailable)
+        return EXIT_USAGE if is_about_input else EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return EXIT_OK
+
+
+def _report(args: argparse.Namespace) -> None:
+    store = open_store(args.store, base=store_base())
+    gathered = gather(store, sweeps=args.sweep)
+    runs, unread = ((), ()) if args.sweep else long_runs(store)
+    name = args.name or _name(gathered, [run.name for run in runs])
+    with _steps(store, is_wanted=bool(runs)) as (steps, unread_steps):
+        skipped = dict.fromkeys((*gathered.skipped, *unread, *unread_steps))
+        findings = conclude(name, store.url, gathered.rows, runs=runs, skipped=tuple(skipped))
+        if not (findings.rows or findings.runs):
+            raise NothingToReport(_nothing(store, args.sweep, findings))
+        publish(store, name, {**_files(findings), **_specs(store, findings.rows), **steps})
+    place = f"{store.url}/reports/{name}"
+    copied = pull(store, name, args.pull) if args.pull else None
+    print(_as_json(findings, place) if args.json else _as_text(findings, place))
+    if copied and not args.json:
+        print(_copied(copied, args.pull))
+    if args.open:
+        _open_page(store, name, args.pull)
+
+
+def _pull_reports(args: argparse.Namespace) -> None:
+    url, name = _place(args.url)
+    store = open_store(url, base=store_base())
+    names = (name,) if name else reports_of(store)
+    if not names:
+        raise NothingToReport(f"{store.url}: there is no report; `longhaul report` makes one")
+    for name in names:
+        folder = args.folder if len(names) == 1 else args.folder / name
+        found = pull(store, name, folder)
+        print(_copied_json(found, name, folder) if args.json else f"{name}: {_copied(found, folder)}")
+
+
+def _place(url: str) -> tuple[str, str | None]:
+    """A store, or one report in it: ``STORE/reports/NAME``."""
+    store, slash, name = url.rstrip("/").rpartition("/reports/")
+    return (store, name) if slash else (url, None)
+
+
+def _name(gathered: Gathered, runs: Sequence[str]) -> str:
+    """The sweep's name if it is the only thing there, or the run's; else ``all``."""
+    names = {*(row.sweep or "" for row in gathered.rows), *runs}
+    return names.pop() or "all" if len(names) == 1 else "all"
+
+
+def _nothing(store: Store, sweeps: Sequence[str], findings: Findings) -> str:
+    where = f"{store.url}: {' and '.join(f'sweep {sweep!r}' for sweep in sweeps)}" if sweeps else store.url
+    unread = "".join(f"\n  {skipped.name}: {skipped.reason}" for skipped in findings.skipped[:10])
+    if unread:
+        return f"{where}: none of {len(findings.skipped)} files could be read:{unread}"
+    return f"{where}: there are no results; `longhaul sweep` or `longhaul import` puts some there"
+
+
+def _files(findings: Findings) -> dict[str, bytes | memoryview]:
+    from reporting.charts.drawing import draw
+    from reporting.results.tables import metrics_csv, metrics_parquet
+
+    charts = draw(findings)
+    files: dict[str, bytes | memoryview] = {
+        "metrics.parquet": metrics_parquet(findings.rows),
+        "metrics.csv": metrics_csv(findings.rows),
+        "findings.json": json.dumps(as_plain(findings), indent=1).encode() + b"\n",
+        **_pages(findings, charts),
+    }
+    return {**files, **{f"plots/{chart.name}.png": chart.png for chart in charts}}
+
+
+def _specs(store: Store, rows: Sequence[Row]) -> dict[str, bytes]:
+    """What was asked for, sweep by sweep, to be asked for again: JSON, and therefore YAML."""
+    found: dict[str, bytes] = {}
+    for sweep in sorted({row.sweep for row in rows if row.sweep and not row.imported}):
+        # A sweep's name in a result that others wrote need not be one.
+        with suppress(Missing, ValueError, KeyError, TypeError):
+            if is_name(sweep):
+                told = json.loads(store.get(f"sweeps/{sweep}/sweep.json"))
+                found[f"specs/{sweep}.yaml"] = json.dumps(told["spec"], indent=1).encode() + b"\n"
+    return found
+
+
+def _pages(findings: Findings, charts: Sequence[Chart]) -> dict[str, bytes]:
+    from reporting.markdown.report import report_md
+    from reporting.page import index_html
+
+    return {
+        "report.md": report_md(findings, charts).encode(),
+        "index.html": index_html(findings, charts).encode(),
+    }
+
+
+@contextmanager
+def _steps(store: Store, *, is_wanted: bool) -> Iterator[tuple[dict[str, memoryview], tuple[Skipped, ...]]]:
+    """All steps of all runs may be larger than memory: they go through a file."""
+    if not is_wanted:
+        yield {}, ()
+        return
+    with TemporaryDirectory(prefix="longhaul-") as folder:
+        path = Path(folder) / "steps.parquet"
+        _, skipped = write_steps(store, path)
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            data = memoryview(mapped)
+            try:
+                yield {"steps.parquet": data}, skipped
+            finally:
+                data.release()
+
+
+def _as_text(findings: Findings, place: str) -> str:
+    worst = [check for check in findings.checks if check.level in ("failed", "warning")]
+    lines = [
+        *findings.answer,
+        *(f"{check.level}: {check.name}: {check.subject}: {check.found}" for check in worst[:_MOST_CHECKS]),
+    ]
+    if len(worst) > _MOST_CHECKS:
+        lines.append(f"and {len(worst) - _MOST_CHECKS} more checks that are not well")
+    return "\n".join([*lines, f"report: {place}"])
+
+
+def _as_json(findings: Findings, place: str) -> str:
+    return json.dumps({"place": place, **as_plain(findings)}, indent=1)
+
+
+def _copied(found: Pulled, folder: Path) -> str:
+    changes = (
+        f"{len(found.fetched)} files fetched ({found.num_bytes:,} bytes), {len(found.unchanged)} unchanged"
+    )
+    return f"{changes}{f', {len(found.removed)} removed' if found.removed else ''}: {folder}"
+
+
+def _copied_json(found: Pulled, name: str, folder: Path) -> str:
+    return json.dumps({"report": name, "folder": str(folder), **asdict(found)})
+
+
+def _open_page(store: Store, name: str, folder: Path | None) -> None:
+    if folder is None and not isinstance(store, LocalStore):
+        raise NothingToReport(f"{store.url}: a browser can't open what is there; add --pull DIR")
+    page = (folder or Path(store.url) / "reports" / name) / "index.html"
+    webbrowser.open(page.resolve().as_uri())

@@ -1,0 +1,74 @@
+"""What a driver has to say of its attempts, kept in memory until the store has it.
+
+An incident is often that of a store that is away. Nobody waits for one longer than a moment.
+"""
+
+import logging
+import threading
+from contextlib import suppress
+from typing import Self
+
+from checkpointing.stores.contract import Conflict, Store, StoreError
+from checkpointing.stores.transfers import within
+from reporting.recording.attempts import Attempt, Incident
+from reporting.recording.recorder import word
+
+_TIMEOUT_S = 15.0
+_END_TIMEOUT_S = 10.0
+# A few KB each. An outage of six hours has some dozens of attempts, each with two words.
+_MOST_UNSENT = 1000
+_log = logging.getLogger(__name__)
+
+
+class Words:
+    """One driver's, for all of its threads. Used as a context; its end tries what is left once more.
+
+    Raises nothing. Of more than can be kept the oldest go.
+    """
+
+    def __init__(
+        self, store: Store, *, timeout_s: float = _TIMEOUT_S, most_unsent: int = _MOST_UNSENT
+    ) -> None:
+        self._store = store
+        self._timeout_s = timeout_s
+        self._most_unsent = most_unsent
+        self._unsent: dict[str, bytes] = {}
+        self._sending = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._unsent:
+            with suppress(TimeoutError):
+                within(min(self._timeout_s, _END_TIMEOUT_S), self._send_the_last)
+
+    def leave(self, attempt: Attempt, one: Incident, *, now_s: float) -> None:
+        """What was left before and is not in the store yet comes first."""
+        name, data = word(attempt, one, now_s=now_s)
+        self._unsent[name] = data
+        if len(self._unsent) > self._most_unsent:
+            self._unsent.pop(next(iter(self._unsent)), None)
+        with suppress(TimeoutError):
+            within(self._timeout_s, self._send)
+
+    def _send(self) -> None:
+        """Where somebody is at it already it is theirs to do: they look again once they are done."""
+        while self._unsent and self._sending.acquire(blocking=False):
+            try:
+                for name, data in list(self._unsent.items()):
+                    # Nobody else has this name: it landed before, and the answer was lost.
+                    with suppress(Conflict):
+                        self._store.create(name, data)
+                    self._unsent.pop(name, None)
+            except StoreError as error:
+                _log.warning("incidents have to wait: %s", error)
+                return
+            finally:
+                self._sending.release()
+
+    def _send_the_last(self) -> None:
+        # The process ends then, and with it whoever is at it.
+        with self._sending:
+            pass
+        self._send()

@@ -1,0 +1,270 @@
+"""What a long run says while it goes on: a line per event, and every few seconds one on how it is doing.
+
+In a terminal that line is renewed in its place; elsewhere it is one more, as ``ray job submit`` streams it.
+"""
+
+import shutil
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Self, TextIO
+
+from checkpointing.saving.save import Note
+from jobs.run_progress.run_state import GOING_ON, LastStep, RunState, Stage
+from jobs.training.task.events import Ended, Evaluated, Progress, Resumption, Told, Warned
+from reporting.results.redaction import without_credentials
+
+_RENEWED_EVERY_S = 1.0
+_LINE_EVERY_S = 5.0
+# Where nothing new was heard the line only says that somebody is still there.
+_SAME_LINE_EVERY_S = 60.0
+# The newest ones; a run of weeks has tens of thousands.
+_MOST_SAVES = 1_000
+
+
+class RunDisplay:
+    """``quiet`` keeps standard output free for a program's JSON; ``silent`` says nothing at all.
+
+    As a context it also speaks while nothing is heard, from a thread of its own.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        *,
+        quiet: bool,
+        silent: bool,
+        ticks: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._is_silent = silent
+        self._ticks = ticks
+        self._clock = clock
+        self._lines = _Lines(run, sys.stderr if quiet else sys.stdout)
+        self._state = RunState(ticks())
+        self._start: Resumption | None = None
+        self._end: Ended | None = None
+        self._saves: deque[Note] = deque(maxlen=_MOST_SAVES)
+        self._is_news = False
+        self._shown_s = float("-inf")
+        self._tell: Callable[[Mapping[str, Any]], None] = _tell_nobody
+        self._lock = threading.RLock()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="status line", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
+        """An exception that nobody spoke of before is how the run was left."""
+        self._done.set()
+        self._thread.join()
+        self._lines.clear()
+        if error is not None and self._state.stage in GOING_ON:
+            is_failure = isinstance(error, Exception)
+            why = without_credentials(str(error)).partition("\n")[0] if is_failure else None
+            self.ends("failed" if is_failure else "interrupted", why)
+
+    def on_progress(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
+        if not self._is_silent:
+            self._tell = tell
+
+    @property
+    def is_durable(self) -> bool:
+        return self._end is not None and self._end.problem is None
+
+    def last_step(self) -> LastStep | None:
+        """Of the attempt that goes on or went last."""
+        with self._lock:
+            return self._state.last_step(self._ticks())
+
+    def begins(self, attempt: int) -> None:
+        """``attempt`` is its term in the run's log."""
+        with self._lock:
+            self._start = self._end = None
+            self._state.begins(attempt, self._ticks())
+            self._changed()
+
+    def waits(self, for_s: float, why: str) -> None:
+        """The next attempt comes then."""
+        with self._lock:
+            self._state.waits(for_s, why, self._ticks())
+            self._changed()
+            self._say(self._state.line(self._ticks()))
+
+    def ends(self, stage: Stage, why: str | None = None) -> None:
+        """How the run was left; those who ask the store later are told the same."""
+        with self._lock:
+            self._state.ends(stage, self._ticks(), why)
+            self._changed()
+
+    def note(self, text: str) -> None:
+        """Something to know, whoever says it."""
+        self._say(text)
+
+    def hear(self, told: Told) -> None:
+        with self._lock:
+            self._state.hear(told, self._ticks(), self._clock())
+            self._is_news = True
+            self._say_event(told)
+            if isinstance(told, Progress):
+                self.renew()
+            if isinstance(told, Progress) or (isinstance(told, Ended) and self._did_a_step(told)):
+                self._tell(self._record())
+
+    def renew(self) -> None:
+        """The status line, if its time has come."""
+        with self._lock:
+            waited_s = self._ticks() - self._shown_s
+            is_over = self._state.stage not in GOING_ON
+            if self._is_silent or is_over or waited_s < self._interval_s() or self._has_just_begun():
+                return
+            self._shown_s, self._is_news = self._ticks(), False
+            self._lines.renew(self._state.line(self._ticks()))
+
+    def summarise(self, pointer: str | None, again: str = "the same command") -> None:
+        """``again`` is the command that goes on with a run that was stopped."""
+        if self._end is None:
+            self._say("the workers ended without a word of it; running it again goes on")
+        elif self._end.wish is None and self._end.problem is None:
+            loss = f", {_value('loss', self._end.loss)}" if self._did_a_step(self._end) else ""
+            kept = self._end.generation or "nothing was saved"
+            self._say(f"finished at step {self._end.step}{loss}: {kept}")
+        if pointer:
+            self._say(f"Ray's checkpoint points at {pointer}")
+        if self._end and self._end.problem:
+            done = "ended as asked" if self._end.wish else f"all {self._end.step} steps are done"
+            newest = self._end.generation
+            kept = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
+            self._say(f"{done}, but {self._end.problem}; {kept}; running it again goes on")
+        elif self._end and self._end.wish:
+            saved = f" ({self._end.generation})" if self._end.generation else ", with nothing to save"
+            self._say(f"stopped at step {self._end.step}{saved}, resume with `{again}`")
+
+    def facts(self) -> dict[str, Any]:
+        """For programs, beside the run's status."""
+        return {
+            "resumed_from": self._start.generation if self._start else None,
+            "resumed_step": self._start.step if self._start else None,
+            "why": list(self._start.trail) if self._start else [],
+            "problem": self._end.problem if self._end else "the workers ended early",
+            "stopped": self._end.wish.why if self._end and self._end.wish else None,
+            "saves": [asdict(saved) for saved in self._saves],
+        }
+
+    def _work(self) -> None:
+        while not self._done.wait(_RENEWED_EVERY_S):
+            with self._lock:
+                self.renew()
+                self._tell(self._record())
+
+    def _interval_s(self) -> float:
+        if self._lines.is_terminal:
+            return _RENEWED_EVERY_S
+        return _LINE_EVERY_S if self._is_news else _SAME_LINE_EVERY_S
+
+    def _has_just_begun(self) -> bool:
+        """Then a line that stays would say nothing."""
+        is_young = self._state.lasted_s(self._ticks()) < _LINE_EVERY_S
+        return self._state.stage == "starting" and is_young and not self._lines.is_terminal
+
+    def _changed(self) -> None:
+        self._is_news = True
+        self._tell(self._record())
+
+    def _record(self) -> dict[str, Any]:
+        record = self._state.record(self._ticks(), self._clock())
+        return {**record, "step": self._end.step, "loss": self._end.loss} if self._end else record
+
+    def _did_a_step(self, end: Ended) -> bool:
+        """Else what earlier attempts told of it is the newest there is."""
+        return self._start is None or end.step > self._start.step
+
+    def _say_event(self, told: Told) -> None:
+        match told:
+            case Resumption():
+                self._start = told
+                self._say_start(told)
+            case Note():
+                self._saves.append(told)
+                self._say(_save(told))
+            case Evaluated():
+                self._say(f"step {told.step}: {_value('val_loss', told.val_loss)}")
+            case Warned():
+                self._say(f"warning: {told.text}")
+            case Ended():
+                self._end = told
+
+    def _say_start(self, start: Resumption) -> None:
+        for line in start.trail:
+            self._say(line)
+        self._say(f"goes on after step {start.step}" if start.generation else "begins at step 0")
+
+    def _say(self, text: str) -> None:
+        if not self._is_silent:
+            with self._lock:
+                self._lines.say(text)
+
+
+class _Lines:
+    """Lines that stay and, below them in a terminal, one that is renewed. Nobody need be there to read."""
+
+    def __init__(self, run: str, out: TextIO) -> None:
+        self._run = run
+        self._out = out
+        self._renewed = ""
+        self.is_terminal = out.isatty()
+
+    def say(self, text: str) -> None:
+        renewed = self._renewed
+        self.clear()
+        self._write(f"{self._run}: {text}\n")
+        if renewed:
+            self._draw(renewed)
+
+    def renew(self, text: str) -> None:
+        if self.is_terminal:
+            self._draw(f"{self._run}: {text}")
+        else:
+            self.say(text)
+
+    def clear(self) -> None:
+        if self._renewed:
+            self._write("\r\x1b[K")
+            self._renewed = ""
+
+    def _draw(self, line: str) -> None:
+        # A line that wraps could not be taken back.
+        most = shutil.get_terminal_size().columns - 1
+        self._renewed = line
+        self._write(f"\r\x1b[K{line[:most]}")
+
+    def _write(self, text: str) -> None:
+        # A terminal that was closed, or a pipe whose reader ended, must not end the training.
+        with suppress(OSError):
+            try:
+                self._out.write(text)
+            except UnicodeEncodeError:
+                self._out.write(text.encode("ascii", "backslashreplace").decode())
+            self._out.flush()
+
+
+def _value(name: str, value: float | None) -> str:
+    return f"{name} not finite" if value is None else f"{name} {value:.4f}"
+
+
+def _save(saved: Note) -> str:
+    what = f"save of step {saved.step} to the {saved.place}"
+    if saved.problem:
+        return f"{what} failed, training goes on: {saved.problem}"
+    size = f"{saved.num_bytes / 1e6:,.1f} MB of rank 0"
+    return f"{what}: {size}, blocked for {saved.blocked_s:.3f} s, done in {saved.took_s:.2f} s"
+
+
+def _tell_nobody(_status: Mapping[str, Any]) -> None:
+    return None

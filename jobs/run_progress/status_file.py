@@ -1,0 +1,83 @@
+"""``runs/<run>/status.json``: what a driver tells of its run, for those who ask later."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from checkpointing.stores.contract import Missing, Store, StoreError, check_name
+
+_INTERVAL_S = 2.0
+
+
+class StatusFile:
+    """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context.
+
+    What an earlier driver told stays until this one tells otherwise, but for its attempt; none of it where
+    this one ``is_fresh``. ``driver`` is its word for itself. Nothing is written while
+    ``may_speak`` says no.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        driver: str | None = None,
+        *,
+        is_fresh: bool = False,
+        may_speak: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._store = store
+        self._name = _name_of(run)
+        self._run = run
+        self._driver = driver
+        self._before: Mapping[str, Any] | None = {} if is_fresh else None
+        self._may_speak = may_speak
+        self._newest: Mapping[str, Any] | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="status", daemon=True)
+
+    def __enter__(self) -> "StatusFile":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Gives the last word a moment to arrive, no more."""
+        self._done.set()
+        self._thread.join(2 * _INTERVAL_S)
+
+    def tell(self, status: Mapping[str, Any]) -> None:
+        self._newest = status
+
+    def _work(self) -> None:
+        while not self._done.wait(_INTERVAL_S):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        if self._newest is None or not self._may_speak():
+            return
+        newest, self._newest = self._newest, None
+        with suppress(StoreError):
+            if self._before is None:
+                told = told_of(self._store, self._run)
+                self._before = {key: value for key, value in told.items() if key != "attempt"}
+            self._store.put(self._name, self._body(newest))
+
+    def _body(self, newest: Mapping[str, Any]) -> bytes:
+        own = {"driver": self._driver} if self._driver else {}
+        return json.dumps({**(self._before or {}), **newest, **own}).encode()
+
+
+def told_of(store: Store, run: str) -> dict[str, Any]:
+    """What its driver told last; empty where that can't be read."""
+    try:
+        told = json.loads(store.get(_name_of(run)))
+    except (Missing, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _name_of(run: str) -> str:
+    return check_name(f"runs/{run}/status.json")

@@ -1,0 +1,131 @@
+"""A run's driver as a job on a Ray cluster, submitted and followed through its job server.
+
+The cluster may go away and come back meanwhile: a job that it doesn't know any more died with its head.
+"""
+
+import secrets
+import shlex
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from checkpointing.stores.transfers import within
+from jobs.runs.driver_process import EXIT_CODES, Away, End
+from jobs.training.task.stop_request import Wish
+
+ROOT = Path(__file__).resolve().parents[2]
+_ASK_EVERY_S = 2.0
+# Ray's client waits for ever for a server that falls silent.
+_ANSWER_TIMEOUT_S = 30.0
+# The first submission carries our source.
+_SUBMIT_TIMEOUT_S = 300.0
+_UNKNOWN = "does not exist"
+# What a server that is not there, not ready or not ours raises.
+_NO_ANSWER = (OSError, RuntimeError)
+
+
+class JobServer:
+    """Its jobs get ``variables``."""
+
+    def __init__(self, address: str, variables: dict[str, str], say: Callable[[str], None]) -> None:
+        self._address = address
+        self._variables = variables
+        self._say = say
+
+    def start(self, arguments: list[str]) -> "Job":
+        """Submits our own source with it; a spec that is not part of it must lie where the head is, too."""
+        try:
+            client, name = within(_SUBMIT_TIMEOUT_S, lambda: self._submit(arguments))
+        except _NO_ANSWER as error:
+            raise Away(f"{self._address} takes no job ({_first_line(error)})") from error
+        self._say(
+            f"submitted as job {name}; `ray job logs --address {self._address} {name} --follow` shows it"
+        )
+        return Job(client, name)
+
+    def _submit(self, arguments: list[str]) -> tuple[JobSubmissionClient, str]:
+        client = JobSubmissionClient(self._address)
+        name = client.submit_job(
+            entrypoint=shlex.join(["python", "jobs/train.py", *_as_seen_there(arguments)]),
+            submission_id=f"longhaul-{secrets.token_hex(6)}",
+            runtime_env={"working_dir": str(ROOT), "env_vars": self._variables},
+        )
+        return client, name
+
+
+class Job:
+    """Of a server that does not answer nothing is concluded but that it takes longer."""
+
+    def __init__(self, client: JobSubmissionClient, name: str) -> None:
+        self._client = client
+        self._name = name
+        self._next_s = 0.0
+        self._unseen_since_s: float | None = None
+        self._is_to_stop = False
+
+    def end(self) -> End | None:
+        if time.monotonic() < self._next_s:
+            return None
+        try:
+            if self._is_to_stop:
+                self._ask_to_stop()
+            info = within(_ANSWER_TIMEOUT_S, lambda: self._client.get_job_info(self._name))
+        except _NO_ANSWER as error:
+            if _UNKNOWN in str(error):
+                return End(code=None, why=f"the cluster has forgotten job {self._name}")
+            self._unseen_since_s = self._unseen_since_s or time.monotonic()
+            return None
+        finally:
+            self._next_s = time.monotonic() + _ASK_EVERY_S
+        self._unseen_since_s = None
+        return end_of(info)
+
+    def unseen_s(self) -> float:
+        return time.monotonic() - self._unseen_since_s if self._unseen_since_s else 0.0
+
+    def stop(self, wish: Wish) -> None:
+        """Ray asks it by SIGTERM, and waits as long as the job's own variables say."""
+        self._is_to_stop, self._next_s = True, 0.0
+
+    def kill(self) -> None:
+        with suppress(*_NO_ANSWER):
+            self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        """As often as it takes until the server has heard it."""
+        within(_ANSWER_TIMEOUT_S, lambda: self._client.stop_job(self._name))
+        self._is_to_stop = False
+
+
+def end_of(info: Any) -> End | None:
+    """None while it is at work. Ray keeps no exit code of a job that it was asked to stop."""
+    match info.status:
+        case JobStatus.SUCCEEDED:
+            return End(code=0, why="the job has succeeded")
+        case JobStatus.STOPPED:
+            return End(code=None, why="the job was stopped", is_stopped=True)
+        case JobStatus.FAILED if info.driver_exit_code in EXIT_CODES:
+            return End(
+                code=info.driver_exit_code, why=f"the driver ended with exit code {info.driver_exit_code}"
+            )
+        case JobStatus.FAILED:
+            # Ray's goes on with the driver's last lines.
+            why = (info.message or "its job failed").partition("\n")[0].partition(", last available logs")[0]
+            return End(code=None, why=why)
+        case _:
+            return None
+
+
+def _as_seen_there(arguments: list[str]) -> list[str]:
+    """The spec by its place in our source, else by its whole path."""
+    spec = Path(arguments[0]).resolve()
+    place = spec.relative_to(ROOT) if spec.is_relative_to(ROOT) else spec
+    return [str(place), *arguments[1:]]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,176 @@
+"""``longhaul stop``: asks a run to save and end, from anywhere that sees its store, and waits until it has.
+
+The wish stands in the run's log and is meant for the attempt that goes on; one that begins later is not
+stopped by it, unless somebody is still waiting here and asks it as well.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from checkpointing.errors import Fenced, NothingToResume
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import latest, of_this_life
+from checkpointing.log.history import Stop, View
+from checkpointing.stores.contract import Store, StoreError, Unavailable
+from checkpointing.stores.opening import open_store
+from jobs.commandline.store_location import store_base
+from jobs.run_progress.status_file import told_of
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+_LOOK_EVERY_S = 0.5
+# A driver tells how it is doing every two seconds, as long as it reaches the store.
+_SILENT_AFTER_S = 30.0
+_ENDED_STAGES = ("given up", "failed", "interrupted")
+
+State = Literal["stopped", "finished", "not running", "asked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """``step`` is where it ended, None while that is not known; ``generation`` the newest that it left.
+
+    ``asked`` is all that is known where the time was over before the run ended.
+    """
+
+    run: str
+    state: State
+    attempt: int
+    step: int | None
+    generation: str | None
+    generation_step: int | None
+
+
+def stop(args: argparse.Namespace) -> int:
+    say = _say_nothing if args.json else _say
+    try:
+        outcome = stop_run(open_store(args.store, base=store_base()), args.run, args.wait, say)
+    except (StoreError, NothingToResume) as error:
+        print(f"longhaul stop: {error}", file=sys.stderr)
+        return EXIT_FAILED if isinstance(error, Unavailable) else EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    print(json.dumps(asdict(outcome), indent=1) if args.json else _text(outcome, args.wait))
+    is_as_wished = outcome.state in ("stopped", "finished") or (outcome.state == "asked" and not args.wait)
+    return EXIT_OK if is_as_wished else EXIT_FAILED
+
+
+def stop_run(
+    store: Store,
+    run: str,
+    wait_s: float,
+    say: Callable[[str], None],
+    *,
+    ticks: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Outcome:
+    """Returns when it has ended, when nobody seems to be there to hear, or after ``wait_s``."""
+    repository = Repository(store, run)
+    if repository.refresh().term == 0:
+        raise NothingToResume(f"{store.url}: there is no run {run!r}; expected the name of one below runs/")
+    deadline, signs = ticks() + wait_s, _Signs(store, run, ticks)
+    asked: int | None = None
+    while True:
+        view = _newest(repository)
+        if state := _ended(view):
+            return _outcome(run, state, view)
+        if view.term != asked and _ask(repository, view.term):
+            asked = view.term
+            say(f"{run}: asked attempt {asked} to save and end")
+        if wait_s and signs.say_nobody_is_there(view.term):
+            return _outcome(run, "not running", view)
+        if ticks() >= deadline:
+            return _outcome(run, "asked", view)
+        sleep(_LOOK_EVERY_S)
+
+
+class _Signs:
+    """Of a driver that is alive: what it tells of itself changes. Its clock may be wrong: it is not read."""
+
+    def __init__(self, store: Store, run: str, ticks: Callable[[], float]) -> None:
+        self._store = store
+        self._run = run
+        self._ticks = ticks
+        self._told: dict[str, Any] = {}
+        self._changed_s = ticks()
+
+    def say_nobody_is_there(self, term: int) -> bool:
+        try:
+            told = told_of(self._store, self._run)
+        except StoreError:
+            told = self._told
+        if told != self._told:
+            self._told, self._changed_s = told, self._ticks()
+        if told.get("attempt") == term and told.get("stage") in _ENDED_STAGES:
+            return True
+        return self._ticks() - self._changed_s > _SILENT_AFTER_S
+
+
+def _newest(repository: Repository) -> View:
+    """As far as the store tells: a short outage only makes the waiting longer."""
+    with suppress(Unavailable):
+        return repository.refresh()
+    return repository.view
+
+
+def _ended(view: View) -> State | None:
+    if view.finished_step is not None:
+        return "finished"
+    return "stopped" if view.stopped_step is not None else None
+
+
+def _ask(repository: Repository, term: int) -> bool:
+    """False if another attempt has begun meanwhile."""
+    try:
+        repository.append(Stop(), term=term)
+    except Fenced:
+        return False
+    return True
+
+
+def _outcome(run: str, state: State, view: View) -> Outcome:
+    newest = latest(of_this_life(view))
+    return Outcome(
+        run=run,
+        state=state,
+        attempt=view.term,
+        step=view.finished_step if state == "finished" else view.stopped_step,
+        generation=newest.name if newest else None,
+        generation_step=newest.step if newest else None,
+    )
+
+
+def _text(outcome: Outcome, wait_s: float) -> str:
+    match outcome.state:
+        case "finished":
+            what = f"finished at step {outcome.step}, nothing to stop"
+        case "stopped":
+            what = f"stopped at step {outcome.step}, {_left(outcome)}; the command that trained it goes on"
+        case "not running":
+            what = f"not running: nobody has told of attempt {outcome.attempt} lately; {_left(outcome)}"
+        case _ if wait_s:
+            what = f"has not stopped within {wait_s:g} s; attempt {outcome.attempt} is still asked to"
+        case _:
+            return f"{outcome.run}: not waited for"
+    return f"{outcome.run}: {what}"
+
+
+def _left(outcome: Outcome) -> str:
+    if outcome.generation is None:
+        return "without a checkpoint"
+    of_step = "" if outcome.generation_step == outcome.step else f" of step {outcome.generation_step}"
+    return f"its newest checkpoint{of_step} is {outcome.generation}"
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _say_nothing(_text: str) -> None:
+    return None

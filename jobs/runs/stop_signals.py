@@ -1,0 +1,124 @@
+"""Who may wish a run to stop while its driver works: Ctrl-C, SIGTERM, and ``longhaul stop`` through its log.
+
+``ray job stop`` and ``torchrun`` send SIGTERM, once or more often, and mean no more by it the second time.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Self
+
+from checkpointing.generations.repository import Repository
+from checkpointing.stores.contract import Store, StoreError
+from jobs.execution.outcomes import StopWished
+from jobs.training.task.stop_request import Wish, stronger
+
+_LOOK_EVERY_S = 0.25
+_ASK_EVERY_S = 3.0
+_CLOSE_TIMEOUT_S = 5.0
+_SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
+
+class Wishers:
+    """Entered in the main thread. Inside, the first Ctrl-C and every SIGTERM is a wish.
+
+    The second Ctrl-C is a ``KeyboardInterrupt``.
+    """
+
+    def __init__(self, *, look_every_s: float = _LOOK_EVERY_S, ask_every_s: float = _ASK_EVERY_S) -> None:
+        self._look_every_s = look_every_s
+        self._ask_every_s = ask_every_s
+        self.term: int | None = None
+        self._wish: Wish | None = None
+        self._num_ctrl_c = 0
+        self._before: dict[int, Any] = {}
+        self._listener: _Listener | None = None
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._take) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._listener:
+            self._listener.close()
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def wish(self) -> Wish | None:
+        """What was wished so far. It never waits, and is never taken back."""
+        return self._wish
+
+    def check(self) -> None:
+        """Raises ``StopWished`` once something is wished: for where nothing goes on that could be saved."""
+        if self._wish is not None:
+            raise StopWished(self._wish)
+
+    def pause(self, for_s: float) -> None:
+        """Waits, or raises ``StopWished``."""
+        end = time.monotonic() + for_s
+        while (left_s := end - time.monotonic()) > 0:
+            self.check()
+            time.sleep(min(left_s, self._look_every_s))
+
+    def listen(self, store: Store, run: str, announce: Callable[[str], None]) -> None:
+        """From now on the run's log is asked every few seconds, and ``announce`` hears of the first wish."""
+        self._listener = _Listener(
+            self, Repository(store, run), announce, self._look_every_s, self._ask_every_s
+        )
+
+    def began(self, term: int) -> None:
+        """Who asks the log's attempt ``term`` to stop means this driver."""
+        self.term = term
+
+    def hear(self, wish: Wish) -> None:
+        self._wish = stronger(self._wish, wish)
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        """Takes no lock: it runs in the midst of anything, itself included."""
+        self.hear(Wish(aim="stop", why=_SIGNALS[signal.Signals(number)]))
+        self._num_ctrl_c += number == signal.SIGINT
+        if self._num_ctrl_c > 1:
+            raise KeyboardInterrupt
+
+
+class _Listener:
+    def __init__(
+        self,
+        wishers: Wishers,
+        repository: Repository,
+        announce: Callable[[str], None],
+        look_every_s: float,
+        ask_every_s: float,
+    ) -> None:
+        self._look_every_s = look_every_s
+        self._ask_every_s = ask_every_s
+        self._wishers = wishers
+        self._repository = repository
+        self._announce = announce
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="wishers", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """A store that is away must not keep the driver from ending."""
+        self._done.set()
+        self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def _work(self) -> None:
+        asked_s = time.monotonic()
+        while not self._done.wait(self._look_every_s):
+            if time.monotonic() - asked_s >= self._ask_every_s:
+                self._ask()
+                asked_s = time.monotonic()
+            if wish := self._wishers.wish():
+                self._announce(f"{wish.why}: it saves and ends at the next step; Ctrl-C ends it at once")
+                return
+
+    def _ask(self) -> None:
+        with suppress(StoreError):
+            view = self._repository.refresh()
+            if view.stop_asked and view.term == self._wishers.term:
+                self._wishers.hear(Wish(aim="stop", why="longhaul stop"))

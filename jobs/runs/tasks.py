@@ -1,0 +1,155 @@
+"""What each attempt of a long run is asked to do: from its spec, its data, and what its log holds."""
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from checkpointing.errors import NothingToResume, taken_over
+from checkpointing.generations.choice import find
+from checkpointing.generations.repository import Repository
+from checkpointing.log.history import View
+from checkpointing.stores.opening import open_store
+from cluster.inventory import WorkerGroup
+from jobs.commandline.store_location import store_base
+from jobs.commandline.usage_error import SpecError
+from jobs.runs.driver_presence import Rivals
+from jobs.runs.token_check import num_samples
+from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.task.task import Origin, Task, Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a user asked to begin with; later attempts go on from what the first ones left.
+
+    ``term`` is that of this driver's first attempt.
+    """
+
+    origin: Origin | None
+    what: str
+    fresh: bool
+    term: int
+
+    def is_fresh(self, view: View) -> bool:
+        return self.fresh and not view.has_begun_since(self.term)
+
+    def resume(self, view: View) -> str:
+        return "latest" if view.has_saved_since(self.term) else self.what
+
+
+def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool) -> Beginning:
+    """Another run to start from, or which of its own generations to go on from; it is there, or an error.
+
+    ``--resume`` may name another run by its place in a store: then that run's latest is the beginning.
+    """
+    view = repository.refresh()
+    url, slash, name = resume.rstrip("/").rpartition("/runs/")
+    if slash:
+        return Beginning(origin=_origin(url, name, resume), what="latest", fresh=fresh, term=view.term + 1)
+    if resume != "latest" and fresh:
+        raise SpecError([f"--resume {resume} and --fresh exclude each other; give one of them"])
+    if resume != "latest":
+        find(view, resume, spec.checkpoint.retention.policy())
+    return Beginning(origin=None, what=resume, fresh=fresh, term=view.term + 1)
+
+
+def _origin(url: str, name: str, resume: str) -> Origin:
+    store = open_store(url, base=store_base())
+    if Repository(store, name).refresh().term == 0:
+        raise NothingToResume(f"--resume {resume}: there is no run {name!r} in {store.url}")
+    return Origin(store=store.url, run=name)
+
+
+class Tasks:
+    def __init__(
+        self,
+        spec: RunSpec,
+        repository: Repository,
+        group: WorkerGroup,
+        beginning: Beginning,
+        tokens: Tokens | None,
+        rivals: Rivals,
+    ) -> None:
+        self._spec = spec
+        self._repository = repository
+        self._group = group
+        self._beginning = beginning
+        self._tokens = tokens
+        self._rivals = rivals
+        self._owner = f"{socket.gethostname()}:{os.getpid()}"
+        self._first_term = repository.view.term
+        self._term: int | None = None
+
+    def make(self, world_size: int, leased_s: float) -> Task:
+        """Takes the lease: whoever ran before is fenced from here on. ``Fenced`` if somebody else has taken
+        the run over since this driver last took the lease, or tried to.
+        """
+        self._rivals.refuse(is_expected=self._has_one_come())
+        self._give_way()
+        repository, begins = self._repository, self._beginning
+        term = repository.take_over(self._owner, fresh=begins.is_fresh(repository.view))
+        self._term = term
+        described = described_run(self._spec, self._tokens)
+        repository.store.put(f"runs/{repository.run}/spec.json", json.dumps(described, indent=1).encode())
+        return self._task(world_size, leased_s, term, described)
+
+    def _has_one_come(self) -> bool:
+        """Since this driver was started; the first word of it may still be on its way."""
+        return self._term is None and self._repository.refresh().term > self._first_term
+
+    def _give_way(self) -> None:
+        if self._term is None:
+            self._term = self._repository.view.term
+            return
+        view = self._repository.refresh()
+        # A lease of our own may have landed though its answer got lost.
+        if view.term > self._term and view.owner != self._owner:
+            raise taken_over(self._repository.run, view.term, view.owner)
+
+    def _task(self, world_size: int, leased_s: float, term: int, described: Mapping[str, Any]) -> Task:
+        spec, repository, group = self._spec, self._repository, self._group
+        samples = num_samples(spec, self._tokens)
+        return Task(
+            run=repository.run,
+            store=repository.store.url,
+            recipe=spec.recipe(world_size, num_steps=spec.num_steps(samples)),
+            vendor=group.vendor,
+            simulated=group.simulated,
+            may_mix_devices=group.may_mix_devices,
+            num_steps=spec.num_steps(samples),
+            num_samples=samples,
+            saving=spec.saving(),
+            term=term,
+            leased_s=leased_s,
+            attempt=secrets.token_hex(4),
+            lineage=repository.lineage(),
+            resume=self._beginning.resume(repository.view),
+            origin=self._beginning.origin,
+            eval_every=spec.eval.every_steps,
+            eval_samples=spec.eval.samples,
+            spec=described,
+            group=group.name,
+            recording=spec.recording(),
+            tokens=self._tokens,
+            weights=str(absolute(spec.weights)) if spec.weights else None,
+            spike_bound=spec.guard.bound(),
+        )
+
+
+def absolute(place: str) -> Path:
+    return Path(place).expanduser().absolute()
+
+
+def described_run(spec: RunSpec, tokens: Tokens | None) -> Mapping[str, Any]:
+    """What is stored with the run. Values of variables stay out: they may be secrets."""
+    described = {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
+    recipe = spec.recipe(num_steps=spec.num_steps(num_samples(spec, tokens)))
+    described["optimizer"]["decay_steps"] = recipe.optimizer.decay_steps
+    if tokens:
+        described["data"] |= {"digest": tokens.index.digest, "samples": tokens.windows.num_samples}
+    return described

@@ -1,0 +1,191 @@
+"""What a run trains on: found and held against its spec before anything is started."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import gettempdir
+
+from checkpointing.stores.contract import Missing, Store, is_name
+from checkpointing.stores.opening import open_store
+from jobs.commandline.store_location import store_base
+from jobs.commandline.usage_error import SpecError
+from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.data.shard_cache import PARQUET
+from jobs.training.task.presets import preset
+from jobs.training.task.task import Near, Tokens
+from jobs.training.task.token_index import DTYPE_BYTES, INDEX, DataError, TokenIndex, TokenShard, from_json
+from jobs.training.task.windows import cut_into_windows
+
+_NUM_LOOKERS = 16
+# What can't be a prefix of two tokenizers' digests by chance.
+_SHORTEST_DIGEST = 12
+
+
+def find_tokens(spec: RunSpec) -> Tokens | None:
+    """None for synthetic data. ``SpecError`` where a run of this spec could not do one step or would learn
+    from another tokenizer's ids; ``StoreError`` where the place can't be read now.
+    """
+    if spec.data.kind == "synthetic":
+        _check_room(spec, spec.data.samples, f"data.samples: {spec.data.samples:,} samples")
+        return None
+    assert spec.data.path is not None
+    store = open_store(spec.data.path, base=store_base())
+    try:
+        index = _index(store)
+    except DataError as error:
+        raise SpecError([str(error)]) from None
+    near = _near(spec, index)
+    if problems := [*_wrong_vocabulary(spec, store, index), *_wrong_sizes(store, index)]:
+        raise SpecError(problems)
+    windows = cut_into_windows(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
+    _check_room(
+        spec,
+        windows.num_samples,
+        f"data: {store.url} has {index.num_tokens:,} tokens, {windows.num_samples:,} samples of seq_len "
+        f"{spec.seq_len} beside {spec.eval.samples:,} held out (eval.samples)",
+    )
+    return Tokens(url=store.url, index=index, windows=windows, near=near)
+
+
+def num_samples(spec: RunSpec, tokens: Tokens | None) -> int:
+    """How many make an epoch."""
+    return tokens.windows.num_samples if tokens else spec.data.samples
+
+
+def _check_room(spec: RunSpec, num_samples: int, found: str) -> None:
+    needed = spec.recipe().sequences_per_step
+    if num_samples < needed:
+        product = "world_size x micro_batch x grad_accum"
+        raise SpecError([f"{found}, but one step takes {needed:,} ({product}); expected as many"])
+
+
+def _index(store: Store) -> TokenIndex:
+    where = f"data: {store.url}/{INDEX}"
+    try:
+        index = from_json(store.get(INDEX), where)
+        _check_raw(index, where)
+    except Missing:
+        index = _index_of_parquet(store)
+    if not index.num_tokens:
+        raise DataError(f"{where}: names no tokens; pack some")
+    return index
+
+
+def _check_raw(index: TokenIndex, where: str) -> None:
+    named = [shard.name for shard in index.shards if shard.name.lower().endswith(PARQUET)]
+    if named:
+        raise DataError(
+            f"{where}: names {named[0]}, expected .bin files, which are nothing but ids; Parquet files are "
+            f"found without an index: move {INDEX} away, or pack the data again"
+        )
+
+
+def _index_of_parquet(store: Store) -> TokenIndex:
+    """Files of ids that others made, in the order of their names."""
+    names = sorted(name for name in store.contents() if _is_parquet(name))
+    if strange := [name for name in names if not (is_name(name) and name.endswith(PARQUET))]:
+        raise DataError(
+            f"data: {store.url}/{strange[0]}: expected letters, digits and ._+=@- in its name and {PARQUET} "
+            "at its end; rename it, or move it elsewhere"
+        )
+    if not names:
+        raise DataError(
+            f"data: {store.url}/{INDEX} is not there, nor Parquet files of ids; expected a folder that "
+            f"`longhaul pack INPUT... --out {store.url}` wrote"
+        )
+    from jobs.training.data.parquet_tokens import look
+
+    with ThreadPoolExecutor(_NUM_LOOKERS) as pool:
+        shards = tuple(pool.map(lambda name: look(store, name), names))
+    return TokenIndex(dtype="uint32", shards=shards)
+
+
+def _is_parquet(name: str) -> bool:
+    """What is hidden, as tools leave it behind, is no data."""
+    is_hidden = any(part.startswith(".") for part in name.split("/"))
+    return name.lower().endswith(PARQUET) and not is_hidden
+
+
+def _near(spec: RunSpec, index: TokenIndex) -> Near | None:
+    """None where shards are read where they lie; but Parquet has to be decoded somewhere."""
+    local = spec.data.local
+    if local.dir is None and not any(shard.name.endswith(PARQUET) for shard in index.shards):
+        return None
+    folder = local.dir or str(Path(gettempdir()) / f"longhaul-tokens-{os.getuid()}")
+    return Near(folder=folder, limit_bytes=round(local.gib * 2**30))
+
+
+def _wrong_vocabulary(spec: RunSpec, store: Store, index: TokenIndex) -> Iterator[str]:
+    size = preset(spec.model).vocab_size
+    vocabulary = index.vocabulary
+    if spec.data.tokenizer is not None and not _is_of(spec.data.tokenizer, index):
+        found = f"{vocabulary.tokenizer} ({vocabulary.digest[:12]})" if vocabulary else "an unknown tokenizer"
+        yield (
+            f"data.tokenizer: {store.url} was packed with {found}, not with {spec.data.tokenizer}; "
+            "pack it again, or name what it was packed with"
+        )
+    elif vocabulary and (theirs := _digest_beside(spec)) and theirs != vocabulary.digest:
+        yield (
+            f"data: {store.url} was packed with {vocabulary.tokenizer} ({vocabulary.digest[:12]}), but "
+            f"{spec.weights} has another tokenizer.json ({theirs[:12]}); pack it with that one, or set "
+            f"data.tokenizer={vocabulary.digest[:12]} if that is meant"
+        )
+    elif vocabulary is not None and vocabulary.size > size:
+        yield (
+            f"data: {store.url} was packed with {vocabulary.tokenizer}, a vocabulary of {vocabulary.size:,}, "
+            f"but {spec.model} has one of {size:,}; pack it with the model's tokenizer"
+        )
+    elif beyond := [shard for shard in index.shards if (shard.largest_id or 0) >= size]:
+        yield (
+            f"data: {store.url}/{beyond[0].name}: has the token id {beyond[0].largest_id:,}, but the "
+            f"vocabulary of {spec.model} ends at {size - 1:,}; pack it with the model's tokenizer"
+        )
+
+
+def _is_of(wanted: str, index: TokenIndex) -> bool:
+    """``wanted`` is a tokenizer's file, its digest or the beginning of it, or its name."""
+    vocabulary = index.vocabulary
+    if vocabulary is None:
+        return False
+    path = Path(wanted)
+    if path.is_file():
+        return vocabulary.digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    is_digest = len(wanted) >= _SHORTEST_DIGEST and vocabulary.digest.startswith(wanted)
+    return is_digest or wanted == vocabulary.tokenizer
+
+
+def _digest_beside(spec: RunSpec) -> str | None:
+    """Of the tokenizer that lies beside the weights; None where none does, or another is named."""
+    if spec.weights is None or spec.data.tokenizer is not None:
+        return None
+    weights = Path(spec.weights).expanduser()
+    file = (weights.parent if weights.is_file() else weights) / "tokenizer.json"
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+
+
+def _wrong_sizes(store: Store, index: TokenIndex) -> list[str]:
+    """At most one line: what is missing or has another length than the index says. Two bytes of each."""
+    width = DTYPE_BYTES[index.dtype]
+    with ThreadPoolExecutor(_NUM_LOOKERS) as pool:
+        looks = pool.map(lambda shard: _wrong_size(store, shard, width), index.shards)
+        found = [problem for problem in looks if problem]
+    more = f" (and {len(found) - 1:,} more shards)" if len(found) > 1 else ""
+    return [f"{found[0]}{more}; copy it again, or pack the data again"] if found else []
+
+
+def _wrong_size(store: Store, shard: TokenShard, width: int) -> str | None:
+    """Around the last byte, one is there and the next is not."""
+    if shard.name.endswith(PARQUET):
+        return None  # Its footer was read, which is at its end.
+    where, last = f"data: {store.url}/{shard.name}", shard.num_tokens * width - 1
+    try:
+        num_there = store.get_range(shard.name, max(last, 0), memoryview(bytearray(2)))
+    except Missing:
+        return f"{where} is not there, but in the index"
+    if num_there == (1 if shard.num_tokens else 0):
+        return None
+    return (
+        f"{where} is {'longer' if num_there else 'shorter'} than the {shard.num_tokens:,} tokens in its index"
+    )

@@ -1,0 +1,188 @@
+"""The story of a long run: from its newest good generation until it is done. Running it again goes on.
+
+Each start is one attempt with a lease of its own in the run's log, which fences every attempt before it.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from checkpointing.errors import Fenced, NothingToResume, Unfit
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import of_this_life
+from checkpointing.stores.contract import StoreError, Unavailable
+from checkpointing.stores.memory import MemoryStore
+from checkpointing.stores.opening import open_store
+from cluster.cluster_file import read_cluster
+from cluster.inventory import ClusterError, Inventory, WorkerGroup
+from jobs.checkpoints.export import export_once
+from jobs.commandline.store_location import store_base
+from jobs.commandline.usage_error import Occupied, SpecError, nearest
+from jobs.execution.outcomes import AttemptFailed, GivenUp, StopWished
+from jobs.launch.choose import choose_executor
+from jobs.launch.torchrun import Place
+from jobs.run_progress.run_view import RunDisplay
+from jobs.run_progress.status_file import StatusFile
+from jobs.runs.attempts import Attempts
+from jobs.runs.driver_presence import Rivals
+from jobs.runs.driver_process import (
+    EXIT_FAILED,
+    EXIT_GIVEN_UP,
+    EXIT_INTERRUPTED,
+    EXIT_NO_CLUSTER,
+    EXIT_OCCUPIED,
+    EXIT_OK,
+    EXIT_USAGE,
+)
+from jobs.runs.resume_checks import check_unchanged, samples_before, without_data
+from jobs.runs.resume_command import note_stop, resume_command
+from jobs.runs.status import status_of
+from jobs.runs.stop_signals import Wishers
+from jobs.runs.tasks import Beginning, Tasks, absolute, beginning, described_run
+from jobs.runs.token_check import find_tokens, num_samples
+from jobs.spec_schema.file import check_plain_name
+from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.models.weights import find_weights
+from jobs.training.task.presets import preset
+from jobs.training.task.task import Tokens
+
+_USERS_TURN = (SpecError, ClusterError, NothingToResume, Unfit)
+
+
+def train(args: argparse.Namespace) -> int:
+    try:
+        with Wishers() as wishers:
+            return _train(args, wishers)
+    except (*_USERS_TURN, StoreError, Fenced, AttemptFailed, GivenUp) as error:
+        if Place.of_this_process().rank == 0:
+            for line in str(error).splitlines():
+                print(f"longhaul train: {line}", file=sys.stderr)
+        return exit_code(error, is_kept=args.kept)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def exit_code(error: Exception, *, is_kept: bool) -> int:
+    """A keeper is told more than a user is."""
+    match error:
+        case Occupied() if is_kept:
+            return EXIT_OCCUPIED
+        case GivenUp() if is_kept:
+            return EXIT_GIVEN_UP
+        case ClusterError() if is_kept:
+            return EXIT_NO_CLUSTER
+    is_users_turn = isinstance(error, (*_USERS_TURN, StoreError))
+    return EXIT_USAGE if is_users_turn and not isinstance(error, Unavailable) else EXIT_FAILED
+
+
+def _train(args: argparse.Namespace, wishers: Wishers) -> int:
+    spec = RunSpec.load(args.spec, args.set)
+    run = check_plain_name(args.run, "--run") if args.run else spec.name
+    store = open_store(args.store or spec.store, base=store_base()) if spec.is_kept else MemoryStore()
+    with (
+        Rivals(store, run, is_wanted=Place.of_this_process().rank == 0 and not args.take_over) as rivals,
+        choose_executor(
+            args.executor,
+            verbose=args.verbose,
+            share_nodes=True,
+            spread=spec.spread,
+            excluded=args.exclude_node,
+        ) as executor,
+    ):
+        store.probe()
+        repository = Repository(store, run)
+        begins = beginning(args.resume, repository, spec, fresh=args.fresh)
+        if not args.fresh and args.resume == "latest" and _is_finished(repository, spec):
+            check_unchanged(repository, without_data(described_run(spec, None)))
+            return _say_finished(args, spec, repository) if executor.speaks else EXIT_OK
+        group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
+        tokens = find_tokens(spec)
+        begins = _checked(spec, repository, begins, tokens)
+        tasks = Tasks(spec, repository, group, begins, tokens, rivals)
+        display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
+        status = StatusFile(store, run, rivals.own, is_fresh=begins.fresh, may_speak=rivals.may_speak)
+        with status, display:
+            display.on_progress(status.tell)
+            if executor.speaks:
+                wishers.listen(store, run, display.note)
+            attempts = Attempts(
+                executor,
+                spec,
+                group,
+                repository,
+                tasks.make,
+                display,
+                wishers,
+                may_retry=spec.is_kept and not args.no_retry,
+            )
+            try:
+                pointer = attempts.work()
+            except StopWished as stop:
+                pointer = None
+                display.hear(note_stop(repository, wishers.term, stop.wish))
+        if not executor.speaks:
+            return EXIT_OK
+        display.summarise(pointer, resume_command(args, repository, begins.term))
+        _export(args, spec, repository)
+        if args.json:
+            # It may have been stopped before it was there.
+            told = status_of(store, run) if repository.view.term else {"run": run}
+            print(json.dumps({**told, **display.facts(), "ray_checkpoint": pointer}, indent=1))
+        return EXIT_OK if display.is_durable else EXIT_FAILED
+
+
+def _checked(spec: RunSpec, repository: Repository, begins: Beginning, tokens: Tokens | None) -> Beginning:
+    """What the run is, and what it begins with, before anything is started."""
+    if not begins.fresh and not check_unchanged(repository, described_run(spec, tokens)):
+        begins = replace(begins, fresh=True)
+    is_first = begins.origin is None and (begins.fresh or not of_this_life(repository.view))
+    if spec.weights and is_first:
+        find_weights(absolute(spec.weights), preset(spec.model))
+    return begins
+
+
+def _is_finished(repository: Repository, spec: RunSpec) -> bool:
+    finished = repository.refresh().finished_step
+    return finished is not None and finished >= (spec.steps or spec.num_steps(_num_samples(repository, spec)))
+
+
+def _num_samples(repository: Repository, spec: RunSpec) -> int:
+    """Of data that have gone, as many as there were when the run trained on them."""
+    try:
+        return num_samples(spec, find_tokens(spec))
+    except (SpecError, StoreError):
+        if (before := samples_before(repository)) is None:
+            raise
+        return before
+
+
+def _say_finished(args: argparse.Namespace, spec: RunSpec, repository: Repository) -> int:
+    _export(args, spec, repository)
+    status = status_of(repository.store, repository.run)
+    if args.json:
+        print(json.dumps(status, indent=1))
+    else:
+        run = repository.run
+        print(f"{run}: finished at step {status['step']}, nothing to do ({status['newest_generation']})")
+    return EXIT_OK
+
+
+def _export(args: argparse.Namespace, spec: RunSpec, repository: Repository) -> None:
+    if spec.on_finish.export is None:
+        return
+    place = store_base() / Path(spec.on_finish.export).expanduser()
+    if line := export_once(repository, place):
+        print(f"{repository.run}: {line}", file=sys.stderr if args.json else sys.stdout)
+
+
+def _group(spec: RunSpec, inventory: Inventory) -> WorkerGroup:
+    group = inventory.group(spec.group)
+    if group is None:
+        known = [group.name for group in inventory.groups]
+        raise ClusterError(
+            f"group: {inventory.source} has no group {spec.group!r} ({', '.join(known)})"
+            f"{nearest(spec.group, known)}"
+        )
+    return group

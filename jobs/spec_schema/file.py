@@ -1,0 +1,289 @@
+"""A YAML file, made strict and typed: what sweeps and runs have in common.
+
+An unknown key, a wrong value or an impossible combination raises ``SpecError`` with one line each:
+place, found, expected, the nearest right word.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from yaml.error import MarkedYAMLError
+
+from jobs.commandline.usage_error import SpecError, nearest
+from jobs.training.task.job import OptimizerConfig, Precision, Schedule, Strategy
+from jobs.training.task.presets import PRESETS
+from reporting.results.redaction import redacted
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _number_as_text(value: object) -> object:
+    """YAML reads ``NCCL_P2P_DISABLE: 1`` as a number; a variable is text."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _one_of(known: Sequence[str], noun: str, later: Sequence[str] = ()) -> BeforeValidator:
+    def check(value: object) -> object:
+        if value in later:
+            raise ValueError(f"{value!r} is not supported yet ({', '.join(known)})")
+        if value not in known:
+            hint = nearest(str(value), list(known))
+            raise ValueError(f"{value!r} is not a {noun} ({', '.join(known)}){hint}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _folder_of_each_node(value: object) -> object:
+    if isinstance(value, str) and value and not value.startswith(("/", "~/")):
+        raise ValueError(
+            f"found {value!r}, expected a folder from / on, such as /nvme/run, or from ~/ on (each node's "
+            "own home): a process starts anywhere"
+        )
+    return value
+
+
+def _plain_name(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text; put it in quotes")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+        raise ValueError(
+            f"{value!r} is not a name (letters, digits and ._- only, at most 64, no leading dot)"
+        )
+    return value
+
+
+def check_plain_name(value: str, place: str) -> str:
+    """For names that come from the command line."""
+    try:
+        return str(_plain_name(value))
+    except ValueError as error:
+        raise SpecError([f"{place}: {error}"]) from None
+
+
+Name = Annotated[str, BeforeValidator(_plain_name)]
+StrategyName = Annotated[Strategy, _one_of(get_args(Strategy), "strategy")]
+PrecisionName = Annotated[Precision, _one_of(get_args(Precision), "precision", later=("fp8",))]
+ModelName = Annotated[str, _one_of(list(PRESETS), "model")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableValue = Annotated[str, BeforeValidator(_number_as_text)]
+NodeFolder = Annotated[str, Field(min_length=1), BeforeValidator(_folder_of_each_node)]
+Count = Annotated[int, Field(ge=1)]
+Every = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Span = Annotated[float, Field(gt=0)]
+
+
+Strategies = Annotated[tuple[StrategyName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Precisions = Annotated[tuple[PrecisionName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Models = Annotated[tuple[ModelName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads ``1e-4`` as text because it has no point; people mean the number. A key counts once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                problem = f"the key {key.value!r} is there twice"
+                raise MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Optimizer(Strict):
+    lr: Annotated[float, Field(gt=0)] = 3e-4
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    warmup_steps: Annotated[int, Field(ge=0)] = 10
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    schedule: Schedule = "constant"
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    decay_steps: Count | None = None
+
+    def config(self, *, num_steps: int | None = None) -> OptimizerConfig:
+        """``num_steps`` are those of the whole training: where a schedule ends that says nothing of it."""
+        fields = self.model_dump()
+        if self.schedule != "constant" and self.decay_steps is None:
+            fields["decay_steps"] = num_steps
+        return OptimizerConfig(**fields)
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.schedule == "constant" and (self.decay_steps or self.min_lr_ratio):
+            key = "decay_steps" if self.decay_steps else "min_lr_ratio"
+            raise ValueError(f"{key} means nothing where schedule is constant; expected linear or cosine")
+        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
+            raise ValueError(
+                f"decay_steps {self.decay_steps} lies within the warm-up of {self.warmup_steps} steps; "
+                "expected more, since they count from the first step"
+            )
+        return self
+
+
+class SpecFile(Strict):
+    """``kind`` is what a user calls it; ``example`` a setting for messages."""
+
+    kind: ClassVar[str]
+    example: ClassVar[str]
+
+    @classmethod
+    def load(cls, path: Path, overrides: Sequence[str] = ()) -> Self:
+        """The spec in the file ``path`` with ``a.b=c`` settings on top, each value read as YAML."""
+        data = _read(cls, path)
+        for setting in overrides:
+            _apply(cls, data, setting)
+        set_paths = {setting.partition("=")[0] for setting in overrides}
+        try:
+            # Through JSON, because only there a strict model takes a list for a tuple.
+            return cls.model_validate_json(_as_json(data, path))
+        except ValidationError as error:
+            problems = [_problem(cls, details, path, set_paths) for details in error.errors()]
+            raise SpecError(problems) from None
+
+
+def _read(model: type[SpecFile], path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.load(path.read_text(), Loader=_Loader)
+    except OSError as error:
+        raise SpecError(
+            [f"{path}: can't be read ({error.strerror}); give the path of a {model.kind}'s YAML file"]
+        ) from None
+    except UnicodeDecodeError:
+        raise SpecError([f"{path}: is not text; expected a YAML file"]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        what = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise SpecError([f"{where}: is not YAML: {what}"]) from None
+    if not isinstance(data, dict):
+        raise SpecError([f"{path}: found {_kind(data)}, expected a mapping with {_required(model)}"])
+    return data
+
+
+def _kind(data: object) -> str:
+    return {type(None): "nothing", list: "a list"}.get(type(data), "a single value")
+
+
+def _as_json(data: dict[str, Any], path: Path) -> str:
+    try:
+        return json.dumps(data, default=str)
+    except (TypeError, ValueError):
+        problem = f"{path}: a key is not text, or a value holds itself; expected plain YAML"
+        raise SpecError([problem]) from None
+
+
+def _apply(model: type[SpecFile], data: dict[str, Any], setting: str) -> None:
+    path, equals, text = setting.partition("=")
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise SpecError([f"--set {setting}: expected key=value, such as {model.example}"])
+    try:
+        value = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError:
+        raise SpecError([f"--set {setting}: {text!r} is not a YAML value"]) from None
+    for key in keys[:-1]:
+        below = data.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise SpecError([f"--set {setting}: {key!r} holds a value, not a section"])
+        data = below
+    data[keys[-1]] = value
+
+
+def _problem(model: type[SpecFile], details: Any, path: Path, set_paths: set[str]) -> str:
+    # Numbers are places in a list, "[key]" says that the key itself is wrong.
+    keys = [key for key in details["loc"] if isinstance(key, str) and key != "[key]"]
+    place = ".".join(keys)
+    from_flag = any(_is_within(place, set_path) or _is_within(set_path, place) for set_path in set_paths)
+    where = f"--set {place}" if from_flag else f"{path}: {place}".removesuffix(": ")
+    return f"{where}: {_found_and_expected(model, details, keys)}"
+
+
+def _is_within(place: str, other: str) -> bool:
+    return f"{place}.".startswith(f"{other}.")
+
+
+def _found_and_expected(model: type[SpecFile], details: Any, keys: list[str]) -> str:
+    found, context = details["input"], details.get("ctx", {})
+    match details["type"]:
+        case "value_error":
+            return str(context["error"])
+        case "extra_forbidden":
+            known = _keys_beside(model, keys[:-1])
+            return f"is not a key here ({', '.join(known)}){nearest(keys[-1], known)}"
+        case "missing":
+            return f"is missing; a {model.kind} needs {_required(model)}"
+        case "literal_error":
+            hint = nearest(str(found), _quoted(context["expected"]))
+            return f"found {found!r}, expected {context['expected']}{hint}"
+        case kind:
+            expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else details["msg"]
+            return f"found {redacted(found, keys[-1])!r}, expected {expected}"
+
+
+# Pydantic's kinds of errors in a user's words.
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "string_too_short": "some text",
+    "string_pattern_mismatch": "a variable's name",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "too_short": "at least one value",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+}
+
+
+def _quoted(text: str) -> list[str]:
+    return re.findall(r"'([^']+)'", text)
+
+
+def _required(model: type[SpecFile]) -> str:
+    required = [name for name, field in model.model_fields.items() if field.is_required()]
+    return " and ".join(filter(None, [", ".join(required[:-1]), required[-1]]))
+
+
+def _keys_beside(model: type[BaseModel], path: list[str]) -> list[str]:
+    for key in path:
+        field = model.model_fields.get(key)
+        below = _model_in(field.annotation) if field else None
+        model = below or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_in(part) for part in get_args(annotation))
+    return next((part for part in found if part), None)

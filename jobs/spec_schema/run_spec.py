@@ -1,0 +1,132 @@
+"""RunSpec: one long training; a YAML file (see ``spec_file``)."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from jobs.alerts.rules import Wanted
+from jobs.recovery.world_size import Batch, refusal, sizes_between
+from jobs.spec_schema.file import (
+    Count,
+    ModelName,
+    Name,
+    Optimizer,
+    PrecisionName,
+    SpecFile,
+    StrategyName,
+    VariableName,
+    VariableValue,
+)
+from jobs.spec_schema.run_checkpoints import Checkpoint, Record
+from jobs.spec_schema.run_data import Data, Evaluation
+from jobs.spec_schema.run_recovery import (
+    AlarmSettings,
+    Elastic,
+    LossGuard,
+    OnFinish,
+    Recovery,
+    RunLimits,
+    WorldSize,
+)
+from jobs.training.task.job import Recipe
+from jobs.training.task.presets import preset
+from jobs.training.task.task import Recording, Saving
+
+
+class RunSpec(SpecFile):
+    kind: ClassVar[str] = "run"
+    example: ClassVar[str] = "steps=40"
+
+    name: Name
+    store: Annotated[str, Field(min_length=1)] = "results"
+    model: ModelName
+    strategy: StrategyName = "ddp"
+    world_size: WorldSize = WorldSize(min=1, max=1)
+    elastic: Elastic = Elastic()
+    group: Name = "local"
+    spread: bool = False
+    precision: PrecisionName = "fp32"
+    seq_len: Count = 64
+    micro_batch: Count = 1
+    grad_accum: Count = 1
+    steps: Count | None = None
+    epochs: Count | None = None
+    weights: Annotated[str, Field(min_length=1)] | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    mode: Literal["train", "benchmark"] = "train"
+    data: Data = Data()
+    optimizer: Optimizer = Optimizer()
+    checkpoint: Checkpoint = Checkpoint()
+    eval: Evaluation = Evaluation()
+    guard: LossGuard = LossGuard()
+    on_finish: OnFinish = OnFinish()
+    record: Record = Record()
+    recovery: Recovery = Recovery()
+    alarms: AlarmSettings = AlarmSettings()
+    limits: RunLimits = RunLimits()
+    environment: dict[VariableName, VariableValue] = Field(default_factory=dict)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The world sizes that it may run at, ascending; at each a step has the same samples."""
+        return sizes_between(self.world_size.min, self.world_size.max, self._batch)
+
+    @property
+    def _batch(self) -> Batch:
+        return Batch(
+            sequences=self.world_size.max * self.micro_batch * self.grad_accum,
+            micro_batch=self.micro_batch,
+            eval_samples=self.eval.samples if self.eval.every_steps else 0,
+        )
+
+    def num_steps(self, num_samples: int) -> int:
+        """Where so many samples make an epoch: of ``epochs`` the steps that are whole."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return self.epochs * num_samples // self._batch.sequences
+
+    def recipe(self, world_size: int | None = None, *, num_steps: int | None = None) -> Recipe:
+        """At one of its ``sizes``, by default the largest. ``num_steps`` are those of the whole training, at
+        which a schedule ends that says nothing of it.
+        """
+        size = world_size or self.world_size.max
+        return Recipe(
+            model=preset(self.model),
+            strategy=self.strategy,
+            world_size=size,
+            seq_len=self.seq_len,
+            micro_batch=self.micro_batch,
+            grad_accum=self._batch.grad_accum(size),
+            precision=self.precision,
+            seed=self.seed,
+            optimizer=self.optimizer.config(num_steps=num_steps),
+        )
+
+    @property
+    def is_kept(self) -> bool:
+        """Else nothing of it is written anywhere: no save, no record, no log."""
+        return self.mode != "benchmark"
+
+    def recording(self) -> Recording:
+        return self.record.policy() if self.is_kept else Recording(tensorboard=False)
+
+    def saving(self) -> Saving | None:
+        return self.checkpoint.saving() if self.is_kept else None
+
+    def wanted(self) -> Wanted:
+        """How often something is to be newly durable in the store."""
+        return self.checkpoint.wanted() if self.is_kept else Wanted(every_s=None, every_steps=None)
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.steps is None and self.epochs is None:
+            raise ValueError("steps: is missing; say how long to train, by steps: N or by epochs: N")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("epochs: and steps exclude each other; give one (--set steps= takes it away)")
+        if reason := refusal(self.world_size.min, self.world_size.max, self._batch):
+            raise ValueError(reason)
+        longest = preset(self.model).max_seq_len
+        if self.seq_len > longest:
+            raise ValueError(f"seq_len: {self.seq_len} is longer than {self.model} can take ({longest})")
+        return self

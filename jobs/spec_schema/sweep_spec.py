@@ -1,0 +1,140 @@
+"""SweepSpec: which models, strategies, sizes and groups to compare; a YAML file (see ``spec_file``)."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from jobs.commandline.usage_error import nearest
+from jobs.spec_schema.file import (
+    Count,
+    Counts,
+    Models,
+    Name,
+    Names,
+    Optimizer,
+    Precisions,
+    Seconds,
+    SpecFile,
+    Strategies,
+    Strict,
+    VariableName,
+    VariableValue,
+)
+from jobs.training.task.job import Window
+
+AUTO = "auto"
+
+
+class Axes(Strict):
+    strategy: Strategies = ("ddp",)
+    world_size: Counts = (1,)
+    seq_len: Counts = (64,)
+    micro_batch: Counts = (1,)
+    precision: Precisions = ("fp32",)
+
+
+class Measure(Strict):
+    """``steps`` after at least ``warmup``; ``max_s`` bounds the window in time."""
+
+    steps: Count = 100
+    warmup: Annotated[int, Field(ge=0, le=50)] = 10
+    sync: Literal["window", "step"] = "window"
+    max_s: Annotated[float, Field(gt=0)] | None = None
+    cooldown_s: Seconds = 0.0
+
+    def window(self) -> Window:
+        return Window(**self.model_dump())
+
+
+class Limits(Strict):
+    """Nothing waits for ever. ``memory_gb_per_worker`` bounds a CPU worker's memory (GB = 1e9 bytes)."""
+
+    schedule_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    cell_timeout_s: Annotated[float, Field(gt=0)] = 3600.0
+    hang_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    memory_gb_per_worker: Annotated[float, Field(gt=0)] | None = None
+    try_anyway: bool = False
+
+
+class Override(Strict):
+    """What one group gets differently."""
+
+    environment: dict[VariableName, VariableValue] = Field(default_factory=dict)
+
+
+class Selection(Strict):
+    """A part of the grid: what is left out stands for every value of that axis."""
+
+    group: Names | None = None
+    model: Models | None = None
+    strategy: Strategies | None = None
+    world_size: Counts | None = None
+    seq_len: Counts | None = None
+    micro_batch: Counts | None = None
+    precision: Precisions | None = None
+
+
+class SweepSpec(SpecFile):
+    kind: ClassVar[str] = "sweep"
+    example: ClassVar[str] = "measure.steps=20"
+
+    name: Name
+    store: Annotated[str, Field(min_length=1)] = "results"
+    groups: Names = (AUTO,)
+    models: Models
+    axes: Axes = Axes()
+    grad_accum: Count = 1
+    measure: Measure = Measure()
+    repeats: Count = 5
+    order: Literal["shuffled", "interleaved"] = "shuffled"
+    seed: Annotated[int, Field(ge=0)] = 0
+    tier: Literal["A", "B"] | None = None
+    optimizer: Optimizer = Optimizer()
+    limits: Limits = Limits()
+    isolation: Literal["group", "run"] = "group"
+    share_nodes: bool = False
+    spread: bool = False
+    logging: Literal["results", "full"] = "results"
+    include: tuple[Selection, ...] = ()
+    exclude: tuple[Selection, ...] = ()
+    overrides: dict[Name, Override] = Field(default_factory=dict)
+
+    def group_names(self, found: Sequence[str]) -> Sequence[str]:
+        """The groups to measure on; ``auto`` stands for all that were ``found``."""
+        return found if AUTO in self.groups else self.groups
+
+    @property
+    def selections(self) -> tuple[Selection, ...]:
+        """The parts of the grid whose union is the sweep, before anything is excluded."""
+        return (Selection(), *self.include)
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        for axis, values in [
+            ("models", self.models),
+            ("groups", self.groups),
+            *((f"axes.{axis}", values) for axis, values in self.axes),
+        ]:
+            if len(set(values)) < len(values):
+                raise ValueError(f"{axis}: {list(values)} names a value twice; name each once")
+        if AUTO in self.groups and len(self.groups) > 1:
+            raise ValueError("groups: 'auto' stands for all groups; name it alone")
+        if AUTO not in self.groups:
+            self._check_groups()
+        if self.optimizer.schedule != "constant" and self.optimizer.decay_steps is None:
+            raise ValueError(
+                "optimizer.decay_steps: is missing; a sweep's cells have no last step for a "
+                "schedule to end at"
+            )
+        return self
+
+    def _check_groups(self) -> None:
+        included = [name for selection in self.include for name in selection.group or ()]
+        known = list(dict.fromkeys([*self.groups, *included]))
+        excluded = [("exclude.group", name) for selection in self.exclude for name in selection.group or ()]
+        for place, name in [*(("overrides", name) for name in self.overrides), *excluded]:
+            if name not in known:
+                raise ValueError(
+                    f"{place}: {name!r} is no group of this sweep ({', '.join(known)}){nearest(name, known)}"
+                )

@@ -1,0 +1,115 @@
+"""Events of running jobs -> rows in the store and lines for the person who waits."""
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import assert_never
+
+from jobs.execution.messages import Beat, Event, Finished, Started
+from jobs.spec_schema.sweep_spec import SweepSpec
+from jobs.sweeps.grid import Run
+from jobs.sweeps.live_view import Display
+from jobs.sweeps.plan import Plan
+from jobs.sweeps.result_record import Attempt, record_of
+from jobs.sweeps.results import Found, Results
+from jobs.training.task.measurement import Failure, Measurement
+from reporting.results.records import RunRecord
+
+
+class Bookkeeper:
+    """Knows which runs are wanted and which rows are there. ``listen`` is called from one thread only."""
+
+    def __init__(
+        self, spec: SweepSpec, results: Results, found: Found, runs: Iterable[Run], plans: dict[str, Plan]
+    ) -> None:
+        self._spec = spec
+        self._results = results
+        self._found = found
+        self._runs = {run.run_id: run for run in runs}
+        self._plans = plans
+        self._started: dict[str, str] = {}
+        self._records = {
+            run.run_id: found.records[run.name] for run in self._runs.values() if run.name in found.records
+        }
+
+    @property
+    def unreadable(self) -> list[str]:
+        """A line for each file that stands where a result should and is none."""
+        names = [run.name for run in self._runs.values() if run.name in self._found.unreadable]
+        return [f"{name}: result.json is {self._found.unreadable[name]}; measured again" for name in names]
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """One per run that has a row, in the order of the sweep."""
+        return [self._records[run_id] for run_id in self._runs if run_id in self._records]
+
+    @property
+    def problems(self) -> list[str]:
+        """Each reason why runs have no numbers, once, with how many runs it took."""
+        errors = [(record.status, record.error.reason) for record in self.records if record.error]
+        return [f"{errors.count(found)} {found[0]}: {found[1]}" for found in dict.fromkeys(errors)]
+
+    @property
+    def is_all_ok(self) -> bool:
+        return len(self._records) == len(self._runs) and all(
+            record.status == "ok" for record in self._records.values()
+        )
+
+    def missing(self, *, retry_failed: bool) -> list[Run]:
+        return [run for run in self._runs.values() if self._is_missing(run, retry_failed=retry_failed)]
+
+    def refuse(self, run: Run, failure: Failure, display: Display) -> None:
+        """A row for a run that is never started."""
+        self._finish(run, failure, display)
+
+    def listen(self, event: Event, display: Display) -> None:
+        run = self._runs[event.run_id]
+        match event:
+            case Started():
+                self._started[event.run_id] = _now()
+                display.started(run)
+            case Beat():
+                display.beat(run, event)
+            case Finished():
+                self._finish(run, event.outcome, display)
+            case unknown:
+                assert_never(unknown)
+
+    def _is_missing(self, run: Run, *, retry_failed: bool) -> bool:
+        record = self._records.get(run.run_id)
+        return record is None or (retry_failed and record.status != "ok")
+
+    def _finish(self, run: Run, outcome: Measurement | Failure, display: Display) -> None:
+        now = _now()
+        attempt = Attempt(
+            number=self._attempt_number(run),
+            started_at=self._started.get(run.run_id, now),
+            finished_at=now,
+        )
+        record = record_of(self._spec, run, self._plans[run.cell.cell_id], outcome, attempt)
+        saved = self._results.save(run, record)
+        is_ours = saved.finished_at == record.finished_at
+        if self._spec.logging == "full" and is_ours and isinstance(outcome, Measurement):
+            self._results.write_log(run, "steps.jsonl", _step_lines(outcome))
+        self._records[run.run_id] = saved
+        display.finished(run, saved)
+
+    def _attempt_number(self, run: Run) -> int:
+        """An unreadable row counts as an attempt, so that it is kept beside the new one."""
+        if run.name in self._found.unreadable:
+            return 2
+        earlier = self._records.get(run.run_id)
+        return earlier.attempt + 1 if earlier else 1
+
+
+def _step_lines(measured: Measurement) -> str:
+    steps = zip(measured.step_times_s, measured.losses, strict=True)
+    rows = (
+        {"step": step, "seconds": seconds, "loss": loss}
+        for step, (seconds, loss) in enumerate(steps, start=1)
+    )
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,220 @@
+"""A sweep -> its cells, in a stable order, with stable identities. Pure.
+
+A cell's identity is the digest of what determines its result and of nothing else, so it survives
+a reordered file, another axis value, more repeats, other limits.
+"""
+
+import hashlib
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import groupby, product
+from typing import TYPE_CHECKING
+
+from jobs.commandline.usage_error import SpecError
+from jobs.training.task.job import OptimizerConfig, Recipe, Window
+from jobs.training.task.presets import ModelConfig, preset
+
+if TYPE_CHECKING:  # a grid needs a spec, but not the YAML and pydantic behind it
+    from jobs.spec_schema.sweep_spec import Selection, SweepSpec
+
+_OF_SCHEDULES = ("schedule", "min_lr_ratio", "decay_steps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One point of a sweep, on one group."""
+
+    cell_id: str
+    group: str
+    recipe: Recipe
+    window: Window
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def readable_name(self) -> str:
+        recipe = self.recipe
+        return (
+            f"{recipe.model.name}-{recipe.strategy}-ws{recipe.world_size}-seq{recipe.seq_len}"
+            f"-mb{recipe.micro_batch}-{recipe.precision}-{self.group}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One measurement of a cell. ``repeat`` counts from 1, ``order`` is its place in the sweep."""
+
+    cell: Cell
+    repeat: int
+    order: int
+
+    @property
+    def run_id(self) -> str:
+        return f"{self.cell.cell_id}-r{self.repeat}"
+
+    @property
+    def name(self) -> str:
+        """The folder of its results: readable, unique, and plain in every file system."""
+        return f"{self.cell.readable_name}-r{self.repeat}-{self.cell.cell_id[:8]}"
+
+
+def expand(spec: "SweepSpec", groups: Sequence[str]) -> list[Cell]:
+    """The cells of the sweep; ``groups`` is what ``auto`` stands for."""
+    wanted = spec.group_names(groups)
+    if not wanted:
+        raise SpecError(["groups: 'auto' finds no group to measure on; name one, or add a node with devices"])
+    points = dict.fromkeys(_points(spec, wanted))
+    kept = [point for point in points if not any(_matches(point, selection) for selection in spec.exclude)]
+    problems = list(dict.fromkeys(filter(None, map(_impossible, kept))))
+    if problems:
+        raise SpecError(problems)
+    if not kept:
+        raise SpecError([f"{spec.name}: no cell is left; exclude takes away all that axes and include give"])
+    return [_cell(spec, point) for point in kept]
+
+
+def schedule(spec: "SweepSpec", cells: Sequence[Cell]) -> list[Run]:
+    """All runs in the order in which they are to be measured.
+
+    Every repeat is a round over all cells, so that drift hits all cells alike. Within a round the cells of
+    one group and world size stand together: they may share worker processes, repeats of one cell never do.
+    """
+    runs: list[Run] = []
+    for repeat in range(1, spec.repeats + 1):
+        for cell in _round(spec, cells, repeat):
+            runs.append(Run(cell=cell, repeat=repeat, order=len(runs) + 1))
+    return runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    group: str
+    model: str
+    strategy: str
+    world_size: int
+    seq_len: int
+    micro_batch: int
+    precision: str
+
+
+def _points(spec: "SweepSpec", groups: Sequence[str]) -> Iterator[_Point]:
+    for selection in spec.selections:
+        axes = spec.axes
+        for group, model, strategy, world_size, seq_len, micro_batch, precision in product(
+            selection.group or groups,
+            selection.model or spec.models,
+            selection.strategy or axes.strategy,
+            selection.world_size or axes.world_size,
+            selection.seq_len or axes.seq_len,
+            selection.micro_batch or axes.micro_batch,
+            selection.precision or axes.precision,
+        ):
+            yield _Point(
+                group=group,
+                model=model,
+                strategy=strategy,
+                world_size=world_size,
+                seq_len=seq_len,
+                micro_batch=micro_batch,
+                precision=precision,
+            )
+
+
+def _matches(point: _Point, selection: "Selection") -> bool:
+    return all(values is None or getattr(point, axis) in values for axis, values in selection)
+
+
+def _impossible(point: _Point) -> str | None:
+    longest = preset(point.model).max_seq_len
+    if point.seq_len > longest:
+        return (
+            f"axes.seq_len: {point.seq_len} is longer than {point.model}'s {longest} positions; "
+            "shorten it, or exclude that combination"
+        )
+    return None
+
+
+def _cell(spec: "SweepSpec", point: _Point) -> Cell:
+    recipe = Recipe(
+        model=preset(point.model),
+        strategy=point.strategy,  # type: ignore[arg-type]  # the spec has checked the word
+        world_size=point.world_size,
+        seq_len=point.seq_len,
+        micro_batch=point.micro_batch,
+        grad_accum=spec.grad_accum,
+        precision=point.precision,  # type: ignore[arg-type]  # the spec has checked the word
+        seed=spec.seed,
+        optimizer=spec.optimizer.config(),
+    )
+    override = spec.overrides.get(point.group)
+    environment = tuple(sorted(override.environment.items())) if override else ()
+    window = spec.measure.window()
+    return Cell(
+        cell_id=_digest(point.group, recipe, window, environment, _seating(spec)),
+        group=point.group,
+        recipe=recipe,
+        window=window,
+        environment=environment,
+    )
+
+
+def _seating(spec: "SweepSpec") -> dict[str, bool]:
+    """What is as it always was stands in no identity, so that this one stays as well."""
+    return {"share_nodes": spec.share_nodes} | ({"spread": True} if spec.spread else {})
+
+
+def _digest(
+    group: str,
+    recipe: Recipe,
+    window: Window,
+    environment: tuple[tuple[str, str], ...],
+    seating: dict[str, bool],
+) -> str:
+    identity = {
+        "group": group,
+        "recipe": {**_fields(recipe), "model": _model_fields(recipe.model)},
+        "window": _fields(window),
+        "environment": environment,
+        **seating,
+    }
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _fields(value: Recipe | Window) -> dict[str, object]:
+    fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
+    if isinstance(value, Recipe):
+        fields["optimizer"] = _optimizer_fields(value.optimizer)
+    return fields
+
+
+def _optimizer_fields(optimizer: OptimizerConfig) -> dict[str, object]:
+    """As in ``_seating``: a schedule that is not asked for stands in no identity."""
+    fields = asdict(optimizer)
+    if optimizer.schedule == "constant":
+        for name in _OF_SCHEDULES:
+            del fields[name]
+    return fields
+
+
+@cache
+def _model_fields(model: ModelConfig) -> dict[str, object]:
+    return asdict(model)
+
+
+def _round(spec: "SweepSpec", cells: Sequence[Cell], repeat: int) -> Iterable[Cell]:
+    """Neighbours by group and world size; in a shuffled round both these blocks and their cells are."""
+    by_block = sorted(cells, key=_block)
+    blocks = [list(block) for _, block in groupby(by_block, key=_block)]
+    if spec.order == "shuffled":
+        dice = random.Random(f"{spec.seed}:{repeat}")
+        dice.shuffle(blocks)
+        for block in blocks:
+            dice.shuffle(block)
+    return (cell for block in blocks for cell in block)
+
+
+def _block(cell: Cell) -> tuple[str, int]:
+    return (cell.group, cell.recipe.world_size)

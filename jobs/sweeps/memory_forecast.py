@@ -1,0 +1,269 @@
+"""How much memory one rank of a training will need at its peak, from theory. Needs no torch.
+
+A step peaks at one of three moments: as its last backward pass starts, when all activations are there; as
+that pass ends, when all gradients are; or as the update runs. The largest of the three is predicted.
+"""
+
+from dataclasses import astuple, dataclass, replace
+from typing import assert_never
+
+from jobs.training.task.job import Recipe
+from jobs.training.task.presets import ModelConfig
+
+_FP32 = 4
+_COMPUTE = {"fp32": 4, "bf16": 2}
+
+# What ``strategies.zero`` sets: DeepSpeed's defaults, which smaller models shrink in proportion.
+_ZERO_USUAL_PARAMETERS = 8e9
+_ZERO_REDUCE_BUCKET = 5e8
+_ZERO_MAX_LIVE = 1e9
+
+# glibc's heap can't reuse a freed piece for one of the same size, since torch asks for aligned ones. Measured
+# (glibc 2.36, ``host_memory.return_large_pieces``) it holds 5-20 % more than is live, and 25-40 % more where
+# each block's weights are taken and freed twice in every pass.
+_HEAP_SLACK = 0.15
+_HEAP_SLACK_GATHERING = 0.30
+# What a process that never trained before loads and touches of its libraries, DeepSpeed's among them.
+_HOST_FIXED_BYTES = 70_000_000
+_HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
+# The caching allocator's own loss to pieces that no later request fits.
+_DEVICE_SLACK = 0.05
+# What no allocator counts: the context with its kernels, and the buffers of the collectives.
+_DEVICE_FIXED_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPrediction:
+    """Bytes of one rank at its peak, by kind.
+
+    ``working`` is what computing needs besides the state: gathered weights, copies in lower precision,
+    buckets of the collectives. ``overhead`` is what the allocator and the device's driver take on top.
+    """
+
+    parameters: int
+    masters: int
+    gradients: int
+    moments: int
+    working: int
+    activations: int
+    logits: int
+    overhead: int
+
+    @property
+    def total(self) -> int:
+        return sum(astuple(self))
+
+
+def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
+    """The peak of a rank's memory: on a CPU its growth above an idle worker, else the device's use."""
+    state = _state(recipe)
+    starts = replace(
+        state.as_backward_starts, activations=_activations(recipe, on_cpu), logits=_logits(recipe)
+    )
+    peak = max(starts, state.as_backward_ends, state.as_update_runs, key=lambda moment: moment.total)
+    live = _prediction(state, peak)
+    return replace(live, overhead=round(_overhead(recipe, live.total, on_cpu)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    """What comes and goes within a step, in bytes."""
+
+    gradients: float
+    working: float
+    activations: float = 0
+    logits: float = 0
+
+    @property
+    def total(self) -> float:
+        return self.gradients + self.working + self.activations + self.logits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """A rank's share of the training state under one strategy, in bytes."""
+
+    parameters: float
+    masters: float
+    moments: float
+    as_backward_starts: _Moment
+    as_backward_ends: _Moment
+    as_update_runs: _Moment
+
+
+def _prediction(state: _State, moment: _Moment) -> MemoryPrediction:
+    return MemoryPrediction(
+        parameters=round(state.parameters),
+        masters=round(state.masters),
+        gradients=round(moment.gradients),
+        moments=round(state.moments),
+        working=round(moment.working),
+        activations=round(moment.activations),
+        logits=round(moment.logits),
+        overhead=0,
+    )
+
+
+def _overhead(recipe: Recipe, live_bytes: int, on_cpu: bool) -> float:
+    if not on_cpu:
+        return _DEVICE_FIXED_BYTES + _DEVICE_SLACK * live_bytes
+    slack = _HEAP_SLACK_GATHERING if recipe.strategy in ("fsdp", "zero3") else _HEAP_SLACK
+    fixed = _HOST_FIXED_DEEPSPEED_BYTES if recipe.strategy.startswith("zero") else _HOST_FIXED_BYTES
+    return fixed + slack * live_bytes
+
+
+def _state(recipe: Recipe) -> _State:
+    match recipe.strategy:
+        case "ddp":
+            return _ddp(recipe)
+        case "fsdp":
+            return _fsdp(recipe)
+        case "zero1":
+            return _zero1(recipe)
+        case "zero2":
+            return _zero2(recipe)
+        case "zero3":
+            return _zero3(recipe)
+        case unknown:
+            assert_never(unknown)
+
+
+def _ddp(recipe: Recipe) -> _State:
+    """All state on every rank, in fp32. Gradients live in the buckets, which stay."""
+    whole = _FP32 * recipe.model.num_parameters
+    # Lent for one pass; each copy goes when its layer's backward is done.
+    copies = 0 if recipe.precision == "fp32" else _compute(recipe) * recipe.model.num_parameters
+    return _State(
+        parameters=whole,
+        masters=0,
+        moments=2 * whole,
+        as_backward_starts=_Moment(gradients=whole, working=copies),
+        as_backward_ends=_Moment(gradients=whole, working=_embedding_gradient(recipe)),
+        as_update_runs=_Moment(gradients=whole, working=0),
+    )
+
+
+def _fsdp(recipe: Recipe) -> _State:
+    """Everything in slices. Whole are the blocks at work, and the root (embedding and head) throughout."""
+    model = recipe.model
+    slices = _FP32 * model.num_parameters / recipe.world_size
+    root_size = model.num_parameters - model.num_layers * model.num_block_parameters
+    root = _compute(recipe) * root_size
+    # The one at work and the next one on its way, as it arrives and as it is laid out.
+    blocks = 3 * _compute(recipe) * model.num_block_parameters
+    # Its gradients are reduced last and together: whole, and once more in fp32 on their way.
+    root_gradients = root + _FP32 * root_size
+    return _State(
+        parameters=slices,
+        masters=0,
+        moments=2 * slices,
+        as_backward_starts=_Moment(gradients=slices if recipe.grad_accum > 1 else 0, working=root + blocks),
+        as_backward_ends=_Moment(gradients=slices, working=root + root_gradients),
+        as_update_runs=_Moment(gradients=slices, working=0),
+    )
+
+
+def _zero1(recipe: Recipe) -> _State:
+    """Whole parameters and gradients; a slice of the fp32 masters and of the moments."""
+    size, slices = recipe.model.num_parameters, _zero_slices(recipe)
+    latest = _compute(recipe) * size
+    # In bf16 there are sums of all of them in fp32 beside the latest pass's own.
+    sums = 0 if recipe.precision == "fp32" else _FP32 * size
+    bucket = _zero_bucket(recipe)
+    return _State(
+        parameters=_compute(recipe) * size,
+        masters=slices,
+        moments=2 * slices,
+        as_backward_starts=_Moment(gradients=sums + (latest if recipe.grad_accum > 1 else 0), working=bucket),
+        as_backward_ends=_Moment(gradients=sums + latest + slices, working=bucket),
+        as_update_runs=_Moment(gradients=sums + 2 * slices, working=0),
+    )
+
+
+def _zero2(recipe: Recipe) -> _State:
+    """As stage 1, but of the gradients too only a slice stays."""
+    slices, bucket = _zero_slices(recipe), _zero_bucket(recipe)
+    return _State(
+        parameters=_compute(recipe) * recipe.model.num_parameters,
+        masters=slices,
+        moments=2 * slices,
+        as_backward_starts=_Moment(gradients=slices if recipe.grad_accum > 1 else 0, working=bucket),
+        as_backward_ends=_Moment(gradients=slices, working=bucket + _embedding_gradient(recipe)),
+        # It flattens them into a copy.
+        as_update_runs=_Moment(gradients=2 * slices, working=0),
+    )
+
+
+def _zero3(recipe: Recipe) -> _State:
+    """Everything in slices; whole are as many parameters as the limit of live ones allows."""
+    model, slices = recipe.model, _zero_slices(recipe)
+    max_live = max(_zero_share(model) * _ZERO_MAX_LIVE, model.num_embedding_parameters)
+    working = _compute(recipe) * min(max_live, model.num_parameters) + _zero_bucket(recipe)
+    return _State(
+        parameters=_compute(recipe) * model.num_parameters / recipe.world_size,
+        masters=slices,
+        moments=2 * slices,
+        # Gradients have a buffer for good.
+        as_backward_starts=_Moment(gradients=slices, working=working),
+        as_backward_ends=_Moment(gradients=slices, working=working + _embedding_gradient(recipe)),
+        as_update_runs=_Moment(gradients=2 * slices, working=0),
+    )
+
+
+def _zero_slices(recipe: Recipe) -> float:
+    return _FP32 * recipe.model.num_parameters / recipe.world_size
+
+
+def _zero_bucket(recipe: Recipe) -> float:
+    """Gradients on their way to the rank that keeps them, in fp32."""
+    return _FP32 * _zero_share(recipe.model) * _ZERO_REDUCE_BUCKET
+
+
+def _zero_share(model: ModelConfig) -> float:
+    return min(1.0, model.num_parameters / _ZERO_USUAL_PARAMETERS)
+
+
+def _embedding_gradient(recipe: Recipe) -> float:
+    """The largest matrix' gradient, last to be computed. Tied, the head's waits for the lookup's."""
+    whole = _compute(recipe) * recipe.model.num_embedding_parameters
+    return 2 * whole if recipe.model.tied_embeddings else whole
+
+
+def _activations(recipe: Recipe, on_cpu: bool) -> float:
+    """What the forward pass keeps for the backward pass: of attention's scores only their sums."""
+    model, size = recipe.model, _compute(recipe)
+    masked = model.sliding_window is not None and recipe.seq_len > model.sliding_window
+    # A norm keeps its input; without a fused kernel in fp32, and the normalised one too.
+    norm = 2 * _FP32 * model.hidden_size if on_cpu else size * model.hidden_size
+    norm_and_output = norm + size * model.hidden_size
+    # Key and value heads are repeated for the kernels that don't take them in groups.
+    repeated = not on_cpu and (masked or recipe.precision == "fp32")
+    kv_size = model.attention_size if repeated else model.kv_size
+    # Queries, keys, values and the output; a log-sum for each query and head.
+    attention = size * (2 * model.attention_size + 2 * kv_size) + _FP32 * model.num_heads
+    # Gate, its SiLU, up, and their product.
+    mlp = 4 * size * model.intermediate_size
+    per_token = model.num_layers * (2 * norm_and_output + attention + mlp) + norm_and_output
+    mask = size * recipe.seq_len**2 if masked else 0
+    return _tokens(recipe) * per_token + mask
+
+
+def _logits(recipe: Recipe) -> float:
+    """The larger of two moments around the head, whose activations are still all there.
+
+    First the fp32 log-probabilities with their gradient and that of the logits, then the logits' gradient
+    with the head's that is computed from it.
+    """
+    model, size = recipe.model, _compute(recipe)
+    loss = 3 * _FP32 * _tokens(recipe)
+    head = size * (_tokens(recipe) + model.hidden_size)
+    return model.vocab_size * max(loss, head)
+
+
+def _tokens(recipe: Recipe) -> int:
+    """Of one micro-batch."""
+    return recipe.micro_batch * recipe.seq_len
+
+
+def _compute(recipe: Recipe) -> int:
+    return _COMPUTE[recipe.precision]

@@ -1,0 +1,145 @@
+"""A cell on its group -> the request, the counts, the predicted memory and time. Pure.
+
+``Plan.refused`` is known before anything starts: what can't be placed, and what can't fit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from cluster.accelerators import accelerator
+from cluster.inventory import Inventory, Mode, Request, WorkerGroup
+from cluster.placement import Placed, Refused, place
+from jobs.sweeps.grid import Cell
+from jobs.sweeps.memory_forecast import predict_memory
+from jobs.training.task.measurement import Failure
+from reporting.results.formulas import flops_per_token
+
+if TYPE_CHECKING:  # as in jobs.sweeps.grid
+    from jobs.spec_schema.sweep_spec import Limits
+
+# What a laptop core and a well-fed accelerator reach of their peak: only for the forecast of time,
+# which is printed with a tilde and enters no result.
+_CPU_CORE_FLOPS = 20e9
+_REACHED_SHARE_OF_PEAK = 0.4
+_RUN_OVERHEAD_S = 3.0
+# How far the prediction of memory may be off, as its test shows; what it can't rule out is started.
+PREDICTION_ERROR = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """``predicted_s`` is None for a device whose speed nobody knows."""
+
+    cell: Cell
+    group: WorkerGroup | None
+    answer: Placed | Refused
+    flops_per_token: float
+    predicted_memory_bytes: int
+    memory_limit_bytes: int | None
+    predicted_s: float | None
+    refused: Failure | None
+
+    @property
+    def memory_budget_bytes(self) -> int | None:
+        """What a worker may allocate; only a CPU's memory needs us to bound it."""
+        on_cpu = self.group is not None and (self.group.vendor == "cpu" or self.group.simulated)
+        return self.memory_limit_bytes if on_cpu else None
+
+
+def plan_all(
+    cells: Sequence[Cell], inventory: Inventory, limits: "Limits", mode: Mode = "whole_node"
+) -> list[Plan]:
+    requests = [Request(group=cell.group, num_workers=cell.recipe.world_size, mode=mode) for cell in cells]
+    answers = place(requests, inventory)
+    return [
+        _plan(cell, inventory.group(cell.group), answer, limits)
+        for cell, answer in zip(cells, answers, strict=True)
+    ]
+
+
+def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limits: "Limits") -> Plan:
+    on_cpu = group is not None and (group.vendor == "cpu" or group.simulated)
+    predicted = predict_memory(cell.recipe, on_cpu=on_cpu).total
+    limit = _memory_limit(group, answer, limits)
+    return Plan(
+        cell=cell,
+        group=group,
+        answer=answer,
+        flops_per_token=_flops_per_token(cell),
+        predicted_memory_bytes=predicted,
+        memory_limit_bytes=limit,
+        predicted_s=_predicted_s(cell, group),
+        refused=_refusal(answer, predicted, limit, limits),
+    )
+
+
+def _refusal(answer: Placed | Refused, predicted: int, limit: int | None, limits: "Limits") -> Failure | None:
+    if isinstance(answer, Refused):
+        return Failure(status="unschedulable", reason=answer.reason)
+    cannot_fit = limit is not None and predicted > limit * (1 + PREDICTION_ERROR)
+    if limit is not None and cannot_fit and not limits.try_anyway:
+        return Failure(
+            status="oom",
+            reason=(
+                f"predicted to need {predicted / 1e9:.2f} GB per worker, {limit / 1e9:.2f} GB are there "
+                "(--set limits.try_anyway=true starts it all the same)"
+            ),
+            phase="predicted",
+            wanted_bytes=predicted,
+        )
+    return None
+
+
+def _memory_limit(group: WorkerGroup | None, answer: Placed | Refused, limits: "Limits") -> int | None:
+    if group is None or isinstance(answer, Refused):
+        return None
+    if group.vendor == "cpu" or group.simulated:
+        if limits.memory_gb_per_worker is not None:
+            return int(limits.memory_gb_per_worker * 1e9)
+        return _fair_share_of_host(group, answer)
+    chip = accelerator(group.device)
+    return None if chip is None else chip.memory_bytes
+
+
+def _fair_share_of_host(group: WorkerGroup, placed: Placed) -> int | None:
+    """Four fifths of the tightest node's memory, shared by the workers on it."""
+    memory = {node.node_id: node.memory_bytes for node in group.nodes}
+    shares = [
+        int(0.8 * total / share.num_workers)
+        for share in placed.shares
+        if (total := memory[share.node_id]) is not None
+    ]
+    return min(shares, default=None)
+
+
+def _flops_per_token(cell: Cell) -> float:
+    model = cell.recipe.model
+    return flops_per_token(
+        num_matmul_parameters=model.num_matmul_parameters,
+        num_layers=model.num_layers,
+        attention_size=model.attention_size,
+        seq_len=cell.recipe.seq_len,
+    )
+
+
+def _predicted_s(cell: Cell, group: WorkerGroup | None) -> float | None:
+    speed = _reachable_flops(cell, group)
+    if speed is None:
+        return None
+    recipe, window = cell.recipe, cell.window
+    step_s = recipe.tokens_per_step * _flops_per_token(cell) / (recipe.world_size * speed)
+    num_steps = window.steps if window.max_s is None else min(window.steps, ceil(window.max_s / step_s))
+    return _RUN_OVERHEAD_S + window.cooldown_s + (window.warmup + num_steps) * step_s
+
+
+def _reachable_flops(cell: Cell, group: WorkerGroup | None) -> float | None:
+    if group is None:
+        return None
+    if group.vendor == "cpu" or group.simulated:
+        return _CPU_CORE_FLOPS
+    chip = accelerator(group.device)
+    # Without a sourced fp32 peak the forecast takes tf32's, which is what fp32 matmuls cost at best.
+    peak = chip and (chip.peak_flops(cell.recipe.precision) or chip.peak_flops("tf32"))
+    return peak * _REACHED_SHARE_OF_PEAK if peak else None

@@ -1,0 +1,266 @@
+"""A run and its outcome -> the row that it leaves. Pure: the times are arguments."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from cluster.accelerators import Accelerator, accelerator
+from cluster.inventory import NODE_NAME_CHARS
+from jobs.sweeps.energy import power_of
+from jobs.sweeps.grid import Run
+from jobs.sweeps.metrics import METRICS, Metric
+from jobs.sweeps.plan import Plan
+from jobs.sweeps.source_version import commit, source_digest
+from jobs.training.task.job import Recipe
+from jobs.training.task.measurement import Failure, Measurement, RankSummary
+from reporting.results.formulas import (
+    FLOPS_FORMULA,
+    coefficient_of_variation,
+    model_flops_utilization,
+    percentile,
+    tokens_per_second,
+)
+from reporting.results.records import (
+    ConfigRecord,
+    DeviceRecord,
+    EnvironmentRecord,
+    ErrorRecord,
+    LossRecord,
+    MemoryRecord,
+    PerformanceRecord,
+    RanksRecord,
+    RunRecord,
+)
+
+if TYPE_CHECKING:  # as in jobs.sweeps.grid
+    from jobs.spec_schema.sweep_spec import SweepSpec
+
+# Together they keep a row below 10 KB.
+_MAX_LOG_LINES = 20
+_MAX_LOG_LINE_BYTES = 300
+_MAX_REASON_BYTES = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """``number`` counts the starts of this run from 1; times are ISO 8601 in UTC."""
+
+    number: int
+    started_at: str
+    finished_at: str
+
+
+def record_of(
+    spec: "SweepSpec", run: Run, plan: Plan, outcome: Measurement | Failure, attempt: Attempt
+) -> RunRecord:
+    recipe = run.cell.recipe
+    common = RunRecord(
+        sweep=spec.name,
+        cell_id=run.cell.cell_id,
+        run_id=run.run_id,
+        repeat=run.repeat,
+        order=run.order,
+        attempt=attempt.number,
+        group=run.cell.group,
+        vendor=plan.group.vendor if plan.group else None,
+        simulated=plan.group.simulated if plan.group else False,
+        model=recipe.model.name,
+        strategy=recipe.strategy,
+        world_size=recipe.world_size,
+        seq_len=recipe.seq_len,
+        tier=spec.tier,
+        precision=recipe.precision,
+        per_device_batch=recipe.micro_batch,
+        grad_accum=recipe.grad_accum,
+        status="ok",
+        error=None,
+        started_at=attempt.started_at,
+        finished_at=attempt.finished_at,
+        flops_formula=FLOPS_FORMULA,
+        flops_per_token=plan.flops_per_token,
+        training_config=_config(spec, run),
+        metrics={},
+    )
+    if isinstance(outcome, Failure):
+        return _failed(common, outcome)
+    return _measured(common, run, plan, outcome)
+
+
+def _config(spec: "SweepSpec", run: Run) -> ConfigRecord:
+    recipe, window = run.cell.recipe, run.cell.window
+    return ConfigRecord(
+        parameters=recipe.model.num_parameters,
+        tokens_per_step=recipe.tokens_per_step,
+        sync=window.sync,
+        max_s=window.max_s,
+        seed=recipe.seed,
+        isolation=spec.isolation,
+        spread=spec.spread,
+        optimizer=asdict(recipe.optimizer),
+    )
+
+
+def _failed(common: RunRecord, failure: Failure) -> RunRecord:
+    lines = tuple(_clipped(line, _MAX_LOG_LINE_BYTES) for line in failure.log_tail[-_MAX_LOG_LINES:])
+    error = ErrorRecord(
+        reason=_clipped(failure.reason, _MAX_REASON_BYTES),
+        phase=failure.phase,
+        wanted_bytes=failure.wanted_bytes,
+        ranks=failure.ranks,
+        log_tail=lines,
+        nodes=tuple(node[:NODE_NAME_CHARS] for node in failure.nodes),
+    )
+    return replace(common, status=failure.status, error=error)
+
+
+def _clipped(text: str, num_bytes: int) -> str:
+    """The beginning that JSON writes in so many bytes: a colour code or a progress bar's block takes six."""
+    text = text[:num_bytes]
+    while len(json.dumps(text)) > num_bytes + len('""'):
+        text = text[: -1 - len(text) // 10]
+    return text
+
+
+def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) -> RunRecord:
+    recipe = run.cell.recipe
+    num_steps = len(measured.step_times_s)
+    throughput = tokens_per_second(recipe.tokens_per_step, num_steps, measured.window_s)
+    per_device = throughput / recipe.world_size
+    chip = _whole_chip(measured)
+    peak = chip.peak_flops(recipe.precision) if chip else None
+    memory = _memory(plan, measured.ranks)
+    return replace(
+        common,
+        steps=num_steps,
+        warmup_steps=measured.warmup_steps,
+        warmup_rule=measured.warmup_rule,
+        tokens_per_sec=throughput,
+        mean_step_time_sec=measured.window_s / num_steps,
+        mean_loss=fmean(measured.losses),
+        peak_vram_gb=_gigabytes(memory.peak_allocated_bytes_max),
+        h2d_gbps_per_gpu=_h2d_gbps(measured),
+        mfu=model_flops_utilization(per_device, plan.flops_per_token, peak),
+        peak_flops=peak,
+        peak_flops_source=chip.source if chip and peak else None,
+        device_memory_bytes=measured.ranks[0].device_memory_bytes,
+        platform=measured.environment.platform,
+        gpu_info=_devices(measured),
+        performance_metrics=_performance(recipe.grad_accum, measured, per_device),
+        memory_metrics=memory,
+        loss_metrics=_losses(measured),
+        power_metrics=power_of(measured.ranks, recipe.tokens_per_step * num_steps),
+        metrics={name: _metric(metric, recipe, measured) for name, metric in METRICS.items()},
+        per_rank=_ranks(measured.ranks),
+        raw_step_times=tuple(round(seconds, 6) for seconds in measured.step_times_s),
+        environment=_environment(measured),
+    )
+
+
+def _metric(metric: Metric, recipe: Recipe, measured: Measurement) -> float | None:
+    """None also where it fails or comes to no number: somebody's bug must not cost the run its row."""
+    try:
+        value = metric(recipe, measured)
+    except Exception:
+        return None
+    return value if value is not None and isfinite(value) else None
+
+
+def _whole_chip(measured: Measurement) -> Accelerator | None:
+    """The chip of that name, unless the device is a part of it: a partition keeps the name of the whole."""
+    chip = accelerator(measured.environment.device)
+    memory_bytes = measured.ranks[0].device_memory_bytes
+    if chip is None or (memory_bytes is not None and memory_bytes < chip.memory_bytes / 2):
+        return None
+    return chip
+
+
+def _h2d_gbps(measured: Measurement) -> float | None:
+    if measured.h2d_bytes_per_step is None or not measured.h2d_s_per_step:
+        return None
+    return measured.h2d_bytes_per_step / measured.h2d_s_per_step / 1e9
+
+
+def _devices(measured: Measurement) -> DeviceRecord:
+    return DeviceRecord(
+        name=measured.environment.device,
+        count=len({(rank.node, rank.device_id) for rank in measured.ranks}),
+        memory_bytes=measured.ranks[0].device_memory_bytes,
+        driver=measured.environment.driver,
+    )
+
+
+def _performance(grad_accum: int, measured: Measurement, per_device: float) -> PerformanceRecord:
+    times = measured.step_times_s
+    return PerformanceRecord(
+        window_sec=measured.window_s,
+        p50_sec=percentile(times, 50),
+        p90_sec=percentile(times, 90),
+        p95_sec=percentile(times, 95),
+        p99_sec=percentile(times, 99),
+        min_sec=min(times),
+        max_sec=max(times),
+        cv=coefficient_of_variation(times),
+        micro_step_time_sec=measured.window_s / len(times) / grad_accum,
+        tokens_per_sec_per_device=per_device,
+        setup_sec=measured.setup_s,
+        warmup_sec=measured.warmup_s,
+    )
+
+
+def _memory(plan: Plan, ranks: tuple[RankSummary, ...]) -> MemoryRecord:
+    allocated = [rank.peak_allocated_bytes for rank in ranks if rank.peak_allocated_bytes is not None]
+    reserved = [rank.peak_reserved_bytes for rank in ranks if rank.peak_reserved_bytes is not None]
+    used = [rank.device_used_bytes for rank in ranks if rank.device_used_bytes is not None]
+    retries = [rank.allocator_retries for rank in ranks if rank.allocator_retries is not None]
+    return MemoryRecord(
+        peak_allocated_bytes_max=max(allocated, default=None),
+        peak_allocated_bytes_min=min(allocated, default=None),
+        peak_reserved_bytes_max=max(reserved, default=None),
+        device_used_bytes_max=max(used, default=None),
+        allocator_retries=sum(retries) if retries else None,
+        host_peak_growth_bytes_max=max(rank.host_peak_growth_bytes for rank in ranks),
+        predicted_bytes=plan.predicted_memory_bytes,
+    )
+
+
+def _losses(measured: Measurement) -> LossRecord:
+    losses = measured.losses
+    return LossRecord(
+        first=losses[0],
+        last=losses[-1],
+        median_last_tenth=median(losses[-max(1, len(losses) // 10) :]),
+        reference_step=measured.reference_step,
+        reference=measured.reference_loss,
+    )
+
+
+def _ranks(ranks: tuple[RankSummary, ...]) -> RanksRecord:
+    return RanksRecord(
+        node=tuple(rank.node[:NODE_NAME_CHARS] for rank in ranks),
+        total_sec=tuple(round(rank.total_s, 6) for rank in ranks),
+        p50_sec=tuple(round(rank.p50_s, 6) for rank in ranks),
+        p95_sec=tuple(round(rank.p95_s, 6) for rank in ranks),
+        max_sec=tuple(round(rank.max_s, 6) for rank in ranks),
+        mean_loss=tuple(round(rank.mean_loss, 6) for rank in ranks),
+        peak_allocated_bytes=tuple(rank.peak_allocated_bytes for rank in ranks),
+        host_peak_growth_bytes=tuple(rank.host_peak_growth_bytes for rank in ranks),
+    )
+
+
+def _environment(measured: Measurement) -> EnvironmentRecord:
+    found = measured.environment
+    return EnvironmentRecord(
+        python=found.python,
+        torch=found.torch,
+        packages=found.packages,
+        collectives=found.collectives,
+        variables=found.variables,
+        commit=commit(),
+        source_digest=source_digest(),
+    )
+
+
+def _gigabytes(num_bytes: int | None) -> float | None:
+    return None if num_bytes is None else num_bytes / 1e9

@@ -1,0 +1,106 @@
+"""A sweep's results in the store: which runs are there, and how a new one is added.
+
+Layout: ``sweeps/<sweep>/sweep.json`` and ``sweeps/<sweep>/runs/<run>/result.json``. A first attempt's
+result is created once, whoever comes first; what a later one replaces stays as ``attempts/NNN.json``.
+"""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from checkpointing.stores.contract import Conflict, Store
+from jobs.spec_schema.sweep_spec import SweepSpec
+from jobs.sweeps.grid import Run
+from reporting.results.records import RecordError, RunRecord, read_record
+from reporting.results.redaction import redacted
+
+SWEEP_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a sweep's folder holds, by run name; ``unreadable`` maps a name to what is wrong with it."""
+
+    records: dict[str, RunRecord]
+    unreadable: dict[str, str]
+
+
+class Results:
+    def __init__(self, store: Store, sweep: str) -> None:
+        self._store = store
+        self._folder = f"sweeps/{sweep}"
+
+    def load(self) -> Found:
+        records: dict[str, RunRecord] = {}
+        unreadable: dict[str, str] = {}
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            for run_name, found in pool.map(self._read, self._run_names()):
+                match found:
+                    case RunRecord():
+                        records[run_name] = found
+                    case RecordError():
+                        unreadable[run_name] = str(found)
+        return Found(records=records, unreadable=unreadable)
+
+    def save(self, run: Run, record: RunRecord) -> RunRecord:
+        """Stores ``record``; the answer is what now counts: another's, if that one was first.
+
+        Numbers are never replaced. A failure is, by a later attempt or by another's numbers.
+        """
+        name = self._name(run.name)
+        if record.attempt == 1:
+            try:
+                self._store.create(name, record.to_json())
+            except Conflict:
+                pass
+            else:
+                return record
+        _, found = self._read(run.name)
+        if isinstance(found, RunRecord):
+            if found.status == "ok" or (record.attempt == 1 and record.status != "ok"):
+                return found
+            record = replace(record, attempt=found.attempt + 1)
+        self._keep_earlier_attempt(run, record.attempt - 1)
+        self._store.put(name, record.to_json())
+        return record
+
+    def describe(self, spec: SweepSpec, runs: Sequence[Run]) -> None:
+        """Writes ``sweep.json``: the spec as it was understood, and the order of its runs."""
+        document: dict[str, Any] = {
+            "schema_version": SWEEP_SCHEMA_VERSION,
+            "spec": redacted(spec.model_dump(mode="json")),
+            "runs": [run.name for run in runs],
+        }
+        text = json.dumps(document, separators=(",", ":"))
+        self._store.put(f"{self._folder}/sweep.json", text.encode() + b"\n")
+
+    def write_log(self, run: Run, name: str, text: str) -> None:
+        """A file beside the result; only full logging writes any."""
+        self._store.put(f"{self._folder}/runs/{run.name}/{name}", text.encode())
+
+    def _keep_earlier_attempt(self, run: Run, number: int) -> None:
+        kept = f"{self._folder}/runs/{run.name}/attempts/{number:03}.json"
+        try:
+            self._store.create(kept, self._store.get(self._name(run.name)))
+        except Conflict:
+            # Somebody retries the same run at the same time, or did and was killed: it is kept already.
+            return
+
+    def _run_names(self) -> list[str]:
+        prefix = f"{self._folder}/runs"
+        names = (name.removeprefix(f"{prefix}/").split("/") for name in self._store.list(prefix))
+        return sorted(parts[0] for parts in names if parts[1:] == ["result.json"])
+
+    def _read(self, run_name: str) -> tuple[str, RunRecord | RecordError]:
+        try:
+            record = read_record(self._store.get(self._name(run_name)))
+        except RecordError as error:
+            return run_name, error
+        if not run_name.endswith(f"-r{record.repeat}-{record.cell_id[:8]}"):
+            return run_name, RecordError(f"the result of another run ({record.run_id})")
+        return run_name, record
+
+    def _name(self, run_name: str) -> str:
+        return f"{self._folder}/runs/{run_name}/result.json"

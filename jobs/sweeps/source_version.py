@@ -1,0 +1,39 @@
+"""Which code ran: the digest of our own source, and the commit where it is known."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+_ROOMS = ("cluster", "checkpointing", "reporting", "jobs")
+
+
+@cache
+def source_digest() -> str:
+    """Over all Python files of the rooms: a submitted tree has no ``.git``, but this it has."""
+    digest = hashlib.sha256()
+    for room in _ROOMS:
+        for path in sorted((_ROOT / room).rglob("*.py")):
+            digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+@cache
+def commit() -> str | None:
+    return commit_of(_ROOT)
+
+
+def commit_of(root: Path) -> str | None:
+    """The commit that HEAD names, read from ``.git`` without running git; None outside a checkout."""
+    git = root / ".git"
+    try:
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        branch = head.removeprefix("ref: ")
+        if (git / branch).exists():
+            return (git / branch).read_text().strip()
+        packed = (line.split() for line in (git / "packed-refs").read_text().splitlines())
+        return next((words[0] for words in packed if words[1:] == [branch]), None)
+    except OSError:
+        return None

@@ -1,0 +1,117 @@
+"""Tables in plain text: the plan before a sweep, the scoreboard after it. Pure.
+
+A column that says the same in every row is said once, above the table.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from cluster.placement import Placed
+from jobs.commandline.text_table import Column, as_text
+from jobs.sweeps.grid import Cell
+from jobs.sweeps.plan import Plan
+from jobs.sweeps.scoreboard import Score
+
+_NOTHING = "-"
+
+
+def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
+    columns = [
+        *_cell_columns(
+            [plan.cell for plan in plans], [plan.group is not None and plan.group.simulated for plan in plans]
+        ),
+        _numbers("GB/worker", (f"{plan.predicted_memory_bytes / 1e9:.2f}" for plan in plans)),
+        _numbers("~s/run", (_or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
+        Column(title="placement", texts=tuple(map(placement_text, plans))),
+    ]
+    refused = sum(1 for plan in plans if plan.refused)
+    total = " x ".join([_counted(len(plans), "cell"), _counted(num_repeats, "repeat")])
+    runs = _counted(len(plans) * num_repeats, "run")
+    warning = f"; {_counted(refused, 'cell')} can't run" if refused else ""
+    return f"{as_text(columns)}\n{total} = {runs}{_forecast(plans, num_repeats)}{warning}\n"
+
+
+def _forecast(plans: Sequence[Plan], num_repeats: int) -> str:
+    """Of the longest queue: groups work side by side."""
+    queue_s: dict[str, float] = {}
+    for plan in plans:
+        if plan.predicted_s is not None and not plan.refused:
+            queue_s[plan.cell.group] = queue_s.get(plan.cell.group, 0.0) + plan.predicted_s * num_repeats
+    longest_s = max(queue_s.values(), default=None)
+    if longest_s is None:
+        return ""
+    return f", about {longest_s / 60:.0f} min" if longest_s >= 90 else f", about {longest_s:.0f} s"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def placement_text(plan: Plan) -> str:
+    if plan.refused:
+        return f"{plan.refused.status}: {plan.refused.reason}"
+    assert isinstance(plan.answer, Placed)
+    return plan.answer.describe()
+
+
+def score_table(scores: Sequence[Score]) -> str:
+    is_all_on_host = all(score.on_host for score in scores)
+    columns = [
+        *_cell_columns([score.cell for score in scores], [score.is_simulated for score in scores]),
+        _numbers("runs", (str(len(score.statuses)) for score in scores)),
+        _numbers("tokens/s", (_or_nothing(score.tokens_per_sec, "{:,.0f}") for score in scores)),
+        _numbers("+-%", (_or_nothing(score.spread, "{:.1%}", "%") for score in scores)),
+        _numbers("per device", (_or_nothing(score.tokens_per_sec_per_device, "{:,.0f}") for score in scores)),
+        _numbers("p50 ms", (_milliseconds(score.step_p50_s) for score in scores)),
+        _numbers("p95 ms", (_milliseconds(score.step_p95_s) for score in scores)),
+        _numbers("scaling", (_scaling(score) for score in scores)),
+        _numbers("MFU", (_or_nothing(score.mfu, "{:.1%}") for score in scores)),
+        _numbers("host GB" if is_all_on_host else "GB", (_memory(score, is_all_on_host) for score in scores)),
+        Column(title="status", texts=tuple(score.status for score in scores)),
+    ]
+    return as_text(columns)
+
+
+def _cell_columns(cells: Sequence[Cell], are_simulated: Sequence[bool]) -> list[Column]:
+    recipes = [cell.recipe for cell in cells]
+    return [
+        _folding("group", map(_group_text, cells, are_simulated)),
+        _folding("model", (recipe.model.name for recipe in recipes)),
+        Column(title="strategy", texts=tuple(recipe.strategy for recipe in recipes)),
+        Column(title="devices", texts=tuple(str(recipe.world_size) for recipe in recipes), is_number=True),
+        _folding("seq", (str(recipe.seq_len) for recipe in recipes)),
+        _folding("micro-batch", (str(recipe.micro_batch) for recipe in recipes)),
+        _folding("grad-accum", (str(recipe.grad_accum) for recipe in recipes)),
+        _folding("precision", (recipe.precision for recipe in recipes)),
+    ]
+
+
+def _group_text(cell: Cell, is_simulated: bool) -> str:
+    return f"{cell.group} (simulated)" if is_simulated else cell.group
+
+
+def _folding(title: str, texts: Iterable[str]) -> Column:
+    return Column(title=title, texts=tuple(texts), may_fold=True)
+
+
+def _numbers(title: str, texts: Iterable[str]) -> Column:
+    return Column(title=title, texts=tuple(texts), is_number=True)
+
+
+def _or_nothing(value: float | None, pattern: str, unit: str = "", scale: float = 1) -> str:
+    return _NOTHING if value is None else pattern.format(value * scale).removesuffix(unit)
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return _or_nothing(seconds, "{:.1f}", scale=1e3)
+
+
+def _memory(score: Score, is_all_on_host: bool) -> str:
+    """A process's host memory is never taken for an accelerator's: where both are, it says which it is."""
+    pattern = "host {:.2f}" if score.on_host and not is_all_on_host else "{:.2f}"
+    return _or_nothing(score.memory_bytes, pattern, scale=1e-9)
+
+
+def _scaling(score: Score) -> str:
+    if score.scaling is None:
+        return _NOTHING
+    return f"{score.scaling:.0%} of {score.baseline}"

@@ -1,0 +1,1 @@
+"""One cell: ``measure`` (the page), ``feed`` (its batches), ``timing``."""

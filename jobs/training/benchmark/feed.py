@@ -1,0 +1,35 @@
+"""The micro-batches of each step, with the time that their copies to the device take."""
+
+import torch
+
+from jobs.training.data.synthetic import Batch, make_batches
+from jobs.training.task.job import Recipe
+
+
+class Feed:
+    """One rank's batches. Where nothing is copied (CPU) there is nothing to time: None."""
+
+    def __init__(self, recipe: Recipe, rank: int, device: torch.device) -> None:
+        self._batches = make_batches(recipe, rank, device)
+        self._copies: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self.bytes_per_step = self._batches.h2d_bytes_per_step
+
+    def of_step(self, step: int) -> list[Batch]:
+        if self.bytes_per_step is None:
+            return self._batches.load(step)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        batches = self._batches.load(step)
+        end.record()
+        self._copies.append((start, end))
+        return batches
+
+    def forget_copies(self) -> None:
+        self._copies.clear()
+
+    def copy_s(self) -> float | None:
+        """Seconds that all copies since ``forget_copies`` took. Waits for the device."""
+        if self.bytes_per_step is None:
+            return None
+        torch.cuda.synchronize()
+        return float(sum(start.elapsed_time(end) for start, end in self._copies)) / 1e3

@@ -1,0 +1,142 @@
+"""Parquet files of ids as token shards: a column of whole numbers or of lists of them, one behind the other.
+
+Only the columns' own bytes are read, a row group at a time, from any store.
+"""
+
+import hashlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from checkpointing.stores.contract import Missing, Store
+from jobs.training.task.token_index import DataError, TokenShard
+
+# As the tools that make such files call it.
+_COLUMNS = ("input_ids", "ids", "tokens")
+_READ_BYTES = 2**20
+
+
+def look(store: Store, name: str) -> TokenShard:
+    """What the footer tells of a file, ``sha256`` of the footer. ``DataError`` where that isn't enough."""
+    with _opened(store, name) as (file, where):
+        column = _column(file, where)
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        statistics = [_leaf(group, column).statistics for group in groups]
+        if not all(one and one.has_null_count for one in statistics):
+            raise DataError(f"{where}: doesn't say how many ids it has; write it with statistics")
+        largest = [one.max for one in statistics if one.has_min_max]
+        return TokenShard(
+            name=name,
+            sha256=_digest(file),
+            num_tokens=sum(one.num_values for one in statistics),
+            largest_id=max(largest) if len(largest) == len(statistics) and largest else None,
+        )
+
+
+def ids_of(store: Store, shard: TokenShard) -> Iterator[bytes]:
+    """All ids as little-endian uint32, a row group at a time."""
+    with _opened(store, shard.name) as (file, where):
+        if shard.sha256 not in (None, _digest(file)):
+            raise DataError(f"{where}: is another file than when the run began; bring that one back")
+        column = _column(file, where)
+        for group in range(file.metadata.num_row_groups):
+            for chunk in file.read_row_group(group, columns=[column]).column(column).chunks:
+                yield _flat(chunk, where).to_numpy(zero_copy_only=False).tobytes()
+
+
+def _digest(file: Any) -> str:
+    return hashlib.sha256(repr(file.metadata.to_dict()).encode()).hexdigest()
+
+
+def _column(file: Any, where: str) -> str:
+    names = file.schema_arrow.names
+    found = next((name for name in _COLUMNS if name in names), None)
+    if found is None:
+        raise DataError(
+            f"{where}: has no column of ids ({', '.join(names)}); expected one of {', '.join(_COLUMNS)}, or "
+            "text for `longhaul pack`"
+        )
+    kind = file.schema_arrow.field(found).type
+    if not pyarrow.types.is_integer(getattr(kind, "value_type", kind)):
+        raise DataError(
+            f"{where}: its column {found!r} holds {kind}, expected whole numbers or lists of them"
+        )
+    return found
+
+
+def _leaf(group: Any, column: str) -> Any:
+    leaves = (group.column(number) for number in range(group.num_columns))
+    return next(leaf for leaf in leaves if leaf.path_in_schema.partition(".")[0] == column)
+
+
+def _flat(chunk: Any, where: str) -> Any:
+    ids = chunk.flatten() if hasattr(chunk.type, "value_type") else chunk
+    if ids.null_count:
+        raise DataError(f"{where}: {ids.null_count:,} of its ids are null; write it without")
+    try:
+        return ids.cast(pyarrow.uint32())
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{where}: has an id that is none ({str(error).splitlines()[0]})") from None
+
+
+@contextmanager
+def _opened(store: Store, name: str) -> Iterator[tuple[Any, str]]:
+    where = f"data: {store.url}/{name}"
+    try:
+        stored = io.BufferedReader(_StoredFile(store, name), _READ_BYTES)
+        with pyarrow.parquet.ParquetFile(stored) as file:
+            yield file, where
+    except Missing:
+        raise DataError(f"{where} is gone; bring it back") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # Of the system; Arrow says it of contents too, without a number.
+        raise DataError(f"{where}: is no whole Parquet file ({str(error).partition(chr(10))[0]})") from None
+
+
+class _StoredFile(io.RawIOBase):
+    """An object as a file that can be read from anywhere."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        self._at = 0
+        self._size = _size(store, name)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        num_bytes = self._store.get_range(self._name, self._at, memoryview(buffer).cast("B"))
+        self._at += num_bytes
+        return num_bytes
+
+
+def _size(store: Store, name: str) -> int:
+    """A store doesn't tell sizes; some thirty looks at single bytes do."""
+
+    def is_there(at: int) -> bool:
+        return store.get_range(name, at, memoryview(bytearray(1))) == 1
+
+    if not is_there(0):
+        return 0
+    known, beyond = 0, 1
+    while is_there(beyond):
+        known, beyond = beyond, 2 * beyond
+    while beyond - known > 1:
+        middle = (known + beyond) // 2
+        known, beyond = (middle, beyond) if is_there(middle) else (known, middle)
+    return beyond

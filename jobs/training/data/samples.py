@@ -1,0 +1,174 @@
+"""What a long run reads: each sample once per epoch, at any world size, synthetic or from token shards."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from checkpointing.stores.opening import open_store
+from jobs.training.data.prefetch_pool import Readers
+from jobs.training.data.shard_cache import NearShards
+from jobs.training.data.shards import Readable, Shards
+from jobs.training.data.synthetic import Batch, sample
+from jobs.training.task.context import Context
+from jobs.training.task.sample_order import sample_at, share_of_rank
+from jobs.training.task.task import Task, Tokens
+from jobs.training.task.token_index import DataError
+
+# A sample from object storage takes tens of milliseconds, most of them waiting.
+_NUM_READERS = 16
+_TORCH_DTYPES = {"uint16": torch.uint16, "uint32": torch.uint32}
+
+
+class Source(Protocol):
+    """Samples by number; those from ``Task.num_samples`` on are held out of the training."""
+
+    def read(self, numbers: Sequence[int]) -> list[Tensor]: ...
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        """These are asked for next: what takes long may begin."""
+
+    def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        """Whether ``read`` would not have to wait for them, now or within that time."""
+
+
+class Samples:
+    """One rank's share of each global batch."""
+
+    def __init__(self, task: Task, context: Context) -> None:
+        self._task = task
+        self._rank = context.rank
+        self._device = context.device
+        self._source: Source = (
+            TokenSource(task.tokens, task.recipe.model.vocab_size, is_first=context.local_rank == 0)
+            if task.tokens
+            else SyntheticSource(task)
+        )
+
+    def rows(self, position: int) -> list[Tensor]:
+        """On the host, the micro-batches of the step that begins after ``position`` samples."""
+        recipe = self._task.recipe
+        found = self._source.read(self._numbers(position))
+        # Two steps ahead: what is late then is known before the step in between begins.
+        ahead = (position + number * recipe.sequences_per_step for number in (1, 2))
+        self._source.expect([number for one in ahead for number in self._numbers(one)])
+        return list(torch.stack(found).split(recipe.micro_batch))
+
+    def wait(self, position: int, timeout_s: float = 0.0) -> bool:
+        """Whether ``rows`` would come without waiting, now or within that time."""
+        return self.wait_for(self._numbers(position), timeout_s)
+
+    def wait_for(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        """As ``wait``, of what ``batch`` reads."""
+        return self._source.wait(numbers, timeout_s)
+
+    def on_device(self, rows: list[Tensor]) -> list[Batch]:
+        """Waits until the device has done what it was given before: copying does."""
+        there = [one.to(self._device) for one in rows]
+        return [(one[:, :-1], one[:, 1:]) for one in there]
+
+    def held_out(self) -> Iterator[range]:
+        """The numbers of this rank's micro-batches of the samples behind the last one that is trained on."""
+        recipe, first = self._task.recipe, self._task.num_samples
+        per_pass = recipe.world_size * recipe.micro_batch
+        for number in range(first, first + self._task.eval_samples - per_pass + 1, per_pass):
+            start = number + self._rank * recipe.micro_batch
+            yield range(start, start + recipe.micro_batch)
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        """On the device."""
+        [found] = self.on_device([torch.stack(self._source.read(numbers))])
+        return found
+
+    def _numbers(self, position: int) -> list[int]:
+        recipe, num_samples = self._task.recipe, self._task.num_samples
+        shares = share_of_rank(
+            position,
+            rank=self._rank,
+            world_size=recipe.world_size,
+            micro_batch=recipe.micro_batch,
+            grad_accum=recipe.grad_accum,
+        )
+        places = [place for share in shares for place in share]
+        return [sample_at(place, num_samples=num_samples, seed=recipe.seed) for place in places]
+
+
+class SyntheticSource:
+    def __init__(self, task: Task) -> None:
+        self._recipe = task.recipe
+
+    def read(self, numbers: Sequence[int]) -> list[Tensor]:
+        return [sample(self._recipe, number) for number in numbers]
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        """It takes no time to speak of."""
+
+    def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        return True
+
+
+class TokenSource:
+    """Reads what is expected while the step before is computed. Ids are checked as they are read.
+
+    The first rank of each node brings shards near, where the task says so.
+    """
+
+    def __init__(self, tokens: Tokens, vocab_size: int, *, is_first: bool) -> None:
+        self._shards = Shards(_readable(tokens, is_first), tokens.index)
+        self._windows = tokens.windows
+        self._dtype = _TORCH_DTYPES[tokens.index.dtype]
+        self._vocab_size = vocab_size
+        self._readers: Readers[Tensor] = Readers(_NUM_READERS)
+        self._ahead: dict[int, Future[Tensor]] = {}
+
+    def read(self, numbers: Sequence[int]) -> list[Tensor]:
+        futures = [self._expected(number) or self._begin(number) for number in numbers]
+        return [future.result() for future in futures]
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        for forgotten in self._ahead.keys() - set(numbers):
+            self._ahead.pop(forgotten).cancel()
+        self._begin_all(numbers)
+
+    def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
+        """What can't be read is there too: ``read`` says why."""
+        self._begin_all(numbers)
+        return not wait([self._ahead[number] for number in numbers], timeout_s).not_done
+
+    def _expected(self, number: int) -> Future[Tensor] | None:
+        # At the end of an epoch a step may have the same sample twice.
+        return self._ahead.pop(number) if number in self._ahead else None
+
+    def _begin_all(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number not in self._ahead:
+                self._ahead[number] = self._begin(number)
+
+    def _begin(self, number: int) -> Future[Tensor]:
+        return self._readers.submit(partial(self._sample, number))
+
+    def _sample(self, number: int) -> Tensor:
+        start = self._windows.start_of(number)
+        read = self._shards.read(start, self._windows.window_tokens)
+        ids = torch.frombuffer(read, dtype=self._dtype).to(torch.int64)
+        if (largest := int(ids.max())) >= self._vocab_size:
+            where = self._shards.name_at(start + int(ids.argmax()))
+            raise DataError(
+                f"data: {where}: has the token id {largest:,}, but the model's vocabulary ends at "
+                f"{self._vocab_size - 1:,}; pack with the model's tokenizer"
+            )
+        return ids
+
+
+def _readable(tokens: Tokens, is_first: bool) -> Readable:
+    store = open_store(tokens.url)
+    if tokens.near is None:
+        return store
+    near = NearShards(store, tokens.index, Path(tokens.near.folder), tokens.near.limit_bytes)
+    if is_first:
+        near.bring_all()
+    return near

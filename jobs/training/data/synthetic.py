@@ -1,0 +1,72 @@
+"""Synthetic tokens: what a training step reads when its speed is the question.
+
+A sample is a pure function of the seed and its number, so a step's global batch is the same set of
+samples under every strategy and at every world size with as many sequences per step.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jobs.training.task.job import Recipe
+
+Batch = tuple[Tensor, Tensor]
+
+# Global batches are made ahead, before anything is timed, and then repeat: they cost memory, and a
+# benchmark's arithmetic does not depend on how fresh its tokens are.
+NUM_GLOBAL_BATCHES = 16
+
+# One token in eight begins a new run.
+_RUN_STARTS = 1 / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """One rank's share of ``NUM_GLOBAL_BATCHES`` global batches, in host memory.
+
+    ``rows`` is (global batch, micro-batch, sequence, seq_len + 1), pinned where ``device`` is a GPU.
+    """
+
+    rows: Tensor
+    device: torch.device
+
+    def load(self, step: int) -> list[Batch]:
+        """The (ids, labels) of each micro-batch of ``step``, on the device; the copies may be under way."""
+        rows = self.rows[step % len(self.rows)].to(self.device, non_blocking=True)
+        return [(row[:, :-1], row[:, 1:]) for row in rows]
+
+    @property
+    def h2d_bytes_per_step(self) -> int | None:
+        """What ``load`` copies to the device; None where host memory is the device's."""
+        return None if self.device.type == "cpu" else self.rows[0].nbytes
+
+
+def make_batches(recipe: Recipe, rank: int, device: torch.device) -> Batches:
+    """This rank's batches. Takes milliseconds to a second: done before a step is timed."""
+    shape = (NUM_GLOBAL_BATCHES, recipe.grad_accum, recipe.micro_batch, recipe.seq_len + 1)
+    rows = torch.empty(shape, dtype=torch.int64, pin_memory=device.type != "cpu")
+    for step, of_step in enumerate(rows):
+        for micro, of_micro in enumerate(of_step):
+            for i, row in enumerate(of_micro):
+                first = step * recipe.sequences_per_step
+                place = (micro * recipe.world_size + rank) * recipe.micro_batch + i
+                row.copy_(sample(recipe, first + place))
+    return Batches(rows=rows, device=device)
+
+
+def sample(recipe: Recipe, number: int) -> Tensor:
+    """``seq_len + 1`` tokens that a model can learn a little of.
+
+    They come in runs that count upwards. Each run begins at a random token, small ones far more often,
+    as words in a text are.
+    """
+    digest = hashlib.blake2b(f"{recipe.seed}/{number}".encode(), digest_size=4).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))
+    positions = torch.arange(recipe.seq_len + 1)
+    is_start = torch.rand(len(positions), generator=generator) < _RUN_STARTS
+    is_start[0] = True
+    start = torch.where(is_start, positions, 0).cummax(0).values
+    heads = (torch.rand(len(positions), generator=generator) ** 3 * recipe.model.vocab_size).long()
+    return (heads[start] + positions - start) % recipe.model.vocab_size

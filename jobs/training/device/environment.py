@@ -1,0 +1,70 @@
+"""What a run's numbers depend on besides its recipe: versions, device, driver, variables."""
+
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from jobs.training.device.rank_device import device_name, platform_of
+from jobs.training.task.measurement import Environment
+from reporting.results.redaction import is_secret, without_credentials
+
+_PACKAGES = ("ray", "deepspeed", "numpy")
+_RELEVANT = re.compile(
+    r"(NCCL|RCCL|HSA|HIP|ROCR|ROCM|CUDA|MIOPEN|GLOO|OMP|MKL|TORCH|PYTORCH|DS|UCX|FI)_[A-Z0-9_]+"
+)
+# A row has room for what people set, not for a login shell's excesses.
+_MAX_VARIABLES, _MAX_VALUE_CHARS = 40, 200
+
+
+def environment_of(device: torch.device) -> Environment:
+    return Environment(
+        platform=platform_of(device),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        packages={name: found for name in _PACKAGES if (found := _version(name))},
+        driver=_driver(device),
+        collectives=_collectives(device),
+        device=device_name(device),
+        variables=relevant_variables(os.environ),
+    )
+
+
+def relevant_variables(variables: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
+    """Those that change how training runs, at most 40 of 200 letters; never one that may be a secret."""
+    names = [name for name in sorted(variables) if _RELEVANT.fullmatch(name) and not is_secret(name)]
+    return {name: without_credentials(variables[name])[:_MAX_VALUE_CHARS] for name in names[:_MAX_VARIABLES]}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _driver(device: torch.device) -> str | None:
+    if platform_of(device) == "rocm":
+        return f"hip {torch.version.hip}"
+    if platform_of(device) == "cuda":
+        return _nvidia_driver()
+    return None
+
+
+def _nvidia_driver() -> str | None:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None
+
+
+def _collectives(device: torch.device) -> str:
+    if device.type == "cpu":
+        return "gloo"
+    name = "rccl" if torch.version.hip else "nccl"
+    return f"{name} {'.'.join(map(str, torch.cuda.nccl.version()))}"

@@ -1,0 +1,57 @@
+"""The device of this rank: what it is, which one it is, and the proof that no two ranks share one."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from cluster.telemetry.readings import Address, Telemetry
+from cluster.telemetry.sampler import telemetry_of
+from jobs.training.device.identities import DeviceIdentity, Expected, Platform, mismatch
+from jobs.training.health.failures import DeviceMismatch
+from jobs.training.task.context import Context
+
+
+def platform_of(device: torch.device) -> Platform:
+    if device.type == "cpu":
+        return "cpu"
+    return "rocm" if torch.version.hip else "cuda"
+
+
+def device_name(device: torch.device) -> str | None:
+    """The market name as the driver tells it; None on a CPU, which is not named by it."""
+    return None if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
+def telemetry(device: torch.device) -> Telemetry:
+    address = Address() if device.type == "cpu" else _address(device)
+    return telemetry_of(platform_of(device), address)
+
+
+def _address(device: torch.device) -> Address:
+    return Address.of(torch.cuda.get_device_properties(device))
+
+
+def identity(context: Context) -> DeviceIdentity:
+    device = context.device
+    return DeviceIdentity(
+        node=context.node,
+        platform=platform_of(device),
+        device_id=f"process-{os.getpid()}" if device.type == "cpu" else _device_id(device),
+        model=device_name(device),
+    )
+
+
+def _device_id(device: torch.device) -> str:
+    """Of uuid and place: some runtimes give all devices one uuid, and parts of one package one place."""
+    address = _address(device)
+    known = [part for part in (address.uuid, address.pci) if part]
+    return " at ".join(known) or f"number {device.index}"
+
+
+def check_ranks(context: Context, expected: Expected) -> None:
+    """Collective: as many ranks as asked for, each with a device of its own, or ``DeviceMismatch`` on all."""
+    devices: list[DeviceIdentity] = [identity(context)] * context.world_size
+    dist.all_gather_object(devices, identity(context))
+    if problem := mismatch(devices, expected):
+        raise DeviceMismatch(problem)

@@ -1,0 +1,74 @@
+"""What can go wrong with a run inside a worker, and what an exception means for its row."""
+
+import re
+from typing import get_args
+
+import torch
+
+from jobs.training.task.context import Phase
+from jobs.training.task.measurement import BadLoss, Failure, Status
+from jobs.training.task.token_index import DataError
+
+
+class AgreedFailure(Exception):
+    """Raised by every rank at the same point, so the process group is still whole."""
+
+
+class InvalidLoss(AgreedFailure):
+    """The loss is not a finite number, or far above what it was; of a long run ``bad_loss`` says where."""
+
+    def __init__(self, text: str, bad_loss: BadLoss | None = None) -> None:
+        super().__init__(text)
+        self.bad_loss = bad_loss
+
+
+class DeviceMismatch(AgreedFailure):
+    """The ranks do not sit on distinct devices of the group's vendor."""
+
+
+_CPU_ALLOCATION = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
+_DEVICE_ALLOCATION = re.compile(r"[Tt]ried to allocate ([\d.]+) ([KMG]iB|bytes)")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def failure_of(error: BaseException, phase: str, rank: int) -> Failure:
+    """The row that ``error`` leaves; ``phase`` is where the rank was."""
+    status = _status_of(error)
+    return Failure(
+        status=status,
+        reason=_first_line(error),
+        phase=phase if phase in get_args(Phase) else None,
+        wanted_bytes=_wanted_bytes(str(error)) if status == "oom" else None,
+        ranks=(rank,),
+        bad_loss=error.bad_loss if isinstance(error, InvalidLoss) else None,
+    )
+
+
+def _status_of(error: BaseException) -> Status:
+    match error:
+        case InvalidLoss():
+            return "invalid_loss"
+        case DeviceMismatch():
+            return "device_mismatch"
+        case torch.OutOfMemoryError() | MemoryError():
+            return "oom"
+        case RuntimeError() if _CPU_ALLOCATION.search(str(error)):
+            return "oom"
+        case _:
+            return "crash"
+
+
+def _wanted_bytes(message: str) -> int | None:
+    if found := _CPU_ALLOCATION.search(message):
+        return int(found[1])
+    if found := _DEVICE_ALLOCATION.search(message):
+        return round(float(found[1]) * _UNITS[found[2]])
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    """Our own sentences as they are; of others' the type as well, which often says more."""
+    if isinstance(error, AgreedFailure | DataError):
+        return str(error)
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

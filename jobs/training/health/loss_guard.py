@@ -1,0 +1,106 @@
+"""Ends an attempt whose loss went wrong, on all ranks at the same step and before its state is saved.
+
+A loss that is not finite on any rank, or a gradient that isn't, is known two steps later at no cost: it is
+read where the device has nothing to do anyway, and told in the control word. Whoever asks for the loss of all
+ranks, as every save does, learns it at once. Spikes are only looked for then.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch import Tensor
+
+from jobs.training.health.failures import InvalidLoss
+from jobs.training.task.measurement import BadLoss
+from jobs.training.task.skipping import Range
+from jobs.training.task.spikes import Spike, SpikeBound, Spikes, is_bad
+
+# A step is known to be good on all ranks once two more are done.
+_NUM_OPEN = 3
+_ADVICE = "a lower optimizer.lr, a longer warm-up or fp32 usually helps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A step of this rank: what it read and what came of it, still on the device."""
+
+    step: int
+    samples: Range
+    loss: Tensor
+    grad_norm: Tensor | None
+
+    def is_bad(self) -> bool:
+        """Waits for the device."""
+        norm = 0.0 if self.grad_norm is None else float(self.grad_norm)
+        return is_bad(float(self.loss), norm)
+
+
+class Guard:
+    """Every rank makes the same calls. ``bound`` None: spikes are not looked for."""
+
+    def __init__(self, bound: SpikeBound | None) -> None:
+        self.is_alarmed = False
+        self._spikes = Spikes(bound) if bound else None
+        self._open: deque[Done] = deque(maxlen=_NUM_OPEN)
+        self._good: Done | None = None
+
+    def look_back(self) -> None:
+        """At the last step, when the device is done with it: before the next one begins."""
+        if self._open and self._open[-1].is_bad():
+            self.is_alarmed = True
+
+    def did(self, done: Done) -> None:
+        self._open.append(done)
+
+    def own_loss(self) -> float:
+        """Of the newest step; not finite where its gradient isn't, or where a step before it went wrong of
+        which the others don't know yet, so that the mean of all tells everything.
+        """
+        newest = self._open[-1]
+        return float("nan") if self.is_alarmed or newest.is_bad() else float(newest.loss)
+
+    def judge(self, is_any_alarmed: bool, mean_loss: float | None) -> None:
+        """After a step: raises ``InvalidLoss`` on all ranks or on none.
+
+        ``is_any_alarmed`` and ``mean_loss``, of ``own_loss``, are the same on all ranks; None where nobody
+        asked for it.
+        """
+        if is_any_alarmed or (mean_loss is not None and is_bad(mean_loss)):
+            raise self._not_finite()
+        if mean_loss is not None and self._spikes is not None:
+            self._look_for_spikes(self._spikes, mean_loss)
+
+    def _not_finite(self) -> InvalidLoss:
+        """Collective: the first step that was bad on any rank."""
+        own = next((done.step for done in self._open if done.is_bad()), self._open[-1].step)
+        steps = [own] * dist.get_world_size()
+        dist.all_gather_object(steps, own)
+        bad = next(done for done in self._open if done.step == min(steps))
+        return _invalid(
+            f"the loss of step {bad.step} or its gradient is not a finite number",
+            BadLoss(step=bad.step, good_step=bad.step - 1, samples=bad.samples),
+        )
+
+    def _look_for_spikes(self, spikes: Spikes, mean_loss: float) -> None:
+        newest, spike = self._open[-1], spikes.see(mean_loss)
+        if spike is not None:
+            raise self._too_high(spike, newest)
+        if not spikes.is_high:
+            self._good = newest
+
+    def _too_high(self, spike: Spike, newest: Done) -> InvalidLoss:
+        # Nothing is too high before enough was seen that was not.
+        good = self._good
+        assert good is not None
+        return _invalid(
+            f"the loss is {spike.loss:.4g} at step {newest.step} and has been above {spike.bound:.4g}, which "
+            f"recent steps allow for, since after step {good.step}",
+            BadLoss(step=newest.step, good_step=good.step, samples=(good.samples[1], newest.samples[1])),
+        )
+
+
+def _invalid(what: str, bad: BadLoss) -> InvalidLoss:
+    first, end = bad.samples
+    which = f"sample {first}" if end == first + 1 else f"samples {first} to {end - 1}"
+    return InvalidLoss(f"{what} ({which} of the run's stream); {_ADVICE}", bad)

@@ -1,0 +1,61 @@
+"""How fast this rank's device is by itself. Ranks wait for each other in every step, so steps don't tell.
+
+Every few seconds the same small product is timed on the training's own stream. The training is not held up by
+it on a device, whose events are read once they are there, and for about a millisecond on a CPU. It draws no
+random number and keeps its memory, so the training is the same to the bit.
+"""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from jobs.training.task.context import Context
+
+_EVERY_S = 5.0
+_CPU_SIZE, _CPU_TIMES = 192, 4
+_DEVICE_SIZE, _DEVICE_TIMES = 2048, 16
+
+
+class Pace:
+    """``context.pulse.pace_s`` is the newest time, 0 before the first."""
+
+    def __init__(self, context: Context, ticks: Callable[[], float] = time.perf_counter) -> None:
+        self._pulse = context.pulse
+        self._is_on_cpu = context.device.type == "cpu"
+        self._ticks = ticks
+        self._next_s = ticks() + _EVERY_S
+        size = _CPU_SIZE if self._is_on_cpu else _DEVICE_SIZE
+        dtype = torch.float32 if self._is_on_cpu else torch.bfloat16
+        self._factor = torch.full((size, size), 1e-3, dtype=dtype, device=context.device)
+        self._product = torch.empty_like(self._factor)
+        self._begin_end: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+
+    def look(self) -> None:
+        """At a step border."""
+        if self._begin_end is not None and self._begin_end[1].query():
+            begin, end = self._begin_end
+            self._pulse.pace_s, self._begin_end = begin.elapsed_time(end) / 1e3, None
+        if self._ticks() >= self._next_s:
+            self._next_s = self._ticks() + _EVERY_S
+            if self._is_on_cpu:
+                self._time_here()
+            else:
+                self._begin_on_device()
+
+    def _time_here(self) -> None:
+        started = self._ticks()
+        self._multiply(_CPU_TIMES)
+        self._pulse.pace_s = self._ticks() - started
+
+    def _begin_on_device(self) -> None:
+        if self._begin_end is None:
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            self._multiply(_DEVICE_TIMES)
+            end.record()
+            self._begin_end = begin, end
+
+    def _multiply(self, times: int) -> None:
+        for _ in range(times):
+            torch.mm(self._factor, self._factor, out=self._product)

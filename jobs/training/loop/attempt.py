@@ -1,0 +1,237 @@
+"""One attempt of a long run on one rank: resume, step, save, and end. Knows nothing of Ray.
+
+Every rank calls ``run`` with the same task. Rank 0 tells what goes on; a failing save is told and never
+raised. A failure of the training itself raises, and then the peers may be stuck in a collective.
+
+What any rank is wished, all ranks follow at the same step border: they save, and end. Nothing is lost.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+
+from torch import Tensor
+
+from checkpointing.generations.repository import Repository
+from checkpointing.saving.save import Note
+from checkpointing.stores.opening import open_store
+from jobs.training.data.samples import Samples
+from jobs.training.health.loss_guard import Done, Guard
+from jobs.training.loop.control import Agreed, Control, strongest
+from jobs.training.loop.ending import note_end, note_resumed, save_the_end
+from jobs.training.loop.evaluation import Evaluation
+from jobs.training.loop.progress_reports import PointAt, Tell, Teller
+from jobs.training.loop.rank_checks import prove_devices, prove_store
+from jobs.training.loop.recording import Record, recording
+from jobs.training.loop.step_boundary import Border
+from jobs.training.state.random_state import seed
+from jobs.training.state.restoring import Start, restore
+from jobs.training.state.saving import near_disk, saver_for
+from jobs.training.step import train_step
+from jobs.training.strategies.build import build
+from jobs.training.strategies.contract import Engine
+from jobs.training.task.context import Context
+from jobs.training.task.events import Resumption, Warned, Withdrawn
+from jobs.training.task.position import Course, Point
+from jobs.training.task.stop_request import Wish
+from jobs.training.task.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the place where a rank runs does for it. ``point_at`` is None without Ray.
+
+    ``wish`` is what this rank is wished; once there, it is not taken back. It is asked at each step and never
+    waits.
+    """
+
+    tell: Tell
+    point_at: PointAt | None = None
+    wish: Callable[[], Wish | None] = lambda: None
+
+
+def run(task: Task, context: Context, services: Services) -> None:
+    with recording(task, context) as record:
+        _run(task, context, services, record)
+
+
+def _run(task: Task, context: Context, services: Services, record: Record) -> None:
+    context.pulse.phase = "setup"
+    prove_devices(task, context)
+    repository = Repository(task.open_store(), task.run)
+    origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
+    seed(task.recipe.seed, context.rank, context.device)
+    if task.saving:
+        prove_store(task, context, repository)
+    if wish := strongest(services.wish()):
+        # Here nothing is loaded yet: no generation is suspected because of it.
+        if context.rank == 0:
+            services.tell(Withdrawn(wish=wish))
+        return
+    engine = build(task.recipe, context.device)
+    try:
+        record.restoring()
+        start = restore(task, context, engine, repository, origin, near_disk(task))
+        record.restored(start)
+        _tell_start(start, context, services.tell)
+        _Attempt(task, context, engine, repository, services, record, start).work()
+    finally:
+        engine.close()
+
+
+def _tell_start(start: Start, context: Context, tell: Tell) -> None:
+    if start.warning:
+        tell(Warned(text=start.warning))
+    if context.rank == 0:
+        tell(Resumption(step=start.step, generation=start.generation, trail=start.trail))
+
+
+class _Attempt:
+    def __init__(
+        self,
+        task: Task,
+        context: Context,
+        engine: Engine,
+        repository: Repository,
+        services: Services,
+        record: Record,
+        start: Start,
+    ) -> None:
+        self._task = task
+        self._context = context
+        self._engine = engine
+        self._repository = repository
+        self._services = services
+        self._record = record
+        self._start = start
+        self._course = Course(task, step=start.step, position=start.position)
+        self._samples = Samples(task, context)
+        # Of the next step's samples, on any rank.
+        self._are_late = True
+        self._control = Control(services.wish, task.longest_wait_s)
+        self._guard = Guard(task.spike_bound)
+        self._saver = saver_for(task, context, engine, repository, self._tell_save)
+        tally = self._saver.tally if self._saver else None
+        self._teller = Teller(task, services.tell, services.point_at, tally, start.step)
+        is_due = start.is_evaluation_due and task.eval_every > 0
+        self._evaluation = Evaluation(context, engine, self._samples, self._control, is_due=is_due)
+        self._border = Border(context, self._evaluation, self._saver, self._teller, record)
+
+    def work(self) -> None:
+        if self._saver:
+            self._saver.goes_on_from(self._start.generation)
+            self._saver.start()
+        pulse = self._context.pulse
+        pulse.phase, pulse.step, pulse.num_steps = "window", self._start.step, self._task.num_steps
+        loss = float("nan")
+        self._control.agree()
+        if self._evaluation.is_due:
+            self._border.catch_up(self._course.here(), self._metrics_before())
+        self._record.phase("data wait")
+        while self._course.step < self._task.num_steps and self._control.aim is None:
+            if self._are_late:
+                self._control.wait(partial(self._samples.wait, self._course.first_of(self._course.next())))
+            loss = loss if self._control.aim else self._do_step()
+            if self._course.step == self._start.step + 1:
+                self._note_resumed()
+        self._end(loss)
+        self._control.close()
+
+    def _do_step(self) -> float:
+        """Its loss over all ranks, where somebody wants to know it, else NaN."""
+        point = self._course.next()
+        self._announce(point)
+        started = time.perf_counter()
+        own_loss = self._train(point)
+        agreed = self._control.end()
+        self._course.reach(point)
+        self._are_late = agreed.is_late
+        self._context.pulse.step, self._context.pulse.step_s = point.step, time.perf_counter() - started
+        loss = self._judged_loss(agreed)
+        point = self._border.cross(point, agreed, loss)
+        num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
+        self._record.end_step(point, self._engine, own_loss, num_skipped_saves)
+        return loss
+
+    def _announce(self, point: Point) -> None:
+        """What this rank has to say to the others of the step that ends at ``point``; does not wait."""
+        self._control.begin(
+            self._border.orders(point),
+            self._border.own_busy(),
+            is_late=not self._samples.wait(self._course.begin_after(point.position)),
+            is_alarmed=self._guard.is_alarmed,
+        )
+
+    def _train(self, point: Point) -> Tensor:
+        """This rank's loss, still on the device."""
+        first = self._course.first_of(point)
+        rows = self._samples.rows(first)
+        self._record.begin_step(self._engine)
+        batches = self._samples.on_device(rows)
+        self._guard.look_back()
+        loss, norm = train_step(self._engine, batches), self._engine.grad_norm
+        self._guard.did(Done(step=point.step, samples=(first, point.position), loss=loss, grad_norm=norm))
+        return loss
+
+    def _judged_loss(self, agreed: Agreed) -> float:
+        """Over all ranks, where somebody wants to know it, else NaN; raises where it went wrong."""
+        orders = agreed.orders
+        is_last = self._course.step == self._task.num_steps or self._control.aim is not None
+        is_wanted = orders.save or orders.tell or orders.point or is_last
+        loss = self._control.mean(self._guard.own_loss()) if is_wanted else float("nan")
+        self._guard.judge(agreed.is_alarmed, loss if is_wanted else None)
+        return loss
+
+    def _last_loss(self, loss: float) -> float:
+        """As ``_judged_loss``, which may not have asked: a wish is heard between two steps, too."""
+        if isfinite(loss) or self._course.step == self._start.step:
+            return loss
+        loss = self._control.mean(self._guard.own_loss())
+        self._guard.judge(False, loss)
+        return loss
+
+    def _end(self, loss: float) -> None:
+        self._record.phase("save")
+        loss = self._last_loss(loss)
+        is_done = self._course.step >= self._task.num_steps and not self._evaluation.is_due
+        wish = None if is_done else strongest(self._services.wish())
+        assert is_done or wish, "a wish was taken back"
+        problem = self._save_the_end(loss, is_done=is_done)
+        self._teller.point(self._course.step, loss)
+        if self._context.rank == 0:
+            self._tell_end(loss, problem, wish)
+
+    def _save_the_end(self, loss: float, *, is_done: bool) -> str | None:
+        """Not where the run began, nor where another run left it, unless there it is done."""
+        has_got_somewhere = self._course.step > (0 if self._start.is_own else self._start.step)
+        if not self._saver or not (has_got_somewhere or is_done):
+            return None
+        point = self._course.here(is_evaluation_due=self._evaluation.is_due)
+        return save_the_end(self._saver, self._control, point.with_metrics(loss=loss))
+
+    def _tell_end(self, loss: float, problem: str | None, wish: Wish | None) -> None:
+        step = self._course.step
+        if wish and step == self._start.step:
+            self._note_resumed()
+        if problem is None and self._saver:
+            problem = note_end(self._repository, step, wish, term=self._task.term)
+        self._teller.ended(step, loss, problem, wish)
+
+    def _note_resumed(self) -> None:
+        if self._context.rank == 0 and self._start.is_own and self._start.generation:
+            note_resumed(self._repository, self._start.generation, term=self._task.term)
+
+    def _metrics_before(self) -> Mapping[str, float]:
+        before = self._repository.view.generation(self._start.generation or "")
+        return before.metrics if before else {}
+
+    def _tell_save(self, note: Note) -> None:
+        """From the writer's threads. Other ranks' are only told where something went wrong."""
+        self._record.save(note)
+        if self._context.rank == 0:
+            self._services.tell(note)
+        elif note.problem:
+            where = f"save of step {note.step} to the {note.place}"
+            self._services.tell(Warned(text=f"rank {self._context.rank}: {where}: {note.problem}"))

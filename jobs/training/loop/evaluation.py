@@ -1,0 +1,41 @@
+"""The loss on held-out samples, which a wish may interrupt and the next attempt makes up for."""
+
+from functools import partial
+
+import torch
+
+from jobs.training.data.samples import Samples
+from jobs.training.loop.control import Control
+from jobs.training.state.random_state import RandomState
+from jobs.training.strategies.contract import Engine
+from jobs.training.task.context import Context
+
+
+class Evaluation:
+    """``is_due``: a step was to be evaluated, and is not yet."""
+
+    def __init__(
+        self, context: Context, engine: Engine, samples: Samples, control: Control, *, is_due: bool
+    ) -> None:
+        self.is_due = is_due
+        self._context = context
+        self._engine = engine
+        self._samples = samples
+        self._control = control
+
+    def work(self) -> float | None:
+        """The loss over the held-out samples, the same on all ranks; None where a wish came between.
+
+        Then it is still due, and will draw the same random numbers.
+        """
+        self.is_due = True
+        before, losses = RandomState(self._context.rank, self._context.device), []
+        for numbers in self._samples.held_out():
+            self._control.wait(partial(self._samples.wait_for, numbers))
+            if self._control.aim is not None:
+                before.restore()
+                return None
+            losses.append(self._engine.evaluate(*self._samples.batch(numbers)))
+            self._context.pulse.num_batches += 1
+        self.is_due = False
+        return self._control.mean(torch.stack(losses).mean().item())

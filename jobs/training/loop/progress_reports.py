@@ -1,0 +1,75 @@
+"""When it is time to tell how a long run gets on, and Ray of its newest save; and the telling."""
+
+import time
+from collections.abc import Callable
+
+from checkpointing.saving.save import Tally
+from jobs.training.task.events import Ended, Evaluated, Progress, Told, finite
+from jobs.training.task.stop_request import Wish
+from jobs.training.task.task import Task
+
+Tell = Callable[[Told], None]
+# Tells Ray Train of a durable generation: its name, its step, the loss. Every rank takes part.
+PointAt = Callable[[str | None, int, float], None]
+
+_TELL_EVERY_S = 1.0
+# Ray's report waits for its controller's next poll.
+_POINT_EVERY_S = 10.0
+
+
+class Teller:
+    """``tally`` is None where nothing is saved, ``point_at`` where there is no Ray."""
+
+    def __init__(
+        self, task: Task, tell: Tell, point_at: PointAt | None, tally: Tally | None, step: int
+    ) -> None:
+        self._task = task
+        self._tell = tell
+        self._point_at = point_at
+        self._tally = tally
+        self._last_told_s = self._last_pointed_s = time.monotonic()
+        self._last_told_step = step
+        self._pointed_at: str | None = None
+
+    @property
+    def newest(self) -> str | None:
+        """The newest durable generation."""
+        return self._tally.durable_name if self._tally else None
+
+    def is_time_to_tell(self) -> bool:
+        return time.monotonic() - self._last_told_s >= _TELL_EVERY_S
+
+    def is_time_to_point(self) -> bool:
+        is_new = self._point_at is not None and self.newest != self._pointed_at
+        return is_new and time.monotonic() - self._last_pointed_s >= _POINT_EVERY_S
+
+    def progress(self, step: int, loss: float) -> None:
+        now, tally = time.monotonic(), self._tally
+        num_tokens = (step - self._last_told_step) * self._task.recipe.tokens_per_step
+        self._tell(
+            Progress(
+                step=step,
+                num_steps=self._task.num_steps,
+                loss=finite(loss),
+                tokens_per_s=num_tokens / (now - self._last_told_s),
+                durable_step=tally.durable_step if tally else None,
+                durable_s=tally.durable_s if tally else None,
+                num_failed_saves=tally.num_failed if tally else 0,
+                num_skipped_saves=tally.num_skipped if tally else 0,
+            )
+        )
+        self._last_told_s, self._last_told_step = now, step
+
+    def evaluated(self, step: int, val_loss: float) -> None:
+        self._tell(Evaluated(step=step, val_loss=finite(val_loss)))
+
+    def ended(self, step: int, loss: float, problem: str | None, wish: Wish | None) -> None:
+        self._tell(Ended(step=step, loss=finite(loss), generation=self.newest, problem=problem, wish=wish))
+
+    def point(self, step: int, loss: float) -> None:
+        """Collective, where there is Ray and anything is saved."""
+        if self._point_at is None or self._tally is None:
+            return
+        newest, self._last_pointed_s = self.newest, time.monotonic()
+        self._point_at(newest if newest != self._pointed_at else None, step, loss)
+        self._pointed_at = newest

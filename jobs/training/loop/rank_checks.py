@@ -1,0 +1,46 @@
+"""Before anything is loaded: each rank has a device of the right kind, and all see the same store."""
+
+import torch.distributed as dist
+
+from checkpointing.generations.repository import Repository
+from checkpointing.stores.contract import StoreError
+from jobs.training.device.identities import Expected
+from jobs.training.device.rank_device import check_ranks
+from jobs.training.task.context import Context
+from jobs.training.task.task import Task
+
+
+class NotThere(Exception):
+    """One node does not see the store of a run that others have been going on from."""
+
+
+def prove_devices(task: Task, context: Context) -> None:
+    expected = Expected(
+        world_size=task.recipe.world_size,
+        vendor="cpu" if task.simulated else task.vendor,
+        may_mix_devices=task.may_mix_devices,
+    )
+    check_ranks(context, expected)
+
+
+def prove_store(task: Task, context: Context, repository: Repository) -> None:
+    """Every rank must see this attempt's lease: a directory of one node's own is no store for several.
+
+    Where there is something to go on from it was shared before: then it is about the nodes that don't see it.
+    """
+    view = repository.refresh()
+    seen = [(view.term, bool(view.generations))] * context.world_size
+    dist.all_gather_object(seen, seen[context.rank])
+    blind = [rank for rank, (term, _) in enumerate(seen) if term < task.term]
+    if not blind:
+        return
+    if not any(has_generations for _, has_generations in seen):
+        raise StoreError(
+            f"store: {repository.store.url}: ranks {blind} do not see what the others see there; a run over "
+            "several nodes needs object storage, or a directory that all of them share"
+        )
+    if context.rank in blind:
+        raise NotThere(
+            f"store: {repository.store.url}: the run's checkpoints, which other ranks see, are not there on "
+            "this node; is what should be mounted there?"
+        )

@@ -1,0 +1,197 @@
+"""What a rank records of a long run while the page goes on: steps, incidents and where the time went.
+
+Rank 0 records everything, the others their steps' time and loss, and what went wrong. Nothing here waits for
+the store or for the device, and nothing raises into the training.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from checkpointing.saving.save import Note
+from checkpointing.stores.contract import Store
+from cluster.telemetry.readings import Nothing
+from cluster.telemetry.sampler import Sampler
+from jobs.training.device.device_sample import sample_of
+from jobs.training.device.rank_device import telemetry
+from jobs.training.health.rank_speed import Pace
+from jobs.training.state.restoring import Start
+from jobs.training.strategies.contract import Engine
+from jobs.training.task.context import Context
+from jobs.training.task.position import Point
+from jobs.training.task.task import Recording, Task
+from reporting.recording.attempts import DeviceSample, Incident, Kind, Step
+from reporting.recording.outbox import Outbox
+from reporting.recording.recorder import Look, Recorder, Sink
+from reporting.recording.steady_clock import started_s
+from reporting.results.redaction import without_credentials
+
+# A store that is away at the end must not keep a device from its next run.
+_CLOSE_TIMEOUT_S = 10.0
+
+
+class Record:
+    """The page's words for it. The time between two calls is the phase's that was named last."""
+
+    def __init__(self, task: Task, context: Context, recorder: Recorder) -> None:
+        self._task = task
+        self._pulse = context.pulse
+        self._pulse.doing = "start"
+        self._is_rank_0 = context.rank == 0
+        self._recorder = recorder
+        self._tokens = task.recipe.tokens_per_step // task.recipe.world_size
+        self._learning_rate: float | None = None
+        self._num_skipped = 0
+        self._restored_s = time.perf_counter()
+        self._step = 0
+        # A benchmark's steps are its own.
+        self._pace = Pace(context) if task.saving else None
+
+    def phase(self, name: str) -> None:
+        self._pulse.doing = name
+        self._recorder.phase(name)
+
+    def begin(self) -> None:
+        if self._is_rank_0:
+            size = self._task.recipe.world_size
+            self._recorder.incident(Incident(kind="start", text=f"{size} ranks"))
+
+    def restoring(self) -> None:
+        self.phase("restore")
+        self._restored_s = time.perf_counter()
+
+    def restored(self, start: Start) -> None:
+        if start.warning:
+            self._recorder.incident(Incident(kind="warning", step=start.step, text=start.warning))
+        if self._is_rank_0 and start.generation:
+            self._recorder.incident(
+                Incident(
+                    kind="restore",
+                    step=start.step,
+                    seconds=time.perf_counter() - self._restored_s,
+                    generation=start.generation,
+                    text=start.trail[-1] if start.trail else None,
+                )
+            )
+        self.phase("start")
+        self._step = start.step
+        self._recorder.begin_at(start.step, start.term)
+
+    def begin_step(self, engine: Engine) -> None:
+        """Its samples are there."""
+        self.phase("productive")
+        self._learning_rate = engine.learning_rate if self._is_rank_0 else None
+
+    def end_step(self, point: Point, engine: Engine, loss: Tensor, num_skipped_saves: int) -> None:
+        """``loss`` is read by the recorder's thread: reading it here would wait for the device."""
+        if num_skipped_saves > self._num_skipped:
+            self._num_skipped = num_skipped_saves
+            if self._is_rank_0:
+                self._recorder.incident(Incident(kind="skipped save", step=point.step))
+        self._pulse.doing = "data wait"
+        self._step = point.step
+        if self._pace:
+            self._pace.look()
+        self._recorder.step(
+            Step(
+                step=point.step,
+                position=point.position,
+                epoch=(point.position - 1) // self._task.num_samples + 1,
+                tokens=self._tokens,
+                loss=loss,
+                grad_norm=engine.grad_norm if self._is_rank_0 else None,
+                learning_rate=self._learning_rate,
+                val_loss=point.metrics.get("val_loss") if self._is_rank_0 else None,
+            )
+        )
+
+    def save(self, note: Note) -> None:
+        """From the writer's threads."""
+        if self._is_rank_0 or note.problem:
+            self._recorder.incident(
+                Incident(
+                    kind="failed save" if note.problem else "save",
+                    step=note.step,
+                    seconds=note.took_s,
+                    blocked_s=note.blocked_s,
+                    num_bytes=note.num_bytes,
+                    place=note.place,
+                    generation=note.generation,
+                    text=note.problem,
+                )
+            )
+
+    def end(self, error: BaseException | None, step: int) -> None:
+        if isinstance(error, Exception):
+            text = without_credentials(f"{type(error).__name__}: {error}")
+            self._recorder.incident(Incident(kind="failure", step=step, text=text))
+        elif error is not None:
+            self._recorder.incident(Incident(kind="interruption", step=step, text=type(error).__name__))
+        elif self._is_rank_0:
+            kind: Kind = "end" if self._step >= self._task.num_steps else "stop"
+            self._recorder.incident(Incident(kind=kind, step=self._step))
+
+
+@contextmanager
+def recording(task: Task, context: Context) -> Iterator[Record]:
+    """However the block ends, that is recorded, and what was recorded is written."""
+    store = task.open_store()
+    source = telemetry(context.device)
+    sampler = Sampler(source)
+    recorder = Recorder(
+        task.described(),
+        context.rank,
+        Outbox(store, context.rank),
+        flush_s=task.recording.flush_s,
+        sinks=_sinks(task.recording, store) if context.rank == 0 else (),
+        look=_look(context, sampler),
+        clock=lambda: started_s(task.leased_s, time.time()),
+    )
+    record = Record(task, context, recorder)
+    sampler.start()
+    recorder.start()
+    try:
+        record.begin()
+        if isinstance(source, Nothing) and context.device.type != "cpu":
+            recorder.incident(Incident(kind="warning", text=f"no telemetry: {source.reason}"))
+        yield record
+    except BaseException as error:
+        record.end(error, context.pulse.step)
+        raise
+    else:
+        record.end(None, context.pulse.step)
+    finally:
+        recorder.close(_CLOSE_TIMEOUT_S)
+        sampler.close()
+
+
+def _sinks(wanted: Recording, store: Store) -> list[Sink]:
+    """What nobody watches is not loaded."""
+    sinks: list[Sink] = []
+    if wanted.tensorboard:
+        from reporting.recording.sinks import TensorBoard
+
+        sinks.append(TensorBoard(store))
+    if wanted.wandb:
+        from reporting.recording.sinks import Apart, WeightsAndBiases
+
+        sinks.append(Apart(WeightsAndBiases(project=wanted.wandb.project, entity=wanted.wandb.entity)))
+    return sinks
+
+
+def _look(context: Context, sampler: Sampler) -> Look | None:
+    """None on a CPU, whose load is everybody's. It never waits for the driver: the sampler does."""
+    device = context.device
+    if device.type == "cpu":
+        return None
+    name = f"{torch.cuda.get_device_name(device)} {context.node[:8]}/{context.local_rank}"
+
+    def look() -> DeviceSample:
+        reading = sampler.newest()
+        context.pulse.utilization_pct = reading.utilization_pct
+        return sample_of(name, reading, torch.cuda.memory_allocated(device))
+
+    return look

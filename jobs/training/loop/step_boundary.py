@@ -1,0 +1,84 @@
+"""What a rank does at the border after a step: evaluate, save, tell. All ranks do the same.
+
+Rank 0 orders it before the step begins, so that nobody waits for an order.
+"""
+
+from collections.abc import Mapping
+
+from checkpointing.saving.cadence import Busy
+from jobs.training.loop.control import Agreed, Orders
+from jobs.training.loop.evaluation import Evaluation
+from jobs.training.loop.progress_reports import Teller
+from jobs.training.loop.recording import Record
+from jobs.training.state.saving import Saver
+from jobs.training.task.context import Context
+from jobs.training.task.position import Point
+
+_ALL_BUSY = Busy(disk=True, store=True)
+
+
+class Border:
+    """``saver`` is None where nothing is saved."""
+
+    def __init__(
+        self,
+        context: Context,
+        evaluation: Evaluation,
+        saver: Saver | None,
+        teller: Teller,
+        record: Record,
+    ) -> None:
+        self._is_rank_0 = context.rank == 0
+        self._evaluation = evaluation
+        self._saver = saver
+        self._teller = teller
+        self._record = record
+        # Of all ranks, as far as it was heard.
+        self._busy = Busy()
+
+    def orders(self, point: Point) -> Orders:
+        """Rank 0's, decided before the step and carried out after it."""
+        if not self._is_rank_0:
+            return Orders()
+        return Orders(
+            save=self._saver.order(point, self._busy) if self._saver else None,
+            tell=self._teller.is_time_to_tell(),
+            point=self._teller.is_time_to_point(),
+        )
+
+    def own_busy(self) -> Busy:
+        return self._saver.busy() if self._saver else Busy()
+
+    def cross(self, point: Point, agreed: Agreed, loss: float) -> Point:
+        """Gives the point with what was measured there. ``loss`` is over all ranks; NaN if nobody asked."""
+        self._busy = agreed.busy
+        if point.is_evaluated:
+            val_loss = self._evaluate(point.step)
+            point = point if val_loss is None else point.with_metrics(val_loss=val_loss)
+        if agreed.orders.save and self._saver and not self._evaluation.is_due:
+            self._record.phase("save")
+            self._saver.cut(point.with_metrics(loss=loss), agreed.orders.save)
+            # What was heard of before this cut says nothing about what is busy after it.
+            self._busy = _ALL_BUSY
+        self._tell(agreed.orders, point.step, loss)
+        return point
+
+    def catch_up(self, point: Point, metrics: Mapping[str, float]) -> None:
+        """The evaluation that a wish came between, where the training stood then and had ``metrics``."""
+        val_loss = self._evaluate(point.step)
+        if val_loss is not None and self._saver:
+            self._saver.cut(point.with_metrics(**metrics, val_loss=val_loss), self._saver.final_order)
+
+    def _evaluate(self, step: int) -> float | None:
+        self._record.phase("eval")
+        val_loss = self._evaluation.work()
+        if val_loss is not None and self._is_rank_0:
+            self._teller.evaluated(step, val_loss)
+        return val_loss
+
+    def _tell(self, orders: Orders, step: int, loss: float) -> None:
+        if orders.tell and self._is_rank_0:
+            self._teller.progress(step, loss)
+        if orders.point:
+            self._record.phase("stall")
+            self._teller.point(step, loss)

@@ -1,0 +1,64 @@
+"""Weights that others have trained into a fresh engine, under any strategy: each rank reads its own share."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from checkpointing.errors import Unfit
+from checkpointing.saving.snapshot import Piece
+from jobs.training.models.weights import ELEMENT_BYTES, Stored, find_weights
+from jobs.training.strategies.contract import Counters, Engine
+from jobs.training.task.context import Context
+from jobs.training.task.presets import ModelConfig
+
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_PARAMETERS = "param/"
+# In memory at a time, however large a tensor is.
+_MOST_ELEMENTS = 1 << 24
+
+
+def begin_with(place: Path, config: ModelConfig, context: Context, engine: Engine) -> None:
+    """Collective: all ranks have begun with them, or ``Unfit`` on all, in the words of the first that could
+    not. The optimizer begins as it does with weights of our own.
+    """
+    problem: str | None = None
+    try:
+        _fill(engine.targets(), find_weights(place, config))
+    except Unfit as error:
+        problem = str(error)
+    everyone: list[Any] = [None] * context.world_size
+    dist.all_gather_object(everyone, problem)
+    if found := next((one for one in everyone if one), None):
+        raise Unfit(found)
+    engine.restored(Counters(num_updates=0, num_skipped_updates=0))
+
+
+@torch.no_grad()
+def _fill(pieces: Sequence[Piece], weights: dict[str, Stored]) -> None:
+    for piece in pieces:
+        kind, _, name = piece.name.partition("/")
+        if f"{kind}/" != _PARAMETERS:
+            continue
+        done = 0
+        for values in _values(weights[name], piece.start, piece.values.numel()):
+            piece.values[done : done + len(values)].copy_(values)
+            done += len(values)
+
+
+def _values(stored: Stored, start: int, length: int) -> Iterator[Tensor]:
+    """The elements from ``start`` on, a part at a time, in the type of the file."""
+    size = ELEMENT_BYTES[stored.dtype]
+    assert start + length <= prod(stored.shape)
+    with stored.file.open("rb") as file:
+        file.seek(stored.offset + start * size)
+        while length:
+            part = bytearray(min(length, _MOST_ELEMENTS) * size)
+            if file.readinto(part) != len(part):
+                raise Unfit(f"weights: {stored.file} was cut short while it was read")
+            yield torch.frombuffer(part, dtype=_DTYPES[stored.dtype])
+            length -= len(part) // size

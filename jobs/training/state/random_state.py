@@ -1,0 +1,127 @@
+"""The random numbers that a rank would draw next: kept as bytes of fixed size, given back, and proven.
+
+Four generators: Python's, NumPy's, torch's on the host and, on a GPU, the device's. What draws from a
+generator of its own keeps that itself.
+"""
+
+import hashlib
+import random
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy
+import torch
+from torch import Tensor
+
+from checkpointing.saving.snapshot import Piece
+
+# Python's and NumPy's are both a Mersenne Twister: 624 words and the place in them, then the second of a
+# pair of normal numbers, if it is still to be handed out.
+_TWISTER = struct.Struct("<625I?d")
+_PYTHON_VERSION = 3
+
+
+def seed(number: int, rank: int, device: torch.device) -> None:
+    """Every generator begins at a place that ``number`` and ``rank`` alone determine."""
+    digest = hashlib.blake2b(f"{number}/{rank}".encode(), digest_size=4).digest()
+    begin = int.from_bytes(digest, "big")
+    random.seed(begin)
+    numpy.random.seed(begin)
+    torch.manual_seed(begin)
+    if device.type != "cpu":
+        torch.cuda.manual_seed(begin)
+
+
+class RandomState:
+    """What this process's generators were at the latest ``capture``, at first that of its making.
+
+    ``pieces`` are always the same memory, named ``rng/<rank>/<generator>``: ``capture`` fills it from the
+    generators, ``restore`` sets the generators from it.
+    """
+
+    def __init__(self, rank: int, device: torch.device) -> None:
+        self._rank = rank
+        self._device = device
+        self._states = _states(device)
+
+    def pieces(self) -> list[Piece]:
+        return [
+            Piece(name=f"rng/{self._rank}/{name}", shape=tuple(state.shape), start=0, values=state)
+            for name, state in self._states.items()
+        ]
+
+    def capture(self) -> None:
+        for name, state in _states(self._device).items():
+            self._states[name].copy_(state)
+
+    def restore(self) -> None:
+        _set_states(self._states, self._device)
+
+
+def canary(device: torch.device) -> str:
+    """A digest of what every generator would give next; none of them moves."""
+    with _undisturbed(device):
+        host = torch.cat([torch.rand(4), torch.randn(4)])
+        drawn = (
+            repr((random.gauss(), random.random())).encode(),
+            numpy.random.standard_normal(1).tobytes(),
+            numpy.random.random_sample(4).tobytes(),
+            host.numpy().tobytes(),
+            torch.rand(4, device=device).cpu().numpy().tobytes(),
+        )
+    return hashlib.blake2b(b"".join(drawn), digest_size=16).hexdigest()
+
+
+@contextmanager
+def _undisturbed(device: torch.device) -> Iterator[None]:
+    before = _states(device)
+    try:
+        yield
+    finally:
+        _set_states(before, device)
+
+
+def _states(device: torch.device) -> dict[str, Tensor]:
+    states = {"python": _python_state(), "numpy": _numpy_state(), "torch": torch.get_rng_state()}
+    return states if device.type == "cpu" else {**states, "device": torch.cuda.get_rng_state(device)}
+
+
+def _set_states(states: dict[str, Tensor], device: torch.device) -> None:
+    _set_python_state(states["python"])
+    _set_numpy_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    if device.type != "cpu":
+        torch.cuda.set_rng_state(states["device"], device)
+
+
+def _python_state() -> Tensor:
+    _, words, normal = random.getstate()
+    return _packed(words, normal)
+
+
+def _set_python_state(state: Tensor) -> None:
+    random.setstate((_PYTHON_VERSION, *_unpacked(state)))
+
+
+def _numpy_state() -> Tensor:
+    state = numpy.random.get_state(legacy=False)
+    twister = state["state"]
+    words = (*twister["key"].tolist(), twister["pos"])
+    return _packed(words, state["gauss"] if state["has_gauss"] else None)
+
+
+def _set_numpy_state(state: Tensor) -> None:
+    (*words, place), normal = _unpacked(state)
+    key = numpy.array(words, dtype=numpy.uint32)
+    numpy.random.set_state(("MT19937", key, place, int(normal is not None), normal or 0.0))
+
+
+def _packed(words: tuple[int, ...], normal: float | None) -> Tensor:
+    data = _TWISTER.pack(*words, normal is not None, normal or 0.0)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _unpacked(state: Tensor) -> tuple[tuple[int, ...], float | None]:
+    *words, has_normal, normal = _TWISTER.unpack(state.numpy().tobytes())
+    return tuple(words), normal if has_normal else None

@@ -1,0 +1,262 @@
+"""From a run's newest good generation into a fresh engine: one party decides, all ranks load the same.
+
+Whatever can't be loaded is refused by all ranks alike, quarantined if its bytes are wrong, and the next older
+one is tried. Nothing is ever loaded that was not compared with its digest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from checkpointing.errors import Corrupt, Unfit
+from checkpointing.format.loading import Place, fill
+from checkpointing.format.manifest import Cut, Manifest, Part, manifest_of
+from checkpointing.format.reshard import plan
+from checkpointing.generations.choice import Candidate, Decision, OnDisk, choose
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import Retention
+from checkpointing.log.history import Load
+from checkpointing.saving.local_tier import NearDisk
+from checkpointing.saving.snapshot import Landing, Piece
+from checkpointing.stores.contract import StoreError, Unavailable
+from jobs.training.state.pretrained import begin_with
+from jobs.training.state.random_state import RandomState, canary
+from jobs.training.strategies.contract import Counters, Engine
+from jobs.training.task.context import Context
+from jobs.training.task.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where the training goes on: ``step`` steps are done, ``position`` samples consumed.
+
+    ``is_own`` is False for a generation of another run; else ``term`` is the attempt that saved it.
+    ``warning`` is None if all is as it was. ``is_evaluation_due``: the step before was to be evaluated.
+    """
+
+    step: int
+    position: int
+    generation: str | None
+    trail: tuple[str, ...]
+    is_own: bool
+    term: int | None = None
+    warning: str | None = None
+    is_evaluation_due: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """A run's generations, and as which attempt they are loaded; ``term`` is None for another run's."""
+
+    repository: Repository
+    disk: NearDisk | None
+    term: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offer:
+    """What rank 0 decided for all: a generation with its manifest, or a problem that ends the attempt."""
+
+    decision: Decision | None
+    manifest: Manifest | None = None
+    problem: Exception | None = None
+
+
+def restore(
+    task: Task,
+    context: Context,
+    engine: Engine,
+    repository: Repository,
+    origin: Repository | None,
+    disk: NearDisk | None,
+) -> Start:
+    """Fills the engine. Every rank calls it. ``origin`` is where a run without generations starts from; else
+    it starts from the task's weights, if it has some.
+
+    A disk that can't be read costs what is on it: there is the store, and the newest that both have.
+    """
+    disk, problem = _readable(disk, context)
+    start = _restore(
+        task, context, engine, _Source(repository=repository, disk=disk, term=task.term), task.resume
+    )
+    if start.generation is None and origin is not None:
+        source = _Source(repository=origin, disk=None, term=None)
+        start = _restore(task, context, engine, source, "latest")
+    elif start.generation is None and task.weights:
+        begin_with(Path(task.weights), task.recipe.model, context, engine)
+        start = replace(start, trail=(*start.trail, f"begins with the weights in {task.weights}"))
+    warnings = [text for text in (problem, start.warning) if text]
+    return replace(start, warning="; ".join(warnings) or None)
+
+
+def _readable(disk: NearDisk | None, context: Context) -> tuple[NearDisk | None, str | None]:
+    try:
+        if disk is not None:
+            disk.inventory()
+    except StoreError as error:
+        return None, f"rank {context.rank}: the saves on this node can't be read: {error}"
+    return disk, None
+
+
+def _restore(task: Task, context: Context, engine: Engine, source: _Source, what: str) -> Start:
+    refused: dict[str, str] = {}
+    while True:
+        offer = _offer(task, context, source, what, refused)
+        if offer.problem is not None:
+            raise offer.problem
+        assert offer.decision is not None
+        chosen, trail, is_own = offer.decision.chosen, offer.decision.trail, source.term is not None
+        if chosen is None or offer.manifest is None:
+            return Start(step=0, position=0, generation=None, trail=trail, is_own=is_own)
+        random = RandomState(context.rank, context.device)
+        problem = _load(context, engine, source, offer.manifest, random)
+        if problem is None:
+            cut = offer.manifest.cut
+            return Start(
+                step=cut.step,
+                position=cut.state["position"],
+                generation=cut.generation,
+                trail=trail,
+                is_own=is_own,
+                term=cut.term if is_own else None,
+                warning=_restore_random(context, random, offer.manifest),
+                is_evaluation_due=is_own and cut.state.get("is_evaluation_due", False),
+            )
+        refused[chosen.name] = problem
+        if context.rank == 0 and chosen.is_stored and source.term is not None:
+            source.repository.quarantine(chosen.name, problem, term=source.term)
+
+
+def _offer(task: Task, context: Context, source: _Source, what: str, refused: dict[str, str]) -> _Offer:
+    """Collective. Rank 0 decides, from the log and from what all ranks have on their disks."""
+    shares = source.disk.inventory() if source.disk else []
+    everyone: list[Any] = [None] * context.world_size
+    dist.all_gather_object(everyone, [(cut, part.rank) for cut, part in shares])
+    on_disk = _usable(everyone, task)
+    box = [_decide(task, source, what, refused, on_disk) if context.rank == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    offer: _Offer = box[0]  # type: ignore[assignment]  # what rank 0 has sent
+    if offer.manifest is not None or offer.decision is None or offer.decision.chosen is None:
+        return offer
+    name = offer.decision.chosen.name
+    try:
+        return replace(offer, manifest=_put_together(name, shares, context))
+    except Corrupt as error:
+        refused[name] = str(error)
+        return _offer(task, context, source, what, refused)
+
+
+def _decide(
+    task: Task, source: _Source, what: str, refused: dict[str, str], on_disk: Sequence[OnDisk]
+) -> _Offer:
+    policy = task.saving.retention if task.saving else Retention()
+    repository = source.repository
+    try:
+        view = repository.refresh()
+        decision = choose(view, on_disk, what=what, policy=policy, refused=refused, spoilt=task.spoilt)
+        if source.term is not None:
+            for name in decision.poison:
+                repository.quarantine(name, "loading it ended in crashes", term=source.term, is_poison=True)
+        chosen = decision.chosen
+        if chosen is None:
+            return _Offer(decision=decision)
+        if source.term is not None:
+            # Before it is loaded: if that crashes, the next attempt must know.
+            repository.append(Load(name=chosen.name), term=source.term)
+        return _Offer(decision=decision, manifest=_stored_manifest(repository, chosen, on_disk))
+    except Corrupt as error:
+        assert chosen is not None
+        refused[chosen.name] = str(error)
+        if source.term is not None:
+            repository.quarantine(chosen.name, str(error), term=source.term)
+        return _decide(task, source, what, refused, on_disk)
+    except Exception as error:
+        return _Offer(decision=None, problem=error)
+
+
+def _stored_manifest(repository: Repository, chosen: Candidate, on_disk: Sequence[OnDisk]) -> Manifest | None:
+    """None if the parts on the disks have to do instead of it."""
+    found = repository.view.generation(chosen.name)
+    if found is None:
+        return None
+    try:
+        return repository.manifest(found)
+    except (Corrupt, Unavailable):
+        if any(one.name == chosen.name for one in on_disk):
+            return None
+        raise
+
+
+def _put_together(name: str, shares: Sequence[tuple[Cut, Part]], context: Context) -> Manifest:
+    """Of a generation whose manifest the store does not have: all ranks' parts. Collective."""
+    everyone: list[Any] = [None] * context.world_size
+    dist.all_gather_object(everyone, [share for share in shares if share[0].generation == name])
+    found = {part.rank: (cut, part) for of_rank in everyone for cut, part in of_rank}
+    cut = found[min(found)][0]
+    return manifest_of(cut, [part for _, part in found.values()])
+
+
+def _usable(everyone: Sequence[Sequence[tuple[Cut, int]]], task: Task) -> list[OnDisk]:
+    """Those of which each rank finds all files that it needs on its own node.
+
+    Under the same strategy and world size that is its own file; else it may be any.
+    """
+    cuts = {cut.generation: cut for of_rank in everyone for cut, _ in of_rank}
+    usable = []
+    for name, cut in cuts.items():
+        is_same = (cut.strategy, cut.world_size) == (task.recipe.strategy, task.recipe.world_size)
+        seen = [{rank for found, rank in of_rank if found.generation == name} for of_rank in everyone]
+        wanted = [{rank} if is_same else set(range(cut.world_size)) for rank in range(len(everyone))]
+        if cut.run == task.run and all(need <= has for need, has in zip(wanted, seen, strict=True)):
+            usable.append(OnDisk(name=name, step=cut.step, term=cut.term, number=cut.number))
+    return usable
+
+
+def _load(
+    context: Context, engine: Engine, source: _Source, manifest: Manifest, random: RandomState
+) -> str | None:
+    """Collective: None if every rank has filled its share, else why not, in the same words on all ranks."""
+    outcome = _fill(engine.targets() + _saved_pieces(random, manifest), source, manifest)
+    everyone: list[Any] = [None] * context.world_size
+    dist.all_gather_object(everyone, outcome)
+    for error in everyone:
+        if error is not None and not isinstance(error, Corrupt):
+            raise error
+    problems = [f"rank {rank}: {error}" for rank, error in enumerate(everyone) if error is not None]
+    if problems:
+        return problems[0]
+    engine.restored(Counters(**manifest.cut.state["counters"]))
+    return None
+
+
+def _fill(pieces: Sequence[Piece], source: _Source, manifest: Manifest) -> Exception | None:
+    name = manifest.cut.generation
+    try:
+        landing = Landing(pieces)
+        places: list[Place] = [source.disk.place(name)] if source.disk else []
+        places.append(source.repository.place(name))
+        fill(manifest, plan(manifest, landing.wants), landing.buffers, places)
+        landing.settle()
+    except (Corrupt, Unfit, StoreError) as error:
+        return error
+    return None
+
+
+def _saved_pieces(random: RandomState, manifest: Manifest) -> list[Piece]:
+    """None for a rank that the saved world did not have: it goes on with its own."""
+    tensors = manifest.tensors
+    return [piece for piece in random.pieces() if piece.name in tensors]
+
+
+def _restore_random(context: Context, random: RandomState, manifest: Manifest) -> str | None:
+    """Last of all, since setting up draws too. The first draw must then be the one that was recorded."""
+    if not _saved_pieces(random, manifest):
+        return None
+    random.restore()
+    recorded, found = manifest.parts[context.rank].state["canary"], canary(context.device)
+    if found == recorded:
+        return None
+    return f"rank {context.rank}: random numbers go on otherwise than recorded; other versions of libraries?"

@@ -1,0 +1,195 @@
+"""Saving as the training thread sees it: a copy at a step border, everything else in the background."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from checkpointing.errors import taken_over
+from checkpointing.format.manifest import Cut, Part, file_name
+from checkpointing.generations.repository import Repository, generation_name
+from checkpointing.saving.cadence import Busy, Order, Past, Skipped, next_order
+from checkpointing.saving.local_tier import NearDisk, near_name
+from checkpointing.saving.publisher import Attempt, Publisher
+from checkpointing.saving.save import Mailbox, Note, Save, Tally
+from checkpointing.saving.snapshot import Arena, layout
+from checkpointing.saving.writer import Writer
+from checkpointing.stores.contract import StoreError
+from jobs.training.state.random_state import RandomState, canary
+from jobs.training.state.rank_mailbox import open_mailbox
+from jobs.training.strategies.contract import Engine
+from jobs.training.task.context import Context
+from jobs.training.task.position import Point
+from jobs.training.task.task import Saving, Task
+
+# One is written from while the next cut goes into the other.
+_NUM_ROOMS = 2
+
+
+class Saver:
+    """One rank's. Its memory is allocated and touched here, before the first step: twice the rank's state."""
+
+    def __init__(
+        self,
+        task: Task,
+        saving: Saving,
+        context: Context,
+        engine: Engine,
+        repository: Repository,
+        mailbox: Mailbox,
+        tell: Callable[[Note], None],
+    ) -> None:
+        self.tally = Tally()
+        self._task = task
+        self._saving = saving
+        self._context = context
+        self._engine = engine
+        self._repository = repository
+        self._random = RandomState(context.rank, context.device)
+        self._pieces = engine.pieces() + self._random.pieces()
+        self._layout = layout(self._pieces)
+        self._rooms = [Arena(self._pieces, self._layout) for _ in range(_NUM_ROOMS)]
+        attempt = Attempt(
+            rank=context.rank,
+            term=task.term,
+            deadline_s=saving.deadline_s,
+            retention=saving.retention,
+        )
+        publisher = Publisher(repository, mailbox, attempt, self.tally)
+        self._disk = near_disk(task)
+        self._writer = Writer(self._disk, publisher, self.tally, tell)
+        self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
+        self._past = Past(last_s=time.monotonic())
+        self._number = 0
+
+    def goes_on_from(self, name: str | None) -> None:
+        """The generation that was loaded is durable, if it is one of this run: rank 0 knows."""
+        before = self._repository.view.generation(name or "")
+        if before and self._context.rank == 0:
+            self.tally.durable(before)
+
+    def start(self) -> None:
+        """Before the first step, since nothing may be on its way to a disk that is tidied."""
+        if self._disk is not None and self._context.local_rank == 0:
+            with suppress(StoreError):
+                self._disk.tidy()
+        self._writer.start()
+
+    def busy(self) -> Busy:
+        """Whether a save of this rank to either place would have to wait."""
+        return Busy(
+            disk=self._writer.room(self._rooms, to_store=False) is None,
+            store=self._writer.room(self._rooms, to_store=True) is None,
+        )
+
+    def order(self, point: Point, busy: Busy) -> Order | None:
+        """On rank 0: what all ranks are to save once the step is done that ``point`` ends with."""
+        if self.tally.is_fenced:
+            raise taken_over(self._task.run, self._repository.view.term, self._repository.view.owner)
+        answer, self._past = next_order(
+            self._saving.cadence,
+            self._past,
+            step=point.step,
+            now_s=time.monotonic(),
+            busy=busy,
+            is_epoch_end=point.epoch_end is not None,
+            is_evaluated=point.is_evaluated,
+        )
+        if isinstance(answer, Skipped):
+            self.tally.num_skipped += 1
+            return None
+        return answer
+
+    def cut(self, point: Point, order: Order) -> None:
+        """Copies everything of this rank, of one step border, and hands it over. Every rank calls it.
+
+        Waits for memory as long as ``deadline_s`` if the order says so, and else not at all; what finds no
+        room is skipped, and the other ranks' shares are dropped with it.
+        """
+        self._number += 1
+        timeout_s = self._saving.deadline_s if order.must_wait else 0.0
+        started = time.perf_counter()
+        room = self._writer.room(self._rooms, to_store=order.to_store, timeout_s=timeout_s)
+        if room is None:
+            self.tally.num_skipped += 1
+            return
+        assert isinstance(room, Arena)
+        self._random.capture()
+        room.take(self._pieces)
+        blocked_s = time.perf_counter() - started
+        self._writer.hand_over(
+            Save(
+                cut=self._cut(point),
+                part=self._part(),
+                room=room,
+                to_disk=order.to_disk,
+                to_store=order.to_store,
+                blocked_s=blocked_s,
+            )
+        )
+
+    def wait(self) -> None:
+        """Waits for what is on its way, each part of it at most ``deadline_s``."""
+        # Upload, receipts, reading back: each has the deadline for itself.
+        self._writer.finish(3 * self._saving.deadline_s)
+
+    def _cut(self, point: Point) -> Cut:
+        """Its name is the same on all ranks, since all of them count the orders."""
+        recipe, save_id = self._task.recipe, f"{self._task.attempt}.{self._number}"
+        return Cut(
+            generation=generation_name(point.step, self._task.term, save_id),
+            run=self._task.run,
+            step=point.step,
+            term=self._task.term,
+            number=self._number,
+            strategy=recipe.strategy,
+            world_size=recipe.world_size,
+            created_s=time.time(),
+            epoch_end=point.epoch_end,
+            # What is not finite is no measure of anything, and JSON has no word for it.
+            metrics={name: value for name, value in point.metrics.items() if isfinite(value)},
+            state={
+                "position": point.position,
+                "is_evaluation_due": point.is_evaluation_due,
+                "seq_len": recipe.seq_len,
+                "precision": recipe.precision,
+                "model": recipe.model.name,
+                "counters": asdict(self._engine.counters()),
+                "spec": dict(self._task.spec),
+            },
+        )
+
+    def _part(self) -> Part:
+        state: dict[str, Any] = {"canary": canary(self._context.device)}
+        return Part(
+            rank=self._context.rank,
+            file=file_name(self._context.rank),
+            num_bytes=self._layout.num_bytes,
+            chunks=(),
+            tensors=self._layout.tensors,
+            shards=self._layout.shards,
+            state=state,
+        )
+
+
+def saver_for(
+    task: Task,
+    context: Context,
+    engine: Engine,
+    repository: Repository,
+    tell: Callable[[Note], None],
+) -> Saver | None:
+    """None where nothing is saved. Every rank calls it. ``tell`` is called by background threads."""
+    if task.saving is None:
+        return None
+    return Saver(task, task.saving, context, engine, repository, open_mailbox(context), tell)
+
+
+def near_disk(task: Task) -> NearDisk | None:
+    saving = task.saving
+    if saving is None or saving.disk is None:
+        return None
+    return NearDisk(Path(saving.disk), near_name(task.run, task.lineage), saving.disk_keep)

@@ -1,0 +1,33 @@
+"""From a recipe to its engine. Imports only the strategy that is asked for."""
+
+from importlib import import_module
+from typing import assert_never
+
+import torch
+
+from jobs.training.strategies.contract import Engine
+from jobs.training.task.job import Recipe, Strategy
+
+
+def build(recipe: Recipe, device: torch.device) -> Engine:
+    """The engine of ``recipe`` on this rank; the default process group must be up."""
+    match recipe.strategy:
+        case "ddp":
+            from jobs.training.strategies import ddp
+
+            return ddp.build(recipe, device)
+        case "fsdp":
+            from jobs.training.strategies import fsdp
+
+            return fsdp.build(recipe, device)
+        case "zero1" | "zero2" | "zero3":
+            from jobs.training.strategies import zero
+
+            return zero.build(recipe, device)
+        case unknown:
+            assert_never(unknown)
+
+
+def load(strategy: Strategy) -> None:
+    """Imports what ``build`` imports, which takes seconds."""
+    import_module(f"{__package__}.{'zero' if strategy.startswith('zero') else strategy}")

@@ -1,0 +1,112 @@
+"""What a worker group tells of one run: measured, or failed. Plain data. Needs no torch."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cluster.telemetry.summary import Watched
+
+Status = Literal[
+    "ok",
+    "oom",
+    "unschedulable",
+    "timeout",
+    "hang",
+    "crash",
+    "invalid_loss",
+    "device_mismatch",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadLoss:
+    """The loss of ``step`` was wrong, that of ``good_step`` was not yet: a generation of a later step may be
+    spoilt. ``samples`` are the positions of the run's stream that were read in between, without the last.
+    """
+
+    step: int
+    good_step: int
+    samples: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a run has no numbers. ``log_tail`` holds at most the last 20 lines.
+
+    ``wanted_bytes`` is what the allocation that failed asked for, where that is known. ``nodes`` are those of
+    ``ranks``, or all where no rank is named; none where the run was never placed or nobody knows. ``step`` is
+    how many steps of a long run were done.
+    """
+
+    status: Status
+    reason: str
+    phase: str | None = None
+    wanted_bytes: int | None = None
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    log_tail: tuple[str, ...] = ()
+    step: int | None = None
+    bad_loss: BadLoss | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSummary:
+    """One rank's own view of the window. Device memory is None where no accelerator is.
+
+    ``watched`` is what its device's telemetry told, empty where there is none.
+    """
+
+    rank: int
+    node: str
+    device: str
+    device_id: str
+    total_s: float
+    p50_s: float
+    p95_s: float
+    max_s: float
+    mean_loss: float
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    allocator_retries: int | None
+    device_memory_bytes: int | None
+    device_used_bytes: int | None
+    host_peak_growth_bytes: int
+    watched: Watched = field(default_factory=Watched)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What the numbers depend on besides the recipe: gathered on rank 0."""
+
+    platform: Literal["cpu", "cuda", "rocm"]
+    python: str
+    torch: str
+    packages: dict[str, str]
+    driver: str | None
+    collectives: str
+    device: str | None
+    variables: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One run's numbers. Step times are the maxima over ranks, losses the means over ranks.
+
+    ``window_s`` is the slowest rank's total. ``h2d_*`` are None where nothing is copied. The window's losses
+    begin where the warm-up happened to end; ``reference_loss`` is the one of a step that every run of a
+    sweep passes, so it can be compared between strategies.
+    """
+
+    run_id: str
+    warmup_steps: int
+    warmup_rule: str
+    window_s: float
+    step_times_s: tuple[float, ...]
+    losses: tuple[float, ...]
+    reference_step: int
+    reference_loss: float
+    ranks: tuple[RankSummary, ...]
+    h2d_bytes_per_step: int | None
+    h2d_s_per_step: float | None
+    setup_s: float
+    warmup_s: float
+    environment: Environment

@@ -1,0 +1,39 @@
+"""The learning rate as a share of the full one: a pure function of the number of updates done. Pure.
+
+So a resumed training needs nothing but that number, and every strategy has the same rate at the same step.
+"""
+
+import math
+from typing import assert_never
+
+from jobs.training.task.job import OptimizerConfig
+
+
+def share(num_updates: int, config: OptimizerConfig) -> float:
+    """Of the update that comes after ``num_updates`` others.
+
+    The n-th of ``warmup_steps`` has n / warmup_steps. Then all of it; unless the schedule is constant it
+    falls from there, to ``min_lr_ratio`` after ``decay_steps`` updates in all, and stays so.
+    """
+    warmup = config.warmup_steps
+    if num_updates < warmup:
+        return (num_updates + 1) / warmup
+    if config.schedule == "constant" or config.decay_steps is None:
+        return 1.0
+    if num_updates >= config.decay_steps:
+        return config.min_lr_ratio
+    done = (num_updates - warmup) / (config.decay_steps - warmup)
+    return config.min_lr_ratio + (1.0 - config.min_lr_ratio) * _left(done, config)
+
+
+def _left(done: float, config: OptimizerConfig) -> float:
+    """From 1 to 0 while ``done`` goes from 0 to 1."""
+    match config.schedule:
+        case "constant":
+            return 1.0
+        case "linear":
+            return 1.0 - done
+        case "cosine":
+            return (1.0 + math.cos(math.pi * done)) / 2.0
+        case unknown:
+            assert_never(unknown)

@@ -1,0 +1,166 @@
+"""The index beside token shards: what is there, in which order, and whose tokens they are. Pure.
+
+``index.json`` is written last, so where it is, its shards are whole. All shards together are one long row
+of tokens in the order of the index; nothing of an index is believed before it was checked.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from checkpointing.stores.contract import is_name
+
+INDEX = "index.json"
+Dtype = Literal["uint16", "uint32"]
+DTYPE_BYTES: Mapping[Dtype, int] = {"uint16": 2, "uint32": 4}
+_FORMAT = "longhaul tokens 1"
+
+# What values of the wrong type end in, wherever they are used first.
+_NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError)
+
+
+class DataError(Exception):
+    """The data is not what it was said to be; the message says where, what was found and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenShard:
+    """``name`` is the file's beside the index. ``sha256`` and ``largest_id`` are None where nobody knows."""
+
+    name: str
+    num_tokens: int
+    sha256: str | None = None
+    largest_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """The tokenizer that made the ids; all of them are below ``size``."""
+
+    tokenizer: str
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenIndex:
+    """``vocabulary`` is None where nobody knows which tokenizer made the ids."""
+
+    dtype: Dtype
+    shards: tuple[TokenShard, ...]
+    vocabulary: Vocabulary | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(shard.num_tokens for shard in self.shards)
+
+    @property
+    def digest(self) -> str:
+        """The same for the same tokens in the same shards, wherever they lie."""
+        parts = [f"{shard.name} {shard.num_tokens} {shard.sha256}" for shard in self.shards]
+        return hashlib.sha256("\n".join([self.dtype, *parts]).encode()).hexdigest()
+
+
+def to_json(index: TokenIndex) -> bytes:
+    """The same index gives the same bytes."""
+    body: dict[str, Any] = {
+        "format": _FORMAT,
+        "dtype": index.dtype,
+        "num_tokens": index.num_tokens,
+        "vocabulary": _vocabulary_to_json(index.vocabulary),
+        "shards": [
+            {
+                "name": shard.name,
+                "num_tokens": shard.num_tokens,
+                "sha256": shard.sha256,
+                "largest_id": shard.largest_id,
+            }
+            for shard in index.shards
+        ],
+    }
+    return json.dumps(body, indent=1).encode() + b"\n"
+
+
+def from_json(data: bytes, where: str) -> TokenIndex:
+    """Raises ``DataError``, which begins with ``where``. Of a shard only name and number must be there."""
+    try:
+        body = json.loads(data)
+        found = body.get("format")
+        if found != _FORMAT:
+            raise DataError(f"{where}: its format is {found!r}, expected {_FORMAT!r}; pack the data again")
+        index = TokenIndex(
+            dtype=_dtype(body["dtype"]),
+            shards=tuple(_shard(shard) for shard in body["shards"]),
+            vocabulary=_vocabulary(body.get("vocabulary")),
+        )
+        _check_whole(index, body.get("num_tokens"))
+    except _NOT_AS_EXPECTED as error:
+        raise DataError(
+            f"{where}: is no index of tokens ({_said(error)}); pack the data again, "
+            "or see docs/training.md for what belongs in it"
+        ) from None
+    return index
+
+
+def _said(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _dtype(value: object) -> Dtype:
+    for known in DTYPE_BYTES:
+        if value == known:
+            return known
+    raise ValueError(f"its dtype is {value!r}, expected {' or '.join(DTYPE_BYTES)}")
+
+
+def _shard(body: Mapping[str, Any]) -> TokenShard:
+    shard = TokenShard(
+        name=body["name"],
+        num_tokens=body["num_tokens"],
+        sha256=body.get("sha256"),
+        largest_id=body.get("largest_id"),
+    )
+    if not isinstance(shard.name, str) or not is_name(shard.name):
+        raise ValueError(f"{shard.name!r} is not the name of a file below it")
+    if not _is_count(shard.num_tokens):
+        raise ValueError(f"{shard.name} has {shard.num_tokens!r} tokens")
+    if shard.largest_id is not None and not _is_count(shard.largest_id):
+        raise ValueError(f"{shard.name}'s largest id is {shard.largest_id!r}")
+    if not isinstance(shard.sha256, str | None):
+        raise ValueError(f"{shard.name}'s sha256 is {shard.sha256!r}")
+    return shard
+
+
+def _check_whole(index: TokenIndex, num_tokens: object) -> None:
+    names = [shard.name for shard in index.shards]
+    if (
+        twice := sorted({name for name in names if names.count(name) > 1})
+        if len(set(names)) < len(names)
+        else []
+    ):
+        raise ValueError(f"{twice[0]} is there twice")
+    if num_tokens is not None and num_tokens != index.num_tokens:
+        raise ValueError(f"its shards have {index.num_tokens} tokens together, but it says {num_tokens!r}")
+
+
+def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:
+    if body is None:
+        return None
+    vocabulary = Vocabulary(tokenizer=body["tokenizer"], digest=body["digest"], size=body["size"])
+    if not _is_count(vocabulary.size) or not isinstance(vocabulary.tokenizer, str):
+        raise ValueError(f"its vocabulary is {dict(body)}")
+    if not isinstance(vocabulary.digest, str):
+        raise ValueError(f"the digest of its tokenizer is {vocabulary.digest!r}")
+    return vocabulary
+
+
+def _vocabulary_to_json(vocabulary: Vocabulary | None) -> dict[str, Any] | None:
+    if vocabulary is None:
+        return None
+    return {"tokenizer": vocabulary.tokenizer, "digest": vocabulary.digest, "size": vocabulary.size}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,146 @@
+"""Which cell is best for what, said relative to this report's own cells, never to fixed numbers. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal, get_args
+
+from reporting.analysis.findings import Advice, CellSummary
+from reporting.analysis.inspections.sample_size import FEWEST_REPEATS
+
+Goal = Literal["throughput", "memory", "efficiency"]
+
+_BASELINE = "ddp"
+# What an imported row does not say.
+_UNKNOWN = "unknown"
+
+
+def advise(cells: Sequence[CellSummary]) -> tuple[tuple[Advice, ...], frozenset[str]]:
+    """A line per goal, group and model, and the cells on the Pareto front of throughput and memory.
+
+    The front is among cells of one group, model, length and number of devices. Where memory is known of some,
+    the others are not on it; where of none, the fastest is it.
+    """
+    measured = [cell for cell in cells if cell.tokens_per_sec is not None]
+    places = sorted({(cell.group, cell.subject.model) for cell in cells})
+    advice = [
+        line
+        for group, model in places
+        for line in _for_place(
+            group, model, [cell for cell in measured if (cell.group, cell.subject.model) == (group, model)]
+        )
+    ]
+    return tuple(advice), frozenset(cell.cell_id for cell in _front(measured))
+
+
+def _for_place(group: str, model: str, cells: Sequence[CellSummary]) -> Iterator[Advice]:
+    fastest = max(cells, key=_speed, default=None)
+    if fastest is None:
+        for goal in get_args(Goal):
+            yield _nothing(goal, group, model, "No cell has numbers")
+        return
+    yield _best("throughput", fastest, f"{_speed(fastest):,.0f} tokens/s", cells)
+    yield _for_memory(group, model, cells)
+    yield _for_efficiency(group, model, cells)
+
+
+def _for_memory(group: str, model: str, cells: Sequence[CellSummary]) -> Advice:
+    known = [cell for cell in cells if cell.peak_vram_gb is not None]
+    if not known:
+        return _nothing("memory", group, model, "No accelerator memory was measured")
+    least = min(known, key=lambda cell: (cell.peak_vram_gb or 0.0, -_speed(cell)))
+    rest = len(cells) - len(known)
+    unknown = f"; unknown for {rest:,} {'cell' if rest == 1 else 'cells'}" if rest else ""
+    return _best("memory", least, f"{least.peak_vram_gb:.4g} GB per device{unknown}", cells)
+
+
+def _for_efficiency(group: str, model: str, cells: Sequence[CellSummary]) -> Advice:
+    scaled = [
+        (cell.scaling_efficiency_pct, cell)
+        for cell in cells
+        if cell.scaling_efficiency_pct is not None
+        and cell.scaling_baseline_world_size != cell.subject.world_size
+    ]
+    if not scaled:
+        return _nothing("efficiency", group, model, "Nothing was measured at two world sizes")
+    share, best = max(scaled, key=lambda pair: pair[0])
+    kept = f"keeps {share:.1f} % of the throughput per device of {_devices(best.scaling_baseline_world_size)}"
+    return _best("efficiency", best, kept, cells)
+
+
+def _best(goal: Goal, best: CellSummary, value: str, cells: Sequence[CellSummary]) -> Advice:
+    sentence = f"{_name(best)}: {value}{_relative(best, cells)}{_caution(best)}."
+    return Advice(
+        goal=goal, group=best.group, model=best.subject.model, cell_id=best.cell_id, sentence=sentence
+    )
+
+
+def _name(cell: CellSummary) -> str:
+    subject = cell.subject
+    precision = f", {subject.precision}" if subject.precision != _UNKNOWN else ""
+    return (
+        f"{subject.strategy} on {_devices(subject.world_size)}, micro-batch {subject.micro_batch}{precision}"
+    )
+
+
+def _devices(number: int | None) -> str:
+    return f"{number} device{'' if number == 1 else 's'}"
+
+
+def _relative(best: CellSummary, cells: Sequence[CellSummary]) -> str:
+    """To ddp doing the same, else to the fastest other strategy that does."""
+    peers = [cell for cell in cells if _same_work(cell) == _same_work(best) and cell is not best]
+    peers = [cell for cell in peers if cell.subject.strategy != best.subject.strategy]
+    if not peers:
+        return ""
+    baseline = next((cell for cell in peers if cell.subject.strategy == _BASELINE), max(peers, key=_speed))
+    ratio = _speed(best) / _speed(baseline) if _speed(baseline) else 0.0
+    return f"; {ratio:.2f}x {baseline.subject.strategy}{_memory_beside(best, baseline)}"
+
+
+def _same_work(cell: CellSummary) -> object:
+    return cell.sweep, replace(cell.subject, strategy="")
+
+
+def _memory_beside(best: CellSummary, baseline: CellSummary) -> str:
+    mine, its = best.peak_vram_gb, baseline.peak_vram_gb
+    if mine is None or not its:
+        return ""
+    percent = round(100 * (mine / its - 1))
+    if percent == 0:
+        return " with the same memory"
+    return f" with {abs(percent)} % {'less' if percent < 0 else 'more'} memory"
+
+
+def _caution(cell: CellSummary) -> str:
+    num_runs = cell.tokens_per_sec.num_runs if cell.tokens_per_sec else 0
+    said = [f"{num_runs} {'run' if num_runs == 1 else 'runs'}"] if num_runs < FEWEST_REPEATS else []
+    said += [flag for flag in ("simulated", "imported", "unstable") if flag in cell.flags]
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _nothing(goal: Goal, group: str, model: str, why: str) -> Advice:
+    return Advice(goal=goal, group=group, model=model, cell_id=None, sentence=f"{why}.")
+
+
+def _front(cells: Sequence[CellSummary]) -> Iterator[CellSummary]:
+    rivals: dict[object, list[CellSummary]] = {}
+    for cell in cells:
+        subject = cell.subject
+        place = (cell.sweep, cell.group, subject.model, subject.seq_len, subject.world_size)
+        rivals.setdefault(place, []).append(cell)
+    for members in rivals.values():
+        known = [cell for cell in members if cell.peak_vram_gb is not None]
+        yield from _undominated(known) if known else [max(members, key=_speed)]
+
+
+def _undominated(cells: Sequence[CellSummary]) -> Iterator[CellSummary]:
+    """From the fastest down, each that needs less than all before it."""
+    least = float("inf")
+    for cell in sorted(cells, key=lambda cell: (-_speed(cell), cell.peak_vram_gb or 0.0, cell.cell_id)):
+        if (cell.peak_vram_gb or 0.0) < least:
+            least = cell.peak_vram_gb or 0.0
+            yield cell
+
+
+def _speed(cell: CellSummary) -> float:
+    return cell.tokens_per_sec.median if cell.tokens_per_sec else 0.0

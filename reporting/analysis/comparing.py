@@ -1,0 +1,191 @@
+"""Which of two groups, or of two sets of results, is faster at what both did, and what else differed.
+
+Runs are pooled over the cells of one group and subject: also over sweeps, as the same cell may be in two.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from operator import attrgetter
+from statistics import median
+from typing import Any
+
+from reporting.analysis.cells import group_of, measured, newest_attempts, status_of, subject_of
+from reporting.analysis.findings import CellSummary, Comparison, Difference, Subject
+from reporting.analysis.statistics import THRESHOLD, Contrast, Sample, contrasts, step_errors
+from reporting.results.rows import Row
+
+# Whatever was chosen or was there, and not what came out of it: two sides that agree here are a fair pair.
+_CONDITIONS = (
+    "vendor", "device_name", "device_memory_bytes", "driver", "platform", "torch", "python", "collectives",
+    "commit", "source_digest", "seed", "sync", "isolation", "spread", "steps", "warmup_rule", "tier",
+    "parameters", "timing_unit", "simulated", "imported",
+)  # fmt: skip
+# Maps: each of their keys is a condition.
+_MAPS = {"packages": "package", "variables": "variable", "optimizer": "optimizer"}
+_UNKNOWN = "unknown"
+
+Conditions = tuple[Any, ...]
+_conditions = attrgetter(*_CONDITIONS, *_MAPS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Unmatched:
+    """What only one of two sets has."""
+
+    group: str
+    subject: Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetComparison:
+    """``comparisons`` are by group, then subject; a side whose runs all failed has 0 runs there."""
+
+    comparisons: tuple[Comparison, ...]
+    only_in_baseline: tuple[Unmatched, ...]
+    only_in_other: tuple[Unmatched, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    group: str
+    rows: tuple[Row, ...]
+
+
+_Pair = tuple[Subject, _Side, _Side]
+_Table = dict[str, dict[Subject, _Side]]
+
+
+def compare_groups(
+    cells: Sequence[CellSummary], threshold: float = THRESHOLD, *, baseline: str | None = None
+) -> tuple[Comparison, ...]:
+    """Every pair of groups, of which the alphabetically first is the baseline, or ``baseline`` where it
+    takes part; by pair, then subject. What neither measured is left out. p is adjusted over all of them.
+    """
+    table = _table(row for cell in cells for row in cell.rows)
+    groups = sorted(table, key=lambda group: (group != baseline, group))
+    pairs = [
+        (subject, table[one][subject], table[two][subject])
+        for one, two in combinations(groups, 2)
+        for subject in sorted(table[one].keys() & table[two].keys())
+        if measured((*table[one][subject].rows, *table[two][subject].rows))
+    ]
+    return _compare(pairs, threshold)
+
+
+def compare_sets(
+    baseline: Iterable[Row], other: Iterable[Row], threshold: float = THRESHOLD
+) -> SetComparison:
+    """Cell by cell of equal subject and group. Where no group is on both sides and one side has a single
+    group, it is compared with every group of the other side.
+    """
+    ours, theirs = _table(newest_attempts(baseline)), _table(newest_attempts(other))
+    pairs = [
+        (subject, ours[one][subject], theirs[two][subject])
+        for one, two in _partners(ours, theirs)
+        for subject in sorted(ours[one].keys() & theirs[two].keys())
+    ]
+    return SetComparison(
+        comparisons=_compare(pairs, threshold),
+        only_in_baseline=_unmatched(ours, {(mine.group, subject) for subject, mine, _ in pairs}),
+        only_in_other=_unmatched(theirs, {(yours.group, subject) for subject, _, yours in pairs}),
+    )
+
+
+def _unmatched(table: _Table, matched: set[tuple[str, Subject]]) -> tuple[Unmatched, ...]:
+    there = {(group, subject) for group, cells in table.items() for subject in cells}
+    return tuple(Unmatched(group=group, subject=subject) for group, subject in sorted(there - matched))
+
+
+def _partners(ours: _Table, theirs: _Table) -> list[tuple[str, str]]:
+    if min(len(ours), len(theirs)) == 1 and not ours.keys() & theirs.keys():
+        return [(one, two) for one in sorted(ours) for two in sorted(theirs)]
+    return [(group, group) for group in sorted(ours.keys() & theirs.keys())]
+
+
+def _table(rows: Iterable[Row]) -> _Table:
+    found: dict[str, dict[Subject, list[Row]]] = {}
+    for row in rows:
+        found.setdefault(group_of(row), {}).setdefault(subject_of(row), []).append(row)
+    return {
+        group: {subject: _Side(group=group, rows=tuple(members)) for subject, members in cells.items()}
+        for group, cells in found.items()
+    }
+
+
+def _compare(pairs: Sequence[_Pair], threshold: float) -> tuple[Comparison, ...]:
+    samples = _samples([side for _, *sides in pairs for side in sides])
+    sides = list(zip(samples[::2], samples[1::2], strict=True))
+    found = contrasts(sides, threshold=threshold)
+    return tuple(
+        _comparison(pair, *arms, contrast) for pair, arms, contrast in zip(pairs, sides, found, strict=True)
+    )
+
+
+def _comparison(pair: _Pair, ours: Sample, theirs: Sample, contrast: Contrast) -> Comparison:
+    subject, baseline, other = pair
+    return Comparison(
+        subject=subject,
+        baseline=baseline.group,
+        other=other.group,
+        num_baseline=len(ours.values),
+        num_other=len(theirs.values),
+        ratio=contrast.ratio,
+        low=contrast.low,
+        high=contrast.high,
+        p=contrast.p,
+        p_adjusted=contrast.p_adjusted,
+        cliffs_delta=contrast.cliffs_delta,
+        verdict=contrast.verdict,
+        differences=_differences(_seen(baseline), _seen(other)) if contrast.ratio else (),
+        baseline_tokens_per_sec=median(ours.values) if ours.values else None,
+        other_tokens_per_sec=median(theirs.values) if theirs.values else None,
+        baseline_status=status_of(baseline.rows),
+        other_status=status_of(other.rows),
+    )
+
+
+def _samples(sides: Sequence[_Side]) -> list[Sample]:
+    """All at once, as the errors of many runs' steps are found faster together."""
+    ok = [measured(side.rows) for side in sides]
+    errors = iter(step_errors([row.raw_step_times for rows in ok for row in rows]))
+    return [
+        Sample(
+            values=tuple(row.tokens_per_sec or 0.0 for row in rows),
+            step_errors=tuple(next(errors) for _ in rows),
+        )
+        for rows in ok
+    ]
+
+
+def _seen(side: _Side) -> frozenset[Conditions]:
+    """Under which conditions its runs ran. Failed ones ended before they could say that."""
+    return frozenset(map(_conditions, measured(side.rows)))
+
+
+@lru_cache(maxsize=1024)
+def _differences(baseline: frozenset[Conditions], other: frozenset[Conditions]) -> tuple[Difference, ...]:
+    """By name, plain ones first. Many cells share their conditions, hence the cache."""
+    ours, theirs = _values(baseline), _values(other)
+    names = [*_CONDITIONS, *sorted((ours.keys() | theirs.keys()) - {*_CONDITIONS})]
+    return tuple(
+        Difference(what=name.replace("_", " ") if name in _CONDITIONS else name, baseline=one, other=two)
+        for name in names
+        if (one := ours.get(name, _UNKNOWN)) != (two := theirs.get(name, _UNKNOWN))
+    )
+
+
+def _values(seen: frozenset[Conditions]) -> dict[str, str]:
+    """Name -> all values, joined."""
+    found: dict[str, set[str]] = {}
+    for conditions in seen:
+        for name, value in _named(conditions):
+            found.setdefault(name, set()).add(_UNKNOWN if value is None else str(value))
+    return {name: ", ".join(sorted(values)) for name, values in found.items()}
+
+
+def _named(conditions: Conditions) -> Iterator[tuple[str, Any]]:
+    yield from zip(_CONDITIONS, conditions, strict=False)
+    for kind, pairs in zip(_MAPS.values(), conditions[len(_CONDITIONS) :], strict=True):
+        yield from ((f"{kind} {key}", value) for key, value in pairs)

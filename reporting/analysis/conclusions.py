@@ -1,0 +1,132 @@
+"""The table -> what a report says of it: cells, verdicts, advice, checks, and the answer in sentences."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from statistics import median
+
+from reporting.analysis.advice import advise
+from reporting.analysis.cells import summarise
+from reporting.analysis.checks import check
+from reporting.analysis.comparing import compare_groups
+from reporting.analysis.findings import CellSummary, Comparison, Findings, Verdict
+from reporting.long_runs.summary import LongRun
+from reporting.results.rows import Row
+from reporting.results.skipped import Skipped
+
+THRESHOLD = 0.02
+_DECIDED: tuple[Verdict, ...] = ("faster", "slower", "equivalent")
+
+
+def conclude(
+    name: str,
+    store: str,
+    rows: Sequence[Row],
+    *,
+    runs: Sequence[LongRun] = (),
+    skipped: Sequence[Skipped] = (),
+    threshold: float = THRESHOLD,
+) -> Findings:
+    """``threshold`` is the share below which a difference does not matter in practice."""
+    cells = summarise(rows)
+    comparisons = compare_groups(cells, threshold)
+    advice, pareto = advise(cells)
+    return Findings(
+        name=name,
+        store=store,
+        newest_at=max((row.finished_at for row in rows if row.finished_at), default=None),
+        answer=tuple(_answer(cells, comparisons, runs, skipped)),
+        rows=tuple(rows),
+        cells=cells,
+        comparisons=comparisons,
+        advice=advice,
+        pareto=pareto,
+        checks=check(cells, runs),
+        skipped=tuple(skipped),
+        runs=tuple(runs),
+    )
+
+
+def _answer(
+    cells: Sequence[CellSummary],
+    comparisons: Sequence[Comparison],
+    runs: Sequence[LongRun],
+    skipped: Sequence[Skipped],
+) -> Iterator[str]:
+    if cells:
+        yield from _of_groups(cells, comparisons)
+        yield from _of_failures(cells)
+    for run in runs:
+        yield _of_run(run)
+    if skipped:
+        yield f"{_count(len(skipped), 'file')} could not be read and {_are(len(skipped))} not in this report."
+
+
+def _of_groups(cells: Sequence[CellSummary], comparisons: Sequence[Comparison]) -> Iterator[str]:
+    groups = sorted({cell.group for cell in cells})
+    pairs = sorted(comparisons, key=_pair)
+    for (baseline, other), found in groupby(pairs, key=_pair):
+        yield _of_pair(baseline, other, list(found))
+    yield from _fastest(cells)
+    if not comparisons:
+        of_what = f"The only group is {groups[0]}" if len(groups) == 1 else "No two groups ran the same cell"
+        yield f"{of_what}: there is nothing to compare."
+    if simulated := sorted({cell.group for cell in cells if "simulated" in cell.flags}):
+        yield f"Groups on simulated devices, whose figures say nothing of real ones: {', '.join(simulated)}."
+
+
+def _pair(comparison: Comparison) -> tuple[str, str]:
+    return comparison.baseline, comparison.other
+
+
+def _of_pair(baseline: str, other: str, found: Sequence[Comparison]) -> str:
+    verdicts = Counter(comparison.verdict for comparison in found)
+    told = [f"{verdict} in {verdicts[verdict]}" for verdict in _DECIDED if verdicts[verdict]]
+    if verdicts["inconclusive"]:
+        told.append(f"undecided in {verdicts['inconclusive']}")
+    if verdicts["too few repeats"]:
+        told.append(f"too few repeats in {verdicts['too few repeats']}")
+    sentence = f"{other} against {baseline}, {_count(len(found), 'cell')}: {', '.join(told)}"
+    ratios = [comparison.ratio for comparison in found if comparison.ratio is not None]
+    if not ratios:
+        return f"{sentence}."
+    spread = f" ({min(ratios):.2f}x to {max(ratios):.2f}x)" if len(ratios) > 1 else ""
+    return f"{sentence}; {median(ratios):.2f}x the tokens/s in the median{spread}."
+
+
+def _fastest(cells: Sequence[CellSummary]) -> Iterator[str]:
+    """One sentence per model: per device, as more devices always do more."""
+    for model in sorted({cell.subject.model for cell in cells if "imported" not in cell.flags}):
+        known = [(cell.tokens_per_sec_per_device, cell) for cell in cells if cell.subject.model == model]
+        measured = [(found.median, cell) for found, cell in known if found]
+        if measured:
+            value, best = max(measured, key=lambda pair: pair[0])
+            yield (
+                f"{model} is fastest per device with {best.subject.strategy} on "
+                f"{_count(best.subject.world_size, 'device')} of {best.group}: {value:,.0f} tokens/s each."
+            )
+
+
+def _of_failures(cells: Sequence[CellSummary]) -> Iterator[str]:
+    failed = Counter(cell.status for cell in cells if cell.status != "ok")
+    if failed:
+        kinds = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
+        num = failed.total()
+        yield f"{_count(num, 'cell')} of {len(cells)} {'has' if num == 1 else 'have'} no numbers: {kinds}."
+
+
+def _of_run(run: LongRun) -> str:
+    what = f"Run {run.name} has done {_count(run.num_steps, 'step')}"
+    if run.num_superseded:
+        what += f" and repeated {run.num_superseded:,} of them after restarts"
+    if run.goodput is None:
+        return f"{what}."
+    return f"{what}; {100 * run.goodput:.1f} % of its wall time was training that survived."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

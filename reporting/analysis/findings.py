@@ -1,0 +1,202 @@
+"""What a report says, as data: whoever draws or writes decides nothing any more. Pure.
+
+A *cell* is what repeats are repeats of; its *subject* is the same thing without its group, so that two
+groups' cells of one subject can be compared.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from math import isfinite
+from typing import Any, Literal
+
+from reporting.long_runs.summary import LongRun
+from reporting.results.rows import Row
+from reporting.results.skipped import Skipped
+
+Verdict = Literal["faster", "slower", "equivalent", "inconclusive", "too few repeats"]
+Level = Literal["ok", "warning", "failed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The median over runs, between which bounds it lies with 95 % confidence, and CV over the runs.
+
+    ``low`` and ``high`` are None for fewer than three runs, ``cv`` for one.
+    """
+
+    median: float
+    low: float | None
+    high: float | None
+    cv: float | None
+    num_runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Subject:
+    """What two groups both did."""
+
+    model: str
+    strategy: str
+    world_size: int
+    seq_len: int
+    micro_batch: int
+    grad_accum: int
+    precision: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model} {self.strategy} x{self.world_size} S{self.seq_len} "
+            f"b{self.micro_batch} g{self.grad_accum} {self.precision}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSummary:
+    """``status`` is ``ok`` if any run is, else the commonest failure; ``rows`` are all of its runs.
+
+    ``flags`` are words: ``unstable``, ``outliers``, ``some failed``, ``simulated``, ``imported``.
+    """
+
+    cell_id: str
+    sweep: str
+    group: str
+    vendor: str | None
+    subject: Subject
+    status: str
+    num_failed: int
+    flags: tuple[str, ...]
+    tokens_per_sec: Estimate | None
+    tokens_per_sec_per_device: Estimate | None
+    step_time_sec: Estimate | None
+    peak_vram_gb: float | None
+    device_memory_gb: float | None
+    predicted_gb: float | None
+    h2d_gbps_per_gpu: float | None
+    scaling_efficiency_pct: float | None
+    scaling_baseline_world_size: int | None
+    mfu: float | None
+    joules_per_token: float | None = None
+    loss: float | None
+    num_severe_outliers: int
+    num_steps: int
+    error_reason: str | None
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something that was not the same on the two sides of a comparison; each side's values, joined."""
+
+    what: str
+    baseline: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """``ratio`` is the other's throughput over the baseline's, with its 95 % interval.
+
+    ``p`` is the exact Mann-Whitney p, ``p_adjusted`` over all comparisons of the report (Benjamini-Hochberg),
+    ``cliffs_delta`` > 0 where the other is faster. All are None where a side has no numbers; the interval
+    also where one has fewer than four runs. Statuses are as those of cells.
+    """
+
+    subject: Subject
+    baseline: str
+    other: str
+    num_baseline: int
+    num_other: int
+    ratio: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    p_adjusted: float | None
+    cliffs_delta: float | None
+    verdict: Verdict
+    differences: tuple[Difference, ...]
+    baseline_tokens_per_sec: float | None = None
+    other_tokens_per_sec: float | None = None
+    baseline_status: str = "ok"
+    other_status: str = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The best cell for one goal within one model and group, or a sentence why there is none."""
+
+    goal: Literal["throughput", "memory", "efficiency"]
+    group: str
+    model: str
+    cell_id: str | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """``found`` says what was seen, ``advice`` what to do about it; ``advice`` is empty where all is well."""
+
+    name: str
+    level: Level
+    subject: str
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A picture of findings, once for documents (``png``) and once for the page (``svg``).
+
+    ``name`` is a file's name without its suffix; ``alt`` says in words what the picture shows.
+    """
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    png: bytes
+    svg: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """Everything that a report shows. Cells are ordered by group, model, strategy, world size and the rest.
+
+    ``answer`` is the first thing to read, sentence by sentence. ``newest_at`` is when the newest row ended:
+    the report of the same rows says the same, whenever it is made.
+    """
+
+    name: str
+    store: str
+    newest_at: str | None
+    answer: tuple[str, ...]
+    rows: tuple[Row, ...]
+    cells: tuple[CellSummary, ...]
+    comparisons: tuple[Comparison, ...]
+    advice: tuple[Advice, ...]
+    pareto: frozenset[str]
+    checks: tuple[Check, ...]
+    skipped: tuple[Skipped, ...]
+    runs: tuple[LongRun, ...] = ()
+
+
+def as_plain(findings: Findings) -> dict[str, Any]:
+    """For JSON: everything but the rows, which have a table of their own."""
+    found = _plain(findings)
+    assert isinstance(found, dict)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        names = (field.name for field in fields(value) if field.name != "rows")
+        return {name: _plain(getattr(value, name)) for name in names}
+    match value:
+        case Mapping():
+            return {key: _plain(found) for key, found in sorted(value.items())}
+        case frozenset():
+            return sorted(value)
+        case tuple():
+            return [_plain(found) for found in value]
+        case float():
+            return value if isfinite(value) else None
+    return value

@@ -1,0 +1,69 @@
+"""How much runs can say at all: how many there are, and whether they were measured on real devices. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from reporting.analysis.findings import CellSummary
+from reporting.analysis.inspections.seen import Seen, is_imported, name_of, ok_rows
+
+FEWEST_REPEATS = 4
+
+
+def repeats(cells: Sequence[CellSummary]) -> Iterator[Seen]:
+    """Of cells with numbers; imported ones were repeated, or not, long ago."""
+    few: Counter[tuple[str, int]] = Counter()
+    for cell in cells:
+        num_runs = len(ok_rows(cell))
+        if num_runs >= FEWEST_REPEATS:
+            yield Seen(level="ok", subject=name_of(cell), value=num_runs)
+        elif num_runs and not is_imported(cell):
+            few[cell.group, num_runs] += 1
+    for (group, num_runs), num_cells in few.items():
+        yield Seen(
+            level="warning",
+            subject=group,
+            found=f"{_cells(num_cells)} with {num_runs} ok {'run' if num_runs == 1 else 'runs'}",
+            advice=f"Below {FEWEST_REPEATS} no comparison can be decided: set repeats to 5.",
+            badness=FEWEST_REPEATS - num_runs,
+        )
+
+
+def origins(cells: Sequence[CellSummary]) -> Iterator[Seen]:
+    """Simulated cells say nothing of real devices; imported ones what somebody else measured."""
+    for cell in cells:
+        if not {"simulated", "imported"} & set(cell.flags):
+            yield Seen(level="ok", subject=name_of(cell))
+    for group, num_cells in _flagged(cells, "simulated"):
+        yield Seen(
+            level="warning",
+            subject=group,
+            found=f"{_cells(num_cells)} of simulated devices",
+            advice="Their figures say nothing of real ones.",
+        )
+    for group, num_cells in _flagged(cells, "imported"):
+        yield Seen(
+            level="warning",
+            subject=group,
+            found=f"{_cells(num_cells)} imported: measured by other tools, in other ways",
+            advice="Read them beside ours, never as repeats of ours; measure again what matters.",
+        )
+    yield from _doubts(cells)
+
+
+def _doubts(cells: Sequence[CellSummary]) -> Iterator[Seen]:
+    texts = Counter((cell.group, text) for cell in cells for row in cell.rows for text in row.warnings)
+    for (group, text), num_runs in texts.items():
+        yield Seen(
+            level="warning",
+            subject=group,
+            found=f"{text} ({num_runs:,} {'run' if num_runs == 1 else 'runs'})",
+            advice="See where these numbers come from before using them.",
+        )
+
+
+def _flagged(cells: Sequence[CellSummary], flag: str) -> Iterator[tuple[str, int]]:
+    yield from Counter(cell.group for cell in cells if flag in cell.flags).items()
+
+
+def _cells(number: int) -> str:
+    return f"{number:,} cell{'' if number == 1 else 's'}"

@@ -1,0 +1,37 @@
+"""What an inspection says of one thing that it looked at. Pure."""
+
+from dataclasses import dataclass
+
+from reporting.analysis.findings import CellSummary, Level
+from reporting.results.rows import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """``badness`` orders what is wrong; ``value`` is what was looked at, where it is a number."""
+
+    level: Level
+    subject: str
+    found: str = ""
+    advice: str = ""
+    badness: float = 0.0
+    value: float | None = None
+
+
+def name_of(cell: CellSummary) -> str:
+    return f"{cell.group}: {cell.subject}"
+
+
+def ok_rows(cell: CellSummary) -> tuple[Row, ...]:
+    return tuple(row for row in cell.rows if row.status == "ok")
+
+
+def is_imported(cell: CellSummary) -> bool:
+    return "imported" in cell.flags
+
+
+def how_to_name_the_device(cell: CellSummary) -> str:
+    """What names a device depends on who ran there."""
+    if is_imported(cell):
+        return "Map a header to device_name and import again, or measure again."
+    return "Name the device in cluster.yaml."

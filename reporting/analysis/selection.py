@@ -1,0 +1,85 @@
+"""What is shown where not everything fits, and in which order. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from reporting.analysis.findings import CellSummary, Check, Comparison, Findings, Subject
+from reporting.results.rows import Row
+
+_LEVELS = ("failed", "warning", "unknown", "ok")
+
+Item = TypeVar("Item")
+Origins = Mapping[tuple[str, Subject], frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Runs of one cell that failed alike; ``log_tail`` is the last one's that has any."""
+
+    cell: CellSummary
+    status: str
+    phase: str | None
+    reason: str | None
+    num_runs: int
+    log_tail: tuple[str, ...]
+
+
+def most_telling(items: Sequence[Item], most: int, rank: Callable[[Item], int]) -> tuple[Item, ...]:
+    """Those of the lowest rank, at most ``most``, in the order in which they came."""
+    chosen = sorted(range(len(items)), key=lambda index: (rank(items[index]), index))[:most]
+    return tuple(items[index] for index in sorted(chosen))
+
+
+def cells_shown(findings: Findings, most: int) -> tuple[CellSummary, ...]:
+    """First the best ones, then those that failed or have flags, then the rest."""
+    advised = {advice.cell_id for advice in findings.advice} | findings.pareto
+    return most_telling(findings.cells, most, lambda cell: _rank(cell, advised))
+
+
+def comparisons_shown(findings: Findings, most: int) -> tuple[Comparison, ...]:
+    """First those that say who is faster."""
+    return most_telling(findings.comparisons, most, lambda found: found.verdict not in ("faster", "slower"))
+
+
+def checks_shown(findings: Findings, most: int) -> tuple[Check, ...]:
+    """The worst first."""
+    return tuple(sorted(findings.checks, key=lambda check: _LEVELS.index(check.level)))[:most]
+
+
+def failures(cells: Iterable[CellSummary]) -> tuple[Failure, ...]:
+    """What failed alike in one cell is said once, however often it was tried."""
+    return tuple(failure for cell in cells for failure in _failures_of(cell))
+
+
+def origins(findings: Findings) -> Origins:
+    """What makes a group's numbers of a subject other than measured: ``simulated``, ``imported``."""
+    found: dict[tuple[str, Subject], frozenset[str]] = {}
+    for cell in findings.cells:
+        key = cell.group, cell.subject
+        found[key] = found.get(key, frozenset()) | {"simulated", "imported"}.intersection(cell.flags)
+    return found
+
+
+def _rank(cell: CellSummary, advised: Iterable[str | None]) -> int:
+    if cell.cell_id in advised:
+        return 0
+    return 1 if cell.num_failed or cell.flags else 2
+
+
+def _failures_of(cell: CellSummary) -> list[Failure]:
+    alike: dict[tuple[str, str | None, str | None], list[Row]] = {}
+    for row in cell.rows:
+        if row.status != "ok":
+            alike.setdefault((row.status, row.error_phase, row.error_reason), []).append(row)
+    return [
+        Failure(
+            cell=cell,
+            status=status,
+            phase=phase,
+            reason=reason,
+            num_runs=len(rows),
+            log_tail=next((row.error_log_tail for row in reversed(rows) if row.error_log_tail), ()),
+        )
+        for (status, phase, reason), rows in alike.items()
+    ]

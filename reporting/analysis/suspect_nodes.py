@@ -1,0 +1,86 @@
+"""How each node did in the runs that a table has; who failed several by itself is suspicious. Pure.
+
+A run that needs too much memory or whose loss is no number fails anywhere, and a cell that fails wherever
+it goes says nothing about a node: so only some failures are held against one, and of several cells.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from reporting.results.rows import Row
+
+NODES_OWN_FAILURES = frozenset({"crash", "hang", "device_mismatch", "lost"})
+# So many runs of so many cells must have failed since the last that went well.
+SUSPICIOUS_RUNS, SUSPICIOUS_CELLS = 3, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSummary:
+    """``num_failed`` of ``num_runs`` failed in a way that can be the node's own, the last ``num_in_row``
+    without a success since. A failed run counts for the nodes of the ranks that failed. ``origins`` say
+    that the numbers are not measured here, or not on devices.
+    """
+
+    node: str
+    group: str | None
+    origins: tuple[str, ...]
+    num_runs: int
+    num_failed: int
+    num_in_row: int
+    is_suspicious: bool
+
+    @property
+    def failed_share(self) -> float:
+        return self.num_failed / self.num_runs
+
+    @property
+    def verdict(self) -> str:
+        return "suspicious" if self.is_suspicious else ""
+
+
+def node_summaries(rows: Iterable[Row]) -> tuple[NodeSummary, ...]:
+    """One per node of which anything is known, the most failures in a row first."""
+    by_node: dict[tuple[str | None, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row.finished_at or "", row.source)):
+        for node in row.nodes:
+            by_node.setdefault((row.group, node), []).append(row)
+    found = [_summary(node, group, there) for (group, node), there in by_node.items()]
+    return tuple(sorted(found, key=_badness))
+
+
+def num_without_nodes(rows: Iterable[Row]) -> int:
+    """Failures that could be a node's own, of which nobody recorded where they ran."""
+    return sum(row.status in NODES_OWN_FAILURES and not row.nodes for row in rows)
+
+
+def _summary(node: str, group: str | None, rows: Sequence[Row]) -> NodeSummary:
+    streak = _since_last_success(rows)
+    return NodeSummary(
+        node=node,
+        group=group,
+        origins=_origins(rows),
+        num_runs=len(rows),
+        num_failed=sum(row.status in NODES_OWN_FAILURES for row in rows),
+        num_in_row=len(streak),
+        is_suspicious=len(streak) >= SUSPICIOUS_RUNS
+        and len({row.cell_id for row in streak}) >= SUSPICIOUS_CELLS,
+    )
+
+
+def _origins(rows: Sequence[Row]) -> tuple[str, ...]:
+    is_simulated, is_imported = any(row.simulated for row in rows), any(row.imported for row in rows)
+    return (*(["simulated"] if is_simulated else []), *(["imported"] if is_imported else []))
+
+
+def _since_last_success(rows: Sequence[Row]) -> list[Row]:
+    streak: list[Row] = []
+    for row in rows:
+        if row.status == "ok":
+            streak = []
+        elif row.status in NODES_OWN_FAILURES:
+            streak.append(row)
+    return streak
+
+
+def _badness(found: NodeSummary) -> tuple[int, int, str, str]:
+    return -found.num_in_row, -found.num_failed, found.group or "", found.node

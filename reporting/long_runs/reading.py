@@ -1,0 +1,97 @@
+"""Reads a run's parts one after another, and knows which of its steps survived.
+
+What can't be read is named, with the reason, and left out. A store that can't be read raises ``StoreError``.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+from checkpointing.stores.contract import Missing, Store
+from reporting.long_runs.superseded import counted_until
+from reporting.recording.attempts import Attempt
+from reporting.recording.parts import Part, PartError, PartName, decode_part, part_attempt, parts_of
+from reporting.results.skipped import Skipped
+
+_NUM_READERS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """``attempts`` by term; those of which nothing can be read are not in it.
+
+    ``counted_until`` is as in ``survival``.
+    """
+
+    run: str
+    names: tuple[PartName, ...]
+    attempts: dict[int, Attempt]
+    counted_until: dict[int, int | None]
+
+    def of(self, table: str) -> list[PartName]:
+        return [name for name in self.names if name.table == table]
+
+    def newest_attempt(self) -> Attempt | None:
+        return self.attempts[max(self.attempts)] if self.attempts else None
+
+
+def all_runs(store: Store) -> Iterator[RunParts]:
+    for run, names in groupby(parts_of(store), key=lambda name: name.run):
+        yield _run_parts(store, run, tuple(names))
+
+
+def one_run(store: Store, run: str) -> RunParts:
+    return _run_parts(store, run, tuple(parts_of(store, run)))
+
+
+def read_parts(
+    store: Store, names: Sequence[PartName], skipped: list[Skipped]
+) -> Iterator[tuple[PartName, Part]]:
+    """In order, a handful in memory at a time."""
+    for name, found in _read_all(store, names):
+        if isinstance(found, Skipped):
+            skipped.append(found)
+        else:
+            yield name, found
+
+
+def _read_all(store: Store, names: Sequence[PartName]) -> Iterator[tuple[PartName, Part | Skipped]]:
+    if len(names) < _NUM_READERS:
+        yield from ((name, _read(store, name)) for name in names)
+        return
+    with ThreadPoolExecutor(_NUM_READERS) as pool:
+        for first in range(0, len(names), _NUM_READERS):
+            some = names[first : first + _NUM_READERS]
+            yield from zip(some, pool.map(partial(_read, store), some), strict=True)
+
+
+def _run_parts(store: Store, run: str, names: tuple[PartName, ...]) -> RunParts:
+    by_term = groupby(sorted(names, key=lambda name: name.term), key=lambda name: name.term)
+    found = {term: _attempt(store, list(of_term)) for term, of_term in by_term}
+    attempts = {term: attempt for term, attempt in found.items() if attempt is not None}
+    return RunParts(run=run, names=names, attempts=attempts, counted_until=counted_until(attempts))
+
+
+def _attempt(store: Store, names: Sequence[PartName]) -> Attempt | None:
+    """From the newest part on, since the first ones don't know yet where the attempt began."""
+    newest: Attempt | None = None
+    for name in sorted(names, key=lambda name: name.last, reverse=True):
+        try:
+            attempt = part_attempt(name, store.get(str(name)))
+        except (PartError, Missing):
+            continue
+        newest = newest or attempt
+        if attempt.start_step is not None:
+            return attempt
+    return newest
+
+
+def _read(store: Store, name: PartName) -> Part | Skipped:
+    try:
+        return decode_part(name, store.get(str(name)))
+    except PartError as error:
+        return Skipped(name=str(name), reason=str(error))
+    except Missing:
+        return Skipped(name=str(name), reason="deleted while the report was made")

@@ -1,0 +1,340 @@
+"""The parts of long runs as what a report says of them, and as one table of steps.
+
+A step counts where it survived, see ``survival``; all others are ``superseded``. Of each step rank 0's row
+speaks for all ranks, and of those that only others could still write, another's. Parts are read once, a
+handful at a time.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
+from itertools import groupby, pairwise
+from pathlib import Path
+from statistics import median
+
+from checkpointing.stores.contract import Store
+from reporting.long_runs.clock_alignment import aligned
+from reporting.long_runs.downsampling import Thinned
+from reporting.long_runs.ledger import AttemptStory, Ledger, Span, coarser, ledger
+from reporting.long_runs.reading import RunParts, all_runs, one_run, read_parts
+from reporting.long_runs.recoveries import Recovery, Restart, recoveries
+from reporting.long_runs.summary import LongRun
+from reporting.long_runs.superseded import unrecorded
+from reporting.long_runs.timeline import LAST_WORDS, Happening, happening, in_time, last_words, told
+from reporting.recording.attempts import DRIVER, Attempt
+from reporting.recording.parts import PartName, Rows, StepsFile, rows_in
+from reporting.results.skipped import Skipped
+
+_MOST_POINTS = 2_000
+_MOST_SPANS = 4_000
+# A step that takes so many times the attempt's median has stalled; what is beyond that is lost.
+_STALLED = 10.0
+# The longest steps of an attempt, among which stalls are looked for.
+_MOST_LONGEST = 1_000
+
+
+def long_runs(store: Store) -> tuple[tuple[LongRun, ...], tuple[Skipped, ...]]:
+    """By name. What could not be read is named beside them, and its run does without."""
+    skipped: list[Skipped] = []
+    runs = [_long_run(store, parts, skipped) for parts in all_runs(store)]
+    return tuple(run for run in runs if run is not None), tuple(skipped)
+
+
+def long_run(store: Store, run: str) -> LongRun | None:
+    """None where nothing that can be read was recorded."""
+    return _long_run(store, one_run(store, run), [])
+
+
+def write_steps(store: Store, path: Path) -> tuple[int, tuple[Skipped, ...]]:
+    """All runs' steps, compacted into one Parquet file; how many rows. Needs memory for some parts only."""
+    skipped: list[Skipped] = []
+    with StepsFile(path) as file:
+        for parts in all_runs(store):
+            for name, part in read_parts(store, parts.of("steps"), skipped):
+                file.add(part.rows, parts.counted_until.get(name.term, 0))
+    return file.num_rows, tuple(skipped)
+
+
+def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun | None:
+    attempt = parts.newest_attempt()
+    if attempt is None:
+        # Nothing of it can be read: its parts are named.
+        skipped += _unread(store, parts)
+        return None
+    happenings = _happenings(store, parts, skipped)
+    steps = _read_steps(store, parts, _heard(happenings), skipped)
+    stories = aligned(_stories(store, parts, steps, happenings, skipped))
+    books, found = ledger(stories), in_time(happenings, stories)
+    begin_s = stories[0].leased_s
+    return LongRun(
+        name=parts.run,
+        group=attempt.group,
+        vendor=attempt.vendor,
+        model=attempt.model,
+        strategy=attempt.strategy,
+        world_size=attempt.world_size,
+        num_steps=sum(one.num_surviving for one in steps.by_term.values()),
+        num_superseded=sum(one.num_superseded for one in steps.by_term.values()),
+        tokens_per_sec=_tokens_per_sec(parts, steps),
+        steps=tuple(step for step, _ in steps.losses.points()),
+        losses=tuple(loss for _, loss in steps.losses.points()),
+        val_steps=tuple(step for step, _ in steps.val_losses.points()),
+        val_losses=tuple(loss for _, loss in steps.val_losses.points()),
+        wall_sec=books.wall_sec,
+        goodput=books.goodput,
+        phases=books.phases,
+        goodput_trace=_thinned(books),
+        incidents=told(found, begin_s),
+        recoveries=_recoveries(parts, steps, stories, books, found),
+        **_traces(store, parts, stories, skipped),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Steps:
+    """What an attempt's steps amount to. ``longest`` are a heap of step times, the shortest first.
+
+    ``num_timed`` of those that survived are in rank 0's record, and so is their time in the ledger; by its
+    clock the newest was over at ``ended_s``, and the newest that the driver heard of at ``told_s``.
+    """
+
+    newest: int = 0
+    ended_s: float | None = None
+    told_s: float | None = None
+    num_surviving: int = 0
+    num_superseded: int = 0
+    num_timed: int = 0
+    surviving_s: float = 0.0
+    superseded_s: float = 0.0
+    waited_s: float = 0.0
+    longest: list[float] = field(default_factory=list)
+    usual: Thinned[float] = field(default_factory=lambda: Thinned(_MOST_POINTS))
+
+    def count(self, step: int, *, survived: bool) -> None:
+        self.newest = max(self.newest, step)
+        self.num_surviving += survived
+        self.num_superseded += not survived
+
+    def time(self, step_s: float, data_wait_s: float, *, survived: bool) -> None:
+        if not survived:
+            self.superseded_s += step_s
+            return
+        self.num_timed += 1
+        self.surviving_s += step_s
+        self.waited_s += data_wait_s
+        self.usual.add(step_s)
+        keep = heappush if len(self.longest) < _MOST_LONGEST else heappushpop
+        keep(self.longest, step_s)
+
+    def stalled_s(self) -> float:
+        points = self.usual.points()
+        most = _STALLED * median(points) if points else 0.0
+        return sum(step_s - most for step_s in self.longest if step_s > most)
+
+
+@dataclass(slots=True, kw_only=True)
+class _AllSteps:
+    by_term: dict[int, _Steps] = field(default_factory=lambda: defaultdict(_Steps))
+    losses: Thinned[tuple[int, float | None]] = field(default_factory=lambda: Thinned(_MOST_POINTS))
+    val_losses: Thinned[tuple[int, float]] = field(default_factory=lambda: Thinned(_MOST_POINTS))
+
+    def add(
+        self,
+        own: _Steps,
+        rows: Rows,
+        counted_until: int | None,
+        *,
+        is_timed: bool,
+        heard_step: int | None = None,
+    ) -> None:
+        """Those of ``rows`` that their attempt, ``own``, does not know yet."""
+        names = ("step", "ended_s", "step_s", "data_wait_s", "loss", "val_loss")
+        columns = [rows.column(name).to_pylist() for name in names]
+        for step, ended_s, step_s, data_wait_s, loss, val_loss in zip(*columns, strict=True):
+            if step <= own.newest:
+                continue
+            survived = counted_until is None or step <= counted_until
+            own.count(step, survived=survived)
+            if is_timed:
+                own.time(step_s, data_wait_s, survived=survived)
+                own.ended_s = ended_s
+                own.told_s = ended_s if step == heard_step else own.told_s
+            if survived:
+                self.losses.add((step, loss))
+            if survived and val_loss is not None:
+                self.val_losses.add((step, val_loss))
+
+
+def _heard(happenings: Sequence[Happening]) -> dict[int, Happening]:
+    """By attempt, the driver's word of its failure: it has the newest step that it heard of, and when."""
+    return {one.term: one for one in happenings if one.kind == "failure" and one.rank == DRIVER}
+
+
+def _read_steps(
+    store: Store, parts: RunParts, heard: Mapping[int, Happening], skipped: list[Skipped]
+) -> _AllSteps:
+    found = _AllSteps()
+    for term, of_term in groupby(parts.of("steps"), key=lambda name: name.term):
+        names = list(of_term)
+        own, counted_until = found.by_term[term], parts.counted_until.get(term, 0)
+        for _, part in read_parts(store, [name for name in names if name.rank == 0], skipped):
+            heard_step = heard[term].step if term in heard else None
+            found.add(own, part.rows, counted_until, is_timed=True, heard_step=heard_step)
+        for _, part in read_parts(store, _last_of_others(names), skipped):
+            found.add(own, part.rows, counted_until, is_timed=False)
+    return found
+
+
+def _last_of_others(names: Sequence[PartName]) -> list[PartName]:
+    """What ranks other than 0 wrote last: they may have lived a little longer, or flushed a little later."""
+    return list({name.rank: name for name in names if name.rank != 0}.values())
+
+
+def _tokens_per_sec(parts: RunParts, steps: _AllSteps) -> float | None:
+    """Of the steps that survived, over the time of these steps and of waiting for their samples."""
+    known = [(one, parts.attempts[term]) for term, one in steps.by_term.items() if term in parts.attempts]
+    seconds = sum(one.surviving_s + one.waited_s for one, _ in known)
+    tokens = sum(one.num_timed * attempt.tokens_per_step for one, attempt in known)
+    return tokens / seconds if seconds > 0 else None
+
+
+def _stories(
+    store: Store,
+    parts: RunParts,
+    steps: _AllSteps,
+    happenings: Sequence[Happening],
+    skipped: list[Skipped],
+) -> list[AttemptStory]:
+    spans, heard = _spans(store, parts, skipped), _heard(happenings)
+    newest = max(parts.attempts)
+    return [
+        _story(
+            attempt,
+            spans.get(term, ()),
+            steps.by_term[term],
+            [one for one in happenings if one.term == term],
+            heard.get(term),
+            _kept_share(parts, steps, term, heard.get(term)),
+            has_heir=term < newest,
+        )
+        for term, attempt in parts.attempts.items()
+    ]
+
+
+def _story(
+    attempt: Attempt,
+    spans: Sequence[Span],
+    steps: _Steps,
+    words: Sequence[Happening],
+    heard: Happening | None,
+    kept_share: float,
+    *,
+    has_heir: bool,
+) -> AttemptStory:
+    kinds = {one.kind for one in words}
+    failed = [one for one in words if one.kind in ("failure", "interruption")]
+    return AttemptStory(
+        term=attempt.term,
+        leased_s=attempt.leased_s,
+        spans=tuple(spans),
+        redone_s=steps.superseded_s,
+        stalled_s=steps.stalled_s(),
+        noticed_s=min((one.happened_s for one in failed if one.rank == DRIVER), default=None),
+        failed_s=min((one.happened_s for one in failed if one.rank != DRIVER), default=None),
+        has_ended=any(one.kind in LAST_WORDS and one.rank == 0 for one in words),
+        has_failed="failure" in kinds or (has_heir and not kinds.intersection(LAST_WORDS)),
+        is_retried="restart" in kinds,
+        steps_s=steps.surviving_s + steps.superseded_s if steps.num_timed or steps.superseded_s else None,
+        last_step_s=steps.ended_s,
+        heard_s=heard.happened_s - heard.seconds if heard and heard.seconds is not None else None,
+        told_s=steps.told_s,
+        kept_share=kept_share,
+    )
+
+
+def _recoveries(
+    parts: RunParts,
+    steps: _AllSteps,
+    stories: Sequence[AttemptStory],
+    books: Ledger,
+    found: Sequence[Happening],
+) -> tuple[Recovery, ...]:
+    words, restarts = last_words(found), []
+    for story, heir in pairwise(stories):
+        attempt, following = (parts.attempts[one.term] for one in (story, heir))
+        # What it did and could not record any more may have been done again too.
+        _, num_unrecorded = _num_unrecorded(parts, steps, story.term, words.get(story.term))
+        restarts.append(
+            Restart(
+                story=story,
+                world_size=attempt.world_size,
+                num_redone=steps.by_term[story.term].num_superseded + num_unrecorded,
+                next_term=heir.term,
+                next_world_size=following.world_size,
+                step=following.start_step,
+            )
+        )
+    return recoveries(restarts, books, words, stories[0].leased_s)
+
+
+def _kept_share(parts: RunParts, steps: _AllSteps, term: int, heard: Happening | None) -> float:
+    num_kept, num_redone = _num_unrecorded(parts, steps, term, heard)
+    return num_kept / (num_kept + num_redone) if num_kept else 0.0
+
+
+def _num_unrecorded(parts: RunParts, steps: _AllSteps, term: int, word: Happening | None) -> tuple[int, int]:
+    """See ``survival``; ``word`` has the newest step that somebody heard of."""
+    attempt, newest = parts.attempts[term], steps.by_term[term].newest
+    return unrecorded(attempt, newest, word.step if word else None, parts.counted_until.get(term, 0))
+
+
+def _spans(store: Store, parts: RunParts, skipped: list[Skipped]) -> dict[int, list[Span]]:
+    found: dict[int, list[Span]] = defaultdict(list)
+    for name, part in read_parts(store, parts.of("phases"), skipped):
+        spans = found[name.term]
+        for (start_s, end_s), rows in groupby(
+            rows_in(part.rows), key=lambda row: (row["started_s"], row["ended_s"])
+        ):
+            seconds = {row["phase"]: row["seconds"] for row in rows}
+            spans.append(Span(start_s=start_s, end_s=end_s, seconds=seconds))
+        if len(spans) > _MOST_SPANS:
+            found[name.term] = coarser(spans)
+    return found
+
+
+def _happenings(store: Store, parts: RunParts, skipped: list[Skipped]) -> list[Happening]:
+    names = parts.of("incidents")
+    return [happening(row) for _, part in read_parts(store, names, skipped) for row in rows_in(part.rows)]
+
+
+def _thinned(books: Ledger) -> tuple[tuple[float, float], ...]:
+    trace: Thinned[tuple[float, float]] = Thinned(_MOST_POINTS)
+    for point in books.trace:
+        trace.add(point)
+    return trace.points()
+
+
+def _traces(
+    store: Store, parts: RunParts, stories: Sequence[AttemptStory], skipped: list[Skipped]
+) -> dict[str, dict[str, tuple[tuple[float, float], ...]]]:
+    fields = ("power_watts", "clock_mhz")
+    found: dict[str, dict[str, Thinned[tuple[float, float]]]] = {name: {} for name in fields}
+    begin_s, shifts = stories[0].leased_s, {story.term: story.worker_shift_s for story in stories}
+    for part_name, part in read_parts(store, parts.of("samples"), skipped):
+        shift_s = shifts.get(part_name.term, 0.0)
+        for row in rows_in(part.rows):
+            for name in fields:
+                if row[name] is not None:
+                    trace = found[name].setdefault(row["device"], Thinned(_MOST_POINTS))
+                    trace.add((row["taken_s"] + shift_s - begin_s, row[name]))
+    return {
+        name: {device: trace.points() for device, trace in sorted(of.items())} for name, of in found.items()
+    }
+
+
+def _unread(store: Store, parts: RunParts) -> list[Skipped]:
+    skipped: list[Skipped] = []
+    for _ in read_parts(store, parts.names, skipped):
+        pass
+    return skipped

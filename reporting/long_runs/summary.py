@@ -1,0 +1,37 @@
+"""What a report knows of one long run. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from reporting.long_runs.recoveries import Recovery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongRun:
+    """A training as its parts tell it. Step lists hold steps that survived, in order, thinned for drawing.
+
+    ``phases`` are seconds per phase of the goodput ledger, ``goodput`` productive over wall time. Incidents
+    are (seconds since the run's first start, kind, text), traces (seconds, value), of power per device.
+    """
+
+    name: str
+    group: str
+    vendor: str | None
+    model: str
+    strategy: str
+    world_size: int
+    num_steps: int
+    num_superseded: int
+    tokens_per_sec: float | None
+    steps: tuple[int, ...] = ()
+    losses: tuple[float | None, ...] = ()
+    val_steps: tuple[int, ...] = ()
+    val_losses: tuple[float, ...] = ()
+    wall_sec: float | None = None
+    goodput: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+    goodput_trace: tuple[tuple[float, float], ...] = ()
+    incidents: tuple[tuple[float, str, str], ...] = ()
+    recoveries: tuple[Recovery, ...] = ()
+    power_watts: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    clock_mhz: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)

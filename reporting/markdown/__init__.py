@@ -1,0 +1,1 @@
+"""``report.md``: ``report``, its ``parts``, and its ``long_runs``."""

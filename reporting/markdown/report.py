@@ -1,0 +1,342 @@
+"""``report.md``: the short answer for a pull request, everything else folded away. Pure.
+
+GitHub's Markdown; pictures are named by their place beside the file.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from reporting.analysis.environments import Fact, facts, groups_of
+from reporting.analysis.findings import Advice, CellSummary, Chart, Check, Comparison, Findings
+from reporting.analysis.formatting import (
+    between,
+    clean,
+    count,
+    counted,
+    duration,
+    estimate,
+    fraction,
+    gigabytes,
+    is_known,
+    middle,
+    moment,
+    num_runs,
+    number,
+    percent,
+    plain,
+    probability,
+    times,
+    winner,
+)
+from reporting.analysis.method import DEFINITIONS, how_to_repeat
+from reporting.analysis.patterns import Pattern, patterns
+from reporting.analysis.selection import (
+    Failure,
+    Origins,
+    cells_shown,
+    checks_shown,
+    comparisons_shown,
+    failures,
+    origins,
+)
+from reporting.analysis.suspect_nodes import NodeSummary, node_summaries, num_without_nodes
+from reporting.long_runs.summary import LongRun
+from reporting.markdown.long_runs import goodput
+from reporting.markdown.parts import bullets, left_out, raw, table
+
+_MOST_CHARACTERS = 64_000  # GitHub takes 65,536 in a comment
+_MOST_COMPARISONS = 20
+_MOST_CELLS = 60
+_MOST = 30
+_MOST_FAILURES = 10
+_MOST_CHECKS = 10
+_MOST_LINES = 10
+_NUM_OPEN_CHARTS = 1
+
+
+def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
+    """Short enough for a comment on GitHub. Shows ``plots/<name>.png`` of each chart.
+
+    The same findings give the same text.
+    """
+    pictures = [_picture(chart) for chart in charts]
+    parts = [
+        *_summary(findings),
+        *_answer(findings),
+        *_comparisons(findings),
+        *_advice(findings.advice),
+        *_attention(findings),
+        *pictures[:_NUM_OPEN_CHARTS],
+    ]
+    return "\n\n".join(_as_far_as_they_fit(parts, _folded(findings, pictures))) + "\n"
+
+
+def _folded(findings: Findings, pictures: Sequence[str]) -> tuple[tuple[str, list[str]], ...]:
+    """What to unfold, and what is then seen."""
+    failed, nodes = failures(findings.cells), node_summaries(findings.rows)
+    meanings = bullets(f"**{term}**: {plain(text, 2000)}" for term, text in DEFINITIONS)
+    return (
+        ("More charts", list(pictures[_NUM_OPEN_CHARTS:])),
+        (counted(len(findings.cells), "cell"), list(_cells(findings))),
+        ("What each strategy is good for", list(_patterns(patterns(findings.cells)))),
+        ("Hardware and software", list(_machines(findings))),
+        (counted(len(findings.runs), "long run"), list(_runs(findings.runs))),
+        ("Goodput: where the time went", list(goodput(findings.runs))),
+        (counted(len(failed), "failure"), list(_failures(failed))),
+        (_nodes_title(nodes), list(_nodes(nodes, num_without_nodes(findings.rows)))),
+        (f"{counted(len(findings.skipped), 'file')} skipped", list(_skipped(findings))),
+        ("What the numbers mean", [meanings]),
+        ("How to repeat it", list(_commands(findings))),
+    )
+
+
+def _as_far_as_they_fit(parts: list[str], folded: Iterable[tuple[str, list[str]]]) -> list[str]:
+    """In their order; where not all of them fit, the shortest stay."""
+    there = [(summary, _fold(summary, inside)) for summary, inside in folded if inside]
+    room = _MOST_CHARACTERS - sum(len(part) + 2 for part in parts)
+    fitting = set()
+    for summary, whole in sorted(there, key=lambda one: len(one[1])):
+        room -= len(whole) + 2
+        if room > 0:
+            fitting.add(summary)
+    elsewhere = "too long for this text, see [index.html](index.html)."
+    return [*parts, *(whole if name in fitting else f"{name}: {elsewhere}" for name, whole in there)]
+
+
+def _fold(summary: str, inside: Iterable[str]) -> str:
+    """Without the blank lines GitHub would show the Markdown inside as it is written."""
+    return "\n\n".join((f"<details>\n<summary>{summary}</summary>", *inside, "</details>"))
+
+
+def _summary(findings: Findings) -> Iterator[str]:
+    num_ok = sum(row.status == "ok" for row in findings.rows)
+    said = [
+        f"{counted(len(findings.rows), 'run')}, {num_ok:,} of them ok",
+        counted(len(findings.cells), "cell"),
+        counted(len(groups_of(findings.rows)), "group"),
+        f"newest result {plain(moment(findings.newest_at))}",
+        f"store {plain(findings.store, 200)}",
+    ]
+    yield f"# {plain(findings.name, 200)}"
+    yield f"{' · '.join(said)} · [index.html](index.html) · [metrics.csv](metrics.csv)"
+
+
+def _answer(findings: Findings) -> Iterator[str]:
+    sentences = [plain(sentence, 600) for sentence in findings.answer if sentence.strip()]
+    yield f"**{sentences[0]}**" if sentences else "**There are no results to answer from yet.**"
+    if sentences[1:]:
+        yield bullets(sentences[1:])
+
+
+def _comparisons(findings: Findings) -> Iterator[str]:
+    if not findings.comparisons:
+        return
+    shown, known = comparisons_shown(findings, _MOST_COMPARISONS), origins(findings)
+    verdicts = Counter(found.verdict for found in findings.comparisons)
+    yield "## Group against group"
+    yield ", ".join(f"{num:,} {verdict}" for verdict, num in verdicts.items()) + "."
+    heads = ("measured on both sides", "baseline → other", "verdict", "winner", "ratio [95 %]", "n", "p")
+    yield table(heads, "llllrrr", [_comparison(found, known) for found in shown])
+    yield from left_out(len(shown), len(findings.comparisons), "comparison")
+    if names := sorted({one.what for found in findings.comparisons for one in found.differences}):
+        listed = ", ".join(plain(name, 40) for name in names[:_MOST_CHECKS])
+        more = f" and {len(names) - _MOST_CHECKS:,} more" if len(names) > _MOST_CHECKS else ""
+        yield f"Between the sides these differ as well, and may be the reason: {listed}{more}."
+
+
+def _comparison(found: Comparison, known: Origins) -> list[str]:
+    groups = found.baseline, found.other
+    flags = [known.get((group, found.subject), frozenset()) for group in groups]
+    are_alike = flags[0] == flags[1]
+    told = ["", _origin(flags[1], "both ")] if are_alike else map(_origin, flags)
+    sides = (f"{plain(group, 40)}{origin}" for group, origin in zip(groups, told, strict=True))
+    return [
+        plain(str(found.subject)),
+        " → ".join(sides),
+        found.verdict,
+        f"**{plain(winner(found))}**" if found.verdict in ("faster", "slower") else "nobody",
+        f"{times(found.ratio)} {between(found.low, found.high)}".strip(),
+        f"{found.num_baseline} + {found.num_other}",
+        plain(probability(found.p_adjusted)),
+    ]
+
+
+def _advice(advice: Sequence[Advice]) -> Iterator[str]:
+    if advice:
+        yield "## Best strategy per goal"
+        yield bullets(map(_advised, advice[:_MOST]))
+        yield from left_out(min(_MOST, len(advice)), len(advice), "recommendation")
+
+
+def _advised(one: Advice) -> str:
+    return f"**{one.goal}**, {plain(one.group, 40)}, {plain(one.model, 40)}: {plain(one.sentence, 400)}"
+
+
+def _attention(findings: Findings) -> Iterator[str]:
+    """Only what isn't well; how much is well is a number."""
+    found = [check for check in findings.checks if check.level in ("failed", "warning")]
+    if not findings.checks:
+        return
+    levels = Counter(check.level for check in findings.checks)
+    yield "## Checks"
+    yield ", ".join(f"{levels[level]:,} {level}" for level in ("failed", "warning", "unknown", "ok")) + "."
+    shown = [check for check in checks_shown(findings, _MOST_CHECKS) if check in found]
+    if shown:
+        yield bullets(map(_check, shown))
+    yield from left_out(len(shown), len(found), "check")
+
+
+def _check(check: Check) -> str:
+    said = f"**{check.level}**: {plain(check.name)}, {plain(check.subject)}: {plain(check.found, 300)}."
+    return f"{said} {plain(check.advice, 300)}" if check.advice else said
+
+
+def _picture(chart: Chart) -> str:
+    image = f"![{plain(chart.alt, 600)}](plots/{chart.name}.png)"
+    return f"{image}\n\n**{plain(chart.title)}**: {plain(chart.caption, 600)}"
+
+
+def _cells(findings: Findings) -> Iterator[str]:
+    heads = ["group", "cell", "status", "tokens/s [95 %]", "n", "CV", "step, s", "memory", "scaling", "MFU"]
+    shown = cells_shown(findings, _MOST_CELLS)
+    rows = [_cell(cell) for cell in shown]
+    if any(is_known(cell.joules_per_token) for cell in shown):
+        heads.append("J/token")
+        rows = [[*row, raw(number(cell.joules_per_token))] for row, cell in zip(rows, shown, strict=True)]
+    if shown:
+        yield table(heads, "lll" + "r" * len(heads[3:]), rows)
+        yield from left_out(len(shown), len(findings.cells), "cell")
+
+
+def _cell(cell: CellSummary) -> list[str]:
+    speed = cell.tokens_per_sec
+    flags = [flag for flag in cell.flags if flag not in ("simulated", "imported")]
+    if cell.num_failed and cell.status == "ok":
+        flags.append(f"{cell.num_failed} failed")
+    return [
+        f"{plain(cell.group, 40)}{_origin(cell.flags)}",
+        plain(str(cell.subject)),
+        plain(", ".join((cell.status, *flags))),
+        raw(estimate(speed)),
+        str(num_runs(speed)),
+        raw(fraction(speed.cv if speed else None)),
+        raw(number(middle(cell.step_time_sec))),
+        raw(gigabytes(cell.peak_vram_gb)),
+        raw(percent(cell.scaling_efficiency_pct)),
+        raw(fraction(cell.mfu)),
+    ]
+
+
+def _patterns(found: Sequence[Pattern]) -> Iterator[str]:
+    if found:
+        heads = ("group", "cell", "pattern", "tokens/s [95 %]", "n", "memory", "what it means")
+        yield table(heads, "lllrrrl", map(_pattern, found[:_MOST]))
+        yield from left_out(min(_MOST, len(found)), len(found), "pattern")
+
+
+def _pattern(found: Pattern) -> list[str]:
+    cell = found.cell
+    return [
+        f"{plain(cell.group, 40)}{_origin(cell.flags)}",
+        plain(str(cell.subject)),
+        found.name,
+        raw(estimate(cell.tokens_per_sec)),
+        str(num_runs(cell.tokens_per_sec)),
+        raw(gigabytes(cell.peak_vram_gb)),
+        plain(found.advice, 400),
+    ]
+
+
+def _machines(findings: Findings) -> Iterator[str]:
+    groups, found = groups_of(findings.rows)[:_MOST_CHECKS], facts(findings.rows)
+    if found:
+        shown = [fact for fact in found if fact.differs or fact.kind in ("hardware", "software")][:_MOST]
+        heads = ("", *(plain(group, 40) for group in groups), "")
+        yield table(heads, "l" * len(heads), [_fact(fact, len(groups)) for fact in shown])
+        yield from left_out(len(shown), len(found), "fact")
+
+
+def _fact(fact: Fact, num_groups: int) -> list[str]:
+    return [plain(fact.name), *map(plain, fact.values[:num_groups]), "**differs**" if fact.differs else ""]
+
+
+def _runs(runs: Sequence[LongRun]) -> Iterator[str]:
+    if runs:
+        heads = ("run", "what", "steps", "done again", "tokens/s", "wall time", "goodput", "incidents")
+        yield table(heads, "llrrrrrr", map(_run, runs[:_MOST]))
+        yield from left_out(min(_MOST, len(runs)), len(runs), "run")
+
+
+def _run(run: LongRun) -> list[str]:
+    return [
+        plain(run.name),
+        plain(f"{run.model} {run.strategy} x{run.world_size} on {run.group}"),
+        count(run.num_steps),
+        count(run.num_superseded),
+        number(run.tokens_per_sec),
+        raw(duration(run.wall_sec)),
+        raw(fraction(run.goodput)),
+        f"{len(run.incidents):,}",
+    ]
+
+
+def _failures(found: Sequence[Failure]) -> Iterator[str]:
+    for failure in found[:_MOST_FAILURES]:
+        yield _failure(failure)
+    yield from left_out(min(_MOST_FAILURES, len(found)), len(found), "failure")
+
+
+def _failure(failure: Failure) -> str:
+    cell, where = failure.cell, f" in {plain(failure.phase, 40)}" if failure.phase else ""
+    said = (
+        f"**{plain(failure.status, 40)}**{where}, {failure.num_runs} of {counted(len(cell.rows), 'run')}: "
+        f"{plain(cell.group, 40)}{_origin(cell.flags)} {plain(str(cell.subject))}. "
+        f"{plain(failure.reason, 400)}"
+    )
+    log = "\n".join(escape(clean(line[:160]).replace("\n", " ")) for line in failure.log_tail[-_MOST_LINES:])
+    return f"{said}\n\n<pre>\n{log}\n</pre>" if log.strip() else said
+
+
+def _nodes_title(found: Sequence[NodeSummary]) -> str:
+    num_suspicious = sum(node.is_suspicious for node in found)
+    return counted(len(found), "node") + (f", {num_suspicious:,} suspicious" if num_suspicious else "")
+
+
+def _nodes(found: Sequence[NodeSummary], num_unknown: int) -> Iterator[str]:
+    if found:
+        heads = ("group", "node", "runs", "failed", "share", "in a row", "verdict")
+        yield table(heads, "llrrrrl", map(_node, found[:_MOST]))
+        yield from left_out(min(_MOST, len(found)), len(found), "node", "index.html has more")
+        if num_unknown:
+            yield f"{counted(num_unknown, 'failure')} of which no node was recorded."
+
+
+def _node(found: NodeSummary) -> list[str]:
+    return [
+        f"{plain(found.group, 40)}{_origin(found.origins)}",
+        plain(found.node, 60),
+        count(found.num_runs),
+        count(found.num_failed),
+        raw(fraction(found.failed_share)),
+        count(found.num_in_row),
+        f"**{found.verdict}**" if found.is_suspicious else "",
+    ]
+
+
+def _skipped(findings: Findings) -> Iterator[str]:
+    shown = findings.skipped[:_MOST]
+    if shown:
+        yield bullets(f"{plain(one.name, 200)}: {plain(one.reason, 300)}" for one in shown)
+        yield from left_out(len(shown), len(findings.skipped), "file")
+
+
+def _commands(findings: Findings) -> Iterator[str]:
+    for command in how_to_repeat(findings):
+        yield f"{plain(command.purpose, 300)}:\n\n<pre>\n{escape(clean(command.line))}\n</pre>"
+
+
+def _origin(flags: Iterable[str], whose: str = "") -> str:
+    """Numbers that nobody measured here always say so."""
+    found = [flag for flag in ("simulated", "imported") if flag in set(flags)]
+    return f" ({whose}{', '.join(found)})" if found else ""

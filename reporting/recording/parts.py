@@ -1,0 +1,228 @@
+"""Small Parquet files in which workers leave their rows: how they are named, written and read.
+
+A part is created once and never replaced. Its name says which flushes of which rank it holds; one that holds
+several supersedes those that hold them one by one, which are deleted some time later. The schema's version
+and the ``Attempt`` are in the file's metadata. What can't be read is a ``PartError`` that says why.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from io import BytesIO
+from math import isfinite
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from checkpointing.stores.contract import Store, check_name
+from reporting.recording.attempts import DRIVER, Attempt
+from reporting.results.columns import ADDED, PARTS, SUPERSEDED, Column
+
+SCHEMA_VERSION = 1
+_VERSION, _TABLE, _ATTEMPT = b"longhaul.part", b"longhaul.table", b"longhaul.attempt"
+_NAME = re.compile(
+    r"runs/(?P<run>[^/]+)/parts/(?P<table>[a-z]+)/"
+    r"(?P<term>\d{5,})-(?P<rank>\d{5,}|driver)-(?P<first>\d{8,})-(?P<last>\d{8,})\.parquet"
+)
+_TYPES = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+Rows: TypeAlias = pa.Table
+_ROWS_PER_GROUP = 100_000
+# Who recorded a row, which is the same for all rows of a part.
+WHOSE = ("run", "term", "rank")
+
+
+class PartError(Exception):
+    """These bytes are not a part that this version can read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class PartName:
+    """Sorts in the order in which rows were recorded, for each rank."""
+
+    run: str
+    table: str
+    term: int
+    rank: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        who = "driver" if self.rank == DRIVER else f"{self.rank:05d}"
+        folder = check_name(f"runs/{self.run}/parts/{self.table}")
+        return f"{folder}/{self.term:05d}-{who}-{self.first:08d}-{self.last:08d}.parquet"
+
+    def holds(self, other: "PartName") -> bool:
+        mine, others = ((name.run, name.table, name.term, name.rank) for name in (self, other))
+        return mine == others and self.first <= other.first and other.last <= self.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    attempt: Attempt
+    rows: Rows
+
+
+def part_name(name: str) -> PartName | None:
+    """None for what is no part of ours."""
+    found = _NAME.fullmatch(name)
+    if found is None or found["table"] not in PARTS:
+        return None
+    return PartName(
+        run=found["run"],
+        table=found["table"],
+        term=int(found["term"]),
+        rank=DRIVER if found["rank"] == "driver" else int(found["rank"]),
+        first=int(found["first"]),
+        last=int(found["last"]),
+    )
+
+
+def parts_of(store: Store, run: str | None = None) -> list[PartName]:
+    """Of all runs or one, each row in exactly one of them, in the order of recording."""
+    folder = f"runs/{run}/parts" if run else "runs"
+    return without_superseded(filter(None, map(part_name, store.list(folder))))
+
+
+def without_superseded(names: Iterable[PartName]) -> list[PartName]:
+    kept: list[PartName] = []
+    for name in sorted(
+        names, key=lambda name: (name.run, name.table, name.term, name.rank, name.first, -name.last)
+    ):
+        if not (kept and kept[-1].holds(name)):
+            kept.append(name)
+    return kept
+
+
+def table_of(table: str, attempt: Attempt, rank: int, rows: Sequence[Sequence[Any]]) -> Rows:
+    """``rows`` have the table's columns but those in ``WHOSE``. Null stands for what is not finite."""
+    columns = [column for column in PARTS[table] if column.name not in WHOSE]
+    values = [_plain(column, found) for column, found in zip(columns, zip(*rows, strict=True), strict=True)]
+    whose = (pa.repeat(value, len(rows)) for value in (attempt.run, attempt.term, rank))
+    return pa.table([*whose, *values], schema=schema_of(table))
+
+
+def schema_of(table: str, *more: Column) -> pa.Schema:
+    return pa.schema([(column.name, _TYPES[column.kind]) for column in (*PARTS[table], *more)])
+
+
+def encode_part(table: str, attempt: Attempt, rows: Rows) -> bytes:
+    sink = BytesIO()
+    about = {
+        _VERSION: str(SCHEMA_VERSION).encode(),
+        _TABLE: table.encode(),
+        _ATTEMPT: json.dumps(asdict(attempt)).encode(),
+    }
+    pq.write_table(rows.replace_schema_metadata(about), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def decode_part(name: PartName, data: bytes) -> Part:
+    """Columns that this version doesn't know are left out; those that an older one didn't know are null."""
+    try:
+        with pq.ParquetFile(BytesIO(data)) as file:
+            attempt = _attempt(name, file.schema_arrow.metadata or {})
+            rows = _completed(name.table, file.read(columns=_names(name)))
+            return Part(attempt=attempt, rows=rows.select(_names(name)).cast(schema_of(name.table)))
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        raise PartError(f"not a part that can be read ({_first_line(error)})") from None
+
+
+def part_attempt(name: PartName, data: bytes) -> Attempt:
+    """What the part says of its attempt, without reading its rows."""
+    try:
+        with pq.ParquetFile(BytesIO(data)) as file:
+            return _attempt(name, file.schema_arrow.metadata or {})
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        raise PartError(f"not a part that can be read ({_first_line(error)})") from None
+
+
+def joined(tables: Sequence[Rows]) -> Rows:
+    return pa.concat_tables(tables)
+
+
+def rows_in(rows: Rows) -> Iterator[dict[str, Any]]:
+    for batch in rows.to_batches():
+        yield from batch.to_pylist()
+
+
+class StepsFile:
+    """``steps.parquet``: rows of step parts, each told whether it was superseded. Used as a context."""
+
+    def __init__(self, path: Path) -> None:
+        self.num_rows = 0
+        self._writer = pq.ParquetWriter(path, schema_of("steps", SUPERSEDED), compression="zstd")
+        self._waiting: list[Rows] = []
+        self._num_waiting = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write()
+        self._writer.close()
+
+    def add(self, rows: Rows, counted_until: int | None) -> None:
+        """``counted_until`` is the last step that counts; None: all do."""
+        if counted_until is None:
+            superseded = pa.repeat(False, rows.num_rows)
+        else:
+            superseded = pc.greater(rows.column("step"), counted_until)
+        self._waiting.append(rows.append_column(SUPERSEDED.name, superseded))
+        self._num_waiting += rows.num_rows
+        self.num_rows += rows.num_rows
+        if self._num_waiting >= _ROWS_PER_GROUP:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting))
+        self._waiting, self._num_waiting = [], 0
+
+
+def _attempt(name: PartName, about: Mapping[bytes, bytes]) -> Attempt:
+    version = about.get(_VERSION)
+    if version != str(SCHEMA_VERSION).encode():
+        found = version.decode(errors="replace") if version else None
+        raise PartError(f"its schema's version is {found}, expected {SCHEMA_VERSION}")
+    if about.get(_TABLE) != name.table.encode():
+        raise PartError(f"its rows are not {name.table}")
+    found = json.loads(about[_ATTEMPT])
+    attempt = Attempt(**{field.name: found[field.name] for field in fields(Attempt)})
+    if (attempt.run, attempt.term) != (name.run, name.term):
+        raise PartError(f"it was recorded by attempt {attempt.term} of {attempt.run}")
+    return attempt
+
+
+def _completed(table: str, rows: Rows) -> Rows:
+    for column in ADDED.get(table, ()):
+        if column.name not in rows.column_names:
+            rows = rows.append_column(column.name, pa.nulls(rows.num_rows, _TYPES[column.kind]))
+    return rows
+
+
+def _names(name: PartName) -> list[str]:
+    return [column.name for column in PARTS[name.table]]
+
+
+def _plain(column: Column, values: Sequence[Any]) -> pa.Array:
+    found = [_number(value) for value in values] if column.kind == "float" else values
+    return pa.array(found, type=_TYPES[column.kind])
+
+
+def _number(value: Any) -> float | None:
+    """What is still on a device is read here; one that has failed tells nothing any more."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except RuntimeError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,83 @@
+"""What people watch while a run trains, from what was recorded since the last look. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reporting.recording.attempts import Attempt
+
+_PER_STEP = {
+    "loss": "train/loss",
+    "val_loss": "train/val_loss",
+    "grad_norm": "train/grad_norm",
+    "learning_rate": "train/learning_rate",
+}
+_PER_SAMPLE = {
+    "utilization_pct": "device/utilization_pct",
+    "power_watts": "device/power_watts",
+    "memory_bytes": "device/memory_bytes",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What one rank recorded between two flushes: rows by table. ``is_last`` before the recorder ends."""
+
+    attempt: Attempt
+    rows: Mapping[str, Sequence[dict[str, Any]]] = field(default_factory=dict)
+    is_last: bool = False
+
+    def of(self, table: str) -> Sequence[dict[str, Any]]:
+        return self.rows.get(table, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scalar:
+    """``at_s`` is since 1970."""
+
+    tag: str
+    step: int
+    at_s: float
+    value: float
+
+
+class Scalars:
+    """Of one rank's windows, in order: what is per second needs the window before."""
+
+    def __init__(self) -> None:
+        self._ended_s: float | None = None
+        self._durable_s: float | None = None
+
+    def of(self, window: Window) -> list[Scalar]:
+        for incident in window.of("incidents"):
+            if incident["kind"] == "save" and incident["place"] == "store":
+                self._durable_s = incident["happened_s"]
+        steps = window.of("steps")
+        if not steps:
+            return []
+        found = [
+            Scalar(tag=tag, step=row["step"], at_s=row["ended_s"], value=row[name])
+            for row in steps
+            for name, tag in _PER_STEP.items()
+            if row[name] is not None
+        ]
+        step, at_s = steps[-1]["step"], steps[-1]["ended_s"]
+        now = {"train/tokens_per_s": self._tokens_per_s(window.attempt, steps), **self._state(window, at_s)}
+        return found + [
+            Scalar(tag=tag, step=step, at_s=at_s, value=value)
+            for tag, value in now.items()
+            if value is not None
+        ]
+
+    def _tokens_per_s(self, attempt: Attempt, steps: Sequence[dict[str, Any]]) -> float | None:
+        """Of all ranks, by the wall clock."""
+        since_s = steps[0]["ended_s"] - steps[0]["step_s"] if self._ended_s is None else self._ended_s
+        self._ended_s = steps[-1]["ended_s"]
+        seconds = self._ended_s - since_s
+        return attempt.tokens_per_step * len(steps) / seconds if seconds > 0 else None
+
+    def _state(self, window: Window, at_s: float) -> dict[str, float | None]:
+        newest = window.of("samples")[-1:]
+        found = {tag: row[name] for row in newest for name, tag in _PER_SAMPLE.items()}
+        age_s = None if self._durable_s is None else max(0.0, at_s - self._durable_s)
+        return {**found, "checkpoint/age_s": age_s}

@@ -1,0 +1,155 @@
+"""A run as it trains, for those who watch: TensorBoard events beside the parts, and Weights & Biases.
+
+Both show what the parts say, which stay the truth: what fails here is told by the recorder and costs nothing.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
+
+from checkpointing.stores.contract import Store, check_name
+from reporting.recording.scalars import Scalar, Scalars, Window
+
+# Objects can't be appended to, so that each look that TensorBoard gets is a file more. A new file comes once
+# the training is older by this share, so that a day leaves some thousand of them and not ten.
+_OLDER_BY = 0.01
+_LONGEST_WAIT_S = 60.0
+# A store that is away is tried again with what waits for it: writing that down must not take seconds.
+_MOST_WAITING = 10_000
+_END_TIMEOUT_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+class TensorBoard:
+    """A new file below ``runs/<run>/events`` now and then; they are read in the order of their names.
+
+    An attempt's first one tells TensorBoard to forget the steps that it does again. What could not be
+    written goes into the next one, the newest of it if that is very much.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._scalars = Scalars()
+        self._waiting: list[Scalar] = []
+        self._began_s: float | None = None
+        self._written_s = 0.0
+        self._number = 0
+        self._has_begun = False
+
+    def __call__(self, window: Window) -> None:
+        self._waiting = [*self._waiting, *self._scalars.of(window)][-_MOST_WAITING:]
+        if self._waiting and (window.is_last or self._is_due(self._waiting[-1].at_s)):
+            self._write(window)
+
+    def _write(self, window: Window) -> None:
+        # Also for a try that failed: it may be there all the same.
+        self._number += 1
+        events = _events(window, self._waiting, begins=not self._has_begun)
+        self._store.create(self._name(window, self._waiting[0].at_s), events)
+        self._has_begun, self._written_s, self._waiting = True, self._waiting[-1].at_s, []
+
+    def _is_due(self, now_s: float) -> bool:
+        if self._began_s is None:
+            self._began_s = self._waiting[0].at_s
+        return now_s - self._written_s >= min(_LONGEST_WAIT_S, _OLDER_BY * (now_s - self._began_s))
+
+    def _name(self, window: Window, at_s: float) -> str:
+        attempt = window.attempt
+        # TensorBoard knows its files by this word, and takes them in the order of what follows.
+        file = f"events.out.tfevents.{int(at_s):010d}.{attempt.term:05d}-{self._number:06d}"
+        return check_name(f"runs/{attempt.run}/events/{file}")
+
+
+def _events(window: Window, scalars: Sequence[Scalar], *, begins: bool) -> bytes:
+    with TemporaryDirectory(prefix="longhaul-") as folder:
+        writer = EventsWriter(str(Path(folder) / "events"))
+        if begins:
+            log = SessionLog(status=SessionLog.START)
+            begin = (window.attempt.start_step or 0) + 1
+            writer.write_event(Event(wall_time=scalars[0].at_s, step=begin, session_log=log))
+        for one in scalars:
+            summary = scalar(one.tag, one.value)
+            writer.write_event(Event(wall_time=one.at_s, step=one.step, summary=summary))
+        writer.close()
+        (path,) = Path(folder).iterdir()
+        return path.read_bytes()
+
+
+class WeightsAndBiases:
+    """One run there for all attempts. Its library is looked for when there is something to tell.
+
+    Its own variables hold: who is logged in, ``WANDB_MODE``, and the folder that it writes to first.
+    """
+
+    def __init__(self, *, project: str, entity: str | None) -> None:
+        self._project = project
+        self._entity = entity
+        self._scalars = Scalars()
+        self._run: Any = None
+
+    def __call__(self, window: Window) -> None:
+        self._run = self._run or self._begin(window)
+        # The step is a column of its own: theirs may never go back, ours does after a restart.
+        for step, some in groupby(self._scalars.of(window), key=lambda one: one.step):
+            self._run.log({"step": step, **{one.tag: one.value for one in some}})
+        if window.is_last:
+            self._run.finish()
+
+    def _begin(self, window: Window) -> Any:
+        import wandb
+
+        attempt = window.attempt
+        run = wandb.init(
+            project=self._project,
+            entity=self._entity,
+            name=attempt.run,
+            id=attempt.run,
+            resume="allow",
+            config=asdict(attempt),
+        )
+        run.define_metric("*", step_metric="step")
+        return run
+
+
+class Apart:
+    """``sink`` in a thread of its own: a service that doesn't answer holds no part up.
+
+    What it can't take in time is left out; what it raises is logged once.
+    """
+
+    def __init__(self, sink: Callable[[Window], None], *, most_waiting: int = 60) -> None:
+        self._sink = sink
+        self._most_waiting = most_waiting
+        self._windows: SimpleQueue[Window] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=type(sink).__name__, daemon=True)
+        self._has_failed = False
+
+    def __call__(self, window: Window) -> None:
+        if not self._thread.is_alive():
+            self._thread.start()
+        if self._windows.qsize() < self._most_waiting or window.is_last:
+            self._windows.put(window)
+        if window.is_last:
+            self._thread.join(_END_TIMEOUT_S)
+
+    def _work(self) -> None:
+        while True:
+            window = self._windows.get()
+            try:
+                self._sink(window)
+            except Exception as error:
+                if not self._has_failed:
+                    _log.warning("%s: %s", type(self._sink).__name__, error)
+                self._has_failed = True
+            if window.is_last:
+                return

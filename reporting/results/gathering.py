@@ -1,0 +1,94 @@
+"""All results of a store as rows: what our sweeps measured, beside what their machines can do, and what was
+imported.
+
+A file that can't be read is named and skipped, never the reason that there is no report. A store that can't
+be read is one: ``StoreError``, as half a table would be a wrong one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from time import perf_counter
+
+from checkpointing.stores.contract import Missing, Store, is_name
+from reporting.results.device_rates import read_machines, with_measured_peaks
+from reporting.results.imported import FOLDER, read_imported
+from reporting.results.records import RecordError
+from reporting.results.result_rows import row_of
+from reporting.results.rows import Row
+from reporting.results.skipped import Skipped
+
+_NUM_READERS = 16
+_BATCH = 64
+# A file: less than this is a local disk's answer.
+_NEAR_S = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """In the order of the files' names, so that the same store gives the same table."""
+
+    rows: tuple[Row, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def gather(store: Store, *, sweeps: Sequence[str] = ()) -> Gathered:
+    """Everything, or these sweeps' results alone. Earlier attempts at a run are not read."""
+    folders = [f"sweeps/{sweep}" for sweep in sweeps if is_name(sweep)] if sweeps else ["sweeps"]
+    results = (name for folder in folders for name in store.list(folder) if _is_result(name))
+    rows, skipped = _read_all(store, results, lambda data, name: (row_of(data, name),))
+    if not sweeps:
+        imported, unread = _read_all(store, store.list(FOLDER), read_imported)
+        rows, skipped = rows + imported, skipped + unread
+    machines, illegible = read_machines(store)
+    return Gathered(rows=with_measured_peaks(rows, machines), skipped=skipped + illegible)
+
+
+def _is_result(name: str) -> bool:
+    return name.endswith("/result.json")
+
+
+def _read_all(
+    store: Store, names: Iterable[str], read: Callable[[bytes, str], tuple[Row, ...]]
+) -> tuple[tuple[Row, ...], tuple[Skipped, ...]]:
+    rows: list[Row] = []
+    skipped: list[Skipped] = []
+    for name, data in _contents(store, sorted(names)):
+        try:
+            rows.extend(read(data, name))
+        except RecordError as error:
+            skipped.append(Skipped(name=name, reason=str(error)))
+    return tuple(rows), tuple(skipped)
+
+
+def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Threads wait for a store that is far, by turns with what takes a processor's time: together they get in
+    each other's way. So they do at a store that is as near as another thread: its files are read one by one.
+    """
+    started = perf_counter()
+    first = _get(store, names[:_BATCH])
+    is_near = perf_counter() - started < _NEAR_S * len(first)
+    yield from first
+    if is_near:
+        for batch in _split(names[_BATCH:], _BATCH):
+            yield from _get(store, batch)
+        return
+    with ThreadPoolExecutor(max_workers=_NUM_READERS) as pool:
+        for turn in _split(names[_BATCH:], _NUM_READERS * _BATCH):
+            yield from chain(*list(pool.map(partial(_get, store), _split(turn, _BATCH))))
+
+
+def _get(store: Store, names: Sequence[str]) -> list[tuple[str, bytes]]:
+    """What was deleted since it was listed is not there, as if it had never been."""
+    found = []
+    for name in names:
+        with suppress(Missing):
+            found.append((name, store.get(name)))
+    return found
+
+
+def _split(names: Sequence[str], count: int) -> Iterator[Sequence[str]]:
+    yield from (names[start : start + count] for start in range(0, len(names), count))

@@ -1,0 +1,201 @@
+"""A report's files in the store, and a copy of them wherever they are wanted.
+
+Layout: ``reports/<name>/<file>``, and last ``reports/<name>/manifest.json`` with size and SHA-256 of every
+file. Each file is replaced as a whole. Who pulls while a report is replaced sees files that don't fit the
+manifest, and begins again with the new one.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpointing.stores.contract import Missing, Store, StoreError, is_name
+
+MANIFEST = "manifest.json"
+SCHEMA_VERSION = 1
+_CHUNK_BYTES = 8 * 1024 * 1024
+_NUM_TRIES = 5
+_PAUSE_S = 1.0
+# As no name in a store begins with a dot, this is nobody's file.
+_UNFINISHED = ".unfinished-"
+
+
+class PullError(Exception):
+    """What is in the store can't be pulled; the message says what it is and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """Names within the folder. ``removed`` ones were part of the report that was pulled before."""
+
+    fetched: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    removed: tuple[str, ...]
+    num_bytes: int
+
+
+def publish(store: Store, name: str, files: Mapping[str, bytes | memoryview]) -> None:
+    """Replaces the report ``name``; files of an earlier one that are not in ``files`` go, last."""
+    before: dict[str, Entry] = {}
+    with suppress(PullError):  # What is no manifest is replaced by one.
+        before = _read_manifest(store, name)
+    entries = {file: _entry(data) for file, data in files.items()}
+    for file, data in files.items():
+        if before.get(file) != entries[file] or not _is_there(store, f"reports/{name}/{file}", entries[file]):
+            store.put(f"reports/{name}/{file}", data)
+    store.put(f"reports/{name}/{MANIFEST}", _encode(entries))
+    for file in sorted(before.keys() - entries.keys()):
+        store.delete(f"reports/{name}/{file}")
+
+
+def reports_of(store: Store) -> tuple[str, ...]:
+    """The names of all reports in the store."""
+    ending = f"/{MANIFEST}"
+    names = (name.removeprefix("reports/") for name in store.list("reports") if name.endswith(ending))
+    return tuple(sorted(name.removesuffix(ending) for name in names))
+
+
+def pull(store: Store, name: str, folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Pulled:
+    """Makes ``folder`` a copy of the report, fetching what is missing or changed.
+
+    Begun files are gone on with. Each file is verified before it gets its name. Raises ``PullError``.
+    """
+    for attempt in range(_NUM_TRIES):
+        entries = _read_manifest(store, name)
+        if not entries:
+            raise PullError(f"{store.url}: there is no report {name!r}{_others(store)}")
+        try:
+            return _pull(store, name, entries, folder)
+        except _Changed as changed:
+            problem = changed
+        if attempt < _NUM_TRIES - 1:
+            sleep(_PAUSE_S)
+    raise PullError(
+        f"{store.url}: reports/{name}: {problem}; make the report again with `longhaul report`"
+    ) from problem
+
+
+class _Changed(Exception):
+    """A file is not what the manifest says."""
+
+
+def _pull(store: Store, name: str, entries: Mapping[str, Entry], folder: Path) -> Pulled:
+    before = _local_manifest(folder)
+    fetched, unchanged = [], []
+    for file, entry in sorted(entries.items()):
+        if _is_same(folder / file, entry):
+            unchanged.append(file)
+        else:
+            _fetch(store, f"reports/{name}/{file}", entry, folder / file)
+            fetched.append(file)
+    removed = sorted(before.keys() - entries.keys())
+    for file in removed:
+        (folder / file).unlink(missing_ok=True)
+    for leftover in folder.rglob(f"{_UNFINISHED}*"):
+        leftover.unlink()
+    _write(folder / MANIFEST, _encode(entries))
+    num_bytes = sum(entries[file].num_bytes for file in fetched)
+    return Pulled(
+        fetched=tuple(fetched), unchanged=tuple(unchanged), removed=tuple(removed), num_bytes=num_bytes
+    )
+
+
+def _fetch(store: Store, source: str, entry: Entry, target: Path) -> None:
+    """The digest is in the unfinished file's name: another version's beginning is never gone on with."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f"{_UNFINISHED}{entry.sha256[:16]}-{target.name}")
+    room = memoryview(bytearray(min(_CHUNK_BYTES, entry.num_bytes)))
+    with unfinished.open("ab") as file:
+        while (done := file.tell()) < entry.num_bytes:
+            try:
+                count = store.get_range(source, done, room[: entry.num_bytes - done])
+            except Missing:
+                raise _Changed(f"{source} is gone") from None
+            if not count:
+                break
+            file.write(room[:count])
+    if not _is_same(unfinished, entry):
+        unfinished.unlink()
+        raise _Changed(f"{source} is not what its manifest says")
+    unfinished.replace(target)
+
+
+def _is_same(path: Path, entry: Entry) -> bool:
+    if not path.is_file() or path.stat().st_size != entry.num_bytes:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+
+
+def _is_there(store: Store, name: str, entry: Entry) -> bool:
+    """Its size is right, at the cost of a byte."""
+    byte = memoryview(bytearray(1))
+    try:
+        last = store.get_range(name, max(0, entry.num_bytes - 1), byte)
+        return last == min(1, entry.num_bytes) and store.get_range(name, entry.num_bytes, byte) == 0
+    except StoreError:
+        return False
+
+
+def _entry(data: bytes | memoryview) -> Entry:
+    return Entry(num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _encode(entries: Mapping[str, Entry]) -> bytes:
+    files = {
+        file: {"num_bytes": entry.num_bytes, "sha256": entry.sha256}
+        for file, entry in sorted(entries.items())
+    }
+    return json.dumps({"schema_version": SCHEMA_VERSION, "files": files}, indent=1).encode() + b"\n"
+
+
+def _read_manifest(store: Store, name: str) -> dict[str, Entry]:
+    try:
+        return dict(_decode(store.get(f"reports/{name}/{MANIFEST}"), f"reports/{name}/{MANIFEST}"))
+    except Missing:
+        return {}
+
+
+def _local_manifest(folder: Path) -> dict[str, Entry]:
+    try:
+        return dict(_decode((folder / MANIFEST).read_bytes(), MANIFEST))
+    except (OSError, PullError):
+        return {}
+
+
+def _decode(data: bytes, where: str) -> Iterator[tuple[str, Entry]]:
+    try:
+        found = json.loads(data)
+        version, files = found["schema_version"], found["files"].items()
+        entries = [
+            (file, Entry(num_bytes=int(entry["num_bytes"]), sha256=str(entry["sha256"])))
+            for file, entry in files
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise PullError(f"{where} is no manifest; make the report again with `longhaul report`") from None
+    if version != SCHEMA_VERSION:
+        raise PullError(f"{where} has schema_version {version!r}, expected {SCHEMA_VERSION}")
+    if bad := [file for file, _ in entries if not is_name(file)]:
+        raise PullError(f"{where} names {bad[0]!r}, which would not stay in the folder")
+    yield from entries
+
+
+def _write(path: Path, data: bytes) -> None:
+    unfinished = path.with_name(_UNFINISHED + path.name)
+    unfinished.write_bytes(data)
+    unfinished.replace(path)
+
+
+def _others(store: Store) -> str:
+    names = reports_of(store)
+    return f"; there are {', '.join(names)}" if names else "; `longhaul report` makes one"

@@ -1,0 +1,91 @@
+"""A ``result.json`` as a row, quickly: reports read tens of thousands of them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import orjson
+
+from reporting.results.records import (
+    SCHEMA_VERSION,
+    EnvironmentRecord,
+    LossRecord,
+    MemoryRecord,
+    PowerRecord,
+    RecordError,
+    RunRecord,
+)
+from reporting.results.rows import NAMES, Row, kind_of, row_from
+
+# Section of a result: its keys and the columns that they go into.
+_SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "error": {
+        **{name: f"error_{name}" for name in ("reason", "phase", "log_tail")},
+        "nodes": "nodes",
+    },
+    "training_config": {
+        name: name
+        for name in ("parameters", "tokens_per_step", "sync", "seed", "isolation", "spread", "optimizer")
+    },
+    "performance_metrics": {
+        **{f"{kind}_sec": f"step_time_{kind}_sec" for kind in ("p50", "p90", "p95", "p99", "min", "max")},
+        "cv": "step_time_cv",
+        **{f"{name}_sec": f"{name}_sec" for name in ("window", "micro_step_time", "setup", "warmup")},
+        "tokens_per_sec_per_device": "tokens_per_sec_per_device",
+    },
+    "memory_metrics": {field.name: field.name for field in fields(MemoryRecord)},
+    "loss_metrics": {field.name: f"loss_{field.name}" for field in fields(LossRecord)},
+    "power_metrics": {field.name: field.name for field in fields(PowerRecord)},
+    "gpu_info": {"name": "device_name", "count": "device_count", "driver": "driver"},
+    "environment": {field.name: field.name for field in fields(EnvironmentRecord)},
+}
+_TUPLES = [name for name in NAMES if kind_of(name) is tuple]
+_PLAIN = sorted({*NAMES} & {field.name for field in fields(RunRecord)})
+
+
+def row_of(data: bytes, source: str) -> Row:
+    """``source`` is the file's place in its store. Raises ``RecordError``; unknown keys are left out."""
+    found = _parsed(data)
+    if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
+        version = found.get("schema_version") if isinstance(found, dict) else None
+        raise RecordError(f"schema_version {version!r}, expected {SCHEMA_VERSION}")
+    if not isinstance(found.get("status"), str):
+        raise RecordError("not a run's result (without a status)")
+    try:
+        return row_from({**_flat(found), "source": source})
+    except (TypeError, AttributeError, KeyError) as error:
+        raise RecordError(f"not a run's result ({error})") from None
+
+
+def _parsed(data: bytes) -> Any:
+    """NaN is no JSON, but other programs write it: the slower reader takes it."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        pass
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise RecordError(f"not JSON ({error})") from None
+
+
+def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: found.get(name) for name in _PLAIN}
+    for section, columns in _SECTIONS.items():
+        if (inner := found.get(section)) is not None:
+            for name, column in columns.items():
+                values[column] = inner.get(name)
+    if (ranks := found.get("per_rank")) is not None:
+        values["nodes"] = [*dict.fromkeys(ranks["node"])]
+        values["rank_total_sec_max"] = max(ranks["total_sec"], default=None)
+        values["rank_total_sec_min"] = min(ranks["total_sec"], default=None)
+    for name in _TUPLES:
+        values[name] = _frozen(values.get(name))
+    return values
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return tuple(sorted(value.items())) if isinstance(value, dict) else value

@@ -1,0 +1,173 @@
+"""One run as one flat row of the table: measured by us, or imported from older results. Pure.
+
+What can't be known is None, and every float is finite. Units are in the names, ``columns`` says what each
+means. The first columns are those of the older documents' CSV, in their order.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import isfinite
+from operator import contains
+from types import NoneType, UnionType
+from typing import Any, NoReturn, get_args, get_origin
+
+from reporting.results.records import RecordError
+
+
+# Nobody changes one; frozen ones take twice as long to make, and reports make very many.
+@dataclass(slots=True, kw_only=True)
+class Row:
+    strategy: str | None = None
+    world_size: int | None = None
+    rank: int = 0
+    seq_len: int | None = None
+    tier: str | None = None
+    steps: int | None = None
+    per_device_batch: int | None = None
+    grad_accum: int | None = None
+    tokens_per_sec: float | None = None
+    mean_step_time_sec: float | None = None
+    mean_loss: float | None = None
+    peak_vram_gb: float | None = None
+    h2d_gbps_per_gpu: float | None = None
+    scaling_efficiency_pct: float | None = None
+    sweep: str | None = None
+    cell_id: str | None = None
+    run_id: str | None = None
+    repeat: int = 0
+    order: int | None = None
+    attempt: int = 1
+    group: str | None = None
+    vendor: str | None = None
+    simulated: bool = False
+    model: str | None = None
+    precision: str | None = None
+    status: str = "ok"
+    error_reason: str | None = None
+    error_phase: str | None = None
+    error_log_tail: tuple[str, ...] = ()
+    started_at: str | None = None
+    finished_at: str | None = None
+    timing_unit: str = "unknown"
+    source: str
+    imported: bool = False
+    warnings: tuple[str, ...] = ()
+    scaling_baseline_world_size: int | None = None
+    tokens_per_sec_per_device: float | None = None
+    window_sec: float | None = None
+    step_time_p50_sec: float | None = None
+    step_time_p90_sec: float | None = None
+    step_time_p95_sec: float | None = None
+    step_time_p99_sec: float | None = None
+    step_time_min_sec: float | None = None
+    step_time_max_sec: float | None = None
+    step_time_cv: float | None = None
+    micro_step_time_sec: float | None = None
+    setup_sec: float | None = None
+    warmup_sec: float | None = None
+    warmup_steps: int | None = None
+    warmup_rule: str | None = None
+    mfu: float | None = None
+    flops_formula: str | None = None
+    flops_per_token: float | None = None
+    peak_flops: float | None = None
+    peak_flops_source: str | None = None
+    measured_peak_flops: float | None = None
+    parameters: int | None = None
+    tokens_per_step: int | None = None
+    seed: int | None = None
+    sync: str | None = None
+    isolation: str | None = None
+    spread: bool | None = None
+    peak_allocated_bytes_max: int | None = None
+    peak_allocated_bytes_min: int | None = None
+    peak_reserved_bytes_max: int | None = None
+    device_used_bytes_max: int | None = None
+    allocator_retries: int | None = None
+    host_peak_growth_bytes_max: int | None = None
+    predicted_bytes: int | None = None
+    loss_first: float | None = None
+    loss_last: float | None = None
+    loss_median_last_tenth: float | None = None
+    loss_reference_step: int | None = None
+    loss_reference: float | None = None
+    rank_total_sec_max: float | None = None
+    rank_total_sec_min: float | None = None
+    energy_joules_per_token: float | None = None
+    energy_joules: float | None = None
+    energy_integrated_joules: float | None = None
+    power_watts_mean: float | None = None
+    power_cap_watts: float | None = None
+    power_cap_default_watts: float | None = None
+    clock_mhz_min: float | None = None
+    clock_mhz_median: float | None = None
+    memory_clock_mhz_median: float | None = None
+    temperature_c_max: float | None = None
+    throttled_pct: float | None = None
+    throttled: tuple[tuple[str, float], ...] = ()
+    ecc_errors: int | None = None
+    platform: str | None = None
+    device_name: str | None = None
+    device_count: int | None = None
+    device_memory_bytes: int | None = None
+    driver: str | None = None
+    nodes: tuple[str, ...] = ()
+    python: str | None = None
+    torch: str | None = None
+    collectives: str | None = None
+    packages: tuple[tuple[str, str], ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    optimizer: tuple[tuple[str, float], ...] = ()
+    commit: str | None = None
+    source_digest: str | None = None
+    metrics: tuple[tuple[str, float | None], ...] = ()
+    raw_step_times: tuple[float, ...] = ()
+
+
+NAMES = tuple(field.name for field in fields(Row))
+
+
+def row_from(found: Mapping[str, Any]) -> Row:
+    """Raises ``RecordError`` for a value that its column can't hold. NaN, as others write it, is None."""
+    values = {name: value for name, value in found.items() if value is not None}
+    # All at once, as reports read very many.
+    if not all(map(contains, map(_ALLOWED.__getitem__, values), map(type, values.values()))):
+        _refuse(next(item for item in values.items() if type(item[1]) not in _ALLOWED[item[0]]))
+    for name in _ELEMENTS.keys() & values.keys():
+        if not {*map(type, values[name])} <= _ELEMENTS[name]:
+            _refuse((name, values[name]))
+    # One that is not finite leaves no sum finite.
+    if not isfinite(sum([value for value in values.values() if type(value) is float])):
+        values = {
+            name: value for name, value in values.items() if type(value) is not float or isfinite(value)
+        }
+    return Row(**values)
+
+
+def _refuse(item: tuple[str, Any]) -> NoReturn:
+    name, value = item
+    raise RecordError(f"{name} is {value!r:.60}, expected {_KINDS[name].__name__}")
+
+
+def kind_of(name: str) -> type:
+    """The class of a column's values, besides None."""
+    return _KINDS[name]
+
+
+def _kind(annotation: Any) -> type:
+    if isinstance(annotation, UnionType):
+        (annotation,) = (part for part in get_args(annotation) if part is not NoneType)
+    kind = get_origin(annotation) or annotation
+    assert isinstance(kind, type)
+    return kind
+
+
+def _elements(annotation: Any) -> frozenset[type]:
+    """What may be in a tuple; whole numbers may stand for others."""
+    kind = get_origin(get_args(annotation)[0]) or get_args(annotation)[0]
+    return frozenset({kind, int}) if kind is float else frozenset({kind})
+
+
+_KINDS = {field.name: _kind(field.type) for field in fields(Row)}
+_ALLOWED = {name: frozenset({float, int} if kind is float else {kind}) for name, kind in _KINDS.items()}
+_ELEMENTS = {field.name: _elements(field.type) for field in fields(Row) if _KINDS[field.name] is tuple}

@@ -1,0 +1,100 @@
+"""What the guardian ends and removes, and what it leaves alone. Plain processes, no Ray."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.local_ray import reaper
+
+SHARED_MEMORY = Path("/dev/shm")
+GONE_TIMEOUT_S = 20
+
+# Maps its arguments and then stays, deaf to everything but SIGKILL.
+MEMBER = """
+import mmap, signal, sys
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+files = [open(path, "r+b") for path in sys.argv[1:]]
+kept = [mmap.mmap(file.fileno(), 0) for file in files]
+print("up", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait(GONE_TIMEOUT_S)
+
+
+@pytest.fixture
+def segments() -> Iterator[list[Path]]:
+    """One with a name that NCCL gives, one that a user may have put there."""
+    paths = [SHARED_MEMORY / f"{name}{uuid.uuid4().hex[:6]}" for name in ("nccl-", "dataset-")]
+    for path in paths:
+        path.write_bytes(b"x" * 4096)
+    yield paths
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def start(root: Path, *paths: Path) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", MEMBER, *map(str, paths)],
+        env=os.environ | {reaper.MARK: str(root)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    return process
+
+
+def test_it_ends_the_members_of_its_session_alone(
+    tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for root in (ours, theirs):
+        (root / "session").mkdir(parents=True)
+        started.append(start(root))
+    assert reaper.clear(str(ours))
+    assert started[0].wait(GONE_TIMEOUT_S) < 0
+    assert started[1].poll() is None
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_it_removes_the_shared_memory_of_libraries_and_no_data(
+    tmp_path: Path, started: list[subprocess.Popen[str]], segments: list[Path]
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    started.append(start(root, *segments))
+    assert reaper.clear(str(root))
+    assert [path.exists() for path in segments] == [False, True]
+
+
+def test_it_acts_when_its_input_closes_and_not_before(
+    tmp_path: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    started.append(start(root))
+    command = [sys.executable, "-S", "-E", reaper.__file__, str(root)]
+    watch = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+    started.append(watch)
+    with pytest.raises(subprocess.TimeoutExpired):
+        watch.wait(0.5)
+    assert started[0].poll() is None
+    assert watch.stdin is not None
+    watch.stdin.close()
+    assert watch.wait(GONE_TIMEOUT_S) == 0
+    assert not root.exists()

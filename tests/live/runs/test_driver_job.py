@@ -1,0 +1,99 @@
+"""What a keeper gives a Ray job, and what it makes of how that ended."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.job_submission import JobInfo, JobStatus
+
+from jobs.cli.arguments import train_parser
+from jobs.runs.driver_job import Job, end_of
+from jobs.runs.driver_process import End
+from jobs.runs.supervisor import keep_running
+
+
+@pytest.mark.parametrize(
+    ("job", "end"),
+    [
+        (JobInfo(status=JobStatus.RUNNING, entrypoint=""), None),
+        (JobInfo(status=JobStatus.SUCCEEDED, entrypoint=""), End(code=0, why="the job has succeeded")),
+        (
+            JobInfo(status=JobStatus.STOPPED, entrypoint=""),
+            End(code=None, why="the job was stopped", is_stopped=True),
+        ),
+        (
+            JobInfo(status=JobStatus.FAILED, entrypoint="", driver_exit_code=2),
+            End(code=2, why="the driver ended with exit code 2"),
+        ),
+        (
+            JobInfo(
+                status=JobStatus.FAILED,
+                entrypoint="",
+                driver_exit_code=137,
+                message="Job entrypoint command failed with exit code 137, last available logs (cut):\nx",
+            ),
+            End(code=None, why="Job entrypoint command failed with exit code 137"),
+        ),
+        (JobInfo(status=JobStatus.FAILED, entrypoint=""), End(code=None, why="Job failed.")),
+    ],
+)
+def test_only_an_exit_code_of_ours_is_a_drivers_own_word(job: JobInfo, end: End | None) -> None:
+    assert end_of(job) == end
+
+
+class Client:
+    """Answers what it is told to, the next thing each time."""
+
+    def __init__(self, *answers: JobInfo | Exception) -> None:
+        self._answers = list(answers)
+
+    def get_job_info(self, _name: str) -> JobInfo:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_server_that_does_not_answer_hides_its_job_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.runs.driver_job._ASK_EVERY_S", 0.0)
+    running = JobInfo(status=JobStatus.RUNNING, entrypoint="")
+    away = ConnectionError("refused")
+    job = Job(Client(running, away, away, running, RuntimeError("job 'j' does not exist")), "j")
+    seen = []
+    for _ in range(4):
+        assert job.end() is None
+        seen.append(job.unseen_s())
+    assert seen[0] == seen[3] == 0.0 < seen[1] < seen[2]
+    assert job.end() == End(code=None, why="the cluster has forgotten job j")
+
+
+@dataclass
+class Server:
+    """Where every job succeeds at once."""
+
+    submitted: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, _address: str) -> "Server":
+        return self
+
+    def submit_job(self, **asked: Any) -> str:
+        self.submitted.append(asked)
+        return "a job"
+
+    def get_job_info(self, _name: str) -> JobInfo:
+        return JobInfo(status=JobStatus.SUCCEEDED, entrypoint="")
+
+
+@pytest.mark.parametrize(
+    ("flags", "wait_s"), [((), "4500"), (("--set", "checkpoint.deadline_s=1000"), "7300")]
+)
+def test_a_kept_job_is_given_the_time_that_its_own_last_save_may_take(
+    flags: tuple[str, ...], wait_s: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    monkeypatch.setattr("jobs.runs.driver_job.JobSubmissionClient", server)
+    command = ["--keep", "--address", "http://head:8265", "--store", str(tmp_path), *flags]
+    assert keep_running(train_parser("longhaul train").parse_args(command)) == 0
+    (asked,) = server.submitted
+    assert asked["runtime_env"]["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"] == wait_s

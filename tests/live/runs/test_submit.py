@@ -1,0 +1,53 @@
+"""``ray job submit`` against a plain head without any label, and a cluster that has nothing to train on."""
+
+import subprocess
+from pathlib import Path
+
+from tests.live.command_line import DEADLINE_S, QUICK, ROOT, files, rows, run, sweep_command, write_spec
+from tests.live.heads import Head, ray_head
+
+
+def test_a_submitted_sweep_leaves_its_rows_the_other_forms_find_them_and_a_report_gathers_them(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    with ray_head("--num-cpus=2", LONGHAUL_HOME=str(home)) as head:
+        spec = write_spec(tmp_path, QUICK.replace("world_size: [1]", "world_size: [1, 2]"))
+
+        first = _submit(head, "python", "jobs/sweep.py", str(spec))
+        second = _submit(head, "jobs/sweep.py", str(spec))
+        # Without a working directory: from a tree that is installed where the head is.
+        third = _submit(head, str(ROOT / "jobs" / "sweep.py"), str(spec), upload=False)
+        left_by_sweeps = len(files(home / "results"))
+        report = _submit(head, "python", "jobs/report.py", "--json")
+
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "4/4 runs" in first.stdout
+    for again in (second, third):
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert "runs," not in again.stdout, "it measured again"
+    # A relative store of a job is below LONGHAUL_HOME: the job's own directory is temporary.
+    assert [row["status"] for row in rows(home / "results")] == ["ok"] * 4
+    assert left_by_sweeps == 5
+    assert report.returncode == 0, report.stdout + report.stderr
+    (page,) = home.rglob("index.html")
+    assert page.parent.parent == home / "results" / "reports"
+
+
+def test_a_cluster_without_devices_is_named_as_such(tmp_path: Path) -> None:
+    with ray_head("--num-cpus=0") as head:
+        done = run(
+            sweep_command(write_spec(tmp_path), tmp_path / "store"),
+            RAY_ADDRESS=head.address,
+            RAY_AUTH_MODE="disabled",
+        )
+
+    assert done.returncode == 2
+    assert "no node with devices" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _submit(head: Head, *entrypoint: str, upload: bool = True) -> "subprocess.CompletedProcess[str]":
+    command = [head.ray, "job", "submit", f"--address={head.dashboard}"]
+    command += ["--working-dir=."] if upload else []
+    return run([*command, "--", *entrypoint], deadline_s=DEADLINE_S, RAY_AUTH_MODE="disabled")

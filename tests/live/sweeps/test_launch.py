@@ -1,0 +1,161 @@
+"""Sessions on a real private Ray, with real workers that are killed, stopped, starved and interrupted."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psutil
+import pytest
+import ray
+
+from cluster.inventory import WorkerGroup
+from cluster.live import live_inventory
+from cluster.local_ray.private_ray import private_ray
+from jobs.execution.messages import Limits
+from jobs.launch.ray_train.cells import launch
+from tests.live.listening import ENDLESS, Listener, assert_all_capacity_returns, job, session, workers
+
+NUM_CPUS = 2
+# Shared machines are slow to start processes; what is tested to be short is set short in its test.
+LIMITS = Limits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[WorkerGroup]:
+    with private_ray(num_cpus=NUM_CPUS):
+        (group,) = live_inventory().groups
+        yield group
+
+
+@pytest.fixture(autouse=True)
+def _capacity_returns(group: WorkerGroup) -> Iterator[None]:
+    """Whatever a test does to its workers, the next one finds the whole machine."""
+    yield
+    assert_all_capacity_returns(NUM_CPUS)
+
+
+def test_sessions_of_each_world_size_follow_one_another(group: WorkerGroup) -> None:
+    alone = [job("a", group, world_size=1), job("b", group, world_size=1)]
+    together = [job("c", group, world_size=2, steps=3)]
+    listener = Listener()
+    launch({group.name: [session(group, *alone), session(group, *together)]}, LIMITS, listener)
+    assert listener.story() == ["start a", "ok a", "start b", "ok b", "start c", "ok c"]
+    measured = listener.measurement("c")
+    assert (measured.run_id, len(measured.ranks), len(measured.step_times_s)) == ("c", 2, 3)
+    assert measured.environment.variables["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_killed_worker_costs_only_its_own_run(group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ray may take its time to notice a death that the killed one's peer sees at once.
+    monkeypatch.setattr("jobs.execution.rank_failures.GRACE_S", 60.0)
+    listener = Listener(act=_kill_a_worker)
+    jobs = [job("killed", group, world_size=2, steps=ENDLESS), job("next", group, world_size=2)]
+    launch({group.name: [session(group, *jobs)]}, LIMITS, listener)
+    assert listener.story() == ["start killed", "crash killed", "start next", "ok next"]
+    failure = listener.failure("killed")
+    assert (failure.phase, len(failure.ranks)) == ("window", 1)
+    assert failure.reason.startswith("its worker process has died: without a word")
+
+
+def test_a_worker_that_crashes_names_its_signal_and_its_last_words(group: WorkerGroup) -> None:
+    listener = Listener(act=_crash_a_worker)
+    launch({group.name: [session(group, job("a", group, world_size=1, steps=ENDLESS))]}, LIMITS, listener)
+    failure = listener.failure("a")
+    assert (failure.status, failure.reason) == ("crash", "its worker process has died: SIGSEGV")
+    assert "Fatal Python error: Segmentation fault" in failure.log_tail
+    assert len(failure.log_tail) <= 20
+
+
+def test_a_stopped_worker_is_a_hang_that_names_it(group: WorkerGroup) -> None:
+    listener = Listener(act=_stop_a_worker, act_at_ranks=2)
+    limits = replace(LIMITS, hang_timeout_s=15)
+    launch({group.name: [session(group, job("a", group, world_size=2, steps=ENDLESS))]}, limits, listener)
+    failure = listener.failure("a")
+    assert (failure.status, failure.phase, len(failure.ranks)) == ("hang", "window", 1)
+    assert f"rank {failure.ranks[0]} is silent for 15 s, in window at step" in failure.reason
+
+
+def test_what_progresses_for_too_long_is_a_timeout(group: WorkerGroup) -> None:
+    listener = Listener()
+    limits = replace(LIMITS, cell_timeout_s=20)
+    launch({group.name: [session(group, job("a", group, world_size=1, steps=ENDLESS))]}, limits, listener)
+    failure = listener.failure("a")
+    assert failure.status == "timeout"
+    assert "not done after 20 s" in failure.reason
+
+
+def test_what_every_rank_raises_is_one_failure_with_all_ranks(group: WorkerGroup) -> None:
+    elsewhere = replace(job("a", group, world_size=2), vendor="amd")
+    listener = Listener()
+    launch({group.name: [session(group, elsewhere)]}, LIMITS, listener)
+    failure = listener.failure("a")
+    assert (failure.status, failure.ranks, failure.phase) == ("device_mismatch", (0, 1), "setup")
+    assert any("Traceback" in line for line in failure.log_tail)
+
+
+def test_what_finds_no_room_in_time_is_unschedulable(group: WorkerGroup) -> None:
+    holder = _Holder.remote()
+    ray.get(holder.hold.remote(), timeout=60)
+    listener = Listener()
+    jobs = [job("a", group, world_size=2), job("b", group, world_size=2)]
+    launch({group.name: [session(group, *jobs)]}, replace(LIMITS, schedule_timeout_s=1), listener)
+    ray.kill(holder)
+    assert listener.story() == ["unschedulable a", "unschedulable b"]
+    reason = listener.failure("a").reason
+    assert "not placed within 1 s: asked local for 2 x 1 CPU" in reason
+    assert "1 CPU, 0 GPU free" in reason
+
+
+def test_what_no_group_can_hold_is_unschedulable_at_once(group: WorkerGroup) -> None:
+    listener = Listener()
+    launch({group.name: [session(group, job("a", group, world_size=3))]}, LIMITS, listener)
+    assert listener.story() == ["unschedulable a"]
+    assert listener.failure("a").reason == "local has 2 devices on 1 node, 3 were asked for"
+
+
+def test_ctrl_c_ends_all_workers_and_is_raised_again(group: WorkerGroup) -> None:
+    listener = Listener(act=_press_ctrl_c)
+    queue = [session(group, job("a", group, world_size=2, steps=ENDLESS))]
+    with pytest.raises(KeyboardInterrupt):
+        launch({group.name: queue}, LIMITS, listener)
+    # Ray has been told to end them; the processes need a moment.
+    assert psutil.wait_procs(workers(), timeout=120)[1] == []
+    assert listener.story() == ["start a"]
+
+
+def test_ctrl_c_while_waiting_for_room_leaves_no_claim_behind(group: WorkerGroup) -> None:
+    holder = _Holder.remote()
+    ray.get(holder.hold.remote(), timeout=60)
+    queue = [session(group, job("a", group, world_size=2))]
+    interrupt = threading.Timer(10, _press_ctrl_c)
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        launch({group.name: queue}, LIMITS, Listener())
+    ray.kill(holder)
+    assert_all_capacity_returns(NUM_CPUS)
+
+
+@ray.remote(num_cpus=1)
+class _Holder:
+    """Somebody else on the node."""
+
+    def hold(self) -> None:
+        return None
+
+
+def _kill_a_worker() -> None:
+    workers()[0].kill()
+
+
+def _crash_a_worker() -> None:
+    workers()[0].send_signal(signal.SIGSEGV)
+
+
+def _stop_a_worker() -> None:
+    workers()[0].suspend()
+
+
+def _press_ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,160 @@
+"""What the ranks of a long run read: every sample of an epoch once, whoever reads it, and what is refused."""
+
+import hashlib
+import os
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from checkpointing.stores.local import LocalStore
+from jobs.launch.inline import InlineContext
+from jobs.training.data.samples import Samples
+from jobs.training.data.synthetic import sample
+from jobs.training.task.sample_order import sample_at
+from jobs.training.task.task import Near, Task, Tokens
+from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
+from jobs.training.task.windows import cut_into_windows
+from tests.live.trainings import CPU, recipe_for
+
+NUM_HELD_OUT = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """How many ranks share a step of eight samples, and in which portions."""
+
+    size: int
+    micro_batch: int
+    grad_accum: int
+
+
+WORLDS = [World(size=1, micro_batch=4, grad_accum=2), World(size=4, micro_batch=1, grad_accum=2)]
+
+
+def write_tokens(place: Path, ids: list[int], shard_tokens: int = 700) -> Tokens:
+    shards = []
+    for first in range(0, len(ids), shard_tokens):
+        part = ids[first : first + shard_tokens]
+        data = struct.pack(f"<{len(part)}H", *part)
+        LocalStore(place).put(f"{first:06}.bin", data)
+        digest = hashlib.sha256(data).hexdigest()
+        shards.append(TokenShard(name=f"{first:06}.bin", num_tokens=len(part), sha256=digest))
+    index = TokenIndex(dtype="uint16", shards=tuple(shards))
+    windows = cut_into_windows(len(ids), seq_len=32, num_held_out=NUM_HELD_OUT)
+    return Tokens(url=str(place), index=index, windows=windows)
+
+
+def samples_of(world: World, tokens: Tokens | None) -> list[Samples]:
+    """Each rank's."""
+    recipe = recipe_for(
+        "ddp", world_size=world.size, micro_batch=world.micro_batch, grad_accum=world.grad_accum
+    )
+    task = Task(
+        run="r",
+        store="nowhere",
+        recipe=recipe,
+        vendor="cpu",
+        simulated=False,
+        num_steps=1,
+        num_samples=tokens.windows.num_samples if tokens else 40,
+        saving=None,
+        term=1,
+        attempt="a",
+        lineage="l",
+        resume="latest",
+        eval_samples=NUM_HELD_OUT,
+        tokens=tokens,
+    )
+    contexts = [
+        InlineContext(rank=rank, world_size=world.size, local_rank=rank, device=CPU)
+        for rank in range(world.size)
+    ]
+    return [Samples(task, context) for context in contexts]
+
+
+def step_of(ranks: list[Samples], position: int) -> list[tuple[int, ...]]:
+    return [tuple(row) for one in ranks for micro in one.rows(position) for row in micro.tolist()]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_an_epoch_has_every_window_of_the_text_once_and_none_that_is_held_out(
+    world: World, tmp_path: Path
+) -> None:
+    # Every token says where it stands, in two digits of base 500.
+    ids = [number for place in range(1475) for number in (place // 500, place % 500)]
+    tokens = write_tokens(tmp_path, ids)
+    ranks = samples_of(world, tokens)
+    num_samples = tokens.windows.num_samples
+    assert num_samples == 88
+
+    read = [row for position in range(0, num_samples, 8) for row in step_of(ranks, position)]
+    held_out = [
+        (*row, label)
+        for one in ranks
+        for batch, labels in map(one.batch, one.held_out())
+        for row, label in zip(batch.tolist(), labels[:, -1].tolist(), strict=True)
+    ]
+
+    windows = [tuple(ids[32 * number : 32 * number + 33]) for number in range(num_samples)]
+    assert sorted(read) == sorted(windows)
+    first = 32 * num_samples + 1
+    assert sorted(held_out) == sorted(
+        tuple(ids[start : start + 33]) for start in range(first, first + NUM_HELD_OUT * 32, 32)
+    )
+
+
+def test_a_jump_reads_what_it_would_have_read_without_it(tmp_path: Path) -> None:
+    tokens = write_tokens(tmp_path, [number % 511 for number in range(3000)])
+    (straight,), (jumping,) = samples_of(WORLDS[0], tokens), samples_of(WORLDS[0], tokens)
+    jumping.rows(40)
+    for position in (16, 24, 0, 84):
+        assert all(map(torch.equal, jumping.rows(position), straight.rows(position)))
+
+
+def test_shards_brought_near_are_read_as_those_that_are_not(tmp_path: Path) -> None:
+    far = write_tokens(tmp_path / "far", [number % 511 for number in range(3000)])
+    near = Near(folder=str(tmp_path / "near"), limit_bytes=2 * 1500)
+    (plain,) = samples_of(WORLDS[0], far)
+    (brought,) = samples_of(WORLDS[0], replace(far, near=near))
+    for position in range(0, 88, 8):
+        assert all(map(torch.equal, brought.rows(position), plain.rows(position)))
+
+
+def test_a_shard_that_is_larger_than_all_memory_is_read_without_being_held(tmp_path: Path) -> None:
+    """A sparse file, whose tokens are all 0."""
+    num_bytes = 2 * psutil.virtual_memory().total
+    (tmp_path / "0.bin").touch()
+    os.truncate(tmp_path / "0.bin", num_bytes)
+    index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=num_bytes // 2),))
+    windows = cut_into_windows(num_bytes // 2, seq_len=32, num_held_out=NUM_HELD_OUT)
+    (reader,) = samples_of(WORLDS[0], Tokens(url=str(tmp_path), index=index, windows=windows))
+    reader.rows(0)
+    before = psutil.Process().memory_info().rss
+    far = range(0, windows.num_samples - 8, windows.num_samples // 200)
+    assert all(not micro.any() for position in far for micro in reader.rows(position))
+    assert psutil.Process().memory_info().rss - before < 64 * 2**20 < num_bytes / 100
+
+
+def test_an_id_beyond_the_vocabulary_is_found_as_it_is_read_with_its_shard(tmp_path: Path) -> None:
+    ids = [number % 511 for number in range(3000)]
+    ids[1500] = 512
+    (ranks,) = samples_of(WORLDS[0], write_tokens(tmp_path, ids))
+    with pytest.raises(DataError, match=r"001400\.bin: has the token id 512, but .* ends at 511; pack"):
+        for position in range(0, 88, 8):
+            ranks.rows(position)
+
+
+def test_synthetic_samples_are_what_they_were_to_the_bit() -> None:
+    """Runs that began with an earlier version go on with the same data."""
+    (ranks,) = samples_of(WORLDS[0], None)
+    recipe = recipe_for("ddp", world_size=1, micro_batch=4, grad_accum=2)
+    expected = [sample(recipe, sample_at(place, num_samples=40, seed=1)) for place in range(16, 24)]
+    assert torch.equal(torch.cat(ranks.rows(16)), torch.stack(expected))
+    held_out = [sample(recipe, 40 + number)[:-1] for number in range(NUM_HELD_OUT)]
+    assert torch.equal(
+        torch.cat([ids for ids, _ in map(ranks.batch, ranks.held_out())]), torch.stack(held_out)
+    )

@@ -1,0 +1,64 @@
+"""The same core without Ray: in one process, and on the ranks that ``torchrun`` starts."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from tests.live.command_line import QUICK, rows, run, sweep_command, write_spec
+
+BOTH_SIZES = QUICK.replace("world_size: [1]", "world_size: [1, 2]").replace("[ddp, fsdp]", "[ddp, zero2]")
+
+
+def test_inline_measures_the_cells_of_one_device_and_goes_on_after_a_failure(tmp_path: Path) -> None:
+    spec = QUICK + "include: [{model: llama-mini, strategy: ddp}]\n"
+    tight = "limits: {memory_gb_per_worker: 0.2, try_anyway: true}\n"
+    spec = spec.replace("limits: {schedule_timeout_s: 60, cell_timeout_s: 120}\n", tight)
+    store = tmp_path / "store"
+
+    done = run(sweep_command(write_spec(tmp_path, spec), store, "--executor", "inline"))
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = {(row["model"], row["strategy"]): row["status"] for row in rows(store)}
+    assert found == {
+        ("llama-tiny", "ddp"): "ok",
+        ("llama-tiny", "fsdp"): "ok",
+        ("llama-mini", "ddp"): "oom",
+    }
+
+
+def test_torchrun_measures_the_cells_of_its_world_size_and_inline_the_rest(tmp_path: Path) -> None:
+    spec, store = write_spec(tmp_path, BOTH_SIZES), tmp_path / "store"
+
+    two = run([*_torchrun(2), *sweep_command(spec, store)[1:]])
+    sizes_after_torchrun = {row["world_size"] for row in rows(store)}
+    one = run(sweep_command(spec, store, "--executor", "inline"))
+
+    assert (two.returncode, one.returncode) == (0, 0), two.stdout + two.stderr + one.stdout + one.stderr
+    assert sizes_after_torchrun == {2}
+    assert two.stdout.count("results: ") == 1, "one rank speaks"
+    found = rows(store)
+    assert sorted((row["strategy"], row["world_size"]) for row in found) == [
+        ("ddp", 1),
+        ("ddp", 2),
+        ("zero2", 1),
+        ("zero2", 2),
+    ]
+    assert all(row["status"] == "ok" for row in found)
+    assert all(len(row["per_rank"]["node"]) == row["world_size"] for row in found)
+
+
+def test_a_loss_that_every_rank_sees_ends_no_torchrun(tmp_path: Path) -> None:
+    spec, store = write_spec(tmp_path, BOTH_SIZES), tmp_path / "store"
+    flags = ("--set", "optimizer.lr=1e30")
+
+    done = run([*_torchrun(2), *sweep_command(spec, store, *flags)[1:]])
+
+    assert done.returncode == 1
+    assert [row["status"] for row in rows(store)] == ["invalid_loss", "invalid_loss"]
+    assert "Traceback" not in done.stdout
+
+
+def _torchrun(num_ranks: int) -> list[str]:
+    torchrun = shutil.which("torchrun", path=str(Path(sys.executable).parent))
+    assert torchrun is not None, "there is no `torchrun` beside this Python"
+    return [torchrun, "--standalone", f"--nproc_per_node={num_ranks}"]

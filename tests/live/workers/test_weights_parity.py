@@ -1,0 +1,101 @@
+"""Hugging Face's own implementation of each family computes what ours does, from the same weights."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from jobs.training.models.decoder import Decoder
+from jobs.training.models.init import fill
+from jobs.training.task.presets import ModelConfig, RopeScaling, preset
+
+transformers = pytest.importorskip("transformers", reason="a test extra: pip install longhaul[test]")
+
+LENGTH = 96
+SCALING = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=64)
+LLAMA, QWEN, MISTRAL = preset("llama-tiny"), preset("qwen-tiny"), preset("mistral-tiny")
+CONFIGS = {
+    "llama, scaled positions": LLAMA,
+    "llama, plain positions": dataclasses.replace(LLAMA, rope_scaling=None),
+    "llama, tied": dataclasses.replace(LLAMA, tied_embeddings=True),
+    "llama, heads smaller than their share": dataclasses.replace(LLAMA, head_dim=16),
+    "llama, no shared heads": dataclasses.replace(LLAMA, num_kv_heads=LLAMA.num_heads),
+    "qwen, tied": QWEN,
+    "qwen, a head of its own": dataclasses.replace(QWEN, tied_embeddings=False),
+    "mistral, a window shorter than the sequence": MISTRAL,
+    "mistral, a window as long as the sequence": dataclasses.replace(MISTRAL, sliding_window=LENGTH),
+    "mistral, no window": dataclasses.replace(MISTRAL, sliding_window=None),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_logits_and_loss_equal_those_of_transformers(config: ModelConfig) -> None:
+    ours, theirs = Decoder(config), hugging_face(config)
+    for name, parameter in ours.named_parameters():
+        fill(name, parameter, seed=3, precision="fp32")
+        scatter(name, parameter)
+    missing, unexpected = theirs.load_state_dict(ours.state_dict(), strict=False)
+    assert unexpected == []
+    assert missing == (["lm_head.weight"] if config.tied_embeddings else [])
+    tokens = torch.randint(0, config.vocab_size, (2, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+    ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    with torch.no_grad():
+        expected = theirs(ids, labels=labels, shift_labels=labels)
+        assert torch.allclose(ours(ids), expected.logits, atol=1e-5, rtol=1e-5)
+        assert ours(ids, labels).item() == pytest.approx(expected.loss.item(), abs=1e-5)
+
+
+def test_their_weights_load_into_ours_by_name() -> None:
+    """The way a published checkpoint comes: tied models name no head of their own."""
+    theirs = hugging_face(QWEN)
+    weights = {name: value for name, value in theirs.state_dict().items() if name != "lm_head.weight"}
+    ours = Decoder(QWEN)
+    ours.load_state_dict(weights, strict=True)
+    ids = torch.arange(2 * 32).view(2, 32)
+    with torch.no_grad():
+        assert torch.allclose(ours(ids), theirs(ids).logits, atol=1e-5)
+
+
+@torch.no_grad()
+def scatter(name: str, parameter: torch.Tensor) -> None:
+    """First values are too tame to tell a wrong position or a lost bias: make them larger and uneven."""
+    generator = torch.Generator().manual_seed(len(name))
+    if parameter.dim() == 1:
+        parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
+    else:
+        parameter *= 3.0
+
+
+def hugging_face(config: ModelConfig) -> torch.nn.Module:
+    """The family's model in ``transformers`` with the same shapes, in fp32 and without dropout."""
+    config_type, model_type = {
+        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+        "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+        "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
+    }[config.family]
+    rope: dict[str, object] = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_scaling is not None:
+        rope |= {
+            "rope_type": "llama3",
+            "factor": config.rope_scaling.factor,
+            "low_freq_factor": config.rope_scaling.low_freq_factor,
+            "high_freq_factor": config.rope_scaling.high_freq_factor,
+            "original_max_position_embeddings": config.rope_scaling.original_max_seq_len,
+        }
+    model: torch.nn.Module = model_type(
+        config_type(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            max_position_embeddings=config.max_seq_len,
+            rms_norm_eps=config.rms_norm_eps,
+            rope_parameters=rope,
+            sliding_window=config.sliding_window,
+            tie_word_embeddings=config.tied_embeddings,
+        )
+    )
+    return model.eval()

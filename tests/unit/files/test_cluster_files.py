@@ -1,0 +1,148 @@
+"""What an operator changes and starts: ``cluster.yaml`` and the units for systemd."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.accelerators import accelerator
+from cluster.inventory import DEVICE_LABEL, GROUP_LABEL, VENDOR_LABEL
+
+ROOT = Path(__file__).parents[3]
+LAUNCHER: dict[str, Any] = yaml.safe_load((ROOT / "cluster.yaml").read_text())
+DEVICE_FLAGS = {
+    "nvidia": {"--gpus=all", "--ipc=host", "--ulimit=memlock=-1"},
+    "amd": {
+        "--device=/dev/kfd",
+        "--device=/dev/dri",
+        "--group-add=video",
+        "--group-add=render",
+        "--ipc=host",
+        "--security-opt=seccomp=unconfined",
+        "--ulimit=memlock=-1",
+    },
+}
+UNITS = {path.name: path.read_text() for path in sorted((ROOT / "cluster").glob("*.service"))}
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_a_rented_node_says_what_it_is_and_sees_its_devices(vendor: str) -> None:
+    node_type = LAUNCHER["available_node_types"][vendor]
+    labels = node_type["labels"]
+    assert (labels[GROUP_LABEL], labels[VENDOR_LABEL]) == (vendor, vendor)
+    chip = accelerator(labels[DEVICE_LABEL])
+    assert chip is not None
+    assert chip.vendor == vendor
+    assert set(node_type["docker"]["worker_run_options"]) >= DEVICE_FLAGS[vendor]
+
+
+def test_the_host_of_an_amd_node_is_prepared_in_all_that_every_host_is() -> None:
+    commands = LAUNCHER["available_node_types"]["amd"]["initialization_commands"]
+    assert any("numa_balancing" in command for command in commands)
+    # A node type's commands replace the common ones.
+    assert {command for command in LAUNCHER["initialization_commands"] if "sudo" in command} < set(commands)
+
+
+def test_each_node_type_has_its_own_image_and_all_of_one_release() -> None:
+    images = [LAUNCHER["docker"]["image"]]
+    images += [LAUNCHER["available_node_types"][name]["docker"]["worker_image"] for name in ("nvidia", "amd")]
+    assert len(set(images)) == 3
+    assert {image.partition(":")[2] for image in images} == {"0.1.0"}
+
+
+def test_rays_start_is_authenticated_and_its_dashboard_is_on_loopback() -> None:
+    heads = _starts(LAUNCHER["head_start_ray_commands"])
+    workers = _starts(LAUNCHER["worker_start_ray_commands"])
+    assert all("export RAY_AUTH_MODE=token" in command for command in heads + workers)
+    assert "--dashboard-host=127.0.0.1" in heads[0]
+    assert "~/.ray/auth_token" in LAUNCHER["file_mounts"]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_comes_back_and_ends_within_its_time(name: str) -> None:
+    unit = _sections(UNITS[name])
+    assert unit["Service"]["Restart"] == ["always"]
+    assert unit["Service"]["User"] == ["longhaul"]
+    assert unit["Service"]["KillMode"] == ["mixed"]
+    assert unit["Install"]["WantedBy"] == ["multi-user.target"]
+    assert {"After", "Wants"} <= unit["Unit"].keys()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_nothing_wrong_with_a_unit(name: str, tmp_path: Path) -> None:
+    """Whose programs are where ours are only after an installation: here another one stands for them."""
+    assert "Unknown key" in "".join(_faults(tmp_path / name, UNITS[name].replace("Restart=", "Restrat=")))
+    assert _faults(tmp_path / name, UNITS[name]) == []
+
+
+def test_the_workers_unit_starts_our_script_and_does_not_repeat_wrong_settings() -> None:
+    service = _sections(UNITS["longhaul-worker.service"])["Service"]
+    (start,) = service["ExecStart"]
+    assert (ROOT / Path(start).relative_to("/opt/longhaul")).stat().st_mode & 0o111
+    assert service["RestartPreventExitStatus"] == ["2"]
+    (prepare,) = service["ExecStartPre"]
+    assert prepare.startswith("+/bin/sh -c")
+    assert "numa_balancing" in shlex.split(prepare)[2]
+
+
+def test_the_heads_unit_trains_nothing_and_shows_its_dashboard_to_nobody() -> None:
+    (start,) = _sections(UNITS["longhaul-head.service"])["Service"]["ExecStart"]
+    assert {"--head", "--num-cpus=0", "--dashboard-host=127.0.0.1", "--block"} <= set(start.split())
+
+
+def test_every_file_of_the_room_is_installed_with_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["cluster"]
+    files = {path for path in _files_of_the_room() if path.suffix != ".py"}
+    installed = {path for pattern in patterns for path in (ROOT / "cluster").glob(pattern) if path.is_file()}
+    assert files - installed == set()
+    assert all(any((ROOT / "cluster").glob(pattern)) for pattern in patterns)
+
+
+def test_nothing_is_fetched_by_an_address_of_ours() -> None:
+    """Images and packages come from where the operator's own tools are told to look."""
+    files = [ROOT / "cluster.yaml", *_files_of_the_room(), ROOT / "docs/operations.md"]
+    found = {url for path in files for url in re.findall(r"https?://[^\s,`'\"]+", path.read_text())}
+    assert found <= {"http://127.0.0.1:8265"}
+
+
+def _files_of_the_room() -> list[Path]:
+    return [
+        path for path in (ROOT / "cluster").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+
+
+def _faults(path: Path, unit: str) -> list[str]:
+    """Of this unit; a machine may have others of its own with faults."""
+    path.write_text(re.sub(r"(?m)^(ExecStart=)/opt/longhaul/\S+", rf"\1{shutil.which('true')}", unit))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", path],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return [line for line in done.stderr.splitlines() if path.name in line]
+
+
+def _starts(commands: list[str]) -> list[str]:
+    return [command for command in commands if "ray start" in command]
+
+
+def _sections(unit: str) -> dict[str, dict[str, list[str]]]:
+    """A key of a unit may stand several times."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    for line in unit.splitlines():
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            section.setdefault(key, []).append(value)
+    return sections

@@ -1,0 +1,154 @@
+"""What is left over goes and nothing else, and its size is known before it does."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from checkpointing.format.manifest import CHUNK_BYTES, MANIFEST, file_name
+from checkpointing.generations.garbage import find_leftovers, remove, size_of, sweep
+from checkpointing.generations.repository import Repository
+from checkpointing.generations.retention import Retention
+from checkpointing.log.history import Stop
+from checkpointing.stores.contract import Store, Unavailable
+from checkpointing.stores.local import LocalStore
+from checkpointing.stores.memory import MemoryStore
+from tests.unit.small_generations import RUN, Ranks, content, cut_of, file_of, load
+
+NOW = datetime.now(UTC)
+
+
+class StuckStore(MemoryStore):
+    """Deletes nothing while it is stuck."""
+
+    is_stuck = False
+
+    def delete(self, name: str) -> None:
+        if self.is_stuck:
+            raise Unavailable(f"stuck: {name}")
+        super().delete(name)
+
+
+def leave(repository: Repository, *, term: int, whole: bool = False) -> str:
+    """What a save that was killed leaves."""
+    cut = cut_of(90, term=term, number=9)
+    repository.put_file(cut.generation, file_name(0), file_of(cut, 0))
+    if whole:
+        repository.put_file(cut.generation, MANIFEST, b"{}")
+    return cut.generation
+
+
+def begun(store: Store) -> tuple[Repository, Ranks]:
+    """In its second attempt; the first one saved a generation."""
+    repository = Repository(store, RUN)
+    Ranks(repository, repository.take_over("me")).save(10)
+    return repository, Ranks(repository, repository.take_over("me"))
+
+
+def objects(store: Store) -> set[str]:
+    return set(store.list("runs"))
+
+
+def test_of_a_run_that_is_well_nothing_is_left_over() -> None:
+    repository, ranks = begun(MemoryStore())
+    ranks.save(20)
+    found = find_leftovers(repository, now=NOW)
+    assert (found.remainders, found.uploads, found.spared) == ((), (), ())
+    before = objects(repository.store)
+    remove(repository, found)
+    assert objects(repository.store) == before
+
+
+def test_a_killed_save_of_an_attempt_that_is_over_goes_and_one_that_may_go_on_stays() -> None:
+    repository, ranks = begun(MemoryStore())
+    newest = ranks.save(20)
+    over, going_on = leave(repository, term=1), leave(repository, term=2)
+    found = find_leftovers(repository, now=NOW)
+    assert [(one.generation, one.why) for one in found.remainders] == [(over, "attempt is over")]
+    assert (found.num_objects, found.num_bytes) == (1, len(file_of(cut_of(90, term=1, number=9), 0)))
+    before = objects(repository.store)
+    remove(repository, found)
+    assert {name.split("/")[3] for name in before - objects(repository.store)} == {over}
+    assert any(going_on in name for name in objects(repository.store))
+    assert load(repository, repository.view.generations[-1]) == content(newest, 1)
+
+
+def test_what_the_present_attempt_gave_up_but_could_not_delete_goes() -> None:
+    store = StuckStore()
+    repository, ranks = begun(store)
+    given_up, *_ = [ranks.save(step) for step in (20, 30, 40)]
+    store.is_stuck = True
+    with pytest.raises(Unavailable):
+        repository.retire(Retention(last=2, best=0), term=2)
+    store.is_stuck = False
+    tool = Repository(store, RUN)
+    tool.refresh()
+    found = find_leftovers(tool, now=NOW)
+    assert {(one.generation, one.why) for one in found.remainders} >= {(given_up, "given up")}
+    remove(tool, found)
+    assert {name.split("/")[3] for name in store.list(f"runs/{RUN}/gen")} == {
+        one.name for one in tool.view.generations
+    }
+    assert find_leftovers(tool, now=NOW).remainders == ()
+
+
+def test_after_the_log_was_damaged_what_looks_whole_is_spared() -> None:
+    """Its commit may be the record that is lost."""
+    store = MemoryStore()
+    repository, ranks = begun(store)
+    newest = ranks.save(20)
+    half = leave(repository, term=1)
+    for name in sorted(store.list(f"runs/{RUN}/log"))[-2:]:
+        store.put(name, b"damaged")
+    reader = Repository(store, RUN)
+    reader.append(Stop())
+    assert reader.view.generation(newest) is None
+    found = find_leftovers(reader, now=NOW)
+    assert found.spared == (newest,)
+    assert [one.generation for one in found.remainders] == [half]
+
+
+def test_half_written_files_go_once_nobody_can_go_on_with_them(tmp_path: Path) -> None:
+    repository, ranks = begun(LocalStore(tmp_path))
+    folder = tmp_path / "runs" / RUN / "gen" / ranks.save(20)
+    old, new = folder / ".tmp-0123456789abcdef", folder / ".tmp-fedcba9876543210"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    two_days_ago = (NOW - timedelta(days=2)).timestamp()
+    os.utime(old, (two_days_ago, two_days_ago))
+    found = find_leftovers(repository, now=NOW)
+    assert [one.name for one in found.uploads] == [str(old.relative_to(tmp_path))]
+    remove(repository, found)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+@pytest.mark.parametrize("off", [timedelta(days=3), timedelta(hours=-1)])
+def test_a_clock_that_is_wrong_takes_nothing_from_a_save_that_is_going_on(
+    off: timedelta, tmp_path: Path
+) -> None:
+    repository, _ = begun(LocalStore(tmp_path))
+    going_on, over = leave(repository, term=2), leave(repository, term=1)
+    halves = {
+        name: tmp_path / "runs" / RUN / "gen" / name / ".tmp-0123456789abcdef" for name in (going_on, over)
+    }
+    for path in halves.values():
+        path.write_bytes(b"half")
+    sweep(repository, now=NOW + off)
+    assert halves[going_on].exists()
+    assert halves[over].exists() == (off < timedelta(0))
+    assert any(going_on in name for name in objects(repository.store))
+
+
+@pytest.mark.parametrize(
+    "size",
+    [0, 1, 1000, *(chunks * CHUNK_BYTES + extra for chunks in (1, 2, 3, 5) for extra in (-1, 0, 1))],
+)
+def test_the_size_of_an_object_is_found_to_the_byte(size: int) -> None:
+    store = MemoryStore()
+    store.put("a", bytes(size))
+    assert size_of(store, "a") == size
+
+
+def test_an_object_that_is_gone_has_no_size() -> None:
+    assert size_of(MemoryStore(), "a") == 0

@@ -1,0 +1,244 @@
+"""When an attempt's driver ends it: a hang, a silent rank, a start that never comes, a lost worker."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from checkpointing.generations.retention import Retention
+from checkpointing.saving.cadence import Cadence
+from checkpointing.stores.memory import MemoryStore
+from checkpointing.stores.objects import Pace
+from checkpointing.stores.retrying import Patience
+from jobs.execution.attempt_monitor import AttemptLife, limits_of
+from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
+from jobs.execution.causes import cause_of
+from jobs.execution.messages import Beat, Limits
+from jobs.training.health.postmortem import Remains
+from jobs.training.task.measurement import Failure
+from jobs.training.task.task import Saving
+from tests.unit.recovery.test_loop import task
+
+LIMITS = Limits(
+    schedule_timeout_s=60, cell_timeout_s=float("inf"), patience_s={"eval": 200, "restore": 900, "save": 300}
+)
+SAVING = Saving(cadence=Cadence(), retention=Retention(), disk=None, disk_keep=2, deadline_s=600)
+REMAINS = Remains(log_tail=("its last line",), signal=None, oom_kills=3)
+
+
+class Watched:
+    """A life of two ranks, and what its examiner finds."""
+
+    def __init__(self, remains: Remains | None = REMAINS) -> None:
+        self.now = 0.0
+        self.life = AttemptLife(2, LIMITS, 0.0, lambda lost, ready: remains)
+
+    def hear(self, *posts: Post) -> None:
+        for post in posts:
+            self.life.hear(post, self.now)
+
+    def begin(self) -> "Watched":
+        self.hear(Assembled(node_ids=("a", "b")))
+        self.hear(*(Ready(rank=rank, logs=(), oom_kills=3) for rank in (0, 1)))
+        return self
+
+    def step(self, number: int, ranks: tuple[int, ...] = (0, 1), doing: str = "productive") -> None:
+        self.hear(*(beat(rank, number, doing) for rank in ranks))
+
+    def wait(
+        self, for_s: int, number: int, ranks: tuple[int, ...] = (0, 1), doing: str = "productive"
+    ) -> None:
+        """Its ``ranks`` beat on without getting on."""
+        for _ in range(for_s):
+            self.now += 1
+            self.step(number, ranks, doing)
+
+    def verdict(self) -> Failure | None:
+        return self.life.verdict(self.now)
+
+
+def beat(rank: int, step: int, doing: str) -> Beat:
+    return Beat(
+        run_id="r",
+        rank=rank,
+        phase="window",
+        step=step,
+        num_steps=60,
+        step_s=1.0,
+        memory_bytes=0,
+        doing=doing,
+    )
+
+
+def lost(rank: int, reason: str = "its worker process has died") -> Lost:
+    return Lost(rank=rank, reason=reason, is_death=True, is_out_of_memory=False)
+
+
+def stepping() -> Watched:
+    watched = Watched().begin()
+    for number in range(5):
+        watched.now += 1
+        watched.step(number)
+    return watched
+
+
+def test_steps_in_time_are_no_reason_to_end_it() -> None:
+    watched = stepping()
+    watched.wait(29, number=4)
+    assert watched.verdict() is None
+
+
+def test_no_step_for_half_a_minute_is_a_hang_and_names_the_rank_behind() -> None:
+    watched = stepping()
+    watched.step(5, ranks=(0,))
+    watched.wait(31, number=5, ranks=(0,))
+    watched.step(4, ranks=(1,))
+    failure = watched.verdict()
+    assert failure is not None
+    assert (failure.status, failure.ranks) == ("hang", (1,))
+    assert "no step for 30 s; rank 1 is furthest behind, in productive at step 4 of 60" in failure.reason
+    assert cause_of(failure) == "hang"
+
+
+def test_a_rank_that_is_stopped_is_silent_and_named() -> None:
+    watched = stepping()
+    watched.wait(31, number=4, ranks=(0,))
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason.startswith("rank 1 is silent for 30 s")
+
+
+def test_an_evaluation_has_the_time_that_it_is_allowed_and_no_more() -> None:
+    watched = stepping()
+    watched.wait(200, number=4, doing="eval")
+    assert watched.verdict() is None
+    watched.wait(2, number=4, doing="eval")
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason.startswith("no step for 200 s")
+
+
+def test_a_rank_that_evaluates_holds_up_those_that_wait_for_it() -> None:
+    watched = stepping()
+    for _ in range(100):
+        watched.now += 1
+        watched.step(4, ranks=(0,), doing="eval")
+        watched.step(4, ranks=(1,), doing="stall")
+    assert watched.verdict() is None
+
+
+def test_ranks_that_never_meet_are_named() -> None:
+    watched = Watched()
+    watched.hear(Assembled(node_ids=("a", "b")), Ready(rank=0, logs=(), oom_kills=0))
+    watched.now = 301
+    failure = watched.verdict()
+    assert failure is not None
+    assert (failure.status, failure.ranks) == ("hang", (1,))
+    assert failure.reason == "rank 1 did not meet the others within 300 s"
+
+
+def test_what_is_not_placed_yet_is_for_ray_to_give_up_but_not_for_ever() -> None:
+    watched = Watched()
+    watched.now = LIMITS.schedule_timeout_s + 300
+    assert watched.verdict() is None
+    watched.now += 1
+    failure = watched.verdict()
+    assert failure is not None
+    assert (failure.status, failure.ranks) == ("hang", (0, 1))
+    assert failure.reason == "ranks 0, 1 did not meet the others within 360 s"
+
+
+def test_ranks_that_are_done_and_whose_group_does_not_end_are_ended() -> None:
+    watched = stepping()
+    watched.hear(Departed(rank=0))
+    watched.wait(20, 5, ranks=(1,))
+    watched.hear(Departed(rank=1))
+    watched.now += 300
+    assert watched.verdict() is None
+    watched.now += 1
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason == "all ranks are done, and their worker group did not end within 300 s"
+
+
+def test_a_lost_worker_counts_before_what_its_peer_saw_and_tells_where_it_was() -> None:
+    watched = stepping()
+    closed = Failure(status="crash", reason="RuntimeError: Connection closed by peer", ranks=(0,), step=4)
+    watched.hear(Raised(run_id="r", rank=0, failure=closed), lost(1))
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason == "its worker process has died: without a word in its log, as SIGKILL leaves it"
+    assert (failure.ranks, failure.step, failure.log_tail) == ((1,), 4, ("its last line",))
+
+
+def test_a_kernel_that_ended_a_process_for_want_of_memory_is_out_of_memory() -> None:
+    watched = Watched(replace(REMAINS, oom_kills=4)).begin()
+    watched.hear(lost(1))
+    watched.now = 3
+    failure = watched.verdict()
+    assert failure is not None
+    assert cause_of(failure, watched.life.lost[1]) == "out of memory"
+
+
+def test_a_worker_that_ends_itself_by_a_signal_is_an_error_of_the_training() -> None:
+    watched = Watched(replace(REMAINS, signal="SIGSEGV")).begin()
+    watched.hear(lost(1))
+    watched.now = 3
+    failure = watched.verdict()
+    assert failure is not None
+    assert cause_of(failure, watched.life.lost[1]) == "error"
+
+
+def test_ranks_that_are_done_are_silent_for_good_reason() -> None:
+    watched = stepping()
+    watched.hear(Departed(rank=1), Departed(rank=0))
+    watched.now += 100
+    assert watched.verdict() is None
+
+
+def test_a_rank_that_is_done_before_the_others_is_silent_for_good_reason() -> None:
+    watched = stepping()
+    watched.hear(Departed(rank=1))
+    # The board hands out beats behind everything else.
+    watched.step(4, ranks=(1,))
+    watched.wait(100, number=4, ranks=(0,), doing="save")
+    assert watched.verdict() is None
+
+
+def test_one_that_is_not_done_is_still_heard_or_hangs() -> None:
+    watched = stepping()
+    watched.hear(Departed(rank=1))
+    watched.now += 31
+    failure = watched.verdict()
+    assert failure is not None
+    assert failure.reason.startswith("rank 0 is silent for 30 s, in productive at step 4 of 60")
+
+
+def test_the_end_has_time_for_all_its_saves_and_then_for_a_store_that_is_away() -> None:
+    deadline_s = 10.0
+    ending = replace(task(1, MemoryStore()), saving=replace(SAVING, deadline_s=deadline_s))
+    limits = limits_of(ending, schedule_timeout_s=60, hang_timeout_s=30)
+    assert limits.patience_s["save"] >= 6 * deadline_s + Patience().budget_s
+
+
+def test_a_store_of_samples_that_stands_still_is_given_up_by_who_reads_it_before_that_is_a_hang() -> None:
+    limits = limits_of(task(1, MemoryStore()), schedule_timeout_s=60, hang_timeout_s=30)
+    # The first call stands still before its failure counts, and so may the one that is begun last.
+    assert limits.patience_s["data wait"] > Patience().budget_s + 2 * Pace().stall_s
+
+
+@pytest.mark.parametrize("deadline_s", [None, 1.0, 600.0, 7200.0])
+def test_the_driver_loses_patience_before_ranks_that_wait_for_each_other_do(deadline_s: float | None) -> None:
+    saving = replace(SAVING, deadline_s=deadline_s) if deadline_s else None
+    attempt = replace(task(1, MemoryStore()), saving=saving)
+    limits = limits_of(attempt, schedule_timeout_s=60, hang_timeout_s=30)
+    assert attempt.longest_wait_s > max(limits.patience_s.values())
+
+
+def test_how_long_its_steps_still_take_is_known_from_the_first_one_on() -> None:
+    watched = Watched().begin()
+    assert watched.life.left_s(num_steps=101) == inf
+    watched.hear(replace(beat(0, 40, "productive"), step_s=0.0))
+    assert watched.life.left_s(num_steps=101) == inf
+    watched.hear(*(replace(beat(rank, 41 - rank, "productive"), step_s=0.5) for rank in (0, 1)))
+    assert watched.life.left_s(num_steps=101) == 30

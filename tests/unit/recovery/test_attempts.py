@@ -1,0 +1,310 @@
+"""What a driver asks of whoever carries out its attempts; no Ray, no torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from checkpointing.generations.repository import Repository
+from checkpointing.log.history import Load
+from checkpointing.stores.contract import Buffer, Unavailable
+from checkpointing.stores.memory import MemoryStore
+from cluster.inventory import Inventory, WorkerGroup
+from jobs.alerts.rules import Alarm, Alarms
+from jobs.execution.causes import Cause
+from jobs.execution.executor import AttemptOrder
+from jobs.execution.messages import Beat, Event, Limits, Session
+from jobs.execution.outcomes import AttemptFailed, GivenUp
+from jobs.run_progress.run_view import RunDisplay
+from jobs.runs.attempts import Attempts
+from jobs.runs.stop_signals import Wishers
+from jobs.spec_schema.run_checkpoints import Checkpoint
+from jobs.spec_schema.run_spec import RunSpec
+from jobs.sweeps.grid import Cell
+from jobs.training.task.events import Progress, Told
+from jobs.training.task.measurement import Failure
+from jobs.training.task.stop_request import Wish
+from jobs.training.task.task import Task
+from reporting.long_runs.summarising import long_run
+from tests.unit.builders import group
+from tests.unit.recovery.test_loop import task
+
+STEP = Progress(
+    step=1, num_steps=2, loss=1.0, tokens_per_s=1.0, durable_step=None, durable_s=None,
+    num_failed_saves=0, num_skipped_saves=0,
+)  # fmt: skip
+STOP = Wish(aim="stop", why="Ctrl-C")
+
+
+def no_one(_wish: Wish) -> None:
+    raise AssertionError("nobody is to be stopped")
+
+
+def failed(cause: Cause) -> AttemptFailed:
+    return AttemptFailed(Failure(status="crash", reason=f"boom: {cause}"), cause)
+
+
+class Forgetful(MemoryStore):
+    """Takes no part before ``num_refusals`` were refused."""
+
+    def __init__(self, num_refusals: int) -> None:
+        super().__init__()
+        self.num_refusals = num_refusals
+
+    def create(self, name: str, data: Buffer) -> None:
+        if "/parts/" in name and self.num_refusals:
+            self.num_refusals -= 1
+            raise Unavailable("memory: away")
+        super().create(name, data)
+
+
+@dataclass
+class Cluster:
+    """Has room for one rank, and for one more beside it once that one has made a step."""
+
+    stop: Callable[[Wish], None]
+    orders: list[AttemptOrder] = field(default_factory=list)
+    wishes: list[Wish | None] = field(default_factory=list)
+    speaks: bool = True
+    can_retry: bool = True
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def inventory(self) -> Inventory:
+        raise NotImplementedError
+
+    def can_run(self, cell: Cell) -> bool:
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        return "a cluster"
+
+    def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
+        return planned
+
+    def run(self, queues: dict[str, list[Session]], limits: Limits, listen: Callable[[Event], None]) -> None:
+        raise NotImplementedError
+
+    def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
+        return wanted
+
+    def room(self, group: WorkerGroup, without: Sequence[str]) -> int:
+        return 1
+
+    def attempt(
+        self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
+    ) -> str | None:
+        self.orders.append(order)
+        make_task()
+        self.wishes.append(order.wish())
+        hear(STEP)
+        self.wishes.append(order.wish())
+        self.stop(STOP)
+        self.wishes.append(order.wish())
+        return "pointer"
+
+
+@dataclass
+class Loading(Cluster):
+    """Each attempt loads a generation, and then fails with the next of ``errors``, if there are any left.
+
+    Where there is no room it fails before that.
+    """
+
+    errors: list[AttemptFailed | Unavailable] = field(default_factory=list)
+    loads: list[Mapping[str, int]] = field(default_factory=list)
+    repository: Repository = field(default_factory=lambda: Repository(MemoryStore(), "r"))
+    kept_spares: list[bool] = field(default_factory=list)
+
+    def attempt(
+        self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
+    ) -> str | None:
+        if self.errors and str(self.errors[0]) == "boom: no room":
+            raise self.errors.pop(0)
+        self.orders.append(order)
+        self.kept_spares.append(order.keeps_spares)
+        term = make_task().term
+        self.loads.append(self.repository.view.loads)
+        self.repository.append(Load(name="g"), term=term)
+        if self.errors:
+            raise self.errors.pop(0)
+        return None
+
+    def drive(
+        self, recovery: str = '"pause_s": 0', *, may_retry: bool = True, deadline_s: float = 600
+    ) -> None:
+        spec = f'{{"name": "r", "model": "llama-tiny", "steps": 2, "recovery": {{{recovery}}}}}'
+        saves = Checkpoint(deadline_s=deadline_s)
+        Attempts(
+            self,
+            RunSpec.model_validate_json(spec).model_copy(update={"checkpoint": saves}),
+            group(),
+            self.repository,
+            lambda world_size, leased_s: task(self.repository.take_over("driver"), MemoryStore()),
+            RunDisplay("r", quiet=True, silent=True),
+            Wishers(),
+            may_retry=may_retry,
+        ).work()
+
+
+@pytest.mark.parametrize(
+    ("error", "held_against_it"),
+    [
+        (failed("store"), {}),
+        (Unavailable("memory: away"), {}),
+        (failed("cluster away"), {}),
+        (failed("host lost"), {}),
+        (failed("host silent"), {}),
+        (failed("worker died"), {"g": 1}),
+        (failed("error"), {"g": 1}),
+    ],
+    ids=str,
+)
+def test_what_the_store_or_a_host_ended_is_not_held_against_what_was_loaded(
+    error: AttemptFailed | Unavailable, held_against_it: Mapping[str, int]
+) -> None:
+    cluster = Loading(stop=no_one, errors=[error])
+    cluster.drive()
+    assert cluster.loads == [{}, held_against_it]
+
+
+def test_waiting_for_room_after_that_changes_nothing() -> None:
+    cluster = Loading(stop=no_one, errors=[failed("host lost"), failed("no room"), failed("worker died")])
+    cluster.errors.append(failed("no room"))
+    cluster.drive()
+    assert cluster.loads == [{}, {}, {"g": 1}]
+
+
+def test_a_generation_that_can_never_be_read_is_not_forgiven_for_ever() -> None:
+    cluster = Loading(stop=no_one, errors=[failed("store") for _ in range(7)])
+    cluster.drive()
+    assert [found.get("g", 0) for found in cluster.loads] == [0, 0, 0, 0, 0, 0, 1, 2]
+
+
+def test_spares_wait_where_another_attempt_may_need_them_and_there_is_memory_for_them() -> None:
+    cluster = Loading(stop=no_one, errors=[failed("worker died"), failed("out of memory")])
+    cluster.drive()
+    assert cluster.kept_spares == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("recovery", "may_retry"), [('"spares": false', True), ('"max_attempts": 1', True), ("", False)]
+)
+def test_no_spares_wait_where_nobody_wants_them(recovery: str, may_retry: bool) -> None:
+    cluster = Loading(stop=no_one)
+    cluster.drive(recovery, may_retry=may_retry)
+    assert cluster.kept_spares == [False]
+
+
+@pytest.mark.parametrize("num_refusals", [1, 2])
+def test_a_failure_that_the_store_did_not_take_at_once_is_in_the_report(num_refusals: int) -> None:
+    """The last of them by nothing but the driver's end."""
+    store = Forgetful(num_refusals)
+    cluster = Loading(stop=no_one, errors=[failed("store")], repository=Repository(store, "r"))
+    cluster.drive()
+    found = long_run(store, "r")
+    assert found is not None
+    assert [kind for _, kind, _ in found.incidents][:2] == ["failure", "restart"]
+
+
+def test_a_run_that_is_given_up_rings() -> None:
+    cluster = Loading(stop=no_one, errors=[failed("worker died")])
+    with pytest.raises(GivenUp):
+        cluster.drive('"max_attempts": 1')
+    found = long_run(cluster.repository.store, "r")
+    assert found is not None
+    (text,) = [text for _, kind, text in found.incidents if kind == "alarm"]
+    assert text.endswith("given up: 1 attempt without a newer checkpoint: boom: worker died")
+
+
+def test_a_run_that_waits_for_its_next_attempt_or_for_room_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Asking(Loading):
+        def attempt(
+            self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
+        ) -> str | None:
+            order.wish()
+            happened.append("asked")
+            return super().attempt(order, make_task, hear)
+
+    happened: list[str] = []
+
+    def look(_alarms: Alarms, _now: float) -> list[Alarm]:
+        happened.append("looked")
+        return []
+
+    monkeypatch.setattr(Alarms, "look", look)
+    Asking(stop=no_one, errors=[failed("error")]).drive('"pause_s": 0.01')
+    assert happened == ["looked", "asked", "looked", "looked", "asked"]
+
+
+def test_the_alarms_hear_of_each_attempt_that_failed_also_of_one_that_could_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[float] = []
+    monkeypatch.setattr(Alarms, "failed", lambda _alarms, now: heard.append(now))
+    Loading(stop=no_one, errors=[Unavailable("memory: away"), failed("error")]).drive('"pause_s": 0.01')
+    assert len(heard) == 2
+
+
+def test_the_ranks_wait_in_a_step_for_one_that_waits_for_memory_to_save() -> None:
+    cluster = Loading(stop=no_one)
+    cluster.drive(deadline_s=7200)
+    assert cluster.orders[0].collective_timeout_s > 7200
+
+
+class Apart(Cluster):
+    """Has two devices, and no place for two ranks."""
+
+    def room(self, group: WorkerGroup, without: Sequence[str]) -> int:
+        return 2
+
+    def attempt(
+        self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
+    ) -> str | None:
+        self.orders.append(order)
+        make_task()
+        if order.world_size == 2:
+            assert len(self.orders) == 1
+            raise failed("no room")
+        return "pointer"
+
+
+def elastic(cluster: Cluster, wishers: Wishers) -> Attempts:
+    spec = RunSpec.model_validate_json(
+        '{"name": "r", "model": "llama-tiny", "steps": 2, "world_size": {"min": 1, "max": 2},'
+        ' "elastic": {"wait_for_spare_s": 0, "grow_after_s": 0}, "recovery": {"pause_s": 0.01},'
+        ' "environment": {"NCCL_DEBUG": "INFO"}}'
+    )
+    repository = Repository(MemoryStore(), "r")
+    return Attempts(
+        cluster,
+        spec,
+        group(),
+        repository,
+        lambda world_size, leased_s: task(repository.take_over("driver"), MemoryStore()),
+        RunDisplay("r", quiet=True, silent=True),
+        wishers,
+        may_retry=True,
+    )
+
+
+def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
+    wishers = Wishers()
+    cluster = Cluster(stop=wishers.hear)
+    assert elastic(cluster, wishers).work() == "pointer"
+    (order,) = cluster.orders
+    assert (order.world_size, order.environment["NCCL_DEBUG"]) == (1, "INFO")
+    assert cluster.wishes == [None, Wish(aim="move on", why="there is room for 2 ranks"), STOP]
+
+
+def test_a_size_that_had_no_place_is_followed_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.recovery.resizing._SETTLE_S", 0.0)
+    cluster = Apart(stop=no_one)
+    assert elastic(cluster, Wishers()).work() == "pointer"
+    assert [order.world_size for order in cluster.orders] == [2, 1]

@@ -1,0 +1,314 @@
+"""The charts of a report: the same bytes each time, looks that never change, nothing that breaks a page."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reporting.analysis.findings import Chart, Findings
+from reporting.charts import wording
+from reporting.charts.choice import MOST_GROUPS, MOST_STRATEGIES
+from reporting.charts.drawing import draw
+from reporting.charts.looks import group_looks, strategy_look
+from reporting.charts.marks import apart
+from reporting.charts.svg import INK, SURFACE
+from reporting.charts.traces import thinned
+from reporting.long_runs.summary import LongRun
+from reporting.results.rows import Row
+from tests.unit.example_findings import (
+    HOSTILE_NAME,
+    STRATEGIES,
+    empty_findings,
+    example_findings,
+    findings,
+    hostile_findings,
+    long_run,
+    summary,
+)
+
+# In the order of a page, each with what its axes or titles say of the unit.
+UNITS = {
+    "comparison_plot": ["Step time (s)", "tokens/s", "GB per device", "Step-time distribution (s)"],
+    "tokens_per_sec_vs_gpu": ["tokens/s, all devices", "devices"],
+    "step_time_vs_gpu": ["optimizer step (s)", "devices"],
+    "scaling_efficiency": ["efficiency (%)", "devices"],
+    "gbps_vs_gpu": ["GB/s per device", "devices"],
+    "memory_vs_limit": ["GB per device", "85.0 GB"],
+    "throughput_memory_pareto": ["tokens/s per device", "peak memory (GB per device)"],
+    "heatmap_strategy_micro_batch": ["tokens/s per device", "micro-batch (sequences per device)"],
+    "loss_curves": ["loss (nats per token)", "optimizer steps"],
+    "goodput": ["Goodput (%)", "time since the first start (h)"],
+    "power_clock": ["Power (W per device)", "Clock (GHz)", "time since the first start (h)"],
+}
+OF_GROUPS = [name for name in UNITS if name not in ("loss_curves", "goodput", "power_clock")]
+LIGHT, DARK = "#ffffff", "#14171c"
+
+IN_A_NEW_PROCESS = """
+from tests.unit.reports.test_charts import digest, drawn
+print(digest(drawn()))
+"""
+
+
+def drawn() -> tuple[Chart, ...]:
+    return draw(example_findings())
+
+
+def digest(charts: tuple[Chart, ...]) -> str:
+    return hashlib.sha256(b"".join(repr(chart).encode() for chart in charts)).hexdigest()
+
+
+def names_of(found: Findings) -> list[str]:
+    return [chart.name for chart in draw(found)]
+
+
+def texts_of(chart: Chart) -> list[str]:
+    return ["".join(node.itertext()) for node in ElementTree.fromstring(chart.svg).iter() if is_text(node)]
+
+
+def is_text(node: "ElementTree.Element[str]") -> bool:
+    return node.tag.endswith("}text")
+
+
+def only_losses() -> LongRun:
+    return replace(long_run(), goodput_trace=(), phases={}, power_watts={}, clock_mhz={})
+
+
+@pytest.fixture(scope="module")
+def charts() -> dict[str, Chart]:
+    return {chart.name: chart for chart in drawn()}
+
+
+def test_findings_with_everything_give_every_chart_in_the_order_of_a_page(charts: dict[str, Chart]) -> None:
+    assert list(charts) == list(UNITS)
+
+
+def test_a_new_process_in_another_place_draws_the_same_bytes(
+    charts: dict[str, Chart], tmp_path: Path
+) -> None:
+    """Neither the user's matplotlibrc nor the zone, the backend or the seed of hashes has a say."""
+    (tmp_path / "matplotlibrc").write_text("font.size: 30\naxes.labelpad: 30\ntimezone: Asia/Tokyo\n")
+    place = {"MATPLOTLIBRC": str(tmp_path), "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7", "MPLBACKEND": "pdf"}
+    command = [sys.executable, "-W", "error::UserWarning", "-c", IN_A_NEW_PROCESS]
+    done = subprocess.run(
+        command,
+        check=False,
+        cwd=Path(__file__).parents[3],
+        env=os.environ | place,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == digest(tuple(charts.values()))
+
+
+def test_drawing_twice_gives_the_same_bytes() -> None:
+    found = findings(runs=(only_losses(),))
+    assert draw(found) == draw(found)
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_chart_names_its_units(charts: dict[str, Chart], name: str) -> None:
+    text = "\n".join(texts_of(charts[name]))
+    assert [unit for unit in UNITS[name] if unit not in text] == []
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_chart_comes_as_pixels_and_in_words_too(charts: dict[str, Chart], name: str) -> None:
+    chart = charts[name]
+    assert chart.png.startswith(b"\x89PNG") and b"Software" not in chart.png and b"tIME" not in chart.png
+    assert chart.title and chart.caption.endswith(".") and chart.alt.endswith(".")
+
+
+@pytest.mark.parametrize("name", OF_GROUPS)
+def test_a_simulated_group_is_called_so(charts: dict[str, Chart], name: str) -> None:
+    assert {"nvidia (simulated)", "amd (simulated)"} <= set(texts_of(charts[name]))
+
+
+def test_how_often_each_point_was_measured_is_said(charts: dict[str, Chart]) -> None:
+    assert "n = 5 runs per cell; medians with 95 % intervals." in charts["tokens_per_sec_vs_gpu"].caption
+
+
+def test_failed_cells_are_shown_as_such(charts: dict[str, Chart]) -> None:
+    assert "zero3: crash" in texts_of(charts["tokens_per_sec_vs_gpu"])
+    assert "oom" in texts_of(charts["memory_vs_limit"])
+
+
+def test_only_what_ran_out_of_memory_is_hatched_in_the_heat_map(charts: dict[str, Chart]) -> None:
+    heat_map = charts["heatmap_strategy_micro_batch"]
+    assert heat_map.svg.count("<pattern") == 1 and "oom" in texts_of(heat_map)
+    healthy = [cell for cell in example_findings(("amd",)).cells if cell.subject.micro_batch >= 4]
+    (same,) = (chart for chart in draw(findings(cells=tuple(healthy))) if chart.name == heat_map.name)
+    assert "<pattern" not in same.svg
+
+
+def test_incidents_are_marked_under_the_goodput(charts: dict[str, Chart]) -> None:
+    texts = texts_of(charts["goodput"])
+    assert {"failure", "restore", "save", "recompute"} <= set(texts)
+    assert any(text.startswith("attempt 1, node") for text in texts)
+
+
+def test_a_drawing_fits_into_a_page_of_any_theme_beside_others(charts: dict[str, Chart]) -> None:
+    seen: set[str] = set()
+    for chart in charts.values():
+        root = chart.svg[: chart.svg.index(">")]
+        assert root.startswith("<svg") and "viewBox" in root and not re.search(r"\s(width|height)=", root)
+        assert "currentColor" in chart.svg and INK not in chart.svg and SURFACE not in chart.svg
+        assert "<style" not in chart.svg and "<?xml" not in chart.svg
+        ids = set(re.findall(r'\sid="([^"]*)"', chart.svg))
+        assert set(re.findall(r'(?:url\(#|href="#)([^")]*)', chart.svg)) == ids
+        assert not ids & seen
+        seen |= ids
+
+
+def test_all_drawings_together_are_small(charts: dict[str, Chart]) -> None:
+    assert sum(len(chart.svg) for chart in charts.values()) < 500_000
+
+
+def test_a_number_is_written_on_the_page_as_it_was_drawn(charts: dict[str, Chart]) -> None:
+    """Coordinates are shortened, what is read isn't."""
+    assert "0.967" in texts_of(charts["comparison_plot"])
+
+
+def test_hostile_names_and_numbers_are_harmless() -> None:
+    charts = draw(hostile_findings())
+    assert charts
+    for chart in charts:
+        tree = ElementTree.fromstring(chart.svg)
+        assert [node.tag for node in tree.iter() if node.tag.endswith("script")] == []
+        assert "<script" not in chart.svg
+
+
+@pytest.mark.parametrize("name", ["$x_1^2$ \\frac{ü}", f'a id="1.2345" {INK}', "_private", "100 %d {0}"])
+def test_a_name_is_written_as_it_is_and_never_read_as_markup(name: str) -> None:
+    (losses,) = draw(findings(runs=(replace(only_losses(), name=name),)))
+    assert name in "\n".join(texts_of(losses))
+
+
+def test_nothing_to_show_gives_no_charts() -> None:
+    assert draw(empty_findings()) == ()
+
+
+def test_runs_alone_give_only_the_charts_that_they_have_something_for() -> None:
+    assert names_of(findings(runs=(only_losses(),))) == ["loss_curves"]
+    idle = replace(long_run(), losses=(), val_losses=(), goodput_trace=(), phases={}, clock_mhz={})
+    assert names_of(findings(runs=(idle,))) == ["power_clock"]
+
+
+def test_one_cell_without_memory_is_compared_with_nothing() -> None:
+    found = example_findings()
+    cell = replace(found.cells[0], peak_vram_gb=None, h2d_gbps_per_gpu=None, scaling_efficiency_pct=None)
+    assert names_of(findings(cells=(cell,))) == ["tokens_per_sec_vs_gpu", "step_time_vs_gpu"]
+
+
+def test_of_too_much_the_richest_is_drawn_and_the_caption_says_so() -> None:
+    subject = example_findings().cells[0].subject
+    cells = tuple(
+        summary(
+            replace(subject, model=f"model-{model}", strategy=f"way-{way}", world_size=2**power),
+            f"group-{group}",
+            (Row(source="made up", tokens_per_sec=100.0 * 2**power, mean_step_time_sec=0.1),),
+        )
+        for model in range(4) for way in range(9) for power in range(3) for group in range(5)
+    )  # fmt: skip
+    rates = next(chart for chart in draw(findings(cells=cells)) if chart.name == "tokens_per_sec_vs_gpu")
+    texts = texts_of(rates)
+    assert len({text for text in texts if text.startswith("way-")}) == MOST_STRATEGIES
+    assert len({text for text in texts if text.startswith("group-")}) == MOST_GROUPS
+    assert "of 540 cells are drawn" in rates.caption
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "hsdp", "tp", "pipeline", HOSTILE_NAME])
+def test_a_strategy_can_be_seen_on_light_and_on_dark(strategy: str) -> None:
+    colour = strategy_look(strategy).colour
+    assert min(contrast(colour, LIGHT), contrast(colour, DARK)) >= 3.0
+
+
+def contrast(one: str, other: str) -> float:
+    """As the web's accessibility guidelines define it."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_the_known_strategies_differ_in_colour_and_in_marker() -> None:
+    looks = [strategy_look(strategy) for strategy in STRATEGIES]
+    assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == len(STRATEGIES)
+
+
+def test_an_unknown_strategy_looks_the_same_whoever_is_beside_it() -> None:
+    assert strategy_look("hsdp") == strategy_look("hsdp")
+    assert strategy_look("hsdp") not in [strategy_look(strategy) for strategy in STRATEGIES]
+
+
+def test_a_groups_look_depends_on_its_vendor_and_not_on_who_came_first() -> None:
+    looks = group_looks([("west", "amd"), ("east", "nvidia")])
+    assert looks == group_looks([("east", "nvidia"), ("west", "amd"), ("west", "amd")])
+    assert looks["east"] == group_looks([("north", "nvidia")])["north"]
+    assert looks["east"] != looks["west"]
+
+
+def test_two_groups_of_one_vendor_differ() -> None:
+    looks = group_looks([("h100", "nvidia"), ("a100", "nvidia"), ("l40s", "nvidia")])
+    assert len(set(looks.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"), (0.8421, "0.842"), (0.5, "0.5"), (9.0, "9.00"), (34.94, "34.9"), (999.4, "999"),
+        (999.9, "1.00k"), (34_940, "34.9k"), (251_247, "251k"), (1_254_000, "1.25M"), (2.5e-7, "2.5e-07"),
+    ],
+)  # fmt: skip
+def test_a_number_has_three_digits_and_a_prefix(value: float, text: str) -> None:
+    assert wording.short(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(252_500, "252.5k"), (0.25, "0.25"), (0, "0"), (-5, "-5")])
+def test_a_tick_is_as_exact_as_its_axis(value: float, text: str) -> None:
+    assert wording.tick(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(2.0, "2.00 s"), (140, "140 s"), (1_110, "18.5 min"), (86_400, "24.0 h"), (864_000, "10.0 days")],
+)
+def test_a_duration_has_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert wording.duration(seconds) == text
+
+
+@given(st.text())
+def test_a_name_is_one_short_printable_line(text: str) -> None:
+    name = wording.name_of(text, 20)
+    assert name and name.isprintable() and len(name) <= 20
+
+
+@given(st.lists(st.floats(0.0, 1.0), max_size=8))
+def test_labels_keep_their_order_and_do_not_touch(heights: list[float]) -> None:
+    placed = apart(sorted(heights), 0.1)
+    assert all(above - below >= 0.1 - 1e-9 for below, above in pairwise(placed))
+    assert all(-1e-9 <= place <= 1.0 for place in placed)
+
+
+@given(st.lists(st.floats(), min_size=20, max_size=60), st.integers(4, 19))
+def test_a_thinned_trace_keeps_its_peaks_and_what_can_be_drawn(values: list[float], most: int) -> None:
+    kept = thinned(list(enumerate(values)), most)
+    assert len(kept) <= most and kept == sorted(kept)
+    if can_be_drawn := [value for value in values if wording.is_number(value)]:
+        assert {min(can_be_drawn), max(can_be_drawn)} <= {value for _, value in kept}

@@ -1,0 +1,210 @@
+"""Which sides are compared with each other, and what is said to differ between them."""
+
+import pytest
+
+from reporting.analysis.cells import summarise
+from reporting.analysis.comparing import Unmatched, compare_groups, compare_sets
+from reporting.analysis.findings import Comparison, Difference
+from reporting.results.rows import Row
+from tests.unit.result_rows import row, rows
+
+SLOW = (990.0, 1000.0, 1010.0, 995.0, 1005.0)
+FAST = tuple(1.1 * value for value in SLOW)
+
+
+def groups(*found: Row, baseline: str | None = None) -> list[tuple[str, str, str]]:
+    comparisons = compare_groups(summarise(found), baseline=baseline)
+    return [(each.baseline, each.other, each.verdict) for each in comparisons]
+
+
+def one(baseline: list[Row], other: list[Row]) -> Comparison:
+    (found,) = compare_sets(baseline, other).comparisons
+    return found
+
+
+def differences(baseline: dict[str, object], other: dict[str, object]) -> tuple[Difference, ...]:
+    return one([row(**baseline)], [row(**other)]).differences
+
+
+def test_the_ratio_is_the_others_throughput_over_the_baselines() -> None:
+    found = one(rows(*SLOW), rows(*FAST))
+    assert found.ratio == pytest.approx(1.1)
+    assert found.low
+    assert found.high
+    assert 1.0 < found.low < 1.1 < found.high < 1.2
+    assert (found.p, found.p_adjusted) == (pytest.approx(2 / 252), pytest.approx(2 / 252))
+    assert (found.verdict, found.cliffs_delta, found.num_baseline, found.num_other) == ("faster", 1.0, 5, 5)
+    assert one(rows(*FAST), rows(*SLOW)).verdict == "slower"
+
+
+def test_noise_within_the_runs_widens_the_interval() -> None:
+    noisy = [0.5, 1.0, 1.5, 2.0, 2.5]
+    plain, known = (one(rows(*SLOW), rows(*FAST, raw_step_times=steps)) for steps in ((), tuple(noisy)))
+    assert plain.low
+    assert plain.high
+    assert known.low
+    assert known.high
+    assert known.high - known.low > 5 * (plain.high - plain.low)
+
+
+def test_the_threshold_decides_what_is_equivalent() -> None:
+    barely = [1.015 * value for value in SLOW]
+    verdicts = [
+        compare_sets(rows(*SLOW), rows(*barely), threshold).comparisons[0].verdict
+        for threshold in (0.001, 0.05)
+    ]
+    assert verdicts == ["inconclusive", "equivalent"]
+
+
+def test_of_every_two_groups_the_alphabetically_first_is_the_baseline() -> None:
+    found = [*rows(*FAST, group="c"), *rows(*SLOW, group="a"), *rows(*SLOW, group="b")]
+    assert groups(*found) == [("a", "b", "equivalent"), ("a", "c", "faster"), ("b", "c", "faster")]
+    assert groups(*found, baseline="c") == [
+        ("c", "a", "slower"),
+        ("c", "b", "slower"),
+        ("a", "b", "equivalent"),
+    ]
+
+
+def test_groups_are_compared_in_what_both_did() -> None:
+    found = [*rows(*SLOW, group="a", world_size=2), *rows(*SLOW, group="b", world_size=4)]
+    assert groups(*found) == []
+    assert groups(*rows(*SLOW, group="a")) == []
+    assert groups() == []
+
+
+def test_what_one_side_failed_at_is_undecided_and_what_both_failed_at_is_left_out() -> None:
+    failed = rows(None, None, group="a")
+    assert groups(*failed, *rows(*SLOW, group="b")) == [("a", "b", "too few repeats")]
+    assert groups(*failed, *rows(None, group="b")) == []
+
+
+def test_p_is_adjusted_over_all_comparisons() -> None:
+    found = compare_groups(
+        summarise(
+            [
+                *rows(*SLOW, group="a"),
+                *rows(*FAST, group="b"),
+                *rows(*SLOW, group="a", seq_len=128),
+                *rows(*SLOW, group="b", seq_len=128),
+            ]
+        )
+    )
+    assert [each.p for each in found] == pytest.approx([2 / 252, 1.0])
+    assert [each.p_adjusted for each in found] == pytest.approx([4 / 252, 1.0])
+
+
+def test_the_same_cell_in_two_sweeps_is_pooled() -> None:
+    other = [*rows(*FAST[:3], sweep="monday"), *rows(*FAST[3:], sweep="friday")]
+    assert one(rows(*SLOW), other).num_other == 5
+
+
+def test_of_a_run_only_the_newest_attempt_counts() -> None:
+    other = [*rows(*FAST), row(1.0, run_id="again", attempt=1), row(1100.0, run_id="again", attempt=2)]
+    assert (one(rows(*SLOW), other).num_other, one(rows(*SLOW), other).verdict) == (6, "faster")
+
+
+def pairs_of_sets(baseline: list[Row], other: list[Row]) -> list[tuple[str, str]]:
+    return [(each.baseline, each.other) for each in compare_sets(baseline, other).comparisons]
+
+
+def test_sets_are_matched_by_group_where_they_share_one() -> None:
+    both = [*rows(*SLOW, group="a"), *rows(*SLOW, group="b")]
+    assert pairs_of_sets(both, both) == [("a", "a"), ("b", "b")]
+    assert pairs_of_sets(both, rows(*SLOW, group="b")) == [("b", "b")]
+
+
+def test_a_single_group_that_the_other_side_lacks_is_compared_with_all_of_them() -> None:
+    both = [*rows(*SLOW, group="a"), *rows(*SLOW, group="b")]
+    assert pairs_of_sets(rows(*SLOW, group="old"), both) == [("old", "a"), ("old", "b")]
+    assert pairs_of_sets(both, rows(*SLOW, group="new")) == [("a", "new"), ("b", "new")]
+
+
+def test_what_has_no_partner_is_told() -> None:
+    baseline = [*rows(*SLOW), row(world_size=2), row(group="gone")]
+    other = [*rows(*SLOW), row(world_size=4)]
+    found = compare_sets(baseline, other)
+
+    def told(unmatched: tuple[Unmatched, ...]) -> list[tuple[str, int]]:
+        return [(each.group, each.subject.world_size) for each in unmatched]
+
+    assert told(found.only_in_baseline) == [("gone", 1), ("nvidia", 2)]
+    assert told(found.only_in_other) == [("nvidia", 4)]
+    assert len(found.comparisons) == 1
+
+
+def test_fair_sides_differ_in_nothing() -> None:
+    assert one(rows(*SLOW, started_at="monday"), rows(*FAST, started_at="friday")).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "what"),
+    [
+        ("driver", "driver"),
+        ("torch", "torch"),
+        ("collectives", "collectives"),
+        ("device_name", "device name"),
+        ("commit", "commit"),
+        ("source_digest", "source digest"),
+        ("python", "python"),
+        ("platform", "platform"),
+        ("vendor", "vendor"),
+        ("sync", "sync"),
+        ("isolation", "isolation"),
+        ("warmup_rule", "warmup rule"),
+        ("timing_unit", "timing unit"),
+        ("tier", "tier"),
+    ],
+)
+def test_whatever_else_differed_is_listed(column: str, what: str) -> None:
+    assert differences({column: "one"}, {column: "two"}) == (
+        Difference(what=what, baseline="one", other="two"),
+    )
+
+
+@pytest.mark.parametrize("column", ["seed", "steps", "parameters", "device_memory_bytes"])
+def test_numbers_that_differed_are_listed(column: str) -> None:
+    assert [each.baseline for each in differences({column: 1}, {column: 2})] == ["1"]
+
+
+@pytest.mark.parametrize("column", ["spread", "simulated", "imported"])
+def test_what_was_so_on_one_side_only_is_listed(column: str) -> None:
+    assert [(each.what, each.other) for each in differences({column: False}, {column: True})] == [
+        (column, "True")
+    ]
+
+
+def test_packages_variables_and_optimizer_are_listed_one_by_one() -> None:
+    found = differences(
+        {"packages": (("numpy", "2.0"), ("ray", "2.0")), "variables": (("NCCL_DEBUG", "INFO"),)},
+        {"packages": (("numpy", "2.0"), ("ray", "2.1")), "optimizer": (("lr", 0.1),)},
+    )
+    assert [(each.what, each.baseline, each.other) for each in found] == [
+        ("optimizer lr", "unknown", "0.1"),
+        ("package ray", "2.0", "2.1"),
+        ("variable NCCL_DEBUG", "INFO", "unknown"),
+    ]
+
+
+def test_values_that_changed_within_a_side_are_all_named() -> None:
+    found = one([row(driver="1"), row(driver="2")], [row(driver="2"), row(driver=None)]).differences
+    assert found == (Difference(what="driver", baseline="1, 2", other="2, unknown"),)
+
+
+def test_a_side_without_numbers_says_why_and_differs_in_nothing() -> None:
+    found = one(rows(*SLOW, driver="1"), rows(None, None, driver="2"))
+    assert (found.baseline_status, found.other_status, found.num_other) == ("ok", "oom", 0)
+    assert (found.ratio, found.p, found.verdict, found.differences) == (None, None, "too few repeats", ())
+
+
+def test_a_failed_run_does_not_make_a_side_differ() -> None:
+    """It ended before it could say what it ran on."""
+    assert one([row(driver="1"), row(None)], [row(driver="1")]).differences == ()
+
+
+def test_the_same_rows_in_another_order_say_the_same() -> None:
+    """To the last digit: with noise of the steps, every draw depends on which run it takes."""
+    steps = (0.9, 1.0, 1.1, 1.05, 0.95)
+    baseline = [*rows(*SLOW, raw_step_times=steps), *rows(*SLOW, world_size=2)]
+    other = [*rows(*FAST, raw_step_times=steps), *rows(*FAST, world_size=2)]
+    assert compare_sets(baseline[::-1], other[::-1]) == compare_sets(baseline, other)

@@ -1,0 +1,181 @@
+"""A report in the store and its copies: whole, verified, and only what changed travels."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checkpointing.stores.contract import Store, StoreError, Unavailable
+from checkpointing.stores.local import LocalStore
+from checkpointing.stores.memory import MemoryStore
+from reporting.results.publishing import Pulled, PullError, publish, pull, reports_of
+
+FILES = {"metrics.csv": b"a,b\n1,2\n", "plots/one.png": b"picture" * 1000, "empty.txt": b""}
+
+
+class Counting(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes = 0
+        self.puts: list[str] = []
+
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        count = super().get_range(name, start, into)
+        self.num_bytes += count
+        return count
+
+    def put(self, name: str, data: bytes | memoryview) -> None:
+        self.puts.append(name)
+        super().put(name, data)
+
+
+def pulled(store: Store, folder: Path) -> Pulled:
+    return pull(store, "all", folder, sleep=lambda seconds: None)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_a_copy_is_the_report(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    publish(store, "all", FILES)
+
+    found = pulled(store, tmp_path / "copy")
+
+    copy = contents(tmp_path / "copy")
+    assert copy.pop("manifest.json") == store.get("reports/all/manifest.json")
+    assert copy == FILES
+    assert found.fetched == tuple(sorted(FILES))
+
+
+def test_only_what_changed_is_fetched_and_what_is_gone_goes(tmp_path: Path) -> None:
+    store = Counting()
+    publish(store, "all", FILES)
+    pulled(store, tmp_path)
+    (tmp_path / "mine.txt").write_text("not the report's")
+    publish(store, "all", {"metrics.csv": b"new", "plots/one.png": FILES["plots/one.png"]})
+    store.num_bytes = 0
+
+    found = pulled(store, tmp_path)
+
+    assert (found.fetched, found.unchanged) == (("metrics.csv",), ("plots/one.png",))
+    assert found.removed == ("empty.txt",)
+    assert store.num_bytes == len(b"new")
+    assert contents(tmp_path).keys() == {"metrics.csv", "plots/one.png", "manifest.json", "mine.txt"}
+
+
+def test_only_what_changed_is_published(tmp_path: Path) -> None:
+    store = Counting()
+    publish(store, "all", FILES)
+    store.puts.clear()
+
+    publish(store, "all", {**FILES, "metrics.csv": b"new"})
+
+    assert store.puts == ["reports/all/metrics.csv", "reports/all/manifest.json"]
+
+
+def test_a_damaged_copy_is_fetched_again(tmp_path: Path) -> None:
+    store = MemoryStore()
+    publish(store, "all", FILES)
+    pulled(store, tmp_path)
+    (tmp_path / "metrics.csv").write_bytes(b"a,b\n1,3\n")
+
+    assert pulled(store, tmp_path).fetched == ("metrics.csv",)
+    assert (tmp_path / "metrics.csv").read_bytes() == FILES["metrics.csv"]
+
+
+class Breaking(Counting):
+    """Gives at most ``most`` bytes at a time, and breaks after ``num_reads`` reads."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.num_reads = 10**9
+
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        self.num_reads -= 1
+        if self.num_reads < 0:
+            raise Unavailable("store: gone")
+        return super().get_range(name, start, into[: self.most])
+
+
+def test_a_pull_that_broke_off_is_gone_on_with(tmp_path: Path) -> None:
+    store = Breaking(most=1000)
+    publish(store, "all", FILES)
+    store.num_reads = 5
+    with pytest.raises(Unavailable):
+        pulled(store, tmp_path)
+    assert not (tmp_path / "plots/one.png").exists()
+    store.num_reads = 10**9
+
+    pulled(store, tmp_path)
+
+    copy = contents(tmp_path)
+    assert copy.pop("manifest.json")
+    assert copy == FILES
+    assert store.num_bytes == sum(map(len, FILES.values()))
+
+
+def test_bytes_that_the_manifest_does_not_know_never_get_their_name(tmp_path: Path) -> None:
+    store = MemoryStore()
+    publish(store, "all", FILES)
+    store.put("reports/all/metrics.csv", b"a,b\n9,9\n")
+
+    with pytest.raises(PullError, match="is not what its manifest says; make the report again"):
+        pulled(store, tmp_path)
+
+    assert not (tmp_path / "metrics.csv").exists()
+
+
+def test_a_report_that_is_replaced_meanwhile_is_pulled_in_its_new_form(tmp_path: Path) -> None:
+    store = MemoryStore()
+    publish(store, "all", FILES)
+    store.put("reports/all/metrics.csv", b"new")
+
+    def go_on(seconds: float) -> None:
+        publish(store, "all", {"metrics.csv": b"new"})
+
+    found = pull(store, "all", tmp_path, sleep=go_on)
+
+    assert found.fetched == ("metrics.csv",)
+    assert (tmp_path / "metrics.csv").read_bytes() == b"new"
+
+
+def test_a_damaged_manifest_is_replaced_by_the_next_report(tmp_path: Path) -> None:
+    store = MemoryStore()
+    store.put("reports/all/manifest.json", b"{")
+    with pytest.raises(PullError, match="is no manifest"):
+        pulled(store, tmp_path)
+
+    publish(store, "all", FILES)
+
+    assert pulled(store, tmp_path).fetched == tuple(sorted(FILES))
+
+
+@pytest.mark.parametrize("file", ["../escape", "/etc/passwd", "a/../../b", ".hidden"])
+def test_a_manifest_never_leads_out_of_the_folder(tmp_path: Path, file: str) -> None:
+    store = MemoryStore()
+    manifest = {"schema_version": 1, "files": {file: {"num_bytes": 1, "sha256": "0"}}}
+    store.put("reports/all/manifest.json", json.dumps(manifest).encode())
+
+    with pytest.raises(PullError, match="would not stay in the folder"):
+        pulled(store, tmp_path / "copy")
+
+
+def test_a_report_that_is_not_there_is_an_error_that_names_the_others(tmp_path: Path) -> None:
+    store = MemoryStore()
+    with pytest.raises(PullError, match="there is no report 'all'; `longhaul report` makes one"):
+        pulled(store, tmp_path)
+    publish(store, "smoke", FILES)
+
+    with pytest.raises(PullError, match="there is no report 'all'; there are smoke"):
+        pulled(store, tmp_path)
+
+    assert reports_of(store) == ("smoke",)
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(StoreError, match="is not a name"):
+        publish(MemoryStore(), "../escape", FILES)

@@ -1,0 +1,201 @@
+"""What the attempts of one start begin with: what was asked for counts until they have saved themselves."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+
+from checkpointing.errors import Fenced
+from checkpointing.generations.repository import Repository
+from checkpointing.log.history import Commit, Entry, Fresh, Lease
+from checkpointing.stores.contract import Buffer, Unavailable
+from checkpointing.stores.memory import MemoryStore
+from jobs.commandline.usage_error import Occupied
+from jobs.execution.outcomes import StopWished
+from jobs.recovery.loop import Restarts
+from jobs.recovery.policy import Policy
+from jobs.run_progress.run_view import RunDisplay
+from jobs.runs.driver_presence import Rivals
+from jobs.runs.tasks import Beginning, Tasks, beginning
+from jobs.training.task.task import Task
+from tests.unit.builders import group
+from tests.unit.generations.test_log import DeafStore
+from tests.unit.recovery.test_loop import Driver, Forgiving, done, failing, spec, spoilt, stopped
+from tests.unit.small_generations import RUN, generation, good, view_of
+
+
+def asked(what: str = "best", *, fresh: bool = False, term: int = 2) -> Beginning:
+    return Beginning(origin=None, what=what, fresh=fresh, term=term)
+
+
+LEASE = Lease(owner="driver")
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([LEASE], True),
+        ([LEASE, LEASE], True),
+        ([LEASE, LEASE, Fresh()], False),
+        ([LEASE, LEASE, LEASE, Fresh()], False),
+        ([LEASE, LEASE, Fresh(), LEASE], False),
+    ],
+)
+def test_a_fresh_start_is_fresh_until_its_new_life_has_begun(entries: list[Entry], expected: bool) -> None:
+    view = view_of(*entries)
+    assert asked(fresh=True).is_fresh(view) is expected
+    assert asked(fresh=False).is_fresh(view) is False
+
+
+def test_the_first_life_of_all_begins_with_its_first_lease() -> None:
+    assert asked(fresh=True, term=1).is_fresh(view_of()) is True
+    assert asked(fresh=True, term=1).is_fresh(view_of(LEASE)) is False
+
+
+class AwayOnce(MemoryStore):
+    """For the first record that says ``Fresh``, which has landed or not."""
+
+    def __init__(self, *, has_landed: bool) -> None:
+        super().__init__()
+        self._has_landed = has_landed
+        self._is_over = False
+
+    def create(self, name: str, data: Buffer) -> None:
+        is_now = not self._is_over and b'"kind":"fresh"' in bytes(data)
+        if self._has_landed or not is_now:
+            super().create(name, data)
+        if is_now:
+            self._is_over = True
+            raise Unavailable("memory: away")
+
+
+def test_what_was_asked_for_is_gone_on_from_until_an_attempt_of_this_start_has_saved() -> None:
+    assert asked("step:10").resume(view_of(*good(1, term=1))) == "step:10"
+    assert asked("step:10").resume(view_of(*good(1, term=1), *good(2, term=2))) == "latest"
+    assert asked("step:10").resume(view_of(*good(1, term=1), *good(2, term=5))) == "latest"
+    spoilt_since = view_of(*good(1, term=1), *good(2, term=2, quarantined="spoilt"))
+    assert asked("step:10").resume(spoilt_since) == "step:10"
+
+
+@dataclass
+class Start:
+    """One driver of the run: it begins attempts as it does, and none of them trains."""
+
+    store: MemoryStore = field(default_factory=MemoryStore)
+    fresh: bool = False
+    resume: str = "latest"
+    listens: Callable[[float], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.repository = Repository(self.store, RUN)
+        begins = beginning(self.resume, self.repository, spec(), fresh=self.fresh)
+        pause = self.listens or (lambda _: None)
+        rivals = Rivals(self.store, RUN, is_wanted=self.listens is not None, pause=pause)
+        self.tasks = Tasks(spec(), self.repository, group(), begins, None, rivals)
+
+    def begin(self) -> int:
+        return self.tasks.make(1, 0.0).term
+
+
+def another_takes_over(store: MemoryStore) -> None:
+    Repository(store, RUN).take_over("another")
+
+
+def test_who_was_taken_over_while_it_paused_does_not_take_the_run_back() -> None:
+    start, ends = Start(), iter([failing("worker died"), done])
+
+    def attempt(_without: tuple[str, ...]) -> str:
+        start.begin()
+        return next(ends)()
+
+    restarts = Restarts(
+        start.repository,
+        Policy(),
+        RunDisplay(RUN, quiet=False, silent=True),
+        pause=lambda _: another_takes_over(start.store),
+    )
+    with pytest.raises(Fenced, match="a later attempt has taken r over"):
+        restarts.work(attempt)
+    assert start.repository.refresh().owner == "another"
+
+
+def test_who_did_not_hear_of_its_lease_takes_no_other_one_from_who_came_after_it() -> None:
+    start = Start(store=DeafStore(1))
+    with pytest.raises(Unavailable):
+        start.begin()
+    another_takes_over(start.store)
+    with pytest.raises(Fenced):
+        start.begin()
+
+
+def test_a_lease_of_its_own_whose_answer_got_lost_keeps_no_driver_from_another() -> None:
+    start = Start(store=DeafStore(2))
+    assert start.begin() == 1
+    with pytest.raises(Unavailable):
+        start.begin()
+    assert start.begin() == 3
+
+
+def test_the_first_attempt_of_a_start_takes_over_whoever_came_meanwhile_and_is_silent() -> None:
+    paused: list[float] = []
+    start = Start(listens=paused.append)
+    another_takes_over(start.store)
+    assert start.begin() == 2
+    assert len(paused) == 10
+
+
+def test_whoever_came_meanwhile_and_speaks_is_left_alone() -> None:
+    """Also where its first word comes after its lease."""
+    words = count()
+
+    def speaks(_for_s: float) -> None:
+        told = {"stage": "starting", "has_lease": True, "told_s": next(words)}
+        start.store.put(f"runs/{RUN}/status.json", json.dumps(told).encode())
+
+    start = Start(listens=speaks)
+    another_takes_over(start.store)
+    with pytest.raises(Occupied, match="another driver is at work"):
+        start.begin()
+
+
+@pytest.mark.parametrize(("has_landed", "life_term"), [(False, 3), (True, 2)])
+def test_a_store_that_goes_away_between_lease_and_new_life_makes_no_fresh_start_go_on_with_the_old_one(
+    has_landed: bool, life_term: int
+) -> None:
+    store = AwayOnce(has_landed=has_landed)
+    former = Driver(store=store, in_pause=stopped)
+    with pytest.raises(StopWished):
+        former.drive(spoilt(5, 4, (32, 40)))
+    start = Start(store=store, fresh=True)
+    restarts = Restarts(start.repository, Policy(), RunDisplay(RUN, quiet=False, silent=True))
+    with pytest.raises(Unavailable):
+        start.tasks.make(1, 0.0)
+    tasks = [restarts.begin(start.tasks.make(1, 0.0)) for _ in range(2)]
+    assert [(task.term, task.skips) for task in tasks] == [(3, ()), (4, ())]
+    view = start.repository.refresh()
+    assert (view.life, view.life_term) == (1, life_term)
+
+
+@pytest.mark.parametrize("num_refusals", [0, 1, 2])
+def test_what_was_asked_for_is_gone_on_from_again_where_all_that_came_of_it_is_spoilt(
+    num_refusals: int,
+) -> None:
+    store = Forgiving(num_refusals)
+    former = Driver(store=store)
+    former.begin()
+    former.save(100, 200, 300)
+    start, tasks = Start(store=store, resume="step:100"), list[Task]()
+    ends = iter([spoilt(160, 140, (1, 2)), done])
+
+    def attempt(_without: tuple[str, ...]) -> str:
+        tasks.append(restarts.begin(start.tasks.make(1, 0.0)))
+        start.repository.append(Commit(generation=generation(15, term=tasks[-1].term)), term=tasks[-1].term)
+        return next(ends)()
+
+    restarts = Restarts(
+        start.repository, Policy(), RunDisplay(RUN, quiet=False, silent=True), pause=lambda _: None
+    )
+    assert restarts.work(attempt) == "done"
+    assert [task.resume for task in tasks] == ["step:100", "step:100"]

@@ -1,0 +1,285 @@
+"""What a run trains on is found, or refused in one line, before anything is started."""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from checkpointing.stores.local import LocalStore
+from jobs.commandline.usage_error import SpecError
+from jobs.runs.token_check import find_tokens, num_samples
+from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.task.task import Near
+from jobs.training.task.token_index import INDEX, TokenIndex, TokenShard, Vocabulary, to_json
+
+BYTES = Vocabulary(tokenizer="bytes", digest="5" * 64, size=257)
+
+
+def write_shards(place: Path, *shards: Sequence[int], vocabulary: Vocabulary | None = BYTES) -> None:
+    store = LocalStore(place)
+    entries = []
+    for number, ids in enumerate(shards):
+        data = struct.pack(f"<{len(ids)}H", *ids)
+        store.put(f"{number:05}.bin", data)
+        entries.append(
+            TokenShard(
+                name=f"{number:05}.bin",
+                num_tokens=len(ids),
+                sha256=hashlib.sha256(data).hexdigest(),
+                largest_id=max(ids),
+            )
+        )
+    store.put(INDEX, to_json(TokenIndex(dtype="uint16", shards=tuple(entries), vocabulary=vocabulary)))
+
+
+def spec_for(place: Path, *settings: str) -> RunSpec:
+    file = place.parent / "spec.yaml"
+    file.write_text(
+        "name: r\nmodel: llama-tiny\nsteps: 4\nseq_len: 4\nmicro_batch: 2\neval: {samples: 2}\n"
+        f"data: {{kind: tokens, path: {place}}}\n"
+    )
+    return RunSpec.load(file, settings)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+def test_all_but_the_held_out_tokens_make_an_epoch(place: Path) -> None:
+    write_shards(place, range(30), range(20))
+    spec = spec_for(place)
+    found = find_tokens(spec)
+    assert found is not None
+    assert (found.url, found.index.num_tokens) == (str(place), 50)
+    # 9 tokens are two held-out samples of 4; 41 are ten samples, the first token of which nobody predicts.
+    assert num_samples(spec, found) == 10
+
+
+def test_synthetic_samples_make_an_epoch_as_they_are_named(tmp_path: Path) -> None:
+    spec = spec_for(tmp_path / "none", "data={samples: 77}")
+    assert find_tokens(spec) is None
+    assert num_samples(spec, None) == 77
+
+
+def refusal(spec: RunSpec) -> str:
+    with pytest.raises(SpecError) as refused:
+        find_tokens(spec)
+    (problem,) = refused.value.problems
+    return problem
+
+
+def test_a_folder_without_an_index_is_no_data(place: Path) -> None:
+    place.mkdir()
+    problem = refusal(spec_for(place))
+    assert (
+        "index.json is not there, nor Parquet files of ids; expected a folder that `longhaul pack" in problem
+    )
+
+
+def test_shards_without_tokens_are_no_data(place: Path) -> None:
+    write_shards(place)
+    assert "index.json: names no tokens" in refusal(spec_for(place))
+
+
+def test_too_little_for_one_global_batch_is_refused_with_both_numbers(place: Path) -> None:
+    write_shards(place, range(50))
+    assert find_tokens(spec_for(place, "grad_accum=5")) is not None
+    problem = refusal(spec_for(place, "grad_accum=6"))
+    assert "has 50 tokens, 10 samples of seq_len 4 beside 2 held out" in problem
+    assert "one step takes 12 (world_size x micro_batch x grad_accum)" in problem
+
+
+def test_synthetic_samples_may_be_too_few_as_well(tmp_path: Path) -> None:
+    problem = refusal(spec_for(tmp_path / "none", "data={samples: 7}", "grad_accum=4"))
+    assert problem.startswith("data.samples: 7 samples, but one step takes 8")
+
+
+def test_data_smaller_than_what_is_held_out_is_refused(place: Path) -> None:
+    write_shards(place, range(5))
+    assert "5 tokens, 0 samples" in refusal(spec_for(place))
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "says"), [(None, "is not there, but in the index"), (39, "shorter"), (41, "longer")]
+)
+def test_a_shard_that_is_not_as_its_index_says_is_named(
+    num_bytes: int | None, says: str, place: Path
+) -> None:
+    write_shards(place, range(30), range(20))
+    shard = place / "00001.bin"
+    if num_bytes is None:
+        shard.unlink()
+    else:
+        shard.write_bytes(bytes(num_bytes))
+    problem = refusal(spec_for(place))
+    assert str(shard) in problem
+    assert says in problem
+
+
+def test_of_many_missing_shards_one_is_named_and_the_others_are_counted(place: Path) -> None:
+    write_shards(place, range(30), range(20), range(9))
+    for shard in place.glob("*.bin"):
+        shard.unlink()
+    assert "00000.bin is not there, but in the index (and 2 more shards)" in refusal(spec_for(place))
+
+
+def test_a_vocabulary_larger_than_the_models_is_refused(place: Path) -> None:
+    write_shards(place, range(50), vocabulary=Vocabulary(tokenizer="big.json", digest="6" * 64, size=513))
+    problem = refusal(spec_for(place))
+    assert "was packed with big.json, a vocabulary of 513, but llama-tiny has one of 512" in problem
+
+
+def test_ids_beyond_the_vocabulary_are_found_where_nobody_knows_the_tokenizer(place: Path) -> None:
+    write_shards(place, range(50), [512], vocabulary=None)
+    problem = refusal(spec_for(place))
+    assert "00001.bin: has the token id 512" in problem
+    assert "of llama-tiny ends at 511" in problem
+
+
+@pytest.mark.parametrize("named", ["bytes", "5" * 64, "5" * 12])
+def test_the_tokenizer_that_is_meant_is_accepted_by_name_and_digest(named: str, place: Path) -> None:
+    write_shards(place, range(50))
+    assert find_tokens(spec_for(place, f"data.tokenizer={named!r}")) is not None
+
+
+def test_a_tokenizers_file_is_known_by_its_bytes(place: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(b"{}")
+    digest = hashlib.sha256(b"{}").hexdigest()
+    write_shards(place, range(50), vocabulary=Vocabulary(tokenizer="other name", digest=digest, size=9))
+    spec = spec_for(place, f"data.tokenizer={file}")
+    assert find_tokens(spec) is not None
+    file.write_bytes(b"{ }")
+    assert "was packed with other name" in refusal(spec)
+
+
+@pytest.mark.parametrize("named", ["gpt2", "5" * 11, "6" * 64])
+def test_another_tokenizer_than_the_one_that_is_meant_is_refused(named: str, place: Path) -> None:
+    write_shards(place, range(50))
+    problem = refusal(spec_for(place, f"data.tokenizer={named!r}"))
+    assert f"was packed with bytes (555555555555), not with {named}" in problem
+
+
+def test_tokens_of_an_unknown_tokenizer_are_none_that_was_meant(place: Path) -> None:
+    write_shards(place, range(50), vocabulary=None)
+    assert "with an unknown tokenizer, not with bytes" in refusal(spec_for(place, "data.tokenizer=bytes"))
+
+
+def write_parquet(place: Path, **columns: object) -> None:
+    place.mkdir(exist_ok=True)
+    for number in range(2):
+        pyarrow.parquet.write_table(pyarrow.table(columns), place / f"{number}.parquet")
+
+
+def test_parquet_files_of_ids_need_no_index_and_a_place_to_be_decoded(place: Path) -> None:
+    write_parquet(place, input_ids=[list(range(10)), [], list(range(15))])
+    found = find_tokens(spec_for(place, "data.local={dir: /nvme/tokens, gib: 2}"))
+    assert found is not None
+    assert [(shard.name, shard.num_tokens, shard.largest_id) for shard in found.index.shards] == [
+        ("0.parquet", 25, 14),
+        ("1.parquet", 25, 14),
+    ]
+    assert found.near == Near(folder="/nvme/tokens", limit_bytes=2 * 2**30)
+    somewhere = find_tokens(spec_for(place))
+    assert somewhere is not None
+    assert somewhere.near is not None
+
+
+@pytest.mark.parametrize("strange", ["part 1.parquet", "A.PARQUET", "my ids/0.parquet", "0(1).parquet"])
+def test_parquet_under_a_name_that_can_not_be_read_is_refused_and_not_left_out(
+    strange: str, place: Path
+) -> None:
+    write_parquet(place, ids=[*range(30)])
+    (place / strange).parent.mkdir(exist_ok=True)
+    (place / "0.parquet").rename(place / strange)
+    assert refusal(spec_for(place)).startswith(f"data: {place}/{strange}: expected letters, digits and ")
+
+
+def test_parquet_that_a_tool_hides_is_no_data(place: Path) -> None:
+    write_parquet(place, ids=[*range(30)])
+    (place / ".trash").mkdir()
+    (place / "1.parquet").rename(place / ".trash" / "1.parquet")
+    (place / "._0.parquet").write_bytes(b"a Mac's")
+    found = find_tokens(spec_for(place))
+    assert found is not None
+    assert [shard.name for shard in found.index.shards] == ["0.parquet"]
+
+
+def test_an_index_that_names_parquet_is_refused(place: Path) -> None:
+    write_parquet(place, ids=[*range(30)])
+    shard = TokenShard(name="0.parquet", num_tokens=30)
+    LocalStore(place).put(INDEX, to_json(TokenIndex(dtype="uint32", shards=(shard,))))
+    assert f"{place}/index.json: names 0.parquet, expected .bin files" in refusal(spec_for(place))
+
+
+def test_the_folder_of_parquet_may_have_any_name(tmp_path: Path) -> None:
+    place = tmp_path / "my ids (1)"
+    write_parquet(place, ids=[*range(30)])
+    found = find_tokens(spec_for(place))
+    assert found is not None
+    assert found.index.num_tokens == 60
+
+
+def test_parquet_ids_beyond_the_vocabulary_are_found_in_the_footer(place: Path) -> None:
+    write_parquet(place, ids=[*range(30), 512])
+    assert "0.parquet: has the token id 512" in refusal(spec_for(place))
+
+
+def test_parquet_of_something_else_is_refused_with_its_columns(place: Path) -> None:
+    write_parquet(place, text=["a"], label=[1])
+    problem = refusal(spec_for(place))
+    assert "0.parquet: has no column of ids (text, label); expected one of input_ids, ids, tokens" in problem
+    write_parquet(place, ids=["a"])
+    assert "0.parquet: its column 'ids' holds string, expected whole numbers" in refusal(spec_for(place))
+
+
+def test_shards_are_read_where_they_lie_unless_a_nearer_place_is_named(place: Path) -> None:
+    write_shards(place, range(50))
+    found, brought = (find_tokens(spec_for(place, *more)) for more in ((), ("data.local.dir=/nvme",)))
+    assert found is not None
+    assert brought is not None
+    assert found.near is None
+    assert brought.near == Near(folder="/nvme", limit_bytes=50 * 2**30)
+
+
+def test_the_tokenizer_beside_the_weights_is_expected_unless_another_is_named(
+    place: Path, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    file = weights / "tokenizer.json"
+    write_shards(place, range(50))
+    spec = spec_for(place, f"weights={weights}")
+    assert find_tokens(spec) is not None
+    file.write_bytes(b"{}")
+    assert f"was packed with bytes (555555555555), but {weights} has another tokenizer.json" in refusal(spec)
+    assert find_tokens(spec_for(place, f"weights={weights}", "data.tokenizer=bytes")) is not None
+    digest = hashlib.sha256(b"{}").hexdigest()
+    write_shards(place, range(50), vocabulary=Vocabulary(tokenizer="t", digest=digest, size=9))
+    assert find_tokens(spec) is not None
+
+
+def test_the_tokenizer_beside_a_file_of_weights_is_expected_too(place: Path, tmp_path: Path) -> None:
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_bytes(b"{}")
+    write_shards(place, range(50))
+    weights = tmp_path / "model.safetensors"
+    assert f"but {weights} has another tokenizer.json" in refusal(spec_for(place, f"weights={weights}"))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("{kind: tokens}", "data: tokens need a path"),
+        ("{kind: tokens, path: t, samples: 9}", "data: samples: of tokens all are used"),
+        ("{kind: synthetic, path: t}", "data: synthetic data has no path"),
+    ],
+)
+def test_what_does_not_go_together_is_said(data: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=says):
+        spec_for(tmp_path / "none", f"data={data}")

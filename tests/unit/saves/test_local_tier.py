@@ -1,0 +1,149 @@
+"""The nodes' own disks: whole shares only, few of them, and nothing of what a killed save leaves stays."""
+
+from pathlib import Path
+
+import pytest
+
+from checkpointing.errors import Corrupt
+from checkpointing.format.manifest import Cut, Manifest, encode_part, manifest_of, part_name
+from checkpointing.saving.local_tier import NearDisk, near_name
+from checkpointing.stores.contract import Unavailable
+from tests.unit.small_generations import content, cut_of, file_of, load_from, part_of
+
+
+def keep(disk: NearDisk, cut: Cut, *ranks: int) -> None:
+    for rank in ranks or range(cut.world_size):
+        disk.keep(cut, part_of(cut, rank), memoryview(file_of(cut, rank)))
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def steps_of(disk: NearDisk, rank: int = 0) -> list[int]:
+    return sorted(cut.step for cut, part in disk.inventory() if part.rank == rank)
+
+
+def whole(disk: NearDisk, cut: Cut) -> Manifest:
+    return manifest_of(cut, [part for found, part in disk.inventory() if found == cut])
+
+
+def cuts(num: int, *, world_size: int = 1) -> list[Cut]:
+    return [cut_of(10 * number, term=1, number=number, world_size=world_size) for number in range(1, num + 1)]
+
+
+def test_what_was_kept_comes_back(tmp_path: Path) -> None:
+    cut = cut_of(10, term=1, number=1, world_size=3)
+    keep(NearDisk(tmp_path, "r", 2), cut)
+    disk = NearDisk(tmp_path, "r", 2)
+    assert load_from(whole(disk, cut), [disk.place(cut.generation)]) == content(cut.generation, 3)
+
+
+def test_a_tilde_is_the_home_of_the_node_that_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keep(NearDisk(Path("~/disk"), "r", 2), *cuts(1))
+    assert steps_of(NearDisk(tmp_path / "disk", "r", 2)) == [10]
+
+
+def test_each_rank_keeps_its_newest_few_and_no_folder_is_left_of_the_others(tmp_path: Path) -> None:
+    disk = NearDisk(tmp_path, "r", 2)
+    for cut in cuts(5, world_size=2):
+        keep(disk, cut, 0)
+        if cut.step != 50:
+            keep(disk, cut, 1)
+    assert (steps_of(disk, 0), steps_of(disk, 1)) == ([40, 50], [30, 40])
+    assert {path.name for path in (tmp_path / "runs/r/gen").iterdir()} == {
+        cut.generation for cut in cuts(5)[2:]
+    }
+
+
+def test_the_newest_are_those_of_the_latest_attempt_whatever_their_step(tmp_path: Path) -> None:
+    disk = NearDisk(tmp_path, "r", 2)
+    for term, step in ((1, 50), (1, 60), (2, 10), (2, 20)):
+        keep(disk, cut_of(step, term=term, number=step))
+    assert steps_of(disk) == [10, 20]
+
+
+def test_runs_do_not_see_each_other(tmp_path: Path) -> None:
+    keep(NearDisk(tmp_path, "r", 2), cuts(1)[0])
+    other = NearDisk(tmp_path, "other", 2)
+    assert other.inventory() == []
+    other.tidy()
+    assert len(NearDisk(tmp_path, "r", 2).inventory()) == 1
+
+
+def test_a_run_of_the_same_name_in_another_log_has_another_place() -> None:
+    names = [near_name("r", "a"), near_name("r", "b"), near_name("s", "a")]
+    assert len({*names, "r", "s"}) == 5
+
+
+@pytest.mark.parametrize("damage", ["emptied", "another generation's", "another rank's", "file gone"])
+def test_a_share_that_is_not_what_it_should_be_is_left_out_and_tidied_away(
+    tmp_path: Path, damage: str
+) -> None:
+    disk = NearDisk(tmp_path, "r", 2)
+    old, new = cuts(2, world_size=2)
+    keep(disk, old)
+    keep(disk, new)
+    folder = tmp_path / "runs/r/gen" / new.generation
+    match damage:
+        case "emptied":
+            (folder / part_name(0)).write_bytes(b"")
+        case "another generation's":
+            (folder / part_name(0)).write_bytes(encode_part(old, part_of(old, 0)))
+        case "another rank's":
+            (folder / part_name(0)).write_bytes(encode_part(new, part_of(new, 1)))
+        case _:
+            (folder / part_of(new, 0).file).unlink()
+    assert (steps_of(disk, 0), steps_of(disk, 1)) == ([10], [10, 20])
+    disk.tidy()
+    assert (steps_of(disk, 0), steps_of(disk, 1)) == ([10], [10, 20])
+    assert len(files_in(tmp_path)) == 6
+
+
+def test_a_damaged_file_is_found_when_it_is_read(tmp_path: Path) -> None:
+    disk = NearDisk(tmp_path, "r", 2)
+    (cut,) = cuts(1)
+    keep(disk, cut)
+    path = tmp_path / "runs/r/gen" / cut.generation / part_of(cut, 0).file
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(Corrupt):
+        load_from(whole(disk, cut), [disk.place(cut.generation)])
+
+
+def test_tidying_leaves_nothing_of_saves_that_were_killed_halfway(tmp_path: Path) -> None:
+    disk = NearDisk(tmp_path, "r", 2)
+    kept, killed = cuts(2)
+    keep(disk, kept)
+    folder = tmp_path / "runs/r/gen" / killed.generation
+    folder.mkdir()
+    (folder / ".tmp-0123456789abcdef").write_bytes(b"half")
+    (folder / part_of(killed, 0).file).write_bytes(file_of(killed, 0))
+    disk.tidy()
+    assert steps_of(disk) == [10]
+    assert len(files_in(tmp_path)) == 2
+    assert not folder.exists()
+
+
+def test_a_share_does_not_count_before_its_file_is_there(tmp_path: Path) -> None:
+    (cut,) = cuts(1)
+    folder = tmp_path / "runs/r/gen" / cut.generation
+    (folder / part_of(cut, 0).file).mkdir(parents=True)  # in the way of the file
+    with pytest.raises(Unavailable):
+        keep(NearDisk(tmp_path, "r", 2), cut)
+    assert files_in(tmp_path) == set()
+
+
+def test_tidying_where_nothing_is_does_nothing(tmp_path: Path) -> None:
+    NearDisk(tmp_path / "nowhere", "r", 2).tidy()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way_of_the_folder_costs_that_save_only(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    disk = NearDisk(tmp_path, "r", 2)
+    with pytest.raises(Unavailable, match="runs"):
+        keep(disk, cuts(1)[0])
+    (tmp_path / "runs").unlink()
+    keep(disk, cuts(1)[0])
+    assert steps_of(disk) == [10]

@@ -1,0 +1,297 @@
+"""Saves in the background: none holds up the training, none ends it, and none gets another one's memory."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from checkpointing.format.manifest import Cut
+from checkpointing.generations.repository import Repository
+from checkpointing.saving.local_tier import NearDisk
+from checkpointing.saving.publisher import Attempt, Publisher
+from checkpointing.saving.save import Note, Room, Tally
+from checkpointing.saving.writer import Writer
+from checkpointing.stores.contract import Buffer, Store, Unavailable
+from checkpointing.stores.local import LocalStore
+from checkpointing.stores.memory import MemoryStore
+from tests.unit.small_generations import (
+    HEADER,
+    RUN,
+    Letters,
+    Memory,
+    content,
+    cut_of,
+    file_of,
+    load,
+    load_from,
+    names,
+    save_of,
+)
+
+DEADLINE_S = 20.0
+
+
+class GatedStore(MemoryStore):
+    """Calls whose name contains ``holds`` wait until ``open`` is set; ``reached`` tells that one waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holds = ""
+        self.open = threading.Event()
+        self.reached = threading.Event()
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._pass(f"put {name}")
+        super().put(name, data)
+
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        self._pass(f"get_range {name}")
+        return super().get_range(name, start, into)
+
+    def _pass(self, call: str) -> None:
+        if self.holds and self.holds in call:
+            self.reached.set()
+            assert self.open.wait(DEADLINE_S)
+
+
+class DownStore(MemoryStore):
+    """Away as long as ``is_down``."""
+
+    is_down = True
+
+    def put(self, name: str, data: Buffer) -> None:
+        if self.is_down:
+            raise Unavailable("the store is down")
+        super().put(name, data)
+
+
+class Bench:
+    """A writer with all that it needs, on one rank; ``notes`` is what it told."""
+
+    def __init__(self, store: Store, disk: NearDisk | None = None) -> None:
+        self.repository = Repository(store, RUN)
+        self.term = self.repository.take_over("me")
+        self.tally = Tally()
+        self.notes: list[Note] = []
+        self.rooms: Sequence[Room] = [_room(), _room()]
+        attempt = Attempt(rank=0, term=self.term, deadline_s=DEADLINE_S)
+        publisher = Publisher(self.repository, Letters(), attempt, self.tally)
+        self.writer = Writer(disk, publisher, self.tally, self.notes.append)
+        self.writer.start()
+        self._number = 0
+
+    def save(
+        self, step: int, *, to_disk: bool = False, to_store: bool = True, timeout_s: float = 0.0
+    ) -> Cut | None:
+        """What the training does: None where it had to skip."""
+        room = self.writer.room(self.rooms, to_store=to_store, timeout_s=timeout_s)
+        if room is None:
+            return None
+        self._number += 1
+        cut = cut_of(step, term=self.term, number=self._number)
+        room.data[:] = file_of(cut, 0)
+        self.writer.hand_over(save_of(cut, room=room, to_disk=to_disk, to_store=to_store))
+        return cut
+
+    def finish(self) -> None:
+        assert self.writer.finish(DEADLINE_S)
+
+    def problems(self) -> list[tuple[int, str, bool]]:
+        return [(note.step, note.place, note.problem is not None) for note in self.notes]
+
+
+def _room() -> Room:
+    return Memory(memoryview(bytearray(len(HEADER) + len(content("", 1)))))
+
+
+@pytest.fixture
+def gated() -> Iterator[GatedStore]:
+    store = GatedStore()
+    yield store
+    store.open.set()
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(DEADLINE_S)
+
+
+def test_a_save_arrives_at_both_places(tmp_path: Path) -> None:
+    disk = NearDisk(tmp_path, RUN, 2)
+    bench = Bench(MemoryStore(), disk)
+    cut = bench.save(10, to_disk=True)
+    bench.finish()
+    assert cut is not None
+    (found,) = bench.repository.view.generations
+    manifest = bench.repository.manifest(found)
+    for place in (disk.place(cut.generation), bench.repository.place(cut.generation)):
+        assert load_from(manifest, [place]) == content(cut.generation, 1)
+    assert bench.problems() == [(10, "disk", False), (10, "store", False)]
+    assert bench.tally.durable_step == 10
+
+
+def test_while_a_save_is_on_its_way_to_the_store_the_next_one_is_skipped(gated: GatedStore) -> None:
+    bench = Bench(gated)
+    gated.holds = "put runs/r/gen"
+    assert bench.save(10) is not None
+    wait_for(gated.reached)
+    assert bench.save(20) is None
+    gated.open.set()
+    bench.finish()
+    assert bench.save(30) is not None
+    bench.finish()
+    assert [found.step for found in bench.repository.view.generations] == [10, 30]
+
+
+def test_or_waited_for_if_the_training_wants_that(gated: GatedStore) -> None:
+    bench = Bench(gated)
+    gated.holds = "put runs/r/gen"
+    bench.save(10)
+    wait_for(gated.reached)
+    threading.Timer(0.05, gated.open.set).start()
+    assert bench.save(20, timeout_s=DEADLINE_S) is not None
+    bench.finish()
+    assert [found.step for found in bench.repository.view.generations] == [10, 20]
+
+
+def test_a_slow_store_does_not_hold_up_the_disk(tmp_path: Path, gated: GatedStore) -> None:
+    disk = NearDisk(tmp_path, RUN, 3)
+    bench = Bench(gated, disk)
+    gated.holds = "put runs/r/gen"
+    bench.save(10, to_disk=True)
+    wait_for(gated.reached)
+    for step in (20, 30):
+        assert bench.save(step, to_disk=True, to_store=False, timeout_s=DEADLINE_S) is not None
+    assert bench.writer.room(bench.rooms, to_store=False, timeout_s=DEADLINE_S) is not None
+    assert {cut.step for cut, _ in disk.inventory()} == {10, 20, 30}
+    gated.open.set()
+    bench.finish()
+
+
+def test_memory_is_given_out_again_once_it_is_uploaded_and_not_before(
+    tmp_path: Path, gated: GatedStore
+) -> None:
+    disk = NearDisk(tmp_path, RUN, 2)
+    bench = Bench(gated, disk)
+    bench.rooms = bench.rooms[:1]
+    gated.holds = "put runs/r/gen"
+    bench.save(10)
+    wait_for(gated.reached)
+    assert bench.save(20, to_disk=True, to_store=False) is None
+    gated.holds = "get_range runs/r/gen"
+    gated.reached.clear()
+    gated.open.set()
+    gated.open.clear()
+    wait_for(gated.reached)  # Uploaded, but still read back.
+    second = bench.save(20, to_disk=True, to_store=False, timeout_s=DEADLINE_S)
+    gated.open.set()
+    bench.finish()
+    assert second is not None
+    assert [found.step for found in bench.repository.view.generations if found.is_good] == [10]
+    assert bench.rooms[0].data == file_of(second, 0)
+    assert {cut.step for cut, _ in disk.inventory()} == {20}
+
+
+def test_a_store_that_is_down_costs_saves_and_nothing_else(tmp_path: Path) -> None:
+    store = DownStore()
+    store.is_down = False
+    disk = NearDisk(tmp_path, RUN, 9)
+    bench = Bench(store, disk)
+    for step, is_down in ((10, False), (20, True), (30, True), (40, False)):
+        store.is_down = is_down
+        assert bench.save(step, to_disk=True) is not None
+        bench.finish()
+    assert [note.step for note in bench.notes if note.problem] == [20, 30]
+    assert all("the store is down" in note.problem for note in bench.notes if note.problem)
+    assert [found.step for found in bench.repository.view.generations if found.is_good] == [10, 40]
+    assert {cut.step for cut, _ in disk.inventory()} == {10, 20, 30, 40}
+    assert (bench.tally.num_committed, bench.tally.num_failed, bench.tally.durable_step) == (2, 2, 40)
+
+
+def test_a_disk_that_fails_does_not_keep_a_save_from_the_store(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    bench = Bench(MemoryStore(), NearDisk(tmp_path, RUN, 2))
+    bench.save(10, to_disk=True)
+    bench.finish()
+    assert bench.problems() == [(10, "disk", True), (10, "store", False)]
+    assert bench.tally.num_failed == 1
+    (found,) = bench.repository.view.generations
+    assert load(bench.repository, found) == content(found.name, 1)
+
+
+def test_what_nobody_thought_of_costs_one_save_too(tmp_path: Path) -> None:
+    class Surprising(NearDisk):
+        def keep(self, *args: object) -> None:
+            raise ZeroDivisionError
+
+    bench = Bench(MemoryStore(), Surprising(tmp_path, RUN, 2))
+    for step in (10, 20):
+        bench.save(step, to_disk=True)
+        bench.finish()
+    assert [note.problem for note in bench.notes if note.place == "disk"] == ["ZeroDivisionError"] * 2
+    assert [found.step for found in bench.repository.view.generations] == [10, 20]
+
+
+def test_one_who_cannot_be_told_does_not_end_the_saving() -> None:
+    bench = Bench(MemoryStore())
+
+    def deaf(note: Note) -> None:
+        bench.notes.append(note)
+        raise BrokenPipeError
+
+    publisher = Publisher(
+        bench.repository, Letters(), Attempt(rank=0, term=1, deadline_s=DEADLINE_S), bench.tally
+    )
+    bench.writer = Writer(None, publisher, bench.tally, deaf)
+    bench.writer.start()
+    for step in (10, 20):
+        bench.save(step)
+        bench.finish()
+    assert [found.step for found in bench.repository.view.generations] == [10, 20]
+    assert len(bench.notes) == 2
+
+
+def test_a_writer_that_was_fenced_says_so_and_changes_nothing_that_counts() -> None:
+    store = MemoryStore()
+    bench = Bench(store)
+    bench.save(10)
+    bench.finish()
+    later = Repository(store, RUN)
+    later.take_over("later")
+    records = {name: store.get(name) for name in store.list("runs/r/log")}
+    for step in (20, 30):
+        bench.save(step)
+        bench.finish()
+    assert bench.tally.is_fenced
+    assert {name: store.get(name) for name in store.list("runs/r/log")} == records
+    assert names(later.refresh().generations) == names(bench.repository.view.generations)
+    (found,) = later.view.generations
+    assert load(later, found) == content(found.name, 1)
+    for name, objects in later.garbage().items():
+        later.delete_objects(name, objects)
+    left = {name.split("/")[3] for name in store.list("runs/r/gen")}
+    assert left == {found.name}
+
+
+def test_a_save_that_nobody_asked_for_anywhere_gives_its_memory_back() -> None:
+    bench = Bench(MemoryStore())
+    for step in (10, 20, 30):
+        assert bench.save(step, to_store=False) is not None
+    bench.finish()
+    assert bench.notes == []
+
+
+def test_waiting_for_the_end_has_an_end(gated: GatedStore) -> None:
+    bench = Bench(gated)
+    gated.holds = "put runs/r/gen"
+    bench.save(10)
+    assert not bench.writer.finish(0.05)
+
+
+def test_the_digests_are_those_of_the_bytes_at_the_cut(tmp_path: Path) -> None:
+    bench = Bench(LocalStore(tmp_path))
+    cut = bench.save(10)
+    bench.finish()
+    assert cut is not None
+    (found,) = bench.repository.view.generations
+    assert load(bench.repository, found) == content(cut.generation, 1)

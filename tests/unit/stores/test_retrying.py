@@ -1,0 +1,111 @@
+"""How long a store that is away is waited for, told by a clock that only sleeping moves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from checkpointing.stores.contract import Conflict, Denied, Full, StoreError, Unavailable
+from checkpointing.stores.memory import MemoryStore
+from checkpointing.stores.retrying import Patience, PatientStore
+
+PATIENCE = Patience(budget_s=60, first_wait_s=1, longest_wait_s=8)
+
+
+@dataclass
+class Clock:
+    now_s: float = 0
+    waits: list[float] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, wait_s: float) -> None:
+        self.waits.append(wait_s)
+        self.now_s += wait_s
+
+
+class AwayStore(MemoryStore):
+    """Raises what ``failures`` gives, one per call, until they are used up. With ``lands`` it first obeys."""
+
+    def __init__(self, failures: Iterator[StoreError], *, lands: bool = False) -> None:
+        super().__init__()
+        self._failures = failures
+        self._lands = lands
+
+    def create(self, name: str, data: bytes | memoryview) -> None:
+        failure = next(self._failures, None)
+        if failure is None or self._lands:
+            super().create(name, data)
+        if failure:
+            raise failure
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        yield from super().list(prefix, after=after)
+        if failure := next(self._failures, None):
+            raise failure
+
+
+def times(count: int, error: type[StoreError] = Unavailable) -> Iterator[StoreError]:
+    return iter([error("store: away")] * count)
+
+
+def patient(inner: MemoryStore, clock: Clock, spread: float = 1) -> PatientStore:
+    return PatientStore(inner, PATIENCE, clock=clock, sleep=clock.sleep, spread=lambda: spread)
+
+
+def test_a_store_that_comes_back_is_waited_for_with_waits_that_double_to_a_bound() -> None:
+    clock, away = Clock(), AwayStore(times(6))
+    patient(away, clock).create("a", b"1")
+    assert away.get("a") == b"1"
+    assert clock.waits == [1, 2, 4, 8, 8, 8]
+
+
+def test_a_store_that_stays_away_is_given_up_within_the_budget() -> None:
+    clock = Clock()
+    with pytest.raises(Unavailable, match=r"^store: away \(tried 10 times\)$"):
+        patient(AwayStore(times(1000)), clock).create("a", b"1")
+    assert 50 < clock.now_s <= PATIENCE.budget_s
+
+
+def test_the_budget_counts_from_the_first_failure_and_not_from_the_start() -> None:
+    clock = Clock()
+
+    class SlowStore(AwayStore):
+        def create(self, name: str, data: bytes | memoryview) -> None:
+            clock.now_s += 1000
+            super().create(name, data)
+
+    away = SlowStore(times(1))
+    patient(away, clock).create("a", b"1")
+    assert away.get("a") == b"1"
+
+
+def test_those_who_failed_together_do_not_return_together() -> None:
+    clocks = [Clock(), Clock()]
+    for clock, spread in zip(clocks, (0.0, 0.5), strict=True):
+        patient(AwayStore(times(2)), clock, spread).create("a", b"1")
+    assert clocks[0].waits == [0.5, 1]
+    assert clocks[1].waits == [0.75, 1.5]
+
+
+@pytest.mark.parametrize("error", [Full, Denied, Conflict])
+def test_what_waiting_does_not_mend_is_told_at_once(error: type[StoreError]) -> None:
+    clock = Clock()
+    with pytest.raises(error):
+        patient(AwayStore(times(1, error)), clock).create("a", b"1")
+    assert clock.waits == []
+
+
+def test_a_create_whose_answer_was_lost_meets_its_own_object() -> None:
+    away = AwayStore(times(1), lands=True)
+    with pytest.raises(Conflict):
+        patient(away, Clock()).create("a", b"mine")
+    assert away.get("a") == b"mine"
+
+
+def test_a_list_that_broke_off_names_nothing_twice() -> None:
+    away = AwayStore(times(2))
+    for name in ("f/a", "f/b"):
+        away.put(name, b"")
+    assert sorted(patient(away, Clock()).list("f")) == ["f/a", "f/b"]

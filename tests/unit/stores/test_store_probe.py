@@ -1,0 +1,154 @@
+"""A store is tried out before anybody trusts it: what it breaks is named, and nothing of the trial stays."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from checkpointing.stores.contract import Buffer, Denied, Missing, Store, Unavailable
+from checkpointing.stores.local import LocalStore
+from checkpointing.stores.memory import MemoryStore
+from checkpointing.stores.probing import StoreFacts, examine, marker
+
+DEADLINE_S = 20
+
+
+class OddStore(MemoryStore):
+    """Keeps the contract, but for what each of the odd ones below does differently."""
+
+
+class Overwrites(OddStore):
+    def create(self, name: str, data: Buffer) -> None:
+        self.put(name, data)
+
+
+class ReadsStale(OddStore):
+    """As a cache between us and the objects does."""
+
+    def put(self, name: str, data: Buffer) -> None:
+        if name not in self.list("probe"):
+            super().put(name, data)
+
+
+class ListsNothing(OddStore):
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        return iter(())
+
+
+class CutsOff(OddStore):
+    def put(self, name: str, data: Buffer) -> None:
+        super().put(name, bytes(data)[: 2**20])
+
+
+class ForbidsDeleting(OddStore):
+    def delete(self, name: str) -> None:
+        raise Denied(f"store: {name}: access denied")
+
+
+class ForbidsWriting(OddStore):
+    def probe(self) -> None:
+        raise Denied("store: access denied")
+
+
+class BreaksDown(OddStore):
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        raise Unavailable("store: slow down")
+
+
+class Hangs(OddStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.release = threading.Event()
+
+    def get(self, name: str) -> bytes:
+        self.release.wait(DEADLINE_S)
+        return super().get(name)
+
+
+def left(store: Store) -> list[str]:
+    return list(store.list("probe"))
+
+
+@pytest.mark.parametrize("make", [lambda _: MemoryStore(), LocalStore])
+def test_a_store_that_keeps_its_contract_is_measured_and_left_as_it_was(
+    make: Callable[[Path], Store], tmp_path: Path
+) -> None:
+    store = make(tmp_path / "store")
+    facts = examine(store, deadline_s=DEADLINE_S)
+    assert (facts.failed, facts.winners, facts.reads_what_it_wrote, facts.large_is_whole) == (
+        None,
+        1,
+        True,
+        True,
+    )
+    assert facts.left_behind == ()
+    assert left(store) == []
+    rates = (facts.put_s, facts.get_s, facts.write_bytes_per_s, facts.read_bytes_per_s)
+    assert all(rate is not None and rate > 0 for rate in rates)
+    assert (facts.free_bytes is not None) == isinstance(store, LocalStore)
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        (Overwrites(), {"winners": 8}),
+        (ReadsStale(), {"reads_what_it_wrote": False}),
+        (ListsNothing(), {"reads_what_it_wrote": False}),
+        (CutsOff(), {"large_is_whole": False}),
+    ],
+)
+def test_what_a_store_breaks_is_seen_and_nothing_else(store: Store, expected: dict[str, object]) -> None:
+    facts = examine(store, deadline_s=DEADLINE_S)
+    good: dict[str, object] = {"winners": 1, "reads_what_it_wrote": True, "large_is_whole": True}
+    assert {name: getattr(facts, name) for name in good} == good | expected
+    assert facts.failed is None
+
+
+def test_without_permission_it_says_so_and_stops() -> None:
+    facts = examine(ForbidsWriting(), deadline_s=DEADLINE_S)
+    assert facts == StoreFacts(url="memory:", failed="first object: store: access denied", denied=True)
+
+
+def test_a_file_in_the_way_of_the_store_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("in the way")
+    facts = examine(LocalStore(tmp_path / "store"), deadline_s=DEADLINE_S)
+    assert facts.failed is not None
+    assert "can't be written" in facts.failed
+
+
+def test_what_may_not_be_deleted_is_named_where_it_could_be_written() -> None:
+    store = ForbidsDeleting()
+    facts = examine(store, deadline_s=DEADLINE_S)
+    assert facts.failed is not None
+    assert facts.failed.startswith("read after write: ")
+    assert facts.denied
+    assert sorted(facts.left_behind) == sorted(left(store))
+    assert len(facts.left_behind) == 2
+
+
+def test_a_store_that_breaks_down_on_the_way_is_cleaned_up_all_the_same() -> None:
+    store = BreaksDown()
+    facts = examine(store, deadline_s=DEADLINE_S)
+    assert facts.failed == "large object: store: slow down"
+    assert not facts.denied
+    assert (facts.winners, facts.write_bytes_per_s) == (1, None)
+    assert left(store) == []
+
+
+def test_a_store_that_hangs_is_left_at_the_deadline_with_what_is_known_by_then() -> None:
+    store = Hangs()
+    facts = examine(store, deadline_s=0.2)
+    store.release.set()
+    assert replace(facts, free_bytes=None) == StoreFacts(
+        url="memory:", winners=1, failed="read after write: no answer within 0.2 s"
+    )
+
+
+def test_a_marker_is_there_for_its_block_alone() -> None:
+    store = MemoryStore()
+    with marker(store) as (name, data):
+        assert store.get(name) == data
+    with pytest.raises(Missing):
+        store.get(name)

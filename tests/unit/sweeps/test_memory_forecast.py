@@ -1,0 +1,81 @@
+"""Predicted memory where theory leaves no doubt; ``test_memory_prediction`` holds it to real processes."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from jobs.sweeps.memory_forecast import predict_memory
+from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy
+from jobs.training.task.presets import preset
+
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+LLAMA_8B = Recipe(
+    model=preset("llama-3.1-8b"),
+    strategy="ddp",
+    world_size=8,
+    seq_len=2048,
+    micro_batch=1,
+    grad_accum=1,
+    precision="fp32",
+    seed=0,
+    optimizer=OptimizerConfig(),
+)
+
+
+def test_ddp_in_fp32_takes_sixteen_bytes_for_each_parameter_and_more() -> None:
+    predicted = predict_memory(LLAMA_8B, on_cpu=False)
+    assert predicted.parameters == predicted.gradients == 4 * LLAMA_8B.model.num_parameters
+    assert predicted.moments == 8 * LLAMA_8B.model.num_parameters
+    assert predicted.total > 16 * LLAMA_8B.model.num_parameters
+
+
+def test_an_8b_model_in_slices_fits_eight_cards_of_80_gb_and_whole_it_does_not() -> None:
+    recipe = replace(LLAMA_8B, precision="bf16")
+    assert predict_memory(replace(recipe, strategy="zero3"), on_cpu=False).total < 50e9
+    assert predict_memory(replace(recipe, strategy="fsdp"), on_cpu=False).total < 50e9
+    assert predict_memory(recipe, on_cpu=False).total > 80e9
+
+
+@pytest.mark.parametrize(
+    ("strategy", "bytes_per_parameter"),
+    [("ddp", 16), ("fsdp", 12 / 8), ("zero1", 4 + 12 / 8), ("zero2", 4 + 12 / 8), ("zero3", 20 / 8)],
+)
+def test_training_state_is_what_each_strategy_is_known_for(
+    strategy: Strategy, bytes_per_parameter: float
+) -> None:
+    """In fp32 on 8 ranks, as the only backward pass of a step starts. ZeRO keeps masters in fp32 too."""
+    predicted = predict_memory(replace(LLAMA_8B, strategy=strategy, micro_batch=8), on_cpu=False)
+    state = predicted.parameters + predicted.masters + predicted.moments + predicted.gradients
+    assert state / LLAMA_8B.model.num_parameters == pytest.approx(bytes_per_parameter, rel=1e-6)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_more_of_anything_never_takes_less(strategy: Strategy, precision: Precision, on_cpu: bool) -> None:
+    recipe = replace(LLAMA_8B, strategy=strategy, precision=precision)
+    base = predict_memory(recipe, on_cpu=on_cpu).total
+    assert predict_memory(replace(recipe, seq_len=4096), on_cpu=on_cpu).total > base
+    assert predict_memory(replace(recipe, micro_batch=2), on_cpu=on_cpu).total > base
+    assert predict_memory(replace(recipe, grad_accum=4), on_cpu=on_cpu).total >= base
+    assert predict_memory(replace(recipe, world_size=16), on_cpu=on_cpu).total <= base
+
+
+def test_short_sequences_peak_when_all_gradients_are_there_and_no_activations() -> None:
+    short = replace(LLAMA_8B, strategy="fsdp", seq_len=16)
+    predicted = predict_memory(short, on_cpu=False)
+    assert predicted.activations == predicted.logits == 0
+    assert predicted.gradients == pytest.approx(4 * short.model.num_parameters / 8)
+
+
+def test_a_window_that_bites_costs_a_mask_and_one_that_does_not_costs_nothing() -> None:
+    mistral = replace(LLAMA_8B, model=preset("mistral-7b-v0.1"), precision="bf16")
+    unlimited = replace(mistral, model=replace(mistral.model, sliding_window=None))
+    within, beyond = 4096, 8192
+    for length, is_larger in ((within, False), (beyond, True)):
+        windowed = predict_memory(replace(mistral, seq_len=length), on_cpu=True).activations
+        plain = predict_memory(replace(unlimited, seq_len=length), on_cpu=True).activations
+        assert windowed - plain == (2 * length**2 if is_larger else 0)

@@ -1,0 +1,148 @@
+"""What is known of a cell before anything starts: where it goes, what it needs, and why it can't run."""
+
+from typing import Any
+
+import pytest
+
+from cluster.inventory import WorkerGroup
+from cluster.placement import Placed
+from jobs.sweeps.grid import expand, schedule
+from jobs.sweeps.plan import PREDICTION_ERROR, Plan, plan_all
+from jobs.sweeps.tables import plan_table
+from tests.unit.builders import GB, group, inventory, plans_of, sweep
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def plan(*groups: WorkerGroup, **changes: Any) -> Plan:
+    (only,) = plans_of(sweep(**changes), *groups).values()
+    return only
+
+
+def needed(*groups: WorkerGroup, **changes: Any) -> int:
+    return plan(*groups, **changes).predicted_memory_bytes
+
+
+def limit(num_bytes: float) -> dict[str, Any]:
+    return {"memory_gb_per_worker": num_bytes / GB}
+
+
+def test_plans_come_in_the_order_of_the_cells() -> None:
+    spec = sweep(axes={"strategy": ["zero3", "ddp"], "world_size": [2, 1]})
+    cells = expand(spec, [])
+    assert [found.cell for found in plan_all(cells, inventory(group()), spec.limits)] == cells
+
+
+def test_a_group_that_the_cluster_lacks_is_unschedulable() -> None:
+    found = plan(group("local"), groups=["tpu"])
+    assert found.refused
+    assert found.refused.status == "unschedulable"
+    assert found.refused.reason == "there is no group 'tpu' in the test's cluster (groups: local)"
+    assert (found.group, found.predicted_s, found.memory_limit_bytes) == (None, None, None)
+
+
+def test_more_workers_than_devices_are_unschedulable_however_much_memory_there_is() -> None:
+    found = plan(group(devices=(1,)), axes={"world_size": [2]}, limits={"memory_gb_per_worker": 1e-6})
+    assert found.refused
+    assert (found.refused.status, found.refused.phase) == ("unschedulable", None)
+
+
+def test_spread_workers_are_placed_on_all_nodes_and_share_the_memory_of_each() -> None:
+    spec = sweep(axes={"world_size": [2]})
+    nodes = inventory(group(devices=(2, 2), memory_bytes=64 * GB))
+    for mode, shares, limit in (("spread", [1, 1], 0.8 * 64 * GB), ("whole_node", [2], 0.4 * 64 * GB)):
+        (found,) = plan_all(expand(spec, []), nodes, spec.limits, mode)
+        assert isinstance(found.answer, Placed)
+        assert [share.num_workers for share in found.answer.shares] == shares
+        assert found.memory_limit_bytes == int(limit)
+
+
+def test_what_cannot_fit_however_wrong_the_prediction_is_refused_with_what_it_wants() -> None:
+    wanted = needed()
+    found = plan(limits=limit(wanted / (1 + PREDICTION_ERROR) - 1000))
+    assert found.refused
+    assert (found.refused.status, found.refused.phase) == ("oom", "predicted")
+    assert found.refused.wanted_bytes == wanted
+    assert f"{wanted / GB:.2f} GB per worker" in found.refused.reason
+    assert "limits.try_anyway=true" in found.refused.reason
+
+
+@pytest.mark.parametrize("too_much", [1.0, 1 + PREDICTION_ERROR])
+def test_what_may_fit_is_started(too_much: float) -> None:
+    assert plan(limits=limit(needed() / too_much + 1000)).refused is None
+
+
+def test_try_anyway_starts_it_and_still_bounds_it() -> None:
+    found = plan(limits={**limit(1_000_000), "try_anyway": True})
+    assert found.refused is None
+    assert found.memory_budget_bytes == 1_000_000
+
+
+def test_without_a_limit_workers_share_four_fifths_of_the_tightest_node() -> None:
+    found = plan(group(devices=(4, 2), memory_bytes=8 * GB), axes={"world_size": [6]})
+    assert found.memory_budget_bytes == int(0.8 * 8 * GB / 4)
+
+
+def test_a_node_of_unknown_memory_bounds_nothing() -> None:
+    found = plan(group(memory_bytes=None))
+    assert (found.memory_limit_bytes, found.memory_budget_bytes, found.refused) == (None, None, None)
+
+
+def test_an_accelerator_is_bounded_by_its_own_memory_and_not_by_us() -> None:
+    there = group("nvidia", (8,), vendor="nvidia", device=H100)
+    found = plan(there, groups=["nvidia"], models=["mistral-7b"], axes={"strategy": ["ddp"]}, limits=limit(1))
+    assert found.memory_limit_bytes == 80 * 2**30
+    assert found.memory_budget_bytes is None
+    assert found.refused
+    assert (found.refused.status, found.refused.phase) == ("oom", "predicted")
+
+
+def test_an_unknown_accelerator_refuses_nothing_and_has_no_forecast() -> None:
+    there = group("nvidia", (8,), vendor="nvidia", device="NVIDIA GB200")
+    found = plan(there, groups=["nvidia"], models=["mistral-7b"])
+    assert (found.refused, found.memory_limit_bytes, found.predicted_s) == (None, None, None)
+
+
+def test_a_simulated_group_is_planned_as_the_cores_that_it_is() -> None:
+    there = group("amd", (2,), vendor="amd", device="MI300X", simulated=True, memory_bytes=8 * GB)
+    found = plan(there, groups=["amd"])
+    assert found.memory_budget_bytes == int(0.8 * 8 * GB)
+    assert found.predicted_s == plan(group()).predicted_s
+
+
+@pytest.mark.parametrize("change", [{"steps": 200}, {"warmup": 20}, {"cooldown_s": 30}])
+def test_the_forecast_grows_with_what_is_measured(change: dict[str, Any]) -> None:
+    more, usual = plan(measure=change).predicted_s, plan().predicted_s
+    assert more is not None
+    assert usual is not None
+    assert more > usual
+
+
+def test_the_forecast_knows_that_time_ends_a_window() -> None:
+    bounded = plan(models=["mistral-7b"], measure={"steps": 1000, "max_s": 60, "warmup": 0}).predicted_s
+    endless = plan(models=["mistral-7b"], measure={"steps": 1000, "warmup": 0}).predicted_s
+    assert bounded is not None
+    assert endless is not None
+    assert bounded < endless / 100
+
+
+def test_flops_per_token_are_the_models_at_that_length() -> None:
+    there = group("nvidia", (8,), vendor="nvidia", device=H100)
+    found = plan(there, groups=["nvidia"], models=["llama-3.1-8b"], axes={"seq_len": [8192]})
+    assert found.flops_per_token == pytest.approx(57.914e9, rel=1e-5)
+
+
+def test_ten_thousand_cells_are_planned_and_shown() -> None:
+    axes = {
+        "strategy": ["ddp", "fsdp", "zero1", "zero2", "zero3"],
+        "world_size": list(range(1, 11)),
+        "seq_len": list(range(1, 21)),
+        "micro_batch": list(range(1, 6)),
+        "precision": ["fp32", "bf16"],
+    }
+    spec = sweep(axes=axes, repeats=1)
+    cells = expand(spec, [])
+    assert len({cell.cell_id for cell in cells}) == len(cells) == 10_000
+    plans = plan_all(cells, inventory(group(devices=(8,), memory_bytes=64 * GB)), spec.limits)
+    assert "10000 cells x 1 repeat = 10000 runs" in plan_table(plans, spec.repeats)
+    assert len({run.name for run in schedule(spec, cells)}) == 10_000

@@ -1,0 +1,394 @@
+"""From files to ids: every document once, in order, however the input is cut; and what is refused."""
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.stores.local import LocalStore
+from checkpointing.stores.memory import MemoryStore
+from jobs.cli.__main__ import main
+from jobs.packing.documents import find_sources, texts_of
+from jobs.packing.pieces import InputError, Piece, Source, cut_into_pieces
+from jobs.packing.shard import dtype_for, pack_piece
+from jobs.packing.tokenizing import ByteTokenizer, Recipe, read_recipe
+from jobs.training.task.token_index import INDEX, Vocabulary
+
+TOKENIZER = ByteTokenizer()
+END = [256]
+
+
+def ids_of(inputs: list[Path], column: str = "text", piece_bytes: int = 2**20) -> list[int]:
+    """All shards one behind the other."""
+    store, ids = MemoryStore(), bytearray()
+    for piece in cut_into_pieces(find_sources(inputs, column), piece_bytes):
+        if shard := pack_piece(piece, TOKENIZER, column, store).shard:
+            ids += store.get(shard.name)
+    return list(struct.unpack(f"<{len(ids) // 2}H", ids))
+
+
+def as_ids(*documents: str) -> list[int]:
+    return [number for text in documents for number in [*text.encode(), *END]]
+
+
+def write_jsonl(path: Path, *records: object) -> Path:
+    path.write_text("\n".join(json.dumps(record) for record in records))
+    return path
+
+
+# Cutting.
+
+SOURCES = st.lists(
+    st.one_of(
+        st.builds(lambda size: Source(path="t", kind="text", sizes=(size,)), st.integers(0, 40)),
+        st.builds(
+            lambda sizes: Source(path="p", kind="parquet", sizes=tuple(sizes)), st.lists(st.integers(0, 40))
+        ),
+    ),
+    max_size=8,
+)
+
+
+@given(sources=SOURCES, piece_bytes=st.integers(1, 30))
+def test_every_byte_and_row_group_is_in_one_piece_in_order(sources: list[Source], piece_bytes: int) -> None:
+    pieces = cut_into_pieces(sources, piece_bytes)
+    spans = [span for piece in pieces for span in piece.spans]
+    ends = {"text": lambda source: source.sizes[0], "parquet": lambda source: len(source.sizes)}
+    expected = [
+        (source.path, at) for source in sources for at in range(ends[source.kind](source)) if source.sizes
+    ]
+    assert [(span.path, at) for span in spans for at in range(span.start, span.end)] == expected
+    assert [piece.number for piece in pieces] == list(range(len(pieces)))
+    assert sum(span.is_last for span in spans) == sum(ends[source.kind](source) > 0 for source in sources)
+
+
+@given(sources=SOURCES, piece_bytes=st.integers(1, 30))
+def test_a_piece_is_too_large_only_where_one_row_group_is(sources: list[Source], piece_bytes: int) -> None:
+    for piece in cut_into_pieces(sources, piece_bytes):
+        if len(piece.spans) > 1:
+            assert all(span.kind != "text" or span.end - span.start <= piece_bytes for span in piece.spans)
+            texts = [span.end - span.start for span in piece.spans if span.kind == "text"]
+            assert sum(texts) <= piece_bytes
+
+
+# What is in the shards.
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=60)
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=4), piece_bytes=st.integers(1, 50))
+def test_plain_text_gives_the_same_ids_however_it_is_cut(
+    texts: list[str], piece_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("texts")
+    for number, text in enumerate(texts):
+        (folder / f"{number}.txt").write_bytes(text.encode())
+    documents = [text for text in texts if text]
+    assert ids_of([folder], piece_bytes=piece_bytes) == as_ids(*documents)
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=6), piece_bytes=st.integers(1, 50))
+def test_jsonl_gives_the_same_ids_however_it_is_cut(
+    texts: list[str], piece_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = write_jsonl(tmp_path_factory.mktemp("lines") / "a.jsonl", *({"text": text} for text in texts))
+    assert ids_of([path], piece_bytes=piece_bytes) == as_ids(*filter(None, texts))
+
+
+def test_parquet_gives_the_same_ids_however_it_is_cut(tmp_path: Path) -> None:
+    texts = ["one", "", None, "zwei ü", "three"]
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"id": range(5), "body": texts})
+    pyarrow.parquet.write_table(table, path, row_group_size=2)
+    for piece_bytes in (1, 10**6):
+        found = ids_of([path], column="body", piece_bytes=piece_bytes)
+        assert found == as_ids("one", "zwei ü", "three")
+
+
+def test_inputs_come_in_the_order_in_which_they_are_named_and_folders_in_the_order_of_their_names(
+    tmp_path: Path,
+) -> None:
+    for name in ("b/z.txt", "b/a/q.txt", "b/.hidden/x.txt", "b/.y.txt", "a.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    found = ids_of([tmp_path / "b", tmp_path / "a.txt"])
+    assert found == as_ids("b/a/q.txt", "b/z.txt", "a.txt")
+
+
+def test_a_long_text_is_one_document(tmp_path: Path) -> None:
+    text = "a line of some length\n" * 100_000
+    (tmp_path / "long.txt").write_text(text)
+    assert ids_of([tmp_path / "long.txt"]) == as_ids(text)
+
+
+def test_a_shard_is_described_by_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("abz")
+    (piece,) = cut_into_pieces(find_sources([tmp_path], "text"))
+    store = MemoryStore()
+    packed = pack_piece(piece, TOKENIZER, "text", store)
+    assert packed.shard is not None
+    data = store.get(packed.shard.name)
+    digest = hashlib.sha256(data).hexdigest()
+    assert data == struct.pack("<4H", *b"abz", 256)
+    assert packed.shard.name == f"00000-{digest[:12]}.bin"
+    assert (packed.shard.num_tokens, packed.shard.largest_id, packed.shard.sha256) == (4, 256, digest)
+    assert packed.num_documents == 1
+
+
+def test_a_piece_without_text_has_no_shard(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", {"text": ""}, {"text": None})
+    (piece,) = cut_into_pieces(find_sources([path], "text"))
+    store = MemoryStore()
+    packed = pack_piece(piece, TOKENIZER, "text", store)
+    assert (packed.shard, packed.num_documents) == (None, 0)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(257, "uint16"), (2**16, "uint16"), (2**16 + 1, "uint32")])
+def test_ids_are_as_wide_as_the_vocabulary_needs(size: int, dtype: str) -> None:
+    assert dtype_for(Vocabulary(tokenizer="t", digest="d", size=size)) == dtype
+
+
+# What is refused.
+
+
+def refusal(path: Path, column: str = "text") -> str:
+    with pytest.raises(InputError) as refused:
+        ids_of([path], column)
+    return str(refused.value)
+
+
+def test_what_does_not_exist_or_holds_nothing_is_refused(tmp_path: Path) -> None:
+    assert "none.txt: does not exist" in refusal(tmp_path / "none.txt")
+    assert "holds no files" in refusal(tmp_path)
+
+
+def test_compressed_files_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(b"")
+    assert "a.jsonl.gz: is compressed (.gz); unpack it first" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("target", ["folder", "nothing"])
+def test_a_link_that_is_not_followed_is_refused_and_not_left_out(target: str, tmp_path: Path) -> None:
+    for path in (tmp_path / "folder" / "b.txt", tmp_path / "input" / "a.txt"):
+        path.parent.mkdir()
+        path.write_text(path.name)
+    (tmp_path / "input" / "c").symlink_to(tmp_path / target)
+    assert refusal(tmp_path / "input").startswith(f"{tmp_path}/input/c: is a link, but not to a file")
+
+
+def test_links_to_files_and_a_folder_that_is_named_by_a_link_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "b.txt").symlink_to(tmp_path / "a.txt")
+    (tmp_path / "link").symlink_to(tmp_path / "input")
+    assert ids_of([tmp_path / "link"]) == as_ids("a")
+
+
+def test_a_files_kind_is_known_in_capitals_too(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "A.JSONL", {"text": "a"})
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["b"]}), tmp_path / "B.Parquet")
+    assert ids_of([tmp_path]) == as_ids("a", "b")
+    (tmp_path / "C.GZ").write_bytes(b"")
+    assert "C.GZ: is compressed (.GZ)" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("piece_bytes", [3, 2**20])
+def test_bytes_that_are_not_utf_8_are_named_by_their_place(piece_bytes: int, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"good\nlines\nb\xffd\n")
+    with pytest.raises(InputError, match=r"a\.txt: byte 12 is not UTF-8"):
+        ids_of([tmp_path / "a.txt"], piece_bytes=piece_bytes)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"text": ', "the line at byte 14 is not JSON"),
+        ("[" * 100_000, "the line at byte 14 is not JSON"),
+        ("[1]", "the line at byte 14 is not an object; expected one with 'text'"),
+        (
+            '{"body": "x", "id": 1}',
+            "the line at byte 14 has no 'text' (body, id); name another with --column",
+        ),
+        ('{"text": 3}', "the line at byte 14: 'text' is 3, expected text"),
+        ('{"text": "a\\ud83d"}', "the line at byte 14: 'text' has half a character ('\\ud83d')"),
+        ('{"\\ud83d": ""}', "the line at byte 14 has no 'text' (\\ud83d)"),
+    ],
+)
+def test_a_broken_line_is_named_by_its_place(line: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' + line)
+    found = refusal(tmp_path / "a.jsonl")
+    assert says in found
+    assert found.encode(), "it travels from the worker as UTF-8"
+
+
+def test_parquet_without_the_column_or_with_another_type_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"id": [1], "body": ["x"]}), path)
+    assert "has no column 'text' (id, body); name one with --column" in refusal(path)
+    assert "column 'id' holds int64, expected text" in refusal(path, "id")
+
+
+def test_parquet_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"]}), path)
+    path.write_bytes(path.read_bytes()[:-5])
+    assert "a.parquet: is no whole Parquet file" in refusal(path)
+
+
+def test_parquet_with_a_broken_footer_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"]}), path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-28] + b"\xff" * 20 + data[-8:])
+    (line,) = refusal(path).splitlines()
+    assert "a.parquet: is no whole Parquet file (" in line
+
+
+def test_a_row_group_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    ends = pyarrow.py_buffer(struct.pack("<3i", 0, 1, 2))
+    texts = pyarrow.StringArray.from_buffers(2, ends, pyarrow.py_buffer(b"a\xff"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=1)
+    assert "a.parquet: row group 1 is not whole, or not UTF-8 ('utf-8' codec can't decode" in refusal(path)
+
+
+def test_a_row_group_with_a_broken_page_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": ["some text"] * 4})
+    pyarrow.parquet.write_table(table, path, row_group_size=2, use_dictionary=False)
+    page = pyarrow.parquet.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    with path.open("r+b") as file:
+        file.seek(page)
+        file.write(b"\xff" * 20)
+    found = refusal(path)
+    assert "a.parquet: row group 1 is not whole, or not UTF-8 (" in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "txt"])
+def test_a_file_that_goes_away_is_named(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{kind}"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["x"]}), path)
+    (piece,) = cut_into_pieces(find_sources([path], "text"))
+    path.unlink()
+    with pytest.raises(FileNotFoundError) as gone:
+        pack_piece(piece, TOKENIZER, "text", MemoryStore())
+    assert (gone.value.filename, bool(gone.value.strerror)) == (str(path), True)
+
+
+# Tokenizers.
+
+
+def test_bytes_need_no_file_and_have_their_own_end() -> None:
+    assert read_recipe("bytes", None) == Recipe(name="bytes")
+    with pytest.raises(InputError, match="bytes have an end of their own"):
+        read_recipe("bytes", "</s>")
+
+
+WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<unk>": 2}, "unk_token": "<unk>"}
+
+
+def write_tokenizer(path: Path, *special: str) -> Path:
+    added = [
+        {"id": 3 + number, "content": token, "single_word": False, "lstrip": False, "rstrip": False}
+        | {"normalized": False, "special": True}
+        for number, token in enumerate(special)
+    ]
+    body = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
+    more = {"normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None}
+    path.write_text(json.dumps({**body, **more, "decoder": None, "model": WORDS}))
+    return path
+
+
+def test_a_tokenizers_file_is_used_with_the_usual_end_or_the_one_that_is_named(tmp_path: Path) -> None:
+    file = write_tokenizer(tmp_path / "tokenizer.json", "<pad>", "</s>")
+    found = read_recipe(str(file), None).open()
+    assert list(found.ids("a b c")) == [0, 1, 2]
+    assert found.end_id == 4
+    assert found.vocabulary.size == 5
+    assert found.vocabulary.digest == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert read_recipe(str(file), "<pad>").open().end_id == 3
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}},
+        {
+            "padding": {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None}
+            | {"pad_id": 2, "pad_type_id": 0, "pad_token": "<unk>"}
+        },
+    ],
+)
+def test_a_text_is_neither_cut_nor_padded_whatever_the_tokenizers_file_says_of_that(
+    stored: dict[str, object], tmp_path: Path
+) -> None:
+    file = write_tokenizer(tmp_path / "tokenizer.json", "</s>")
+    file.write_text(json.dumps(json.loads(file.read_text()) | stored))
+    assert list(read_recipe(str(file), None).open().ids("a b a b")) == [0, 1, 0, 1]
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.json: can't be read"):
+        read_recipe(str(tmp_path / "none.json"), None)
+    (tmp_path / "broken.json").write_text("{}")
+    with pytest.raises(InputError, match=r"broken\.json: is no tokenizer\.json"):
+        read_recipe(str(tmp_path / "broken.json"), None)
+
+
+def test_a_tokenizer_without_an_end_needs_one_named(tmp_path: Path) -> None:
+    file = str(write_tokenizer(tmp_path / "t.json"))
+    with pytest.raises(InputError, match=r"t\.json: has none of the usual tokens that end a document"):
+        read_recipe(file, None)
+    with pytest.raises(InputError, match=r"--end-token <x>: t\.json has no such token"):
+        read_recipe(file, "<x>")
+
+
+def test_a_tokenizer_without_any_token_is_refused(tmp_path: Path) -> None:
+    file = write_tokenizer(tmp_path / "t.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model": {**WORDS, "vocab": {}}}))
+    with pytest.raises(InputError, match=r"t\.json: has none of the usual tokens that end a document"):
+        read_recipe(str(file), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "flags", "says"),
+    [
+        ("empty.txt", b"", (), "empty.txt: holds no text; there is nothing to pack"),
+        ("a.txt", b"text", ("--tokenizer", "none.json"), "none.json: can't be read"),
+        ("a.txt", b"text", ("--out", "old"), "old: holds packed tokens already; name another place"),
+        ("a.txt", b"text", ("--out", "ftp://x/y"), "ftp:// is no kind of store"),
+    ],
+)
+def test_what_can_not_be_packed_ends_with_2_before_anything_is_started(
+    name: str,
+    content: bytes,
+    flags: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    LocalStore(tmp_path / "old").put(INDEX, b"{}")
+    assert main(["pack", name, "--out", "new", *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("longhaul pack: ")
+    assert says in line
+    assert list(LocalStore(tmp_path).list("new")) == []
+
+
+def test_texts_end_where_their_file_does(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    pieces = cut_into_pieces(find_sources([tmp_path], "text"), piece_bytes=4)
+    ends = [[text.is_end for text in texts_of(piece.spans[0], "text")] for piece in pieces]
+    assert [type(piece) for piece in pieces] == [Piece, Piece]
+    assert ends == [[False], [True]]

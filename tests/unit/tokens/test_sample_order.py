@@ -1,0 +1,127 @@
+"""The order of samples: each once per epoch, and nothing but the seed and the position decides."""
+
+from collections import Counter
+from itertools import chain
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.training.task.sample_order import epoch_ended, sample_at, share_of_rank
+
+SIZES = st.integers(1, 300)
+SEEDS = st.integers(0, 2**64)
+EPOCHS = st.integers(0, 10**9)
+
+
+def epoch_of(epoch: int, num_samples: int, seed: int) -> list[int]:
+    first = epoch * num_samples
+    return [sample_at(first + index, num_samples=num_samples, seed=seed) for index in range(num_samples)]
+
+
+@given(num_samples=SIZES, seed=SEEDS, epoch=EPOCHS)
+def test_an_epoch_has_each_sample_exactly_once(num_samples: int, seed: int, epoch: int) -> None:
+    assert sorted(epoch_of(epoch, num_samples, seed)) == list(range(num_samples))
+
+
+# Of so many samples two orders are the same by chance once in some 10^28.
+@given(
+    num_samples=st.integers(50, 300), seed=SEEDS, epochs=st.lists(EPOCHS, min_size=2, max_size=3, unique=True)
+)
+def test_every_epoch_has_an_order_of_its_own(num_samples: int, seed: int, epochs: list[int]) -> None:
+    orders = {tuple(epoch_of(epoch, num_samples, seed)) for epoch in epochs}
+    assert len(orders) == len(epochs)
+
+
+@given(num_samples=st.integers(50, 300), seed=SEEDS, epoch=EPOCHS)
+def test_another_seed_gives_another_order(num_samples: int, seed: int, epoch: int) -> None:
+    assert epoch_of(epoch, num_samples, seed) != epoch_of(epoch, num_samples, seed + 1)
+
+
+@given(num_samples=SIZES, seed=SEEDS, data=st.data())
+def test_where_and_how_often_it_was_asked_before_changes_nothing(
+    num_samples: int, seed: int, data: st.DataObject
+) -> None:
+    """As for a run that is resumed in the middle, and for ranks that each ask for their share alone."""
+    straight = epoch_of(0, num_samples, seed) + epoch_of(1, num_samples, seed)
+    asked = data.draw(st.lists(st.integers(0, 2 * num_samples - 1), max_size=30))
+    found = [sample_at(position, num_samples=num_samples, seed=seed) for position in asked]
+    assert found == [straight[position] for position in asked]
+
+
+def test_the_order_of_a_run_that_was_begun_long_ago_still_holds() -> None:
+    """A changed order would repeat and lose samples of every run that is resumed across the change."""
+    assert epoch_of(0, 12, seed=0) == [9, 10, 0, 5, 1, 7, 4, 6, 2, 3, 11, 8]
+    assert epoch_of(1, 12, seed=0) == [11, 5, 4, 10, 8, 2, 3, 0, 1, 6, 7, 9]
+    assert epoch_of(0, 12, seed=7) == [4, 0, 3, 10, 9, 2, 6, 8, 1, 5, 11, 7]
+
+
+@given(num_samples=SIZES, before=st.integers(0, 10**6), step=st.integers(1, 500))
+def test_an_epoch_ended_where_its_last_sample_was_taken(num_samples: int, before: int, step: int) -> None:
+    after = before + step
+    ended = [
+        position // num_samples for position in range(before + 1, after + 1) if position % num_samples == 0
+    ]
+    assert epoch_ended(before, after, num_samples=num_samples) == (ended[-1] if ended else None)
+
+
+# A step's samples dealt out to ranks, and a run that is stopped and goes on at other world sizes.
+
+# Ways to deal out twelve samples: world size, micro-batch, passes.
+DEALS = [
+    (world_size, micro_batch, 12 // (world_size * micro_batch))
+    for world_size in range(1, 13)
+    for micro_batch in range(1, 13)
+    if 12 % (world_size * micro_batch) == 0
+]
+deals = st.sampled_from(DEALS)
+
+
+def step_of(position: int, deal: tuple[int, int, int]) -> list[int]:
+    """The positions that all ranks take together."""
+    world_size, micro_batch, grad_accum = deal
+    shares = [
+        share_of_rank(
+            position, rank=rank, world_size=world_size, micro_batch=micro_batch, grad_accum=grad_accum
+        )
+        for rank in range(world_size)
+    ]
+    assert all(len(share) == grad_accum for share in shares)
+    assert all(len(micro) == micro_batch for share in shares for micro in share)
+    return [place for share in shares for micro in share for place in micro]
+
+
+@given(position=st.integers(0, 10**12), deal=deals)
+def test_a_step_is_the_same_samples_however_they_are_dealt_out(
+    position: int, deal: tuple[int, int, int]
+) -> None:
+    assert sorted(step_of(position, deal)) == list(range(position, position + 12))
+
+
+@given(
+    num_samples=st.integers(12, 100),
+    seed=SEEDS,
+    # Each attempt: how it deals, how many steps it does, how many of these are lost to what stops it.
+    attempts=st.lists(st.tuples(deals, st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=8),
+)
+def test_stops_and_other_world_sizes_neither_repeat_nor_lose_a_sample(
+    num_samples: int, seed: int, attempts: list[tuple[tuple[int, int, int], int, int]]
+) -> None:
+    steps: list[list[int]] = []
+    for deal, num_steps, num_lost in attempts:
+        steps += [step_of(12 * (len(steps) + more), deal) for more in range(num_steps)]
+        # It goes on from what was saved: the work behind it is done again.
+        del steps[max(0, len(steps) - num_lost) :]
+    places = list(chain(*steps))
+    used = Counter(
+        (place // num_samples, sample_at(place, num_samples=num_samples, seed=seed)) for place in places
+    )
+    assert set(used.values()) <= {1}
+    num_whole = len(places) // num_samples
+    assert {used[epoch, number] for epoch in range(num_whole) for number in range(num_samples)} <= {1}
+    assert len(used) == len(places)
+
+
+def test_sizes_around_squares_and_single_samples_are_permuted_too() -> None:
+    """All sizes up to a few squares: where the walk of the permutation has its corners."""
+    for num_samples in range(1, 150):
+        assert sorted(epoch_of(3, num_samples, seed=5)) == list(range(num_samples))

@@ -1,0 +1,64 @@
+"""The index beside token shards, and where it is not believed."""
+
+import json
+
+import pytest
+
+from jobs.training.task.token_index import DataError, TokenIndex, TokenShard, Vocabulary, from_json, to_json
+
+INDEX = TokenIndex(
+    dtype="uint16",
+    shards=(
+        TokenShard(name="00000.bin", num_tokens=7, sha256="a" * 64, largest_id=90),
+        TokenShard(name="part/00001.bin", num_tokens=0),
+    ),
+    vocabulary=Vocabulary(tokenizer="bytes", digest="b" * 64, size=257),
+)
+
+
+def test_an_index_comes_back_as_it_was() -> None:
+    assert from_json(to_json(INDEX), "here") == INDEX
+
+
+def test_names_and_numbers_are_enough_for_a_hand_written_index() -> None:
+    text = (
+        b'{"format": "longhaul tokens 1", "dtype": "uint32", "shards": [{"name": "a.bin", "num_tokens": 3}]}'
+    )
+    found = from_json(text, "here")
+    assert found == TokenIndex(dtype="uint32", shards=(TokenShard(name="a.bin", num_tokens=3),))
+    assert (found.num_tokens, found.vocabulary) == (3, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"format": "other"}, "its format is 'other', expected 'longhaul tokens 1'"),
+        ({"dtype": "int8"}, "its dtype is 'int8', expected uint16 or uint32"),
+        ({"num_tokens": 9}, "its shards have 7 tokens together, but it says 9"),
+        ({"shards": [{"name": "../a.bin", "num_tokens": 7}]}, "'../a.bin' is not the name"),
+        ({"shards": [{"name": "a.bin", "num_tokens": -7}]}, "a.bin has -7 tokens"),
+        ({"shards": [{"name": "a.bin", "num_tokens": 7, "largest_id": 1.5}]}, "a.bin's largest id is 1.5"),
+        ({"shards": [{"name": "a.bin", "num_tokens": 7, "sha256": 3}]}, "a.bin's sha256 is 3"),
+        ({"shards": [{"name": "a.bin", "num_tokens": 7}] * 2}, "a.bin is there twice"),
+        ({"shards": [{"name": "a.bin"}]}, "'num_tokens' is missing"),
+        ({"vocabulary": {"tokenizer": "t", "digest": "d", "size": "big"}}, "its vocabulary is"),
+        ({"vocabulary": {"tokenizer": "t", "digest": 1, "size": 9}}, "the digest of its tokenizer is 1"),
+    ],
+)
+def test_what_does_not_add_up_is_said(change: dict[str, object], says: str) -> None:
+    body = {**json.loads(to_json(INDEX)), **change}
+    with pytest.raises(DataError, match=r"^here: .*" + says):
+        from_json(json.dumps(body).encode(), "here")
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"7", b"null", b'{"format": "longhaul tokens 1"}'])
+def test_what_is_no_index_at_all_is_said(data: bytes) -> None:
+    with pytest.raises(DataError, match=r"^here: "):
+        from_json(data, "here")
+
+
+def test_the_digest_is_of_the_tokens_and_not_of_what_is_known_besides() -> None:
+    nameless = TokenIndex(dtype=INDEX.dtype, shards=INDEX.shards)
+    fewer = TokenIndex(dtype=INDEX.dtype, shards=INDEX.shards[:1])
+    assert nameless.digest == INDEX.digest
+    assert fewer.digest != INDEX.digest

@@ -1,0 +1,27 @@
+"""What a rank tells of itself while its training thread works."""
+
+from dataclasses import asdict
+from queue import SimpleQueue
+
+from jobs.execution.messages import Beat
+from jobs.launch.ray_train.heartbeat import watching
+from jobs.training.task.context import Pulse
+
+
+def test_a_beat_tells_all_that_the_pulse_knows() -> None:
+    pulse = Pulse(
+        run_id="r",
+        phase="window",
+        step=3,
+        num_steps=9,
+        num_batches=2,
+        step_s=0.1,
+        memory_bytes=5,
+        doing="eval",
+        pace_s=0.2,
+        utilization_pct=7.0,
+    )
+    beats: SimpleQueue[Beat] = SimpleQueue()
+    with watching(pulse, 1, beats.put):
+        beat = beats.get(timeout=30)
+    assert asdict(beat) == {**asdict(pulse), "rank": 1}

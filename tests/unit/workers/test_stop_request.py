@@ -1,0 +1,220 @@
+"""That a run is to stop or to move on: who wishes it, which wish counts, and what becomes of the attempt."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from itertools import permutations
+
+import pytest
+
+from checkpointing.generations.repository import Repository
+from checkpointing.log.history import Stop
+from checkpointing.stores.contract import Unavailable
+from checkpointing.stores.memory import MemoryStore
+from jobs.execution.attempt_end import LastWord
+from jobs.execution.messages import Beat
+from jobs.execution.outcomes import AttemptFailed, StopWished
+from jobs.launch.ray_train.stop_listener import hearing
+from jobs.runs.stop_signals import Wishers
+from jobs.training.task.events import Ended, Told, Withdrawn
+from jobs.training.task.stop_request import Aim, Wish, aim_of, strength, stronger
+
+MOVE_ON = Wish(aim="move on", why="draining: n1")
+STOP = Wish(aim="stop", why="Ctrl-C")
+DEADLINE_S = 20.0
+SOON_S = 0.005
+
+
+@pytest.fixture
+def wishers() -> Iterator[Wishers]:
+    with Wishers(look_every_s=SOON_S, ask_every_s=SOON_S) as found:
+        yield found
+
+
+class Announced:
+    """What was said, and a way to wait until something is."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._is_told = threading.Event()
+
+    def __call__(self, text: str) -> None:
+        self.texts.append(text)
+        self._is_told.set()
+
+    def wait(self) -> bool:
+        return self._is_told.wait(DEADLINE_S)
+
+
+class AskedStore(MemoryStore):
+    """Says when it was listed often enough since ``watch``; the first ``num_refusals`` of them it refuses."""
+
+    def __init__(self, num_refusals: int = 0) -> None:
+        super().__init__()
+        self._num_refusals = num_refusals
+        self._num_lists: int | None = None
+        self._is_asked = threading.Event()
+
+    def watch(self) -> None:
+        self._num_lists = 0
+
+    def was_asked(self) -> bool:
+        return self._is_asked.wait(DEADLINE_S)
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        if self._num_lists is not None:
+            self._num_lists += 1
+            if self._num_lists > 3:
+                self._is_asked.set()
+            if self._num_lists <= self._num_refusals:
+                raise Unavailable("the store is away")
+        return super().list(prefix, after=after)
+
+
+def test_in_whatever_order_ranks_are_asked_stopping_outweighs_moving_on_and_that_nothing() -> None:
+    wishes: list[Wish | None] = [None, MOVE_ON, STOP]
+    assert sorted(wishes, key=strength) == wishes
+    for one, other in permutations(wishes, 2):
+        assert stronger(one, other) == max(one, other, key=strength)
+
+
+def test_of_two_that_wish_the_same_the_first_is_named() -> None:
+    assert stronger(STOP, Wish(aim="stop", why="SIGTERM")) is STOP
+
+
+@pytest.mark.parametrize("wish", [None, MOVE_ON, STOP])
+def test_an_aim_survives_the_number_that_ranks_exchange(wish: Wish | None) -> None:
+    expected: Aim | None = wish.aim if wish else None
+    assert aim_of(strength(wish)) == expected
+
+
+@pytest.mark.parametrize(("number", "why"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_the_first_signal_is_a_wish(number: int, why: str, wishers: Wishers) -> None:
+    os.kill(os.getpid(), number)
+    assert wishers.wish() == Wish(aim="stop", why=why)
+
+
+def test_the_second_ctrl_c_ends_what_goes_on_at_once(wishers: Wishers) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_launcher_that_passes_on_what_its_processes_got_themselves_interrupts_nothing(
+    wishers: Wishers,
+) -> None:
+    for _ in range(3):
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert wishers.wish() == Wish(aim="stop", why="SIGTERM")
+
+
+def test_afterwards_signals_are_whose_they_were() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    with Wishers():
+        assert [signal.getsignal(number) for number in numbers] != before
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_waiting_ends_with_a_wish(wishers: Wishers) -> None:
+    wishers.pause(SOON_S)
+    wishers.hear(STOP)
+    with pytest.raises(StopWished) as stop:
+        wishers.pause(DEADLINE_S)
+    assert stop.value.wish == STOP
+
+
+def test_what_somebody_else_asks_of_the_run_is_heard_through_its_log_even_after_an_outage(
+    wishers: Wishers,
+) -> None:
+    store, announced = AskedStore(num_refusals=2), Announced()
+    repository = Repository(store, "r")
+    wishers.began(repository.take_over("me"))
+    repository.append(Stop())
+    store.watch()
+    wishers.listen(store, "r", announced)
+    assert announced.wait()
+    assert wishers.wish() == Wish(aim="stop", why="longhaul stop")
+    assert announced.texts == ["longhaul stop: it saves and ends at the next step; Ctrl-C ends it at once"]
+
+
+def test_a_wish_of_an_earlier_attempt_or_for_a_later_one_is_not_this_drivers(wishers: Wishers) -> None:
+    store, announced = AskedStore(), Announced()
+    repository = Repository(store, "r")
+    repository.take_over("before")
+    repository.append(Stop())
+    wishers.began(repository.take_over("me"))
+    repository.take_over("after")
+    repository.append(Stop())
+    store.watch()
+    wishers.listen(store, "r", announced)
+    assert store.was_asked()
+    assert (wishers.wish(), announced.texts) == (None, [])
+    wishers.began(repository.view.term)
+    assert announced.wait()
+
+
+def test_a_rank_hears_a_wish_and_then_a_stronger_one_and_never_less() -> None:
+    said: list[Wish | None] = [None, MOVE_ON, None, STOP, MOVE_ON, None]
+    is_done = threading.Event()
+
+    def ask() -> Wish | None:
+        if not said:
+            is_done.set()
+            return None
+        return said.pop(0)
+
+    with hearing(ask, interval_s=SOON_S) as wish:
+        assert is_done.wait(DEADLINE_S)
+        assert wish() == STOP
+
+
+def test_a_rank_whose_question_got_lost_asks_again() -> None:
+    answers: list[Wish | Exception] = [MOVE_ON, ConnectionError("no answer"), STOP]
+    is_done = threading.Event()
+
+    def ask() -> Wish | None:
+        if not answers:
+            is_done.set()
+            return None
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    with hearing(ask, interval_s=SOON_S) as wish:
+        assert is_done.wait(DEADLINE_S)
+        assert wish() == STOP
+
+
+def end(*, wish: Wish | None = None, problem: str | None = None) -> Ended:
+    return Ended(step=4, loss=1.0, generation="g", wish=wish, problem=problem)
+
+
+@pytest.mark.parametrize("told", [[], [end()], [end(wish=STOP)], [end(wish=STOP, problem="store away")]])
+def test_an_attempt_that_is_done_or_stopped_has_ended_well(told: list[Told]) -> None:
+    heard: list[Told | Beat] = []
+    last = LastWord(heard.append)
+    for one in told:
+        last.hear(one)
+    last.judge()
+    assert heard == told
+
+
+@pytest.mark.parametrize(
+    "told", [end(wish=MOVE_ON), end(wish=MOVE_ON, problem="store away"), Withdrawn(wish=MOVE_ON)]
+)
+def test_an_attempt_that_moves_on_was_preempted(told: Told) -> None:
+    last = LastWord(lambda _: None)
+    last.hear(told)
+    with pytest.raises(AttemptFailed, match="draining: n1") as failed:
+        last.judge()
+    assert failed.value.cause == "preempted"
+
+
+def test_an_attempt_that_was_asked_to_stop_before_it_began_has_nothing_to_judge() -> None:
+    last = LastWord(lambda _: None)
+    last.hear(Withdrawn(wish=STOP))
+    with pytest.raises(StopWished, match="Ctrl-C"):
+        last.judge()
