@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from checkpointing.generations.choice import find
 from checkpointing.generations.garbage import find_leftovers, remove
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Generation, Pin, Unpin
-from checkpointing.stores.contract import StoreError, Unavailable
+from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.opening import open_store
 from jobs.checkpoints.details import portray
 from jobs.checkpoints.listing import Inventory, policy_of, take_inventory
@@ -28,24 +27,24 @@ from jobs.checkpoints.text import (
     verdict_text,
 )
 from jobs.checkpoints.verification import Verdict, judge
+from jobs.commandline.exit_codes import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_UNDECIDED,
+    EXIT_USAGE,
+    OF_STORES,
+    run_command,
+)
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 
-EXIT_OK, EXIT_WRONG, EXIT_USAGE, EXIT_UNDECIDED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
-
 
 def checkpoints(args: argparse.Namespace) -> int:
-    try:
-        repository = Repository(open_store(args.store, base=store_base()), args.run)
-        return _do(args, repository)
-    except (SpecError, StoreError, NothingToResume, Corrupt, Unfit, OSError) as error:
-        print(f"longhaul checkpoints: {error}", file=sys.stderr)
-        return _exit_code(args, error)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    return run_command("checkpoints", lambda: _do(args), _exit_codes(args.verb))
 
 
-def _do(args: argparse.Namespace, repository: Repository) -> int:
+def _do(args: argparse.Namespace) -> int:
+    repository = Repository(open_store(args.store, base=store_base()), args.run)
     if args.verb == "fsck":  # Also of a run whose log is gone.
         return _fsck(args, repository)
     _begin(repository)
@@ -66,14 +65,11 @@ def _do(args: argparse.Namespace, repository: Repository) -> int:
             raise AssertionError(f"no verb {unknown!r}: argparse lets only known ones through")
 
 
-def _exit_code(args: argparse.Namespace, error: Exception) -> int:
-    match error:
-        case Unavailable():
-            return EXIT_UNDECIDED if args.verb in ("verify", "fsck") else EXIT_WRONG
-        case Corrupt() | OSError():
-            return EXIT_WRONG
-        case _:
-            return EXIT_USAGE
+def _exit_codes(verb: str) -> dict[type[Exception], int]:
+    """A store that is away says nothing about what is in it."""
+    codes = {SpecError: EXIT_USAGE, NothingToResume: EXIT_USAGE, Unfit: EXIT_USAGE, **OF_STORES}
+    away = EXIT_UNDECIDED if verb in ("verify", "fsck") else EXIT_FAILED
+    return {**codes, Corrupt: EXIT_FAILED, OSError: EXIT_FAILED, Unavailable: away}
 
 
 def _begin(repository: Repository) -> None:
@@ -116,7 +112,7 @@ def _inventory_json(inventory: Inventory, now_s: float) -> dict[str, Any]:
 def _show(args: argparse.Namespace, repository: Repository) -> int:
     portrait = portray(repository, _found(args, repository))
     _say(args, asdict(portrait), portrait_text(portrait))
-    return EXIT_OK if portrait.problem is None else EXIT_WRONG
+    return EXIT_OK if portrait.problem is None else EXIT_FAILED
 
 
 def _verify(args: argparse.Namespace, repository: Repository) -> int:
@@ -132,7 +128,7 @@ def _verify(args: argparse.Namespace, repository: Repository) -> int:
     total = f"{counted(len(verdicts), 'generation')} read back, {num_problems} with a problem"
     _say(args, {"run": args.run, "generations": [asdict(verdict) for verdict in verdicts]}, total)
     if any(verdict.is_corrupt for verdict in verdicts):
-        return EXIT_WRONG
+        return EXIT_FAILED
     return EXIT_UNDECIDED if num_problems else EXIT_OK
 
 
@@ -181,7 +177,7 @@ def _fsck(args: argparse.Namespace, repository: Repository) -> int:
     sums = f"{counted(len(repository.view.generations), 'generation')} in the log"
     verdict = f"{num_wrong} wrong" if num_wrong else "all is well"
     _say(args, {"run": args.run, "findings": facts}, "\n".join([*lines, f"{sums}: {verdict}"]))
-    return EXIT_WRONG if num_wrong else EXIT_OK
+    return EXIT_FAILED if num_wrong else EXIT_OK
 
 
 def _export(args: argparse.Namespace, repository: Repository) -> int:

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +15,15 @@ from cluster.inventory import ClusterError, Inventory
 from cluster.nodes import View, look
 from cluster.promised_vs_live import Finding, presence
 from jobs.clusters.tables import as_data, as_lines
-
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_WARNINGS, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
-EXIT_NO_COMMAND = 127
+from jobs.commandline.exit_codes import (
+    EXIT_FAILED,
+    EXIT_NO_COMMAND,
+    EXIT_OK,
+    EXIT_UNDECIDED,
+    EXIT_USAGE,
+    complain,
+    run_command,
+)
 
 # A sweep that is interrupted ends its worker groups first.
 _PATIENCE_S = 45.0
@@ -26,12 +31,8 @@ _LAST_PATIENCE_S = 5.0
 
 
 def cluster(args: argparse.Namespace) -> int:
-    try:
-        return show(args) if args.verb == "show" else local(args)
-    except ClusterError as error:
-        return _complain(args.verb, str(error), EXIT_USAGE)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    story = show if args.verb == "show" else local
+    return run_command(f"cluster {args.verb}", lambda: story(args), {ClusterError: EXIT_USAGE})
 
 
 def local(args: argparse.Namespace) -> int:
@@ -40,13 +41,13 @@ def local(args: argparse.Namespace) -> int:
 
     command = args.run[1:] if args.run[:1] == ["--"] else args.run
     if not command:
-        return _complain("local", "there is no command; give one after `--`", EXIT_USAGE)
+        return complain("cluster local", "there is no command; give one after `--`", EXIT_USAGE)
     inventory = read_cluster(args.file)
     try:
         with _signals_unwind(), mixed_cluster(inventory) as found:
             return _run(command, os.environ | found.environment)
     except NotStarted as error:
-        return _complain("local", str(error), EXIT_FAILED)
+        return complain("cluster local", error, EXIT_FAILED)
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:
-        return _complain("local", f"{command[0]}: {error.strerror}", EXIT_NO_COMMAND)
+        return complain("cluster local", f"{command[0]}: {error.strerror}", EXIT_NO_COMMAND)
     try:
         code = process.wait()
     except KeyboardInterrupt:
@@ -114,15 +115,10 @@ def show(args: argparse.Namespace) -> int:
     data, text = as_data(address, view.nodes, findings), as_lines(address, view.nodes, findings)
     print(json.dumps(data, indent=1) if args.json else text)
     levels = {finding.level for finding in findings}
-    return EXIT_FAILED if "failed" in levels else EXIT_WARNINGS if "warning" in levels else EXIT_OK
+    return EXIT_FAILED if "failed" in levels else EXIT_UNDECIDED if "warning" in levels else EXIT_OK
 
 
 def _held_against(promised: Inventory, view: View) -> tuple[Finding, ...]:
     from cluster.live import inventory_of
 
     return presence(promised, inventory_of(view.table, view.draining, f"the Ray cluster at {view.address}"))
-
-
-def _complain(verb: str, problem: str, code: int) -> int:
-    print(f"longhaul cluster {verb}: {problem}", file=sys.stderr)
-    return code

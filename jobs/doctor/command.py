@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -13,6 +12,7 @@ from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from cluster.probe.node_facts import NodeFacts, Question, Shape
 from cluster.this_machine import this_machine
+from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_USAGE, run_command
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.doctor.examination import Answer, Examination, Link, Promise, Unusable
@@ -23,7 +23,6 @@ from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.presets import preset
 from reporting.results.device_rates import MachineRecord, MeasuredRate, write_machine
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 _STORE_DEADLINE_S = 60.0
 # Of what trainings multiply here: tokens by the widths of the MLP, which does most of the work.
 _SMALL, _LARGE = ("llama-tiny", "llama-mini"), ("llama-3.1-8b", "qwen-2.5-7b")
@@ -31,14 +30,8 @@ _TOKENS_ON_CPU, _TOKENS = 256, 8192
 
 
 def doctor(args: argparse.Namespace) -> int:
-    try:
-        return _doctor(args)
-    except (SpecError, ClusterError, StoreError, Unusable) as error:
-        for line in str(error).splitlines():
-            print(f"longhaul doctor: {line}", file=sys.stderr)
-        return EXIT_FAILED if isinstance(error, Unusable) else EXIT_USAGE
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    codes = {SpecError: EXIT_USAGE, ClusterError: EXIT_USAGE, StoreError: EXIT_USAGE, Unusable: EXIT_FAILED}
+    return run_command("doctor", lambda: _doctor(args), codes)
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -2,11 +2,11 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 
-from checkpointing.stores.contract import Conflict, Missing, Store, StoreError, Unavailable
+from checkpointing.stores.contract import Conflict, Missing, Store
 from checkpointing.stores.opening import open_store
+from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.store_location import store_base
 from jobs.packing.documents import find_sources
 from jobs.packing.pieces import InputError, PackingFailed, Piece, cut_into_pieces
@@ -14,26 +14,23 @@ from jobs.packing.shard import Packed, dtype_for
 from jobs.packing.tokenizing import Recipe, read_recipe
 from jobs.training.task.token_index import INDEX, TokenIndex, to_json
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
-
 
 def pack(args: argparse.Namespace) -> int:
     """Killed anywhere it leaves no index; doing it again begins anew and ends with the same bytes."""
-    try:
-        store = open_store(args.out, base=store_base())
-        recipe = read_recipe(args.tokenizer, args.end_token)
-        pieces = cut_into_pieces(find_sources(args.inputs, args.column))
-        if not pieces:
-            raise InputError(f"{args.inputs[0]}: holds no text; there is nothing to pack")
-        _check_vacant(store)
-        packed = _pack(pieces, recipe, store, args)
-        index = _index(packed, recipe, args)
-        _finish(store, index)
-    except (InputError, StoreError, PackingFailed) as error:
-        print(f"longhaul pack: {error}", file=sys.stderr)
-        return EXIT_FAILED if isinstance(error, Unavailable | PackingFailed) else EXIT_USAGE
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    codes: dict[type[Exception], int] = {InputError: EXIT_USAGE, PackingFailed: EXIT_FAILED, **OF_STORES}
+    return run_command("pack", lambda: _story(args), codes)
+
+
+def _story(args: argparse.Namespace) -> int:
+    store = open_store(args.out, base=store_base())
+    recipe = read_recipe(args.tokenizer, args.end_token)
+    pieces = cut_into_pieces(find_sources(args.inputs, args.column))
+    if not pieces:
+        raise InputError(f"{args.inputs[0]}: holds no text; there is nothing to pack")
+    _check_vacant(store)
+    packed = _pack(pieces, recipe, store, args)
+    index = _index(packed, recipe, args)
+    _finish(store, index)
     _tell(store, index, packed, as_json=args.json)
     return EXIT_OK
 

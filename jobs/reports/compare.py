@@ -5,7 +5,6 @@ A side is a store, or a part of one: ``URL#sweep=..,group=..,commit=..``.
 
 import argparse
 import gc
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,14 @@ from typing import Literal
 
 from checkpointing.stores.contract import Store, StoreError, Unavailable
 from checkpointing.stores.opening import open_store
+from jobs.commandline.exit_codes import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_UNDECIDED,
+    EXIT_USAGE,
+    complain,
+    run_command,
+)
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.reports.compare_text import Side, as_json, as_markdown, as_text
@@ -21,7 +28,6 @@ from reporting.results.gathering import Gathered, gather
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 
-EXIT_OK, EXIT_SLOWER, EXIT_USAGE, EXIT_UNDECIDED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 _UNDECIDED = ("inconclusive", "too few repeats")
 _MOST_NAMES = 10
 
@@ -44,19 +50,18 @@ class Target:
 
 
 def compare(args: argparse.Namespace) -> int:
-    try:
-        targets = read_target(args.baseline), read_target(args.other)
-        with _without_garbage_collection():
-            sides, skipped = _sides(targets)
-            found = compare_sets(sides[0].rows, sides[1].rows, args.threshold)
-    except SpecError as error:
-        return _complain(error.problems, EXIT_USAGE)
-    except StoreError as error:
-        # A store that is away says nothing about B: it is undecided, and trying again may help.
-        return _complain([str(error)], EXIT_UNDECIDED if isinstance(error, Unavailable) else EXIT_USAGE)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    _complain([f"{file.name}: {file.reason}, left out" for file in skipped], EXIT_OK)
+    # A store that is away says nothing about B: it is undecided, and trying again may help.
+    codes = {SpecError: EXIT_USAGE, StoreError: EXIT_USAGE, Unavailable: EXIT_UNDECIDED}
+    return run_command("compare", lambda: _compare(args), codes)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    targets = read_target(args.baseline), read_target(args.other)
+    with _without_garbage_collection():
+        sides, skipped = _sides(targets)
+        found = compare_sets(sides[0].rows, sides[1].rows, args.threshold)
+    for file in skipped:
+        complain("compare", f"{file.name}: {file.reason}, left out", EXIT_OK)
     write = as_json if args.json else as_markdown if args.markdown else as_text
     print(write(found, *sides, args.threshold), end="")
     return exit_code(found)
@@ -78,7 +83,7 @@ def exit_code(found: SetComparison) -> int:
     """1 if any cell is slower; else 3 if any of the baseline's is undecided, or without a partner; else 0."""
     verdicts = {comparison.verdict for comparison in found.comparisons}
     if "slower" in verdicts:
-        return EXIT_SLOWER
+        return EXIT_FAILED
     return EXIT_UNDECIDED if found.only_in_baseline or verdicts.intersection(_UNDECIDED) else EXIT_OK
 
 
@@ -144,9 +149,3 @@ def _hint(target: Target, store: Store, rows: Iterable[Row]) -> str:
     return (
         " that fit all of it" if target.wanted else "; `longhaul sweep` or `longhaul import` puts some there"
     )
-
-
-def _complain(problems: Iterable[str], code: int) -> int:
-    for problem in problems:
-        print(f"longhaul compare: {problem}", file=sys.stderr)
-    return code

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from typing import Any
 
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
+from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain, run_command
 from jobs.commandline.store_location import store_base
 from reporting.importers.found import some
 from reporting.importers.mapping import MappingError, NameMapping, read_mapping, shipped
@@ -19,17 +19,17 @@ from reporting.results.imported import FOLDER, file_of, read_imported, readable
 from reporting.results.records import RecordError
 from reporting.results.rows import Row
 
-EXIT_OK, EXIT_UNREAD, EXIT_USAGE = 0, 1, 2
 _MOST_LINES = 200
 
 
 def import_results(args: argparse.Namespace) -> int:
     """Doing it again changes nothing: a run that is in the store already is left out."""
-    try:
-        mapping = _mapping(args.mapping)
-        store = open_store(args.store, base=store_base())
-    except (StoreError, MappingError) as error:
-        return _refused(error, EXIT_USAGE)
+    return run_command("import", lambda: _import(args), {StoreError: EXIT_USAGE, MappingError: EXIT_USAGE})
+
+
+def _import(args: argparse.Namespace) -> int:
+    mapping = _mapping(args.mapping)
+    store = open_store(args.store, base=store_base())
     name = readable(_name(args.paths[0].resolve()))
     found = read_all(args.paths, mapping, name=name, group=args.group, vendor=args.vendor)
     try:
@@ -37,19 +37,14 @@ def import_results(args: argparse.Namespace) -> int:
         new = [row for row in found.rows if row.run_id not in known]
         stored = _store(store, new, name) if new else None
     except StoreError as error:
-        return _refused(error, EXIT_UNREAD)
+        return complain("import", error, EXIT_FAILED)
     for problem in found.unread:
-        print(f"longhaul import: {problem.label}: {problem.reason}", file=sys.stderr)
+        complain("import", f"{problem.label}: {problem.reason}", EXIT_FAILED)
     if args.json:
         print(json.dumps(_summary(found, new, stored), indent=1))
     else:
         print("\n".join(_lines(found, new, stored, store.url)))
-    return EXIT_UNREAD if found.unread else EXIT_OK
-
-
-def _refused(error: Exception, exit_code: int) -> int:
-    print(f"longhaul import: {error}", file=sys.stderr)
-    return exit_code
+    return EXIT_FAILED if found.unread else EXIT_OK
 
 
 def _name(path: Path) -> str:

@@ -6,17 +6,17 @@ A report is made again whenever it is asked for: the same results give the same 
 import argparse
 import json
 import mmap
-import sys
 import webbrowser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from checkpointing.stores.contract import Missing, Store, StoreError, Unavailable, is_name
+from checkpointing.stores.contract import Missing, Store, is_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
+from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, OF_STORES, run_command
 from jobs.commandline.store_location import store_base
 from reporting.analysis.conclusions import conclude
 from reporting.analysis.findings import Chart, Findings, as_plain
@@ -26,7 +26,6 @@ from reporting.results.publishing import Pulled, PullError, publish, pull, repor
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _MOST_CHECKS = 10
 
 
@@ -34,27 +33,23 @@ class NothingToReport(Exception):
     """No results where they were looked for; the message says where, and how some come to be there."""
 
 
+_CODES: Mapping[type[Exception], int] = {
+    NothingToReport: EXIT_FAILED,
+    PullError: EXIT_FAILED,
+    OSError: EXIT_FAILED,
+    **OF_STORES,
+}
+
+
 def report(args: argparse.Namespace) -> int:
-    return _story("report", lambda: _report(args))
+    return run_command("report", lambda: _report(args), _CODES)
 
 
 def pull_reports(args: argparse.Namespace) -> int:
-    return _story("pull", lambda: _pull_reports(args))
+    return run_command("pull", lambda: _pull_reports(args), _CODES)
 
 
-def _story(verb: str, tell: Callable[[], None]) -> int:
-    try:
-        tell()
-    except (StoreError, NothingToReport, PullError, OSError) as error:
-        print(f"longhaul {verb}: {error}", file=sys.stderr)
-        is_about_input = isinstance(error, StoreError) and not isinstance(error, Unavailable)
-        return EXIT_USAGE if is_about_input else EXIT_FAILED
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return EXIT_OK
-
-
-def _report(args: argparse.Namespace) -> None:
+def _report(args: argparse.Namespace) -> int:
     store = open_store(args.store, base=store_base())
     gathered = gather(store, sweeps=args.sweep)
     runs, unread = ((), ()) if args.sweep else long_runs(store)
@@ -72,9 +67,10 @@ def _report(args: argparse.Namespace) -> None:
         print(_copied(copied, args.pull))
     if args.open:
         _open_page(store, name, args.pull)
+    return EXIT_OK
 
 
-def _pull_reports(args: argparse.Namespace) -> None:
+def _pull_reports(args: argparse.Namespace) -> int:
     url, name = _place(args.url)
     store = open_store(url, base=store_base())
     names = (name,) if name else reports_of(store)
@@ -84,6 +80,7 @@ def _pull_reports(args: argparse.Namespace) -> None:
         folder = args.folder if len(names) == 1 else args.folder / name
         found = pull(store, name, folder)
         print(_copied_json(found, name, folder) if args.json else f"{name}: {_copied(found, folder)}")
+    return EXIT_OK
 
 
 def _place(url: str) -> tuple[str, str | None]:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -14,6 +13,7 @@ from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import View
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
+from jobs.commandline.exit_codes import EXIT_OK, EXIT_USAGE, run_command
 from jobs.commandline.store_location import store_base
 from jobs.recovery.journal import Note, given_up
 from jobs.run_progress.run_state import GOING_ON
@@ -129,15 +129,13 @@ def _restart(one: Recovery) -> dict[str, Any]:
     }
 
 
-EXIT_OK, EXIT_USAGE = 0, 2
-
-
 def status(args: argparse.Namespace) -> int:
-    try:
-        found = status_of(open_store(args.store, base=store_base()), args.run)
-    except (StoreError, NothingToResume) as error:
-        print(f"longhaul status: {error}", file=sys.stderr)
-        return EXIT_USAGE
+    codes = {StoreError: EXIT_USAGE, NothingToResume: EXIT_USAGE}
+    return run_command("status", lambda: _status(args), codes)
+
+
+def _status(args: argparse.Namespace) -> int:
+    found = status_of(open_store(args.store, base=store_base()), args.run)
     print(json.dumps(found, indent=1) if args.json else _text(found))
     return EXIT_OK
 

@@ -6,7 +6,6 @@ stopped by it, unless somebody is still waiting here and asks it as well.
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,10 +18,9 @@ from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import Stop, View
 from checkpointing.stores.contract import Store, StoreError, Unavailable
 from checkpointing.stores.opening import open_store
+from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.store_location import store_base
 from jobs.run_progress.status_file import told_of
-
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 _LOOK_EVERY_S = 0.5
 # A driver tells how it is doing every two seconds, as long as it reaches the store.
@@ -48,14 +46,12 @@ class Outcome:
 
 
 def stop(args: argparse.Namespace) -> int:
+    return run_command("stop", lambda: _stop(args), {NothingToResume: EXIT_USAGE, **OF_STORES})
+
+
+def _stop(args: argparse.Namespace) -> int:
     say = _say_nothing if args.json else _say
-    try:
-        outcome = stop_run(open_store(args.store, base=store_base()), args.run, args.wait, say)
-    except (StoreError, NothingToResume) as error:
-        print(f"longhaul stop: {error}", file=sys.stderr)
-        return EXIT_FAILED if isinstance(error, Unavailable) else EXIT_USAGE
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    outcome = stop_run(open_store(args.store, base=store_base()), args.run, args.wait, say)
     print(json.dumps(asdict(outcome), indent=1) if args.json else _text(outcome, args.wait))
     is_as_wished = outcome.state in ("stopped", "finished") or (outcome.state == "asked" and not args.wait)
     return EXIT_OK if is_as_wished else EXIT_FAILED

@@ -5,15 +5,22 @@ Results are stored as they come, each created once, so a kill at any moment lose
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from checkpointing.stores.contract import StoreError, Unavailable
 from checkpointing.stores.opening import open_store
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, WorkerGroup
+from jobs.commandline.exit_codes import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    OF_STORES,
+    complain,
+    run_command,
+)
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.executor import Executor, PeersFailed
@@ -31,24 +38,16 @@ from jobs.sweeps.scoreboard import scores, suspicions
 from jobs.sweeps.tables import placement_text, plan_table, score_table
 from jobs.sweeps.work_queues import queues
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
-
 Plans = dict[str, Plan]
 
 
 def sweep(args: argparse.Namespace) -> int:
     try:
-        return _sweep(args)
-    except (SpecError, ClusterError, StoreError) as error:
-        if Place.of_this_process().rank == 0:
-            for line in str(error).splitlines():
-                print(f"longhaul sweep: {line}", file=sys.stderr)
-        return EXIT_FAILED if isinstance(error, Unavailable) else EXIT_USAGE
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        codes = {SpecError: EXIT_USAGE, ClusterError: EXIT_USAGE, **OF_STORES}
+        speaks = Place.of_this_process().rank == 0
+        return run_command("sweep", lambda: _sweep(args), codes, speaks=speaks)
     except PeersFailed as error:
-        print(f"longhaul sweep: {error}; running it again goes on with the next run", file=sys.stderr)
-        return EXIT_FAILED
+        return complain("sweep", f"{error}; running it again goes on with the next run", EXIT_FAILED)
 
 
 def _sweep(args: argparse.Namespace) -> int:
