@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, pairwise
 
-from cluster.node_scores import Outcome, Suspicion, scores, suspicious_nodes
 from jobs.execution.causes import Cause
+from reporting.results.node_scores import Outcome, Suspicion, scores, suspicious_nodes
 
 # Which failures count together; of those that are left out each counts for itself.
 _KINDS: Mapping[Cause, str] = {

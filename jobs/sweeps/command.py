@@ -34,9 +34,9 @@ from jobs.sweeps.grid import Cell, Run, expand, schedule
 from jobs.sweeps.live_view import open_display
 from jobs.sweeps.plan import Plan, plan_all
 from jobs.sweeps.results import Results
-from jobs.sweeps.scoreboard import scores, suspicions
-from jobs.sweeps.tables import placement_text, plan_table, score_table
+from jobs.sweeps.tables import placement_text, plan_table
 from jobs.sweeps.work_queues import queues
+from reporting.results.result_rows import row_of
 
 Plans = dict[str, Plan]
 
@@ -123,8 +123,12 @@ def _limits(spec: SweepSpec) -> Limits:
 
 
 def _summary(book: Bookkeeper, cells: Sequence[Cell], store: str) -> str:
-    lines = [score_table(scores(cells, book.records))]
-    lines += [f"{line}\n" for line in (*book.problems, *suspicions(book.records))]
+    # It loads the report's statistics, which nobody who only plans needs.
+    from jobs.sweeps.score_table import score_table, suspicions
+
+    rows = [row_of(record.to_json(), record.run_id) for record in book.records]
+    lines = [score_table(cells, rows)]
+    lines += [f"{line}\n" for line in (*book.problems, *suspicions(rows))]
     return "".join([*lines, f"results: {store}"])
 
 

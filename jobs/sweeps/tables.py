@@ -1,4 +1,4 @@
-"""Tables in plain text: the plan before a sweep, the scoreboard after it. Pure.
+"""A sweep's plan as plain text, and the columns by which people know a cell. Pure.
 
 A column that says the same in every row is said once, above the table.
 """
@@ -9,18 +9,17 @@ from cluster.placement import Placed
 from jobs.commandline.text_table import Column, as_text
 from jobs.sweeps.grid import Cell
 from jobs.sweeps.plan import Plan
-from jobs.sweeps.scoreboard import Score
 
-_NOTHING = "-"
+NOTHING = "-"
 
 
 def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
     columns = [
-        *_cell_columns(
+        *cell_columns(
             [plan.cell for plan in plans], [plan.group is not None and plan.group.simulated for plan in plans]
         ),
-        _numbers("GB/worker", (f"{plan.predicted_memory_bytes / 1e9:.2f}" for plan in plans)),
-        _numbers("~s/run", (_or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
+        number_column("GB/worker", (f"{plan.predicted_memory_bytes / 1e9:.2f}" for plan in plans)),
+        number_column("~s/run", (or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
         Column(title="placement", texts=tuple(map(placement_text, plans))),
     ]
     refused = sum(1 for plan in plans if plan.refused)
@@ -53,25 +52,7 @@ def placement_text(plan: Plan) -> str:
     return plan.answer.describe()
 
 
-def score_table(scores: Sequence[Score]) -> str:
-    is_all_on_host = all(score.on_host for score in scores)
-    columns = [
-        *_cell_columns([score.cell for score in scores], [score.is_simulated for score in scores]),
-        _numbers("runs", (str(len(score.statuses)) for score in scores)),
-        _numbers("tokens/s", (_or_nothing(score.tokens_per_sec, "{:,.0f}") for score in scores)),
-        _numbers("+-%", (_or_nothing(score.spread, "{:.1%}", "%") for score in scores)),
-        _numbers("per device", (_or_nothing(score.tokens_per_sec_per_device, "{:,.0f}") for score in scores)),
-        _numbers("p50 ms", (_milliseconds(score.step_p50_s) for score in scores)),
-        _numbers("p95 ms", (_milliseconds(score.step_p95_s) for score in scores)),
-        _numbers("scaling", (_scaling(score) for score in scores)),
-        _numbers("MFU", (_or_nothing(score.mfu, "{:.1%}") for score in scores)),
-        _numbers("host GB" if is_all_on_host else "GB", (_memory(score, is_all_on_host) for score in scores)),
-        Column(title="status", texts=tuple(score.status for score in scores)),
-    ]
-    return as_text(columns)
-
-
-def _cell_columns(cells: Sequence[Cell], are_simulated: Sequence[bool]) -> list[Column]:
+def cell_columns(cells: Sequence[Cell], are_simulated: Sequence[bool]) -> list[Column]:
     recipes = [cell.recipe for cell in cells]
     return [
         _folding("group", map(_group_text, cells, are_simulated)),
@@ -93,25 +74,9 @@ def _folding(title: str, texts: Iterable[str]) -> Column:
     return Column(title=title, texts=tuple(texts), may_fold=True)
 
 
-def _numbers(title: str, texts: Iterable[str]) -> Column:
+def number_column(title: str, texts: Iterable[str]) -> Column:
     return Column(title=title, texts=tuple(texts), is_number=True)
 
 
-def _or_nothing(value: float | None, pattern: str, unit: str = "", scale: float = 1) -> str:
-    return _NOTHING if value is None else pattern.format(value * scale).removesuffix(unit)
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return _or_nothing(seconds, "{:.1f}", scale=1e3)
-
-
-def _memory(score: Score, is_all_on_host: bool) -> str:
-    """A process's host memory is never taken for an accelerator's: where both are, it says which it is."""
-    pattern = "host {:.2f}" if score.on_host and not is_all_on_host else "{:.2f}"
-    return _or_nothing(score.memory_bytes, pattern, scale=1e-9)
-
-
-def _scaling(score: Score) -> str:
-    if score.scaling is None:
-        return _NOTHING
-    return f"{score.scaling:.0%} of {score.baseline}"
+def or_nothing(value: float | None, pattern: str, unit: str = "", scale: float = 1) -> str:
+    return NOTHING if value is None else pattern.format(value * scale).removesuffix(unit)

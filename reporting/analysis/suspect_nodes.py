@@ -1,17 +1,10 @@
-"""How each node did in the runs that a table has; who failed several by itself is suspicious. Pure.
-
-A run that needs too much memory or whose loss is no number fails anywhere, and a cell that fails wherever
-it goes says nothing about a node: so only some failures are held against one, and of several cells.
-"""
+"""How each node did in the runs that a table has, by the one rule of ``node_scores``. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from reporting.results.node_scores import NODES_OWN_FAILURES, Outcome, Score, scores
 from reporting.results.rows import Row
-
-NODES_OWN_FAILURES = frozenset({"crash", "hang", "device_mismatch", "lost"})
-# So many runs of so many cells must have failed since the last that went well.
-SUSPICIOUS_RUNS, SUSPICIOUS_CELLS = 3, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,32 +47,30 @@ def num_without_nodes(rows: Iterable[Row]) -> int:
 
 
 def _summary(node: str, group: str | None, rows: Sequence[Row]) -> NodeSummary:
-    streak = _since_last_success(rows)
+    score = _score(node, rows)
     return NodeSummary(
         node=node,
         group=group,
         origins=_origins(rows),
-        num_runs=len(rows),
-        num_failed=sum(row.status in NODES_OWN_FAILURES for row in rows),
-        num_in_row=len(streak),
-        is_suspicious=len(streak) >= SUSPICIOUS_RUNS
-        and len({row.cell_id for row in streak}) >= SUSPICIOUS_CELLS,
+        num_runs=score.num_runs,
+        num_failed=score.num_failed,
+        num_in_row=score.num_in_row,
+        is_suspicious=score.is_suspicious,
     )
+
+
+def _score(node: str, rows: Sequence[Row]) -> Score:
+    """``rows`` are in the order in which the runs ended."""
+    history = [
+        Outcome(node=node, run=row.run_id or "", cell=row.cell_id or "", status=row.status) for row in rows
+    ]
+    (score,) = scores(history)
+    return score
 
 
 def _origins(rows: Sequence[Row]) -> tuple[str, ...]:
     is_simulated, is_imported = any(row.simulated for row in rows), any(row.imported for row in rows)
     return (*(["simulated"] if is_simulated else []), *(["imported"] if is_imported else []))
-
-
-def _since_last_success(rows: Sequence[Row]) -> list[Row]:
-    streak: list[Row] = []
-    for row in rows:
-        if row.status == "ok":
-            streak = []
-        elif row.status in NODES_OWN_FAILURES:
-            streak.append(row)
-    return streak
 
 
 def _badness(found: NodeSummary) -> tuple[int, int, str, str]:

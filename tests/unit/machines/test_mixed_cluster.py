@@ -16,9 +16,10 @@ from jobs.cli.__main__ import main
 from jobs.clusters.tables import as_data, as_lines
 from jobs.launch.ray_executor import as_promised
 from jobs.reports.compare_text import Side, as_json, as_markdown, as_text
-from jobs.sweeps.scoreboard import scores
-from jobs.sweeps.tables import plan_table, score_table
+from jobs.sweeps.score_table import score_table
+from jobs.sweeps.tables import plan_table
 from reporting.analysis.comparing import compare_sets
+from reporting.results.result_rows import row_of
 from tests.conftest import Golden, strict_json
 from tests.unit.builders import cells_of, group, inventory, measurement, plans_of, record, run_of, sweep
 from tests.unit.result_rows import rows
@@ -186,7 +187,7 @@ def test_plans_and_scores_say_which_groups_are_simulated() -> None:
 
     assert row.simulated
     assert plan_table(plans, 1).count("amd (simulated)") == 1
-    assert score_table(scores(cells_of(spec), [row])).count("amd (simulated)") == 1
+    assert score_table(cells_of(spec), [row_of(row.to_json(), row.run_id)]).count("amd (simulated)") == 1
 
 
 def test_a_comparison_says_in_every_form_which_groups_are_simulated() -> None:

@@ -3,10 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cluster.changes import changes
 from cluster.inventory import Node, WorkerGroup
 from cluster.promised_vs_live import presence
 from tests.unit.builders import group, inventory
@@ -34,12 +31,6 @@ def of(*members: Node) -> WorkerGroup:
         nodes=tuple(node for node in members if not node.is_draining),
         excluded=tuple(node for node in members if node.is_draining),
     )
-
-
-def became(before: WorkerGroup, now: WorkerGroup) -> list[str]:
-    found = changes(inventory(before), inventory(now))
-    assert all(finding.remedy.endswith(".") for finding in found)
-    return [f"{finding.kind} {finding.level}: {finding.found}" for finding in found]
 
 
 def test_a_cluster_that_is_as_promised_leaves_nothing_to_say() -> None:
@@ -104,53 +95,3 @@ def test_simulated_devices_where_real_ones_were_promised_are_a_failure() -> None
 def test_a_draining_node_is_there_and_told() -> None:
     there = replace(H100, nodes=H100.nodes[:1], excluded=(replace(H100.nodes[1], is_draining=True),))
     assert said(H100, there) == ["draining note green: node green-1 is being drained"]
-
-
-def test_a_node_that_is_gone_was_lost_unless_it_was_drained() -> None:
-    before = of(*nodes("a"), *nodes("b"), *nodes("c", is_draining=True))
-    assert became(before, of(*nodes("a"))) == [
-        "lost warning: node b is lost",
-        "drained note: node c was drained and is gone",
-    ]
-
-
-def test_a_node_that_came_back_under_a_new_id_is_not_lost() -> None:
-    before, now = of(*nodes("a", "b")), of(*nodes("a"), *nodes("b", "c", life=2))
-    assert became(before, now) == [
-        "returned note: node b is back, with 8 devices",
-        "joined note: node c is new, with 8 devices",
-    ]
-
-
-def test_of_two_nodes_with_one_name_as_many_return_as_came() -> None:
-    twins = (replace(nodes("a")[0], node_id="x"), replace(nodes("a")[0], node_id="y"))
-    assert became(of(*twins), of(*nodes("a", life=2))) == [
-        "lost warning: node a is lost",
-        "returned note: node a is back, with 8 devices",
-    ]
-
-
-def test_nodes_of_which_nobody_knows_the_name_never_return() -> None:
-    nameless = [replace(nodes("a", life=life)[0], name=None) for life in (1, 2)]
-    assert became(of(nameless[0]), of(nameless[1])) == [
-        "lost warning: node a-1 is lost",
-        "joined note: node a-2 is new, with 8 devices",
-    ]
-
-
-def test_a_node_that_begins_to_drain_is_told_once() -> None:
-    draining = of(*nodes("a", is_draining=True))
-    assert became(of(*nodes("a")), draining) == ["draining note: node a is being drained"]
-    assert became(draining, draining) == []
-
-
-@given(
-    st.sets(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")), st.sets(st.sampled_from("abc"))
-)
-def test_every_node_that_is_not_the_same_is_told_exactly_once(
-    before: set[str], now: set[str], reborn: set[str]
-) -> None:
-    old = of(*nodes(*sorted(before)))
-    new = of(*nodes(*sorted(now - reborn)), *nodes(*sorted(now & reborn), life=2))
-    changed = (before ^ now) | (before & now & reborn)
-    assert sorted(line.split("node ")[1][0] for line in became(old, new)) == sorted(changed)

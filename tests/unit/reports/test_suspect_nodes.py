@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.node_scores import Outcome, Score, scores
 from reporting.analysis.suspect_nodes import NodeSummary, node_summaries, num_without_nodes
 from reporting.markdown.report import report_md
+from reporting.results.node_scores import Outcome, Score, scores
 from reporting.results.rows import Row
 from tests.unit.example_findings import empty_findings
 from tests.unit.pages import page_of

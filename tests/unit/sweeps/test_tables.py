@@ -7,10 +7,11 @@ import pytest
 
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Cell, Run, expand
-from jobs.sweeps.scoreboard import Score, scores
-from jobs.sweeps.tables import plan_table, score_table
+from jobs.sweeps.score_table import score_table
+from jobs.sweeps.tables import plan_table
 from jobs.training.task.measurement import Failure, Measurement
-from reporting.results.records import RunRecord
+from reporting.results.result_rows import row_of
+from reporting.results.rows import Row
 from tests.conftest import Golden
 from tests.unit.builders import GB, group, measurement, plans_of, record, run_of, sweep
 
@@ -23,13 +24,14 @@ def cells(spec: SweepSpec = SPEC) -> list[Cell]:
     return expand(spec, ["local"])
 
 
-def rows(cell: Cell, *outcomes: float | Failure, spec: SweepSpec = SPEC) -> list[RunRecord]:
+def rows(cell: Cell, *outcomes: float | Failure, spec: SweepSpec = SPEC) -> list[Row]:
     """One row per outcome: a failure, or the seconds of a step."""
     found = []
     for repeat, outcome in enumerate(outcomes, start=1):
         run = replace(run_of(spec), cell=cell, repeat=repeat)
         told = outcome if isinstance(outcome, Failure) else _measured(run, outcome)
-        found.append(record(spec, run, told, group(devices=(8,))))
+        told_of = record(spec, run, told, group(devices=(8,)))
+        found.append(row_of(told_of.to_json(), told_of.run_id))
     return found
 
 
@@ -37,33 +39,31 @@ def _measured(run: Run, step_s: float) -> Measurement:
     return measurement(run.run_id, num_ranks=run.cell.recipe.world_size, step_s=step_s)
 
 
-def score(*outcomes: float | Failure) -> Score:
+def line(*outcomes: float | Failure) -> list[str]:
+    """What the table says of one cell: devices, runs, tokens/s, spread, per device, p50, p95, scaling, ..."""
     first = cells()[0]
-    return scores([first], rows(first, *outcomes))[0]
+    return words(score_table([first], rows(first, *outcomes)))[0]
 
 
-def scaling(**throughput: float) -> dict[int, tuple[object, int | None]]:
-    """World size -> efficiency and baseline, of ddp; ``ws2=0.1`` is a step of a tenth of a second."""
+def words(table: str) -> list[list[str]]:
+    return [text.replace(" of ", "/").split()[1:] for text in table.splitlines()[2:]]
+
+
+def scaling(**step_s: float | Failure) -> dict[str, str]:
+    """World size -> efficiency of ddp, as shown; ``ws2=0.1`` is a step of a tenth of a second."""
     ddp = {cell.recipe.world_size: cell for cell in cells() if cell.recipe.strategy == "ddp"}
-    found = [row for name, step_s in throughput.items() for row in rows(ddp[int(name[2:])], step_s)]
-    return {
-        score.cell.recipe.world_size: (score.scaling, score.baseline)
-        for score in scores(list(ddp.values()), found)
-    }
+    found = [row for name, outcome in step_s.items() for row in rows(ddp[int(name[2:])], outcome)]
+    return {shown[0]: shown[7] for shown in words(score_table(list(ddp.values()), found))}
 
 
-def test_a_score_is_the_median_of_the_repeats_and_their_spread() -> None:
-    found = score(0.1, 0.2, 0.4)
-    assert found.tokens_per_sec == pytest.approx(64 / 0.2)
-    assert found.spread == pytest.approx(0.6546, abs=1e-4)
-    assert (found.step_p50_s, found.step_p95_s) == (0.2, 0.4)
-    assert found.tokens_per_sec_per_device == found.tokens_per_sec
+def test_numbers_are_medians_of_the_repeats_with_their_spread() -> None:
+    assert line(0.1, 0.2, 0.4)[1:7] == ["3", "320", "65.5", "320", "200.0", "400.0"]
 
 
 def test_a_failed_repeat_counts_in_the_status_and_not_in_the_numbers() -> None:
-    found = score(0.1, CRASH)
-    assert found.tokens_per_sec == pytest.approx(640)
-    assert (found.status, found.spread) == ("1 crash", None)
+    found = line(0.1, CRASH)
+    assert (found[1], found[2], found[3]) == ("2", "640", "-")
+    assert found[-2:] == ["1", "crash"]
 
 
 @pytest.mark.parametrize(
@@ -77,38 +77,35 @@ def test_a_failed_repeat_counts_in_the_status_and_not_in_the_numbers() -> None:
     ],
 )
 def test_the_status_says_what_went_wrong_and_how_often(outcomes: tuple[Any, ...], status: str) -> None:
-    assert score(*outcomes).status == status
+    found = " ".join(line(*outcomes))
+    assert found.endswith(f" {status}")
 
 
-def test_without_numbers_there_is_no_score_but_a_row() -> None:
-    found = score(OOM)
-    assert (found.tokens_per_sec, found.step_p50_s, found.scaling, found.mfu) == (None, None, None, None)
+def test_without_numbers_there_is_a_line_without_numbers() -> None:
+    assert line(OOM)[1:] == ["1", "-", "-", "-", "-", "-", "-", "-", "-", "oom"]
 
 
 def test_scaling_is_against_the_smallest_world_size_that_was_measured() -> None:
-    assert scaling(ws1=0.1, ws2=0.1, ws4=0.2) == {
-        1: (pytest.approx(1.0), 1),
-        2: (pytest.approx(1.0), 1),
-        4: (pytest.approx(0.5), 1),
-    }
-    assert scaling(ws2=0.1, ws4=0.2) == {1: (None, 2), 2: (pytest.approx(1.0), 2), 4: (pytest.approx(0.5), 2)}
+    assert scaling(ws1=0.1, ws2=0.1, ws4=0.2) == {"1": "100%/1", "2": "100%/1", "4": "50%/1"}
+    assert scaling(ws2=0.1, ws4=0.2) == {"1": "-", "2": "100%/2", "4": "50%/2"}
 
 
 def test_a_failed_small_world_is_no_baseline() -> None:
-    one, two, _ = (cell for cell in cells() if cell.recipe.strategy == "ddp")
-    found = scores([one, two], [*rows(one, CRASH), *rows(two, 0.1)])
-    assert [(score.scaling, score.baseline) for score in found] == [(None, 2), (pytest.approx(1.0), 2)]
+    assert scaling(ws1=CRASH, ws2=0.1) == {"1": "-", "2": "100%/2", "4": "-"}
 
 
 def test_another_strategys_cell_is_no_baseline() -> None:
     ddp_1, zero2_2 = cells()[0], cells()[4]
     assert (ddp_1.recipe.strategy, zero2_2.recipe.strategy) == ("ddp", "zero2")
-    assert scores([ddp_1, zero2_2], [*rows(ddp_1, 0.1), *rows(zero2_2, 0.1)])[1].baseline == 2
+    found = words(score_table([ddp_1, zero2_2], [*rows(ddp_1, 0.1), *rows(zero2_2, 0.1)]))
+    assert found[1][7] == "100%/2"
 
 
-def test_rows_of_other_cells_are_left_out() -> None:
-    first, second, *_ = cells()
-    assert scores([first], rows(second, 0.1))[0].statuses == ()
+def test_rows_of_other_cells_are_left_out_and_are_no_baseline() -> None:
+    one, two, *_ = cells()
+    table = score_table([two], [*rows(one, 0.1), *rows(two, 0.1)])
+    assert [(shown[1], shown[7]) for shown in words(table)] == [("1", "100%/2")]
+    assert words(score_table([one], rows(two, 0.1)))[0][-1] == "missing"
 
 
 def test_the_plan_as_a_table(golden: Golden) -> None:
@@ -140,24 +137,24 @@ def test_the_scores_as_a_table(golden: Golden) -> None:
         (),
     ]
     found = [row for cell, of_cell in zip(cells(), outcomes, strict=True) for row in rows(cell, *of_cell)]
-    golden("score_table.txt", score_table(scores(cells(), found)))
+    golden("score_table.txt", score_table(cells(), found))
 
 
 def test_the_scores_of_accelerators_and_of_cores_in_one_table(golden: Golden) -> None:
     spec = sweep(groups=["local", "nvidia"], axes={"precision": ["bf16"]})
-    local, nvidia = (score_of(cell, spec) for cell in expand(spec, []))
-    on_device = replace(nvidia, on_host=False, memory_bytes=20 * GB, mfu=0.3374)
-    golden("score_table_mixed.txt", score_table([local, on_device]))
-
-
-def score_of(cell: Cell, spec: SweepSpec) -> Score:
-    return scores([cell], rows(cell, 0.1, 0.1, spec=spec))[0]
+    local, nvidia = expand(spec, [])
+    on_device = [
+        replace(row, peak_allocated_bytes_max=20 * GB, mfu=0.3374)
+        for row in rows(nvidia, 0.1, 0.1, spec=spec)
+    ]
+    found = [*rows(local, 0.1, 0.1, spec=spec), *on_device]
+    golden("score_table_mixed.txt", score_table([local, nvidia], found))
 
 
 def test_no_scores_are_an_empty_table() -> None:
-    assert score_table([]).count("\n") == 1
+    assert score_table([], []).count("\n") == 1
 
 
 def test_no_line_ends_in_blanks() -> None:
-    table = score_table(scores(cells(), rows(cells()[0], 0.1)))
+    table = score_table(cells(), rows(cells()[0], 0.1))
     assert [line for line in table.splitlines() if line != line.rstrip()] == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.node_scores import Outcome, Score, Suspicion, scores, suspicious_nodes
+from reporting.results.node_scores import Outcome, Score, Suspicion, scores, suspicious_nodes
 
 
 def history(node: str, *endings: str) -> list[Outcome]:
