@@ -1,6 +1,5 @@
 """Where a request fits, and the reason a person would give why it doesn't."""
 
-from collections import Counter
 from dataclasses import replace
 from random import Random
 from typing import get_args
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.inventory import Inventory, Mode, Node, Request, WorkerGroup, excluding, unknown_nodes
-from cluster.placement import Placed, Refused, Scheduled, Share, place, room, schedule
+from cluster.placement import Placed, Refused, Share, place, room
 from tests.unit.builders import group, inventory
 
 inventories = st.lists(
@@ -65,37 +64,6 @@ def _said(request: Request, there: WorkerGroup) -> str:
     return answer.describe()
 
 
-def test_a_whole_node_is_shared_with_nobody() -> None:
-    alone = Request(group="amd", num_workers=3, mode="whole_node")
-    beside = Request(group="amd", num_workers=1)
-    assert _waves([alone, beside, beside], group("amd", (4, 4))) == [
-        "0 amd: 3 on amd-0",
-        "0 amd: 1 on amd-1",
-        "0 amd: 1 on amd-1",
-    ]
-    assert _waves([beside, alone, alone], group("amd", (4, 4))) == [
-        "0 amd: 1 on amd-0",
-        "0 amd: 3 on amd-1",
-        "1 amd: 3 on amd-0",
-    ]
-
-
-def test_requests_of_one_group_queue_in_their_order_and_of_another_do_not_wait() -> None:
-    asked = [Request(group=name, num_workers=num) for name, num in [("a", 2), ("a", 3), ("b", 4), ("a", 1)]]
-    there = inventory(group("a", (4,)), group("b", (4,)))
-    answers = schedule(asked, there)
-    assert [answer.wave for answer in answers if isinstance(answer, Scheduled)] == [0, 1, 0, 1]
-
-
-def test_what_is_in_use_is_missing_from_the_first_wave_only() -> None:
-    asked = [Request(group="a", num_workers=2), Request(group="a", num_workers=4)]
-    answers = schedule(asked, inventory(group("a", (2, 2))), in_use={"a-0": 1, "a-1": 1})
-    assert answers == [
-        Scheduled(wave=0, placed=_placed("a", {"a-0": 1, "a-1": 1})),
-        Scheduled(wave=1, placed=_placed("a", {"a-0": 2, "a-1": 2})),
-    ]
-
-
 def test_an_excluded_node_is_left_out_and_named_in_the_reason() -> None:
     there = excluding(inventory(group("amd", (8, 8))), ["amd-1"])
     (fits, too_large) = place([Request(group="amd", num_workers=num) for num in (8, 16)], there)
@@ -114,14 +82,6 @@ def test_a_node_is_excluded_by_its_id_its_name_or_its_name_in_results() -> None:
     (left,) = excluding(there, names).groups
     assert (left.nodes, left.excluded) == (nodes[2:], nodes[:2])
     assert unknown_nodes(there, names) == ("30", "elsewhere")
-
-
-def _waves(asked: list[Request], there: WorkerGroup) -> list[str]:
-    answers = schedule(asked, inventory(there))
-    assert all(isinstance(answer, Scheduled) for answer in answers)
-    return [
-        f"{answer.wave} {answer.placed.describe()}" for answer in answers if isinstance(answer, Scheduled)
-    ]
 
 
 def _placed(name: str, shares: dict[str, int]) -> Placed:
@@ -188,85 +148,6 @@ def test_a_placement_is_whole_on_one_group_and_never_overfills_a_node(
         assert len(answer.shares) == (most if request.mode == "spread" else fewest)
 
 
-@given(requests, inventories)
-def test_a_schedule_places_what_is_possible_and_refuses_the_rest_with_the_same_reason(
-    asked: list[Request], there: Inventory
-) -> None:
-    for answer, possible in zip(schedule(asked, there), place(asked, there), strict=True):
-        assert isinstance(answer, Refused) == isinstance(possible, Refused)
-        assert not isinstance(answer, Refused) or answer == possible
-
-
-@given(requests, inventories, st.data())
-def test_no_device_of_a_wave_is_given_twice(
-    asked: list[Request], there: Inventory, data: st.DataObject
-) -> None:
-    nodes = {node.node_id: (group, node) for group in there.groups for node in group.nodes}
-    in_use = {
-        node_id: data.draw(st.integers(0, node.num_devices), label=f"in use on {node_id}")
-        for node_id, (_, node) in nodes.items()
-    }
-    taken = Counter({(0, node_id): num for node_id, num in in_use.items()})
-    for request, answer in zip(asked, schedule(asked, there, in_use=in_use), strict=True):
-        if isinstance(answer, Refused):
-            continue
-        assert sum(share.num_workers for share in answer.placed.shares) == request.num_workers
-        assert answer.placed.group == request.group
-        for share in answer.placed.shares:
-            group, node = nodes[share.node_id]
-            assert group.name == request.group
-            whole = request.mode == "whole_node"
-            taken[answer.wave, share.node_id] += node.num_devices if whole else share.num_workers
-    assert all(num <= nodes[node_id][1].num_devices for (_, node_id), num in taken.items())
-
-
-@given(requests, inventories)
-def test_nobody_of_a_group_overtakes_and_no_wave_is_empty(asked: list[Request], there: Inventory) -> None:
-    waves: dict[str, list[int]] = {}
-    for answer in schedule(asked, there):
-        if isinstance(answer, Scheduled):
-            waves.setdefault(answer.placed.group, []).append(answer.wave)
-    for of_group in waves.values():
-        assert of_group == sorted(of_group)
-        assert {*of_group} == {*range(of_group[-1] + 1)}
-
-
-@given(requests, inventories)
-def test_each_request_is_where_it_would_be_alone_on_what_its_wave_has_left(
-    asked: list[Request], there: Inventory
-) -> None:
-    waves = {group.name: (0, Counter[str]()) for group in there.groups}
-    for request, answer in zip(asked, schedule(asked, there), strict=True):
-        if isinstance(answer, Refused):
-            continue
-        wave, taken = waves[request.group]
-        alone = place([request], _left(there, taken, request.mode))[0]
-        if isinstance(alone, Refused):
-            wave, taken, alone = wave + 1, Counter(), place([request], there)[0]
-        assert (answer.wave, answer.placed) == (wave, alone)
-        waves[request.group] = wave, taken + _taken(answer.placed, there, request.mode)
-
-
-def _left(there: Inventory, taken: Counter[str], mode: Mode) -> Inventory:
-    """A node that anybody uses is no whole one."""
-    groups = []
-    for found in there.groups:
-        free = (replace(node, num_devices=node.num_devices - taken[node.node_id]) for node in found.nodes)
-        nodes = tuple(node for node in free if mode != "whole_node" or not taken[node.node_id])
-        groups.append(replace(found, nodes=nodes))
-    return replace(there, groups=tuple(groups))
-
-
-def _taken(placed: Placed, there: Inventory, mode: Mode) -> Counter[str]:
-    totals = {node.node_id: node.num_devices for group in there.groups for node in group.nodes}
-    return Counter(
-        {
-            share.node_id: totals[share.node_id] if mode == "whole_node" else share.num_workers
-            for share in placed.shares
-        }
-    )
-
-
 @given(requests, inventories, st.randoms(use_true_random=False))
 def test_the_order_of_groups_and_nodes_changes_nothing(
     asked: list[Request], there: Inventory, random: Random
@@ -276,15 +157,13 @@ def test_the_order_of_groups_and_nodes_changes_nothing(
     )
     shuffled = replace(there, groups=tuple(random.sample(groups, len(groups))))
     assert place(asked, shuffled) == place(asked, there)
-    assert schedule(asked, shuffled) == schedule(asked, there)
 
 
 @given(requests, inventories, st.sets(st.sampled_from(["nvidia-0", "amd-1", "amd-2", "local-0"])))
 def test_nothing_is_placed_on_an_excluded_node(
     asked: list[Request], there: Inventory, excluded: set[str]
 ) -> None:
-    answers = [*place(asked, excluding(there, excluded)), *schedule(asked, excluding(there, excluded))]
-    placed = [answer.placed if isinstance(answer, Scheduled) else answer for answer in answers]
+    placed = place(asked, excluding(there, excluded))
     used = {share.node_id for one in placed if isinstance(one, Placed) for share in one.shares}
     assert not used & excluded
 
