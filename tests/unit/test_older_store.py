@@ -1,4 +1,4 @@
-"""What an older version stored is read as that version read it: tables, logs, checkpoints, reports, imports."""
+"""What an older version stored is read as that version read it: results, checkpoints, reports, imports."""
 
 import csv
 import json
