@@ -21,6 +21,8 @@ STEPS, STOPPED_AT, EVAL_EVERY = 80, 43, 10
 # Differences in rounding grow with each step: so many of them after the stop are still alike to `AT_FIRST`.
 NUM_CLOSE = 7
 AT_FIRST, AT_THE_END = 1e-3, 2e-2
+# A busy machine starts workers slowly.
+PATIENT = ("--set", "limits.schedule_timeout_s=300")
 # One process in place of two ranks, another strategy, and the same samples in each step.
 ALONE = ("strategy=ddp", "world_size=1", "grad_accum=2", f"steps={STOPPED_AT + NUM_CLOSE}")
 
@@ -38,7 +40,7 @@ class Course:
 def test_a_stopped_run_ends_as_the_run_that_was_never_stopped(tmp_path: Path) -> None:
     older = unpack(tmp_path)
 
-    longhaul(older, "train", "stopped.yaml", "--store", "results")
+    longhaul(older, "train", "stopped.yaml", "--store", "results", *PATIENT)
 
     stopped, whole = courses_of(older)
     assert len(stopped.grad_norms) == STEPS

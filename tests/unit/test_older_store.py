@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,20 @@ def test_the_collector_takes_what_the_older_version_would_have_taken(tmp_path: P
     assert before.keys() - after.keys() == {LEFT_BY_A_KILLED_SAVE}
     assert after.keys() <= before.keys()
     longhaul(older, "checkpoints", "verify", "--run", "recovered", "--store", "results")
+
+
+def test_the_fixture_names_no_machine_and_no_user(tmp_path: Path) -> None:
+    texts = {
+        name: data
+        for name, data in files(unpack(tmp_path)).items()
+        if not name.endswith((".png", ".safetensors"))
+    }
+    assert len(texts) > 100
+    foreign = re.compile(rb"/(home|root|tmp|work|Users)/|\b(?!127\.0\.0\.1)\d{1,3}(\.\d{1,3}){3}\b")
+    hits = {name: match[0] for name, data in texts.items() if (match := foreign.search(data))}
+    assert hits == {}
+    owners = {owner for data in texts.values() for owner in re.findall(rb'"owner":"([^"]+):\d+"', data)}
+    assert owners == {b"localhost"}
 
 
 def _read(said: str) -> Any:
