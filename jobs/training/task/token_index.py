@@ -99,7 +99,7 @@ def from_json(data: bytes, where: str) -> TokenIndex:
     except _NOT_AS_EXPECTED as error:
         raise DataError(
             f"{where}: is no index of tokens ({_said(error)}); pack the data again, "
-            "or see docs/training.md for what belongs in it"
+            "or see docs/data.md for what belongs in it"
         ) from None
     return index
 

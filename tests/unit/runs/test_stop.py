@@ -312,7 +312,7 @@ def test_a_job_is_given_the_time_that_its_last_save_may_take(deadline_s: float) 
     assert int(job_variables(deadline_s)["RAY_JOB_STOP_WAIT_TIME_S"]) > 7 * deadline_s
 
 
-@pytest.mark.parametrize("page", ["training", "operations"])
+@pytest.mark.parametrize("page", ["stop", "operations"])
 def test_who_submits_by_hand_is_told_the_time_that_the_default_deadline_takes(page: str) -> None:
     spec = RunSpec.model_validate({"name": RUN, "model": "llama-tiny", "steps": 1})
     wait_s = job_variables(spec.checkpoint.deadline_s)["RAY_JOB_STOP_WAIT_TIME_S"]
