@@ -5,7 +5,7 @@ loaded. What is not verified yet stays as long as nothing good is newer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from checkpointing.log.history import Generation, View
@@ -19,17 +19,17 @@ class Retention:
     """Rules that add up. ``best`` counts those with the best ``metric``; None and 0 switch a rule off.
 
     ``every_s``, ``every_steps`` and ``every_epochs`` keep one of each such span for ever; ``epochs`` is
-    ``every_epochs`` of 1.
+    ``every_epochs`` of 1. The metadata bound what a spec may say.
     """
 
-    last: int = 10
+    last: int = field(default=10, metadata={"ge": 0})
     epochs: bool = True
-    best: int = 1
-    metric: str = "val_loss"
+    best: int = field(default=1, metadata={"ge": 0})
+    metric: str = field(default="val_loss", metadata={"min_length": 1})
     mode: Literal["min", "max"] = "min"
-    every_s: float | None = None
-    every_steps: int | None = None
-    every_epochs: int | None = None
+    every_s: float | None = field(default=None, metadata={"gt": 0})
+    every_steps: int | None = field(default=None, metadata={"ge": 1})
+    every_epochs: int | None = field(default=None, metadata={"ge": 1})
 
 
 def reasons(view: View, policy: Retention) -> dict[str, tuple[str, ...]]:

@@ -39,15 +39,16 @@ class Bounds:
 
     ``loss_spike`` times the usual loss, twice in a row. Tokens/s lower by the share ``throughput_drop``. A
     rank slower than the others by the share ``straggler``. A newest checkpoint ``stale_checkpoint`` times as
-    old as it is to get. A device busy for less than ``utilization_pct`` of a minute.
+    old as it is to get. A device busy for less than ``utilization_pct`` of a minute. The metadata bound what
+    a spec may say; the order of the fields is that of the stored spec.
     """
 
-    loss_spike: float | None = 2.0
-    throughput_drop: float | None = 0.3
-    straggler: float | None = 0.5
-    stale_checkpoint: float | None = 3.0
-    utilization_pct: float | None = 30.0
-    min_interval_s: float = 300.0
+    min_interval_s: float = field(default=300.0, metadata={"ge": 0})
+    loss_spike: float | None = field(default=2.0, metadata={"gt": 1})
+    throughput_drop: float | None = field(default=0.3, metadata={"gt": 0, "lt": 1})
+    straggler: float | None = field(default=0.5, metadata={"gt": 0})
+    stale_checkpoint: float | None = field(default=3.0, metadata={"ge": 1})
+    utilization_pct: float | None = field(default=30.0, metadata={"gt": 0, "lt": 100})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from checkpointing.generations.retention import Retention, backup, best, latest,
 from checkpointing.log.history import Generation
 from checkpointing.saving.local_tier import NearDisk, near_name
 from checkpointing.stores.contract import Missing, Store
-from jobs.spec_schema.run_checkpoints import Keeping
+from jobs.spec_schema.run_checkpoints import stored_retention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def _stored_spec(store: Store, run: str) -> dict[str, Any]:
 
 def _policy(spec: dict[str, Any]) -> Retention:
     try:
-        return Keeping.model_validate(spec["checkpoint"]["retention"]).policy()
+        return stored_retention(spec["checkpoint"]["retention"])
     except (KeyError, TypeError, ValueError):
         return Retention()
 

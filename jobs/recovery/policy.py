@@ -7,7 +7,7 @@ that doesn't is given up after a bounded number of attempts.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import dropwhile, pairwise
 
 from jobs.execution.causes import Cause
@@ -65,17 +65,17 @@ class Policy:
     """How many failures in a row without a newer generation are borne, by their kind; pauses double.
 
     ``max_attempts`` bounds those of all kinds together, but for preemptions. ``patience_s`` is how long a
-    store that is away, or a group without room, is waited for.
+    store that is away, or a group without room, is waited for. The metadata bound what a spec may say.
     """
 
-    max_attempts: int | None = None
-    losses: int = 10
-    hangs: int = 3
-    errors: int = 3
-    step_backs: int = 3
-    patience_s: float = 6 * 3600.0
-    pause_s: float = 1.0
-    most_pause_s: float = 600.0
+    max_attempts: int | None = field(default=None, metadata={"ge": 1})
+    losses: int = field(default=10, metadata={"ge": 1})
+    hangs: int = field(default=3, metadata={"ge": 1})
+    errors: int = field(default=3, metadata={"ge": 1})
+    step_backs: int = field(default=3, metadata={"ge": 0})
+    patience_s: float = field(default=6 * 3600.0, metadata={"gt": 0})
+    pause_s: float = field(default=1.0, metadata={"ge": 0})
+    most_pause_s: float = field(default=600.0, metadata={"gt": 0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ each rank does of it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import lcm
 
 
@@ -28,10 +28,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """``wait_for_spare_s`` before a run goes on smaller; it grows after ``grow_after_s`` of room for more."""
+    """How long a run waits for a spare before it goes on with fewer ranks, and how long there must have been
+    room for more before it stops at a checkpoint to grow. The metadata bound what a spec may say.
+    """
 
-    wait_for_spare_s: float = 60.0
-    grow_after_s: float = 300.0
+    wait_for_spare_s: float = field(default=60.0, metadata={"ge": 0})
+    grow_after_s: float = field(default=300.0, metadata={"ge": 0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

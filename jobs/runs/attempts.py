@@ -65,7 +65,7 @@ class Attempts:
         self._keeps_spares = may_retry and recovery.spares and recovery.max_attempts != 1
         self._clock = steady()
         self._words = Words(repository.store)
-        alarms = Alarms(spec.alarms.bounds(), spec.wanted())
+        alarms = Alarms(spec.alarms, spec.wanted())
         self._bell = Bell(
             alarms,
             spec.alarms.ringing(),
@@ -75,7 +75,7 @@ class Attempts:
             store=repository.store.url,
             newest_term=repository.view.term,
         )
-        policy = spec.recovery.policy() if may_retry else replace(spec.recovery.policy(), max_attempts=1)
+        policy = recovery if may_retry else replace(recovery, max_attempts=1)
         # Peers that share an attempt but don't speak don't judge it.
         self._restarts = Restarts(
             repository,
@@ -87,7 +87,7 @@ class Attempts:
         )
         self._resizing = Resizing(
             executor.sizes(spec.sizes, group),
-            spec.elastic.patience(),
+            spec.elastic,
             partial(executor.room, group),
             display.note,
             pause=self._pause,

@@ -81,7 +81,7 @@ def _keep(args: argparse.Namespace) -> int:
         keeper = Keeper(
             Repository(store, run),
             _start_with(args, spec),
-            spec.recovery.policy(),
+            spec.recovery,
             wishers,
             _call_with(spec, run=run, store=args.store or spec.store),
         )

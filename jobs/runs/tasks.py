@@ -54,7 +54,7 @@ def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool
     if resume != "latest" and fresh:
         raise SpecError([f"--resume {resume} and --fresh exclude each other; give one of them"])
     if resume != "latest":
-        find(view, resume, spec.checkpoint.retention.policy())
+        find(view, resume, spec.checkpoint.retention)
     return Beginning(origin=None, what=resume, fresh=fresh, term=view.term + 1)
 
 

@@ -6,16 +6,17 @@ place, found, expected, the nearest right word.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args, get_type_hints
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from yaml.error import MarkedYAMLError
 
 from jobs.commandline.usage_error import SpecError, nearest
-from jobs.training.task.job import OptimizerConfig, Precision, Schedule, Strategy
+from jobs.training.task.job import OptimizerConfig, Precision, Strategy
 from jobs.training.task.presets import PRESETS
 from reporting.results.redaction import redacted
 
@@ -109,39 +110,28 @@ _Loader.add_implicit_resolver(
 
 
 class Strict(BaseModel):
+    """A section whose keys are a user's alone. One that an owner has a dataclass for is that dataclass:
+    pydantic is as strict with it, and reads its bounds from the ``metadata`` of its fields.
+    """
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Optimizer(Strict):
-    lr: Annotated[float, Field(gt=0)] = 3e-4
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    warmup_steps: Annotated[int, Field(ge=0)] = 10
-    clip_norm: Annotated[float, Field(gt=0)] = 1.0
-    schedule: Schedule = "constant"
-    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
-    decay_steps: Count | None = None
+def _makes_sense(optimizer: OptimizerConfig) -> OptimizerConfig:
+    """Of what a user writes alone: a short training's own end may well lie within the warm-up."""
+    decay_steps, warmup_steps = optimizer.decay_steps, optimizer.warmup_steps
+    if optimizer.schedule == "constant" and (decay_steps or optimizer.min_lr_ratio):
+        key = "decay_steps" if decay_steps else "min_lr_ratio"
+        raise ValueError(f"{key} means nothing where schedule is constant; expected linear or cosine")
+    if decay_steps is not None and decay_steps <= warmup_steps:
+        raise ValueError(
+            f"decay_steps {decay_steps} lies within the warm-up of {warmup_steps} steps; "
+            "expected more, since they count from the first step"
+        )
+    return optimizer
 
-    def config(self, *, num_steps: int | None = None) -> OptimizerConfig:
-        """``num_steps`` are those of the whole training: where a schedule ends that says nothing of it."""
-        fields = self.model_dump()
-        if self.schedule != "constant" and self.decay_steps is None:
-            fields["decay_steps"] = num_steps
-        return OptimizerConfig(**fields)
 
-    @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
-        if self.schedule == "constant" and (self.decay_steps or self.min_lr_ratio):
-            key = "decay_steps" if self.decay_steps else "min_lr_ratio"
-            raise ValueError(f"{key} means nothing where schedule is constant; expected linear or cosine")
-        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
-            raise ValueError(
-                f"decay_steps {self.decay_steps} lies within the warm-up of {self.warmup_steps} steps; "
-                "expected more, since they count from the first step"
-            )
-        return self
+Optimizer = Annotated[OptimizerConfig, AfterValidator(_makes_sense)]
 
 
 class SpecFile(Strict):
@@ -231,7 +221,7 @@ def _found_and_expected(model: type[SpecFile], details: Any, keys: list[str]) ->
     match details["type"]:
         case "value_error":
             return str(context["error"])
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             known = _keys_beside(model, keys[:-1])
             return f"is not a key here ({', '.join(known)}){nearest(keys[-1], known)}"
         case "missing":
@@ -257,6 +247,7 @@ _EXPECTED = {
     "tuple_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
+    "dataclass_type": "a mapping",
     "too_short": "at least one value",
     "greater_than": "more than {gt:g}",
     "greater_than_equal": "at least {ge:g}",
@@ -274,16 +265,23 @@ def _required(model: type[SpecFile]) -> str:
     return " and ".join(filter(None, [", ".join(required[:-1]), required[-1]]))
 
 
-def _keys_beside(model: type[BaseModel], path: list[str]) -> list[str]:
+def _keys_beside(section: type, path: list[str]) -> list[str]:
     for key in path:
-        field = model.model_fields.get(key)
-        below = _model_in(field.annotation) if field else None
-        model = below or model
-    return list(model.model_fields)
+        section = _section_in(_types_of_keys(section).get(key)) or section
+    return list(_types_of_keys(section))
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _types_of_keys(section: type) -> Mapping[str, Any]:
+    """In the order in which they are stored."""
+    if issubclass(section, BaseModel):
+        return {name: field.annotation for name, field in section.model_fields.items()}
+    assert is_dataclass(section)
+    types = get_type_hints(section)
+    return {field.name: types[field.name] for field in fields(section)}
+
+
+def _section_in(annotation: Any) -> type | None:
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return annotation
-    found = (_model_in(part) for part in get_args(annotation))
+    found = (_section_in(part) for part in get_args(annotation))
     return next((part for part in found if part), None)

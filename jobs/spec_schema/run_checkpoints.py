@@ -1,5 +1,7 @@
 """What is kept of a run: its state, as generations of checkpoints, and its records."""
 
+import json
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -23,22 +25,6 @@ class StorePlace(Strict):
     every: Every = 1
 
 
-class Keeping(Strict):
-    """What the store keeps besides the latest and its backup; rules add up."""
-
-    last: Every = 10
-    epochs: bool = True
-    best: Every = 1
-    metric: Annotated[str, Field(min_length=1)] = "val_loss"
-    mode: Literal["min", "max"] = "min"
-    every_s: Span | None = None
-    every_steps: Count | None = None
-    every_epochs: Count | None = None
-
-    def policy(self) -> Retention:
-        return Retention(**self.model_dump())
-
-
 class Checkpoint(Strict):
     """``every_steps`` replaces ``every_s``."""
 
@@ -48,7 +34,7 @@ class Checkpoint(Strict):
     deadline_s: Span = 600.0
     local: NearPlace = NearPlace()
     store: StorePlace = StorePlace()
-    retention: Keeping = Keeping()
+    retention: Retention = Retention()
 
     def saving(self) -> Saving:
         return Saving(
@@ -59,7 +45,7 @@ class Checkpoint(Strict):
                 store_every=self.store.every,
                 on_busy=self.on_busy,
             ),
-            retention=self.retention.policy(),
+            retention=self.retention,
             disk=self.local.dir,
             disk_keep=self.local.keep,
             deadline_s=self.deadline_s,
@@ -74,20 +60,31 @@ class Checkpoint(Strict):
         )
 
 
-class Wandb(Strict):
-    """Weights & Biases; its own variables say who is logged in, and ``WANDB_MODE`` whether it is online."""
+class _OnlyRetention(Strict):
+    retention: Retention
+
+
+def stored_retention(section: object) -> Retention:
+    """What a stored ``checkpoint.retention`` says; ValueError where this version would not take it."""
+    return _OnlyRetention.model_validate_json(json.dumps({"retention": section})).retention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wandb(WandbProject):
+    """Weights & Biases; its own variables say who is logged in, and ``WANDB_MODE`` whether it is online.
+
+    The owner takes any text; a spec's rule of names, and its messages, are this package's.
+    """
 
     project: Name
     entity: Name | None = None
 
 
-class Record(Strict):
-    """Parquet parts in the store every ``flush_s``, which is what a crash can lose of them."""
-
-    flush_s: Span = 10.0
-    tensorboard: bool = True
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record(Recording):
     wandb: Wandb | None = None
 
     def policy(self) -> Recording:
-        wandb = WandbProject(**self.wandb.model_dump()) if self.wandb else None
+        """For workers, which load none of this package."""
+        wandb = self.wandb and WandbProject(project=self.wandb.project, entity=self.wandb.entity)
         return Recording(flush_s=self.flush_s, tensorboard=self.tensorboard, wandb=wandb)

@@ -1,13 +1,13 @@
 """How a run goes on: at which world sizes, after which failures, what rings, how long it waits; its end."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_serializer, model_validator
 
 from jobs.alerts.rules import Bounds, Ringing
 from jobs.recovery.policy import Policy
-from jobs.recovery.world_size import Patience
-from jobs.spec_schema.file import Count, Every, Span, Strict
+from jobs.spec_schema.file import Count, Span, Strict
 from jobs.training.task.spikes import SpikeBound
 from reporting.results.redaction import without_credentials
 
@@ -38,37 +38,14 @@ class WorldSize(Strict):
         return self.min if self.min == self.max else {"min": self.min, "max": self.max}
 
 
-class Elastic(Strict):
-    """Where ``world_size`` is a range: how long a run waits for a spare before it goes on with fewer ranks,
-    and how long there must have been room for more before it stops at a checkpoint to grow.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery(Policy):
+    """The policy, and beside it ``spares``: workers that have loaded everything by the time one fails.
+
+    ``max_attempts: 1`` never tries again.
     """
 
-    wait_for_spare_s: Annotated[float, Field(ge=0)] = 60.0
-    grow_after_s: Annotated[float, Field(ge=0)] = 300.0
-
-    def patience(self) -> Patience:
-        return Patience(**self.model_dump())
-
-
-class Recovery(Strict):
-    """How many failures in a row without a newer checkpoint are borne, by their kind; see ``recovery``.
-
-    ``max_attempts`` bounds those of all kinds together; ``max_attempts: 1`` never tries again. ``spares`` are
-    workers that have loaded everything by then.
-    """
-
-    max_attempts: Count | None = None
-    losses: Count = 10
-    hangs: Count = 3
-    errors: Count = 3
-    step_backs: Every = 3
-    patience_s: Span = 6 * 3600.0
-    pause_s: Annotated[float, Field(ge=0)] = 1.0
-    most_pause_s: Span = 600.0
     spares: bool = True
-
-    def policy(self) -> Policy:
-        return Policy(**self.model_dump(exclude={"spares"}))
 
 
 class OnFinish(Strict):
@@ -88,32 +65,28 @@ class LossGuard(Strict):
         return None if self.spike_ratio is None else SpikeBound(ratio=self.spike_ratio)
 
 
-class AlarmSettings(Strict):
-    """See ``alarms.Bounds``; null never raises that one. ``command`` is run for each, without a shell."""
+# No slots: of two bases with slots Python makes no class.
+@dataclass(frozen=True, kw_only=True)
+class _AlarmCommand:
+    """``Ringing`` as a user writes it: beside the bounds, and null where nobody is to be called."""
 
     command: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] | None = None
     timeout_s: Span = 30.0
-    min_interval_s: Annotated[float, Field(ge=0)] = 300.0
-    loss_spike: Annotated[float, Field(gt=1)] | None = 2.0
-    throughput_drop: Annotated[float, Field(gt=0, lt=1)] | None = 0.3
-    straggler: Annotated[float, Field(gt=0)] | None = 0.5
-    stale_checkpoint: Annotated[float, Field(ge=1)] | None = 3.0
-    utilization_pct: Annotated[float, Field(gt=0, lt=100)] | None = 30.0
 
-    @model_validator(mode="after")
-    def _keeps_secrets(self) -> Self:
+    def __post_init__(self) -> None:
         if any(without_credentials(word) != word for word in self.command or ()):
             raise ValueError(
                 "command: holds an address with credentials, which all on the machine can read; put it in "
                 "a variable of the driver's environment, which the command inherits"
             )
-        return self
-
-    def bounds(self) -> Bounds:
-        return Bounds(**self.model_dump(exclude={"command", "timeout_s"}))
 
     def ringing(self) -> Ringing | None:
         return None if self.command is None else Ringing(command=self.command, timeout_s=self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmSettings(Bounds, _AlarmCommand):
+    """The bounds, of which null never raises that alarm, and the command that is run for each alarm."""
 
 
 class RunLimits(Strict):

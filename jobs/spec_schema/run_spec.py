@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from jobs.alerts.rules import Wanted
-from jobs.recovery.world_size import Batch, refusal, sizes_between
+from jobs.recovery.world_size import Batch, Patience, refusal, sizes_between
 from jobs.spec_schema.file import (
     Count,
     ModelName,
@@ -21,14 +21,13 @@ from jobs.spec_schema.run_checkpoints import Checkpoint, Record
 from jobs.spec_schema.run_data import Data, Evaluation
 from jobs.spec_schema.run_recovery import (
     AlarmSettings,
-    Elastic,
     LossGuard,
     OnFinish,
     Recovery,
     RunLimits,
     WorldSize,
 )
-from jobs.training.task.job import Recipe
+from jobs.training.task.job import OptimizerConfig, Recipe
 from jobs.training.task.presets import preset
 from jobs.training.task.task import Recording, Saving
 
@@ -42,7 +41,7 @@ class RunSpec(SpecFile):
     model: ModelName
     strategy: StrategyName = "ddp"
     world_size: WorldSize = WorldSize(min=1, max=1)
-    elastic: Elastic = Elastic()
+    elastic: Patience = Patience()
     group: Name = "local"
     spread: bool = False
     precision: PrecisionName = "fp32"
@@ -55,7 +54,7 @@ class RunSpec(SpecFile):
     seed: Annotated[int, Field(ge=0)] = 0
     mode: Literal["train", "benchmark"] = "train"
     data: Data = Data()
-    optimizer: Optimizer = Optimizer()
+    optimizer: Optimizer = OptimizerConfig()
     checkpoint: Checkpoint = Checkpoint()
     eval: Evaluation = Evaluation()
     guard: LossGuard = LossGuard()
@@ -100,7 +99,7 @@ class RunSpec(SpecFile):
             grad_accum=self._batch.grad_accum(size),
             precision=self.precision,
             seed=self.seed,
-            optimizer=self.optimizer.config(num_steps=num_steps),
+            optimizer=self.optimizer.ending_at(num_steps),
         )
 
     @property

@@ -14,14 +14,13 @@ from jobs.spec_schema.file import (
     Names,
     Optimizer,
     Precisions,
-    Seconds,
     SpecFile,
     Strategies,
     Strict,
     VariableName,
     VariableValue,
 )
-from jobs.training.task.job import Window
+from jobs.training.task.job import OptimizerConfig, Window
 
 AUTO = "auto"
 
@@ -32,19 +31,6 @@ class Axes(Strict):
     seq_len: Counts = (64,)
     micro_batch: Counts = (1,)
     precision: Precisions = ("fp32",)
-
-
-class Measure(Strict):
-    """``steps`` after at least ``warmup``; ``max_s`` bounds the window in time."""
-
-    steps: Count = 100
-    warmup: Annotated[int, Field(ge=0, le=50)] = 10
-    sync: Literal["window", "step"] = "window"
-    max_s: Annotated[float, Field(gt=0)] | None = None
-    cooldown_s: Seconds = 0.0
-
-    def window(self) -> Window:
-        return Window(**self.model_dump())
 
 
 class Limits(Strict):
@@ -85,12 +71,12 @@ class SweepSpec(SpecFile):
     models: Models
     axes: Axes = Axes()
     grad_accum: Count = 1
-    measure: Measure = Measure()
+    measure: Window = Window()
     repeats: Count = 5
     order: Literal["shuffled", "interleaved"] = "shuffled"
     seed: Annotated[int, Field(ge=0)] = 0
     tier: Literal["A", "B"] | None = None
-    optimizer: Optimizer = Optimizer()
+    optimizer: Optimizer = OptimizerConfig()
     limits: Limits = Limits()
     isolation: Literal["group", "run"] = "group"
     share_nodes: bool = False

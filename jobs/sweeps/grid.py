@@ -146,11 +146,11 @@ def _cell(spec: "SweepSpec", point: _Point) -> Cell:
         grad_accum=spec.grad_accum,
         precision=point.precision,  # type: ignore[arg-type]  # the spec has checked the word
         seed=spec.seed,
-        optimizer=spec.optimizer.config(),
+        optimizer=spec.optimizer,
     )
     override = spec.overrides.get(point.group)
     environment = tuple(sorted(override.environment.items())) if override else ()
-    window = spec.measure.window()
+    window = spec.measure
     return Cell(
         cell_id=_digest(point.group, recipe, window, environment, _seating(spec)),
         group=point.group,

@@ -1,6 +1,6 @@
 """What one worker group is asked to measure: plain data that travels to every rank. Needs no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cluster.inventory import Vendor
@@ -16,18 +16,25 @@ class OptimizerConfig:
     """AdamW with a linear warm-up to ``lr`` over ``warmup_steps``; gradients clipped to ``clip_norm``.
 
     What comes after the warm-up is ``schedule``'s, see ``schedules``; ``decay_steps`` counts all updates.
+    The metadata bound what a spec may say.
     """
 
-    lr: float = 3e-4
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    warmup_steps: int = 10
-    clip_norm: float = 1.0
+    lr: float = field(default=3e-4, metadata={"gt": 0})
+    beta1: float = field(default=0.9, metadata={"ge": 0, "lt": 1})
+    beta2: float = field(default=0.95, metadata={"ge": 0, "lt": 1})
+    eps: float = field(default=1e-8, metadata={"gt": 0})
+    weight_decay: float = field(default=0.1, metadata={"ge": 0})
+    warmup_steps: int = field(default=10, metadata={"ge": 0})
+    clip_norm: float = field(default=1.0, metadata={"gt": 0})
     schedule: Schedule = "constant"
-    min_lr_ratio: float = 0.0
-    decay_steps: int | None = None
+    min_lr_ratio: float = field(default=0.0, metadata={"ge": 0, "le": 1})
+    decay_steps: int | None = field(default=None, metadata={"ge": 1})
+
+    def ending_at(self, num_steps: int | None) -> "OptimizerConfig":
+        """A schedule that names no end of its own ends with the whole training, after ``num_steps``."""
+        if self.schedule == "constant" or self.decay_steps is not None:
+            return self
+        return replace(self, decay_steps=num_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +62,15 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How a recipe is measured. ``max_s`` ends the window early, after at least one step."""
+    """How a recipe is measured: ``steps`` after at least ``warmup``. ``max_s`` ends the window early, after
+    at least one step. The metadata bound what a spec may say.
+    """
 
-    steps: int
-    warmup: int
+    steps: int = field(default=100, metadata={"ge": 1})
+    warmup: int = field(default=10, metadata={"ge": 0, "le": 50})
     sync: Literal["window", "step"] = "window"
-    max_s: float | None = None
-    cooldown_s: float = 0.0
+    max_s: float | None = field(default=None, metadata={"gt": 0})
+    cooldown_s: float = field(default=0.0, metadata={"ge": 0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

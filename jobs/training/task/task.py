@@ -54,9 +54,12 @@ class WandbProject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A crash loses the records of its last ``flush_s``."""
+    """Parquet parts in the store every ``flush_s``, which is what a crash can lose of them.
 
-    flush_s: float = 10.0
+    The metadata bound what a spec may say.
+    """
+
+    flush_s: float = field(default=10.0, metadata={"gt": 0})
     tensorboard: bool = True
     wandb: WandbProject | None = None
 

@@ -111,7 +111,15 @@ def test_the_list_as_data_names_each_with_its_reasons(
 
 
 @pytest.mark.parametrize(
-    "spec", [None, b"{}", b"not JSON", b"[]", b'{"checkpoint": {"retention": {"last": "all"}}}']
+    "spec",
+    [
+        None,
+        b"{}",
+        b"not JSON",
+        b"[]",
+        b'{"checkpoint": {"retention": {"last": "all"}}}',
+        b'{"checkpoint": {"retention": {"last": 3, "of_another_version": 1}}}',
+    ],
 )
 def test_without_a_spec_that_says_otherwise_the_defaults_hold(
     spec: bytes | None, repository: Repository, capsys: pytest.CaptureFixture[str]
