@@ -1,7 +1,7 @@
 """Numbers of one's own in every result: a function and a line in ``METRICS``. Pure.
 
 A metric sees the recipe and what was measured, on the driver, after the run. It returns None where it
-means nothing. ``docs/extending.md`` shows an example.
+means nothing. ``CONTRIBUTING.md`` shows an example.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The models we know: their shapes and the counts that follow from them. Needs no torch.
 
 A preset's digest is part of a cell's identity, so editing one makes new cells, never wrong old rows.
-To add a model, add a ``ModelConfig`` to ``PRESETS``; ``docs/extending.md`` shows an example.
+To add a model, add a ``ModelConfig`` to ``PRESETS``; ``CONTRIBUTING.md`` shows an example.
 """
 
 from dataclasses import dataclass
