@@ -1,1 +1,1 @@
-"""``report.md``: ``report``, its ``parts``, and its ``long_runs``."""
+"""``report.md``: the ``report``, and the ``parts`` that GitHub's Markdown is made of."""

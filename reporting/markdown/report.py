@@ -1,13 +1,14 @@
-"""``report.md``: the short answer for a pull request, everything else folded away. Pure.
+"""``report.md``: the short answer for a pull request, with its cells and failures folded away. Pure.
 
-GitHub's Markdown; pictures are named by their place beside the file.
+GitHub's Markdown; the picture is named by its place beside the file. What a reader wants to study (machines,
+nodes, goodput, what numbers mean, the other charts) is on the page, to which the second line leads.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from reporting.analysis.environments import Fact, facts, groups_of
+from reporting.analysis.environments import groups_of
 from reporting.analysis.findings import Advice, CellSummary, Chart, Check, Comparison, Findings
 from reporting.analysis.formatting import (
     between,
@@ -29,8 +30,7 @@ from reporting.analysis.formatting import (
     times,
     winner,
 )
-from reporting.analysis.method import DEFINITIONS, how_to_repeat
-from reporting.analysis.patterns import Pattern, patterns
+from reporting.analysis.method import how_to_repeat
 from reporting.analysis.selection import (
     Failure,
     Origins,
@@ -40,9 +40,7 @@ from reporting.analysis.selection import (
     failures,
     origins,
 )
-from reporting.analysis.suspect_nodes import NodeSummary, node_summaries, num_without_nodes
 from reporting.long_runs.summary import LongRun
-from reporting.markdown.long_runs import goodput
 from reporting.markdown.parts import bullets, left_out, raw, table
 
 _MOST_CHARACTERS = 64_000  # GitHub takes 65,536 in a comment
@@ -52,41 +50,32 @@ _MOST = 30
 _MOST_FAILURES = 10
 _MOST_CHECKS = 10
 _MOST_LINES = 10
-_NUM_OPEN_CHARTS = 1
 
 
 def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
-    """Short enough for a comment on GitHub. Shows ``plots/<name>.png`` of each chart.
+    """Short enough for a comment on GitHub. Shows ``plots/<name>.png`` of the first chart.
 
     The same findings give the same text.
     """
-    pictures = [_picture(chart) for chart in charts]
     parts = [
         *_summary(findings),
         *_answer(findings),
         *_comparisons(findings),
         *_advice(findings.advice),
         *_attention(findings),
-        *pictures[:_NUM_OPEN_CHARTS],
+        *map(_picture, charts[:1]),
     ]
-    return "\n\n".join(_as_far_as_they_fit(parts, _folded(findings, pictures))) + "\n"
+    return "\n\n".join(_as_far_as_they_fit(parts, _folded(findings))) + "\n"
 
 
-def _folded(findings: Findings, pictures: Sequence[str]) -> tuple[tuple[str, list[str]], ...]:
-    """What to unfold, and what is then seen."""
-    failed, nodes = failures(findings.cells), node_summaries(findings.rows)
-    meanings = bullets(f"**{term}**: {plain(text, 2000)}" for term, text in DEFINITIONS)
+def _folded(findings: Findings) -> tuple[tuple[str, list[str]], ...]:
+    """What to unfold, and what is then seen. All else is on the page."""
+    failed = failures(findings.cells)
     return (
-        ("More charts", list(pictures[_NUM_OPEN_CHARTS:])),
         (counted(len(findings.cells), "cell"), list(_cells(findings))),
-        ("What each strategy is good for", list(_patterns(patterns(findings.cells)))),
-        ("Hardware and software", list(_machines(findings))),
         (counted(len(findings.runs), "long run"), list(_runs(findings.runs))),
-        ("Goodput: where the time went", list(goodput(findings.runs))),
         (counted(len(failed), "failure"), list(_failures(failed))),
-        (_nodes_title(nodes), list(_nodes(nodes, num_without_nodes(findings.rows)))),
         (f"{counted(len(findings.skipped), 'file')} skipped", list(_skipped(findings))),
-        ("What the numbers mean", [meanings]),
         ("How to repeat it", list(_commands(findings))),
     )
 
@@ -228,39 +217,6 @@ def _cell(cell: CellSummary) -> list[str]:
     ]
 
 
-def _patterns(found: Sequence[Pattern]) -> Iterator[str]:
-    if found:
-        heads = ("group", "cell", "pattern", "tokens/s [95 %]", "n", "memory", "what it means")
-        yield table(heads, "lllrrrl", map(_pattern, found[:_MOST]))
-        yield from left_out(min(_MOST, len(found)), len(found), "pattern")
-
-
-def _pattern(found: Pattern) -> list[str]:
-    cell = found.cell
-    return [
-        f"{plain(cell.group, 40)}{_origin(cell.flags)}",
-        plain(str(cell.subject)),
-        found.name,
-        raw(estimate(cell.tokens_per_sec)),
-        str(num_runs(cell.tokens_per_sec)),
-        raw(gigabytes(cell.peak_vram_gb)),
-        plain(found.advice, 400),
-    ]
-
-
-def _machines(findings: Findings) -> Iterator[str]:
-    groups, found = groups_of(findings.rows)[:_MOST_CHECKS], facts(findings.rows)
-    if found:
-        shown = [fact for fact in found if fact.differs or fact.kind in ("hardware", "software")][:_MOST]
-        heads = ("", *(plain(group, 40) for group in groups), "")
-        yield table(heads, "l" * len(heads), [_fact(fact, len(groups)) for fact in shown])
-        yield from left_out(len(shown), len(found), "fact")
-
-
-def _fact(fact: Fact, num_groups: int) -> list[str]:
-    return [plain(fact.name), *map(plain, fact.values[:num_groups]), "**differs**" if fact.differs else ""]
-
-
 def _runs(runs: Sequence[LongRun]) -> Iterator[str]:
     if runs:
         heads = ("run", "what", "steps", "done again", "tokens/s", "wall time", "goodput", "incidents")
@@ -296,32 +252,6 @@ def _failure(failure: Failure) -> str:
     )
     log = "\n".join(escape(clean(line[:160]).replace("\n", " ")) for line in failure.log_tail[-_MOST_LINES:])
     return f"{said}\n\n<pre>\n{log}\n</pre>" if log.strip() else said
-
-
-def _nodes_title(found: Sequence[NodeSummary]) -> str:
-    num_suspicious = sum(node.is_suspicious for node in found)
-    return counted(len(found), "node") + (f", {num_suspicious:,} suspicious" if num_suspicious else "")
-
-
-def _nodes(found: Sequence[NodeSummary], num_unknown: int) -> Iterator[str]:
-    if found:
-        heads = ("group", "node", "runs", "failed", "share", "in a row", "verdict")
-        yield table(heads, "llrrrrl", map(_node, found[:_MOST]))
-        yield from left_out(min(_MOST, len(found)), len(found), "node", "index.html has more")
-        if num_unknown:
-            yield f"{counted(num_unknown, 'failure')} of which no node was recorded."
-
-
-def _node(found: NodeSummary) -> list[str]:
-    return [
-        f"{plain(found.group, 40)}{_origin(found.origins)}",
-        plain(found.node, 60),
-        count(found.num_runs),
-        count(found.num_failed),
-        raw(fraction(found.failed_share)),
-        count(found.num_in_row),
-        f"**{found.verdict}**" if found.is_suspicious else "",
-    ]
 
 
 def _skipped(findings: Findings) -> Iterator[str]:

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reporting.analysis.suspect_nodes import NodeSummary, node_summaries, num_without_nodes
-from reporting.markdown.report import report_md
 from reporting.results.node_scores import Outcome, Score, scores
 from reporting.results.rows import Row
 from tests.unit.example_findings import empty_findings
@@ -78,10 +77,7 @@ def _score(found: NodeSummary) -> Score:
     )
 
 
-def test_both_reports_name_the_suspicious_node() -> None:
+def test_the_page_names_the_suspicious_node() -> None:
     found = replace(empty_findings(), rows=(*ended("good", *GOOD), *ended("bad", *BAD)))
-    text = report_md(found, [])
-    assert "<summary>2 nodes, 1 suspicious</summary>" in text
-    assert "| nvidia | bad | 3 | 3 | 100 % | 3 | **suspicious** |" in text
     (table,) = [one.text for one in page_of(found).named("table") if one.attributes["id"] == "node-table"]
     assert table.index("bad") < table.index("suspicious") < table.index("good")
