@@ -142,6 +142,7 @@ class StoreContract:
             lambda: store.put(name, b""),
             lambda: store.create(name, b""),
             lambda: store.get(name),
+            lambda: store.size(name),
             lambda: store.delete(name),
             lambda: list(store.list(name)),
         ):
@@ -159,6 +160,21 @@ class StoreContract:
     def test_a_range_of_what_is_not_there_is_missing(self, store: Store, length: int) -> None:
         with pytest.raises(Missing):
             store.get_range("x", 0, memoryview(bytearray(length)))
+
+    def test_a_size_is_that_of_what_lies_there_now(self, store: Store) -> None:
+        store.put("f/a", b"")
+        assert store.size("f/a") == 0
+        store.put("f/a", b"0123456789")
+        assert store.size("f/a") == 10
+
+    def test_what_is_not_there_has_no_size_and_neither_has_a_folder(self, store: Store) -> None:
+        store.put("f/a", b"1")
+        for name in ("x", "f", "f/b", "f/a/b"):
+            with pytest.raises(Missing):
+                store.size(name)
+        store.delete("f/a")
+        with pytest.raises(Missing):
+            store.size("f/a")
 
     def test_an_empty_object_is_one(self, store: Store) -> None:
         store.create("f/a", b"")
@@ -180,6 +196,7 @@ class StoreContract:
         data = memoryview(random.Random(7).randbytes(LARGE))
         getattr(store, write)("f/large", data)
         assert store.get("f/large") == data
+        assert store.size("f/large") == LARGE
         into = bytearray(LARGE)
         assert store.get_range("f/large", 1, memoryview(into)) == LARGE - 1
         assert into[:-1] == data[1:]

@@ -46,6 +46,9 @@ class FaultyStore:
     def get_range(self, name: str, start: int, into: memoryview) -> int:
         return self._call(f"get_range {name}", lambda: self.inner.get_range(name, start, into))
 
+    def size(self, name: str) -> int:
+        return self._call(f"size {name}", lambda: self.inner.size(name))
+
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         return iter(self._call(f"list {prefix}", lambda: [*self.inner.list(prefix, after=after)]))
 

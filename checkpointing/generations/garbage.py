@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from checkpointing.format.manifest import CHUNK_BYTES, MANIFEST
+from checkpointing.format.manifest import MANIFEST
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Tombstone
 from checkpointing.stores.contract import Missing, Store, Upload, abandoned_uploads, abort_uploads
@@ -82,22 +82,6 @@ def remove(repository: Repository, leftovers: Leftovers) -> None:
     abort_uploads(repository.store, leftovers.uploads)
 
 
-def size_of(store: Store, name: str) -> int:
-    """In bytes, 0 if it is gone; some 20 requests for gigabytes, since no listing tells sizes."""
-    tail = memoryview(bytearray(CHUNK_BYTES))
-    try:
-        low, high = 0, 1
-        while store.get_range(name, high * CHUNK_BYTES, tail[:1]):
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            is_behind = store.get_range(name, middle * CHUNK_BYTES, tail[:1]) == 0
-            low, high = (low, middle) if is_behind else (middle, high)
-        return low * CHUNK_BYTES + store.get_range(name, low * CHUNK_BYTES, tail)
-    except Missing:
-        return 0
-
-
 def _old_uploads(repository: Repository, now: datetime) -> Sequence[Upload]:
     before = now - _UPLOADS_TAKE_AT_MOST
     return abandoned_uploads(repository.store, f"runs/{repository.run}", before=before)
@@ -120,5 +104,13 @@ def _given_up(repository: Repository, over: set[str]) -> dict[str, list[str]]:
 
 def _remainder(store: Store, generation: str, why: str, objects: Sequence[str]) -> Remainder:
     with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="size") as pool:
-        num_bytes = sum(pool.map(partial(size_of, store), objects))
+        num_bytes = sum(pool.map(partial(_size_of, store), objects))
     return Remainder(generation=generation, why=why, objects=tuple(sorted(objects)), num_bytes=num_bytes)
+
+
+def _size_of(store: Store, name: str) -> int:
+    """0 if it is gone by now."""
+    try:
+        return store.size(name)
+    except Missing:
+        return 0

@@ -59,6 +59,9 @@ class Store(Protocol):
     def get_range(self, name: str, start: int, into: memoryview) -> int:
         """Fills ``into`` with the bytes from ``start`` on; how many there were, fewer only at the end."""
 
+    def size(self, name: str) -> int:
+        """In bytes, from one request that reads none of them. ``Missing`` where no object of that name is."""
+
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         """All names below the folder ``prefix`` that sort behind ``after``, in no order.
 

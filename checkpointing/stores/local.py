@@ -86,6 +86,15 @@ class LocalStore:
             except _NO_OBJECT as error:
                 raise Missing(f"store: {name} does not exist") from error
 
+    def size(self, name: str) -> int:
+        path = self._path(name)
+        with self._as_store_errors(name):
+            try:
+                with FileIO(path) as file:
+                    return os.fstat(file.fileno()).st_size
+            except _NO_OBJECT as error:
+                raise Missing(f"store: {name} does not exist") from error
+
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         folder = self._path(prefix)
         with self._as_store_errors(prefix):

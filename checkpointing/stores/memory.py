@@ -36,6 +36,9 @@ class MemoryStore:
         into[: len(found)] = found
         return len(found)
 
+    def size(self, name: str) -> int:
+        return len(self.get(name))
+
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         folder = check_name(prefix) + "/"
         with self._lock:

@@ -123,6 +123,10 @@ class ObjectStore:
             finally:
                 landing.close()
 
+    def size(self, name: str) -> int:
+        with self._as_store_errors(check_name(name)):
+            return self._wait(lambda: obstore.head(self._bucket, name))["size"]
+
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         """From Azure all names of the folder come over the wire; S3 and Google begin behind ``after``."""
         for entry in self._entries(check_name(prefix), after=after):

@@ -83,6 +83,9 @@ class PatientStore:
     def get_range(self, name: str, start: int, into: memoryview) -> int:
         return self._wait_out(lambda: self.inner.get_range(name, start, into))
 
+    def size(self, name: str) -> int:
+        return self._wait_out(lambda: self.inner.size(name))
+
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         yield from self._wait_out(lambda: [*self.inner.list(prefix, after=after)])
 

@@ -166,7 +166,7 @@ def _digest_beside(spec: RunSpec) -> str | None:
 
 
 def _wrong_sizes(store: Store, index: TokenIndex) -> list[str]:
-    """At most one line: what is missing or has another length than the index says. Two bytes of each."""
+    """At most one line: what is missing or has another length than the index says."""
     width = DTYPE_BYTES[index.dtype]
     with ThreadPoolExecutor(_NUM_LOOKERS) as pool:
         looks = pool.map(lambda shard: _wrong_size(store, shard, width), index.shards)
@@ -176,16 +176,14 @@ def _wrong_sizes(store: Store, index: TokenIndex) -> list[str]:
 
 
 def _wrong_size(store: Store, shard: TokenShard, width: int) -> str | None:
-    """Around the last byte, one is there and the next is not."""
     if shard.name.endswith(PARQUET):
         return None  # Its footer was read, which is at its end.
-    where, last = f"data: {store.url}/{shard.name}", shard.num_tokens * width - 1
+    where, expected = f"data: {store.url}/{shard.name}", shard.num_tokens * width
     try:
-        num_there = store.get_range(shard.name, max(last, 0), memoryview(bytearray(2)))
+        num_bytes = store.size(shard.name)
     except Missing:
         return f"{where} is not there, but in the index"
-    if num_there == (1 if shard.num_tokens else 0):
+    if num_bytes == expected:
         return None
-    return (
-        f"{where} is {'longer' if num_there else 'shorter'} than the {shard.num_tokens:,} tokens in its index"
-    )
+    differs = "longer" if num_bytes > expected else "shorter"
+    return f"{where} is {differs} than the {shard.num_tokens:,} tokens in its index"

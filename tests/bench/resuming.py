@@ -54,6 +54,10 @@ class CountedStore(LocalStore):
         self.num_requests += 1
         return super().get_range(name, start, into)
 
+    def size(self, name: str) -> int:
+        self.num_requests += 1
+        return super().size(name)
+
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         found = list(super().list(prefix, after=after))
         self.num_requests += 1 + len(found) // _NAMES_PER_REQUEST

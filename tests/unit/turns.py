@@ -113,6 +113,9 @@ class _TurnStore:
             self._actor, f"get_range {name}", lambda: self._inner.get_range(name, start, into)
         )
 
+    def size(self, name: str) -> int:
+        return self._turns.take(self._actor, f"size {name}", lambda: self._inner.size(name))
+
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         names = self._turns.take(
             self._actor, f"list {prefix}", lambda: [*self._inner.list(prefix, after=after)]

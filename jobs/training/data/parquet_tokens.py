@@ -104,7 +104,7 @@ class _StoredFile(io.RawIOBase):
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
         self._at = 0
-        self._size = _size(store, name)
+        self._size = store.size(name)
 
     def readable(self) -> bool:
         return True
@@ -123,20 +123,3 @@ class _StoredFile(io.RawIOBase):
         num_bytes = self._store.get_range(self._name, self._at, memoryview(buffer).cast("B"))
         self._at += num_bytes
         return num_bytes
-
-
-def _size(store: Store, name: str) -> int:
-    """A store doesn't tell sizes; some thirty looks at single bytes do."""
-
-    def is_there(at: int) -> bool:
-        return store.get_range(name, at, memoryview(bytearray(1))) == 1
-
-    if not is_there(0):
-        return 0
-    known, beyond = 0, 1
-    while is_there(beyond):
-        known, beyond = beyond, 2 * beyond
-    while beyond - known > 1:
-        middle = (known + beyond) // 2
-        known, beyond = (middle, beyond) if is_there(middle) else (known, middle)
-    return beyond

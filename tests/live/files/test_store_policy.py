@@ -62,8 +62,10 @@ def use_everything(place: Place) -> None:
     with pytest.raises(Conflict):
         store.create("large", b"3" * (PART + 1))
     assert (store.get("small"), store.get_range("large", PART, memoryview(bytearray(2)))) == (b"1", 1)
-    with pytest.raises(Missing):
-        store.get("none")
+    assert store.size("large") == PART + 1
+    for ask in (store.get, store.size):
+        with pytest.raises(Missing):
+            ask("none")
     store.put("listed/one", b"")
     assert list(store.list("listed")) == ["listed/one"]
     left = place.owner.create_multipart_upload(Bucket=BUCKET, Key=f"{prefix}/runs/left")

@@ -126,13 +126,14 @@ def test_what_is_written_into_the_buffer_after_a_failed_upload_is_never_stored(
         later(store, proxy).get("gen/a")
 
 
-@pytest.mark.parametrize("call", ["get", "get_range", "list", "delete", "probe", "put", "create"])
+@pytest.mark.parametrize("call", ["get", "get_range", "size", "list", "delete", "probe", "put", "create"])
 def test_no_call_waits_longer_than_its_deadline_for_a_server_that_hangs(
     store: ObjectStore, proxy: Proxy, call: str
 ) -> None:
     calls: dict[str, Callable[[], object]] = {
         "get": lambda: store.get("f/a"),
         "get_range": lambda: store.get_range("f/a", 0, memoryview(bytearray(3))),
+        "size": lambda: store.size("f/a"),
         "list": lambda: list(store.list("f")),
         "delete": lambda: store.delete("f/a"),
         "probe": store.probe,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.format.manifest import CHUNK_BYTES, MANIFEST, file_name
-from checkpointing.generations.garbage import find_leftovers, remove, size_of, sweep
+from checkpointing.format.manifest import MANIFEST, file_name
+from checkpointing.generations.garbage import find_leftovers, remove, sweep
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Stop
@@ -140,15 +140,24 @@ def test_a_clock_that_is_wrong_takes_nothing_from_a_save_that_is_going_on(
     assert any(going_on in name for name in objects(repository.store))
 
 
-@pytest.mark.parametrize(
-    "size",
-    [0, 1, 1000, *(chunks * CHUNK_BYTES + extra for chunks in (1, 2, 3, 5) for extra in (-1, 0, 1))],
-)
-def test_the_size_of_an_object_is_found_to_the_byte(size: int) -> None:
-    store = MemoryStore()
-    store.put("a", bytes(size))
-    assert size_of(store, "a") == size
+class VanishingStore(MemoryStore):
+    """Somebody else removes whatever was listed before it is measured."""
+
+    def size(self, name: str) -> int:
+        self.delete(name)
+        return super().size(name)
 
 
-def test_an_object_that_is_gone_has_no_size() -> None:
-    assert size_of(MemoryStore(), "a") == 0
+def test_what_is_left_is_told_to_the_byte_and_what_vanishes_meanwhile_is_nothing() -> None:
+    repository, _ = begun(MemoryStore())
+    left = leave(repository, term=1, whole=True)
+    (found,) = find_leftovers(repository, now=NOW).remainders
+    folder = repository.place(left).folder
+    sizes = [len(repository.store.get(name)) for name in repository.store.list(folder)]
+    assert len(sizes) == 2
+    assert found.num_bytes == sum(sizes)
+
+    repository, _ = begun(VanishingStore())
+    leave(repository, term=1)
+    (found,) = find_leftovers(repository, now=NOW).remainders
+    assert found.num_bytes == 0

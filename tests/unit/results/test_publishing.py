@@ -76,6 +76,18 @@ def test_only_what_changed_is_published(tmp_path: Path) -> None:
     assert store.puts == ["reports/all/metrics.csv", "reports/all/manifest.json"]
 
 
+@pytest.mark.parametrize("damaged", [None, b"", b"ol", b"old and more"])
+def test_a_file_that_lost_or_gained_bytes_in_the_store_is_published_again(damaged: bytes | None) -> None:
+    store = MemoryStore()
+    publish(store, "all", {"metrics.csv": b"old"})
+    if damaged is None:
+        store.delete("reports/all/metrics.csv")
+    else:
+        store.put("reports/all/metrics.csv", damaged)
+    publish(store, "all", {"metrics.csv": b"old"})
+    assert store.get("reports/all/metrics.csv") == b"old"
+
+
 def test_a_damaged_copy_is_fetched_again(tmp_path: Path) -> None:
     store = MemoryStore()
     publish(store, "all", FILES)

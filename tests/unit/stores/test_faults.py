@@ -41,10 +41,11 @@ def test_every_call_is_named_in_its_order_and_passes_through() -> None:
     into = bytearray(1)
     assert store.get_range("f/a", 1, memoryview(into)) == 1
     assert (store.get("f/a"), bytes(into)) == (b"12", b"2")
+    assert store.size("f/a") == 2
     assert list(store.list("f", after="f/a")) == ["f/b"]
     store.delete("f/a")
     assert store.calls == [
-        "probe", "create f/a", "put f/b", "get_range f/a", "get f/a", "list f", "delete f/a",
+        "probe", "create f/a", "put f/b", "get_range f/a", "get f/a", "size f/a", "list f", "delete f/a",
     ]  # fmt: skip
 
 

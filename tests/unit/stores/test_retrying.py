@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from checkpointing.stores.contract import Conflict, Denied, Full, StoreError, Unavailable
+from checkpointing.stores.contract import Conflict, Denied, Full, Missing, StoreError, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.retrying import Patience, PatientStore
 
@@ -39,6 +39,11 @@ class AwayStore(MemoryStore):
             super().create(name, data)
         if failure:
             raise failure
+
+    def size(self, name: str) -> int:
+        if failure := next(self._failures, None):
+            raise failure
+        return super().size(name)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         yield from super().list(prefix, after=after)
@@ -109,3 +114,13 @@ def test_a_list_that_broke_off_names_nothing_twice() -> None:
     for name in ("f/a", "f/b"):
         away.put(name, b"")
     assert sorted(patient(away, Clock()).list("f")) == ["f/a", "f/b"]
+
+
+def test_a_size_is_waited_for_as_bytes_are_and_what_is_missing_is_told_at_once() -> None:
+    clock, away = Clock(), AwayStore(times(2))
+    away.put("a", b"123")
+    assert patient(away, clock).size("a") == 3
+    assert clock.waits == [1, 2]
+    with pytest.raises(Missing):
+        patient(away, clock).size("b")
+    assert clock.waits == [1, 2]
