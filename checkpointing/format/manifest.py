@@ -5,6 +5,7 @@ own. Nothing of one is believed before it is checked: names that stay in the fol
 every element of every tensor exactly once.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,6 +17,8 @@ from checkpointing.log.codec import is_count, is_generation_name, seal, unseal
 from checkpointing.stores.contract import is_name
 
 MANIFEST = "manifest.json"
+_GENERATION = re.compile(r"[0-9]{12,}-t([0-9]+)-[A-Za-z0-9._]+")
+_SAVED_FILE = re.compile(rf"rank-[0-9]{{5,}}\.(safetensors|json)|{re.escape(MANIFEST)}")
 CHUNK_BYTES = 4 * 2**20
 # As safetensors names them.
 DTYPE_BYTES: Mapping[str, int] = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "U8": 1}
@@ -104,6 +107,18 @@ def file_name(rank: int) -> str:
 
 def part_name(rank: int) -> str:
     return f"rank-{rank:05d}.json"
+
+
+def is_of_a_save(name: str) -> bool:
+    """Whether ``name`` ends in ``<generation>/<file>`` as saves give them; all others are somebody else's."""
+    generation, _, file = name.rpartition("/")
+    return term_of(generation.rpartition("/")[2]) is not None and bool(_SAVED_FILE.fullmatch(file))
+
+
+def term_of(generation: str) -> int | None:
+    """Of the attempt that saved it; None where no save gives such a name."""
+    found = _GENERATION.fullmatch(generation)
+    return int(found[1]) if found else None
 
 
 def encode_part(cut: Cut, part: Part) -> bytes:

@@ -99,7 +99,8 @@ def _given_up(repository: Repository, over: set[str]) -> dict[str, list[str]]:
         return {}
     entries = (record.entry for record in repository.records())
     names = {name for entry in entries if isinstance(entry, Tombstone) for name in entry.names}
-    return {name: list(repository.store.list(repository.place(name).folder)) for name in waiting & names}
+    found = {name: repository.objects_of(name) for name in waiting & names}
+    return {name: objects for name, objects in found.items() if objects}
 
 
 def _remainder(store: Store, generation: str, why: str, objects: Sequence[str]) -> Remainder:

@@ -11,7 +11,15 @@ from threading import RLock
 
 from checkpointing.errors import Corrupt, NothingToResume
 from checkpointing.format.loading import Place
-from checkpointing.format.manifest import MANIFEST, Cut, Manifest, decode_manifest, encode_manifest
+from checkpointing.format.manifest import (
+    MANIFEST,
+    Cut,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    is_of_a_save,
+    term_of,
+)
 from checkpointing.generations.retention import Retention, may_go
 from checkpointing.log.codec import Record
 from checkpointing.log.history import Commit, Entry, Fresh, Generation, Quarantine, Tombstone, View
@@ -121,8 +129,12 @@ class Repository:
         return gone
 
     def discard(self, generation: str) -> None:
-        """Deletes all objects of a generation that the log doesn't keep."""
-        self.delete_objects(generation, list(self.store.list(self._folder_of(generation))))
+        """Deletes what a save put there as a generation that the log doesn't keep."""
+        self.delete_objects(generation, self.objects_of(generation))
+
+    def objects_of(self, generation: str) -> list[str]:
+        """What a save has put there; what somebody else did is not for us to delete."""
+        return [name for name in self.store.list(self._folder_of(generation)) if is_of_a_save(name)]
 
     def garbage(self) -> dict[str, list[str]]:
         """Objects that crashed saves and deletions left, by generation. Call it after ``refresh``.
@@ -130,15 +142,16 @@ class Repository:
         Those of the present term may be a save that is going on; earlier ones can't be committed any more.
         """
         view = self.view
-        return {
-            name: objects
+        found = {
+            name: [one for one in objects if is_of_a_save(one)]
             for name, objects in self._objects().items()
-            if not view.generation(name) and (term := _term_of(name)) is not None and term < view.term
+            if not view.generation(name) and (term := term_of(name)) is not None and term < view.term
         }
+        return {name: objects for name, objects in found.items() if objects}
 
     def is_of_present_term(self, name: str) -> bool:
         """Whether an object or upload belongs to a save that may be going on."""
-        return name.startswith(f"{self._folder}/") and _term_of(self._generation_of(name)) == self.view.term
+        return name.startswith(f"{self._folder}/") and term_of(self._generation_of(name)) == self.view.term
 
     def delete_objects(self, generation: str, names: Iterable[str]) -> None:
         """The manifest first: what is half deleted must not look whole."""
@@ -164,12 +177,8 @@ class Repository:
 
 
 def generation_name(step: int, term: int, save_id: str) -> str:
+    """``manifest.term_of`` knows it by this form."""
     return f"{step:012d}-t{term}-{save_id}"
-
-
-def _term_of(generation: str) -> int | None:
-    words = generation.split("-")
-    return int(words[1][1:]) if len(words) == 3 and words[1][1:].isdigit() else None
 
 
 def _generation(cut: Cut, num_bytes: int, manifest: bytes, now: float) -> Generation:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.loading import Place
-from checkpointing.format.manifest import Cut, Part, decode_part, encode_part, part_name
+from checkpointing.format.manifest import Cut, Part, decode_part, encode_part, is_of_a_save, part_name
 from checkpointing.stores.contract import Full, StoreError, check_name
 from checkpointing.stores.local import LocalStore
 
@@ -62,10 +62,11 @@ class NearDisk:
         return Place(store=self._store, folder=f"{self._folder}/{generation}")
 
     def tidy(self) -> None:
-        """Deletes what killed saves left behind. Call it while no rank saves on this node."""
+        """Deletes what killed saves left, by the names that saves give. Call it while no rank saves here."""
         whole = {name for cut, part in self.inventory() for name in self._names(cut, part)}
         for name in set(self._store.list(self._folder)) - whole:
-            self._store.delete(name)
+            if is_of_a_save(name):
+                self._store.delete(name)
         left = self._store.abandoned_uploads(self._folder, before=datetime.now(UTC))
         self._store.abort_uploads(left)
 

@@ -28,7 +28,7 @@ class Full(Unavailable):
 
 
 class Denied(Unavailable):
-    """Not allowed to, now: credentials that are wrong or ran out, or a place that can only be read."""
+    """Not allowed to, now: credentials that are wrong or ran out, a place that can only be read, a link."""
 
 
 class Conflict(StoreError):

@@ -1,17 +1,15 @@
 """The store contract on a directory: each write is on the disk before it returns."""
 
 import os
+import re
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from errno import EDQUOT, ENOSPC, EROFS
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from checkpointing.stores.contract import Upload
 from checkpointing.stores.contract import (
     Buffer,
     Conflict,
@@ -20,8 +18,20 @@ from checkpointing.stores.contract import (
     Missing,
     StoreError,
     Unavailable,
+    Upload,
     check_name,
     is_name,
+)
+from checkpointing.stores.folders import (
+    LinkFound,
+    file_in,
+    files_below,
+    folder_at,
+    open_folder,
+    read_into,
+    refuse_link,
+    sync,
+    write_all,
 )
 
 # What a file system says where no object of that name is: a folder is none, nor has an object any below it.
@@ -29,6 +39,7 @@ _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (ENOSPC, EDQUOT)
 _DENIED = (EROFS,)
 _TEMPORARY = ".tmp-"
+_HALF_WRITTEN = re.compile(re.escape(_TEMPORARY) + "[0-9a-f]{16}")
 # So many folders removed right after they were made mean that something is broken.
 _MOST_RACES = 100
 
@@ -42,49 +53,37 @@ class LocalStore:
 
     def probe(self) -> None:
         try:
-            with self._temporary(self.root, b""):
+            _make_directory(self.root)
+            with folder_at(self.root) as folder, _temporary(folder, b""):
                 pass
         except OSError as error:
+            where = self.root / (error.filename or "")
             raise StoreError(
-                f"store: {self.root} can't be written ({error.strerror}: {error.filename}); "
+                f"store: {self.root} can't be written ({error.strerror}: {where}); "
                 "choose another with --store"
             ) from error
 
     def put(self, name: str, data: Buffer) -> None:
-        target = self._path(name)
-        with self._as_store_errors(name):
-            with self._temporary(target.parent, data) as temporary:
-                temporary.replace(target)
-            _sync_directory(target.parent)
+        with self._as_store_errors(name), self._written(name, data) as (folder, temporary, last):
+            os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
+            sync(folder)
 
     def create(self, name: str, data: Buffer) -> None:
-        target = self._path(name)
-        with self._as_store_errors(name):
-            with self._temporary(target.parent, data) as temporary:
-                try:
-                    os.link(temporary, target)
-                except FileExistsError as error:
-                    raise Conflict(f"store: {name} exists already") from error
-            _sync_directory(target.parent)
+        with self._as_store_errors(name), self._written(name, data) as (folder, temporary, last):
+            try:
+                os.link(temporary, last, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            except FileExistsError as error:
+                raise Conflict(f"store: {name} exists already") from error
+            sync(folder)
 
     def get(self, name: str) -> bytes:
-        path = self._path(name)
-        with self._as_store_errors(name):
-            try:
-                with FileIO(path) as file:
-                    return file.readall()
-            except _NO_OBJECT as error:
-                raise Missing(f"store: {name} does not exist") from error
+        with self._as_store_errors(name), self._open(name) as file:
+            return file.readall()
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
-        path = self._path(name)
-        with self._as_store_errors(name):
-            try:
-                with path.open("rb", buffering=0) as file:
-                    file.seek(start)
-                    return _read_all(file, into)
-            except _NO_OBJECT as error:
-                raise Missing(f"store: {name} does not exist") from error
+        with self._as_store_errors(name), self._open(name) as file:
+            file.seek(start)
+            return read_into(file, into)
 
     def size(self, name: str) -> int:
         path = self._path(name)
@@ -96,85 +95,98 @@ class LocalStore:
                 raise Missing(f"store: {name} does not exist") from error
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        folder = self._path(prefix)
-        with self._as_store_errors(prefix):
+        names = check_name(prefix).split("/")
+        with self._as_store_errors(prefix), suppress(*_NO_OBJECT), self._folder(names) as folder:
             # What else lies there, half written or copied by hand, is no object.
-            yield from (name for name in _walk(folder, prefix) if name > after and is_name(name))
+            yield from (name for name, _ in files_below(folder, prefix) if name > after and is_name(name))
 
     def contents(self) -> Iterator[str]:
-        with self._as_store_errors("."):
-            yield from (name.removeprefix("/") for name in _walk(self.root, ""))
+        with self._as_store_errors("."), suppress(*_NO_OBJECT), self._folder([]) as folder:
+            yield from (name.removeprefix("/") for name, _ in files_below(folder, ""))
 
     def delete(self, name: str) -> None:
-        path = self._path(name)
-        with self._as_store_errors(name), suppress(*_NO_OBJECT):
-            path.unlink()
-            _sync_directory(path.parent)
-            self._remove_empty(path.parent)
+        self._delete(check_name(name))
 
-    def abandoned_uploads(self, prefix: str, *, before: datetime) -> "Sequence[Upload]":
+    def abandoned_uploads(self, prefix: str, *, before: datetime) -> Sequence[Upload]:
         """Files that were half written when their writers were killed, by when they were last written to."""
-        from checkpointing.stores.contract import Upload
-
-        found = []
-        for path in self._path(prefix).rglob(f"{_TEMPORARY}*"):
-            with suppress(FileNotFoundError):
-                started = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-                if started < before:
-                    found.append(Upload(name=str(path.relative_to(self.root)), id="", started=started))
+        names, found = check_name(prefix).split("/"), []
+        with self._as_store_errors(prefix), suppress(*_NO_OBJECT), self._folder(names) as folder:
+            for name, entry in files_below(folder, prefix):
+                with suppress(FileNotFoundError):
+                    started = datetime.fromtimestamp(entry.stat(follow_symlinks=False).st_mtime, UTC)
+                    if is_half_written(name) and started < before:
+                        found.append(Upload(name=name, id="", started=started))
         return found
 
-    def abort_uploads(self, uploads: "Sequence[Upload]") -> None:
-        for path in (self.root / upload.name for upload in uploads):
-            with self._as_store_errors(path.name):
-                path.unlink(missing_ok=True)
-            self._remove_empty(path.parent)
+    def abort_uploads(self, uploads: Sequence[Upload]) -> None:
+        for upload in uploads:
+            if is_half_written(upload.name):
+                self._delete(upload.name)
 
-    def _remove_empty(self, folder: Path) -> None:
+    def _delete(self, name: str) -> None:
+        *names, last = name.split("/")
+        with self._as_store_errors(name), suppress(*_NO_OBJECT), self._folder(names) as folder:
+            refuse_link(folder, last, name)
+            os.unlink(last, dir_fd=folder)
+            sync(folder)
+            self._remove_empty(names)
+
+    def _remove_empty(self, names: Sequence[str]) -> None:
         with suppress(OSError):  # Something is in it, or somebody else was faster.
-            while folder != self.root:
-                folder.rmdir()
-                folder = folder.parent
+            while names:
+                *names, last = names
+                with self._folder(names) as above:
+                    os.rmdir(last, dir_fd=above)
 
-    def _path(self, name: str) -> Path:
-        return self.root / check_name(name)
+    def _folder(self, names: Sequence[str], *, make: bool = False) -> AbstractContextManager[int]:
+        """Only what is above the root, and the root itself, may be a link."""
+        if make:
+            _make_directory(self.root)
+        return folder_at(self.root, names, make=make)
+
+    def _open(self, name: str) -> FileIO:
+        *names, last = check_name(name).split("/")
+        try:
+            folder = open_folder(self.root, names)
+            try:
+                return file_in(folder, last)
+            finally:
+                os.close(folder)
+        except _NO_OBJECT as error:
+            raise Missing(f"store: {name} does not exist") from error
 
     @contextmanager
-    def _temporary(self, folder: Path, data: Buffer) -> Iterator[Path]:
-        """``data`` on the disk under a name that is no object's; it is gone afterwards."""
-        path = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
-        try:
-            with _new_file(path) as file:
-                _write_all(file, memoryview(data))
-                os.fsync(file.fileno())
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
+    def _written(self, name: str, data: Buffer) -> Iterator[tuple[int, str, str]]:
+        """The object's folder, the name in it under which ``data`` is on the disk, and the object's own."""
+        *names, last = check_name(name).split("/")
+        with ExitStack() as stack:
+            for attempt in range(_MOST_RACES + 1):
+                # Whoever deletes the last object of a folder removes it too, at any moment: then made again.
+                try:
+                    folder = stack.enter_context(self._folder(names, make=True))
+                    temporary = stack.enter_context(_temporary(folder, data))
+                    break
+                except FileNotFoundError:
+                    if attempt == _MOST_RACES:
+                        raise
+            yield folder, temporary, last
 
     @contextmanager
     def _as_store_errors(self, name: str) -> Iterator[None]:
         """What the operating system says as one of our errors, with the place in front."""
         try:
             yield
+        except LinkFound as error:
+            link = name if name.endswith(f"/{error.filename}") else error.filename
+            raise Denied(
+                f"store: {self.root}: {link} is a link, and inside a store none is followed; put what it "
+                "leads to in its place, or choose another with --store"
+            ) from None
         except OSError as error:
             raise _kind_of(error)(
                 f"store: {self.root}: {name}: {error.strerror or error}; "
                 "mend it, or choose another with --store"
             ) from error
-
-
-def _read_all(file: FileIO, into: memoryview) -> int:
-    """The system may give less at a time than was asked for."""
-    done = 0
-    while done < len(into) and (count := file.readinto(into[done:])):
-        done += count
-    return done
-
-
-def _write_all(file: FileIO, data: memoryview) -> None:
-    """As above: one call writes at most 2 GiB."""
-    while data:
-        data = data[file.write(data) :]
 
 
 def _kind_of(error: OSError) -> type[Unavailable]:
@@ -183,47 +195,31 @@ def _kind_of(error: OSError) -> type[Unavailable]:
     return Denied if isinstance(error, PermissionError) or error.errno in _DENIED else Unavailable
 
 
-def _new_file(path: Path) -> FileIO:
-    """Whoever deletes the last object of a folder removes it too, at any moment: then made again."""
-    for _ in range(_MOST_RACES):
-        with suppress(FileNotFoundError):
-            _make_directory(path.parent)
-            return path.open("xb", buffering=0)
-    _make_directory(path.parent)
-    return path.open("xb", buffering=0)
-
-
 def _make_directory(folder: Path) -> None:
     """With its parents, each made durable in the one above it."""
     if not folder.is_dir():
         _make_directory(folder.parent)
         folder.mkdir(exist_ok=True)
-        _sync_directory(folder.parent)
+        with folder_at(folder.parent) as above:
+            sync(above)
 
 
-def _walk(folder: Path, within: str) -> Iterator[str]:
-    """The names of all files below ``folder``, whose own is ``within``. Links to folders are not followed.
-
-    A folder that can't be read raises, as it must not look empty: all its results would be measured again.
-    """
-    ahead = [(str(folder), within)]
-    while ahead:
-        path, name = ahead.pop()
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        ahead.append((entry.path, f"{name}/{entry.name}"))
-                    elif not entry.is_dir():
-                        yield f"{name}/{entry.name}"
-        except _NO_OBJECT:
-            continue
+@contextmanager
+def _temporary(folder: int, data: Buffer) -> Iterator[str]:
+    """``data`` on the disk under a name that is no object's; it is gone afterwards."""
+    name = f"{_TEMPORARY}{secrets.token_hex(8)}"
+    file = file_in(folder, name, "x")
+    try:
+        with file:
+            write_all(file, memoryview(data))
+            os.fsync(file.fileno())
+        yield name
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
 
 
-def _sync_directory(folder: Path) -> None:
-    with suppress(FileNotFoundError):  # All that was in it was deleted meanwhile, and so was the folder.
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def is_half_written(name: str) -> bool:
+    """Only the last part of such a name is no name, and like no other's."""
+    folder, _, last = name.rpartition("/")
+    return is_name(folder) and _HALF_WRITTEN.fullmatch(last) is not None

@@ -34,6 +34,7 @@ from checkpointing.stores.contract import (
     check_name,
     is_name,
 )
+from checkpointing.stores.local import is_half_written
 from checkpointing.stores.refusals import NO_KEYS, Answer, read_answer, refusal
 from checkpointing.stores.transfers import Feed, Landing, Progress, Stalled, finish, side_by_side
 
@@ -145,7 +146,7 @@ class ObjectStore:
         sides = [
             Upload(name=entry["path"], id="", started=entry["last_modified"])
             for entry in self._entries(check_name(prefix))
-            if _is_side(entry["path"]) and entry["last_modified"] < before
+            if is_half_written(entry["path"]) and entry["last_modified"] < before
         ]
         if self._multiparts is None:
             return sides
@@ -260,7 +261,3 @@ def _read_piece(bucket: Bucket, path: str, start: int, landing: Landing, at: ran
     for piece in answer.stream(_STREAM_BYTES):
         done += landing.write(done, bytes(piece))
     return done - at.start, answer.meta["e_tag"]
-
-
-def _is_side(path: str) -> bool:
-    return path.rpartition("/")[2].startswith(_SIDE)

@@ -25,7 +25,8 @@ def guarded_directory() -> Iterator[str]:
     """After the block no process marked with it and no file below it is left; within 15 s also after
     ``kill -9`` of this process.
     """
-    root = tempfile.mkdtemp(prefix="lh-", dir=_short_directory())
+    root = tempfile.mkdtemp(prefix=reaper.NAME, dir=_short_directory())
+    Path(root, reaper.MARKER).touch()
     watch = _start_guardian(root)
     try:
         yield root

@@ -11,11 +11,15 @@ import os
 import re
 import shutil
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
 
 MARK = "LONGHAUL_PRIVATE_RAY"
+# A directory of such a name and with such a file in it is ours; no other one is ever removed.
+NAME = "lh-"
+MARKER = ".longhaul-private-ray"
 
 _PROC = Path("/proc")
 _SHARED_MEMORY = "/dev/shm/"
@@ -42,9 +46,31 @@ def clear(root: str, deadline_s: float = 10.0) -> bool:
             _kill(pid)
         time.sleep(0.05)
     for segment in segments:
-        Path(segment).unlink(missing_ok=True)
-    shutil.rmtree(root, ignore_errors=True)
+        with contextlib.suppress(OSError):  # Gone, or another user's.
+            Path(segment).unlink()
+    if _is_ours(Path(root)):
+        _remove(Path(root))
     return not members and not Path(root).exists()
+
+
+def _is_ours(root: Path) -> bool:
+    try:
+        found, marker = root.lstat(), (root / MARKER).lstat()
+    except OSError:
+        return False
+    is_this_users = found.st_uid == marker.st_uid == os.geteuid()
+    return root.name.startswith(NAME) and stat.S_ISDIR(found.st_mode) and is_this_users
+
+
+def _remove(root: Path) -> None:
+    """The marker goes last: whoever is killed in between, or fails, leaves a directory that is still ours."""
+    for path in root.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != MARKER:
+            path.unlink(missing_ok=True)
+    if [path.name for path in root.iterdir()] == [MARKER]:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def _members(root: str) -> list[int]:

@@ -51,13 +51,11 @@ def measure_disk(folder: Path) -> DiskFacts:
     folder = folder.expanduser()
     folder = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
     path = folder / f".longhaul-doctor-{secrets.token_hex(8)}"
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        try:
-            rate, sync_s = _write_rate(descriptor), _sync_time(descriptor)
-        finally:
-            os.close(descriptor)
+        rate, sync_s = _write_rate(descriptor), _sync_time(descriptor)
     finally:
+        os.close(descriptor)
         path.unlink(missing_ok=True)
     free = shutil.disk_usage(folder).free
     return DiskFacts(folder=str(folder), free_bytes=free, write_bytes_per_s=rate, fsync_s=sync_s)

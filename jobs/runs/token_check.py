@@ -1,7 +1,6 @@
 """What a run trains on: found and held against its spec before anything is started."""
 
 import hashlib
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +11,7 @@ from checkpointing.stores.opening import open_store
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.data.shard_cache import PARQUET
+from jobs.training.data.shard_cache import PARQUET, one_place
 from jobs.training.task.presets import preset
 from jobs.training.task.task import Near, Tokens
 from jobs.training.task.token_index import DTYPE_BYTES, INDEX, DataError, TokenIndex, TokenShard, from_json
@@ -113,7 +112,9 @@ def _near(spec: RunSpec, index: TokenIndex) -> Near | None:
     local = spec.data.local
     if local.dir is None and not any(shard.name.endswith(PARQUET) for shard in index.shards):
         return None
-    folder = local.dir or str(Path(gettempdir()) / f"longhaul-tokens-{os.getuid()}")
+    folder, saves = local.dir or gettempdir(), spec.checkpoint.local.dir
+    if saves is not None and (problem := one_place(folder, saves)):
+        raise SpecError([problem])
     return Near(folder=folder, limit_bytes=round(local.gib * 2**30))
 
 

@@ -7,8 +7,9 @@ manifest, and begins again with the new one.
 
 import hashlib
 import json
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ _NUM_TRIES = 5
 _PAUSE_S = 1.0
 # As no name in a store begins with a dot, this is nobody's file.
 _UNFINISHED = ".unfinished-"
+_BEGINNING_OF_DIGEST = "[0-9a-f]" * 16
 
 
 class PullError(Exception):
@@ -98,10 +100,12 @@ def _pull(store: Store, name: str, entries: Mapping[str, Entry], folder: Path) -
         else:
             _fetch(store, f"reports/{name}/{file}", entry, folder / file)
             fetched.append(file)
-    removed = sorted(before.keys() - entries.keys())
+    removed = [
+        file for file in sorted(before.keys() - entries.keys()) if _is_ours(folder, file, before[file])
+    ]
     for file in removed:
-        (folder / file).unlink(missing_ok=True)
-    for leftover in folder.rglob(f"{_UNFINISHED}*"):
+        (folder / file).unlink()
+    for leftover in _unfinished(folder, sorted({*before, *entries})):
         leftover.unlink()
     _write(folder / MANIFEST, _encode(entries))
     num_bytes = sum(entries[file].num_bytes for file in fetched)
@@ -110,12 +114,28 @@ def _pull(store: Store, name: str, entries: Mapping[str, Entry], folder: Path) -
     )
 
 
+def _is_ours(folder: Path, file: str, entry: Entry) -> bool:
+    """Still as it was fetched, and in the folder: what somebody has changed, or replaced by a link, stays."""
+    return _is_inside(folder, folder / file) and _is_same(folder / file, entry)
+
+
+def _is_inside(folder: Path, path: Path) -> bool:
+    return path.parent.resolve() == folder.resolve() / path.parent.relative_to(folder)
+
+
+def _unfinished(folder: Path, files: Iterable[str]) -> Iterator[Path]:
+    """What a pull that broke off has begun of one of these files."""
+    for path in (folder / file for file in files):
+        if _is_inside(folder, path):
+            yield from path.parent.glob(f"{_UNFINISHED}{_BEGINNING_OF_DIGEST}-{path.name}")
+
+
 def _fetch(store: Store, source: str, entry: Entry, target: Path) -> None:
     """The digest is in the unfinished file's name: another version's beginning is never gone on with."""
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f"{_UNFINISHED}{entry.sha256[:16]}-{target.name}")
     room = memoryview(bytearray(min(_CHUNK_BYTES, entry.num_bytes)))
-    with unfinished.open("ab") as file:
+    with open(unfinished, "ab", opener=_no_link) as file:
         while (done := file.tell()) < entry.num_bytes:
             try:
                 count = store.get_range(source, done, room[: entry.num_bytes - done])
@@ -190,8 +210,14 @@ def _decode(data: bytes, where: str) -> Iterator[tuple[str, Entry]]:
 
 def _write(path: Path, data: bytes) -> None:
     unfinished = path.with_name(_UNFINISHED + path.name)
-    unfinished.write_bytes(data)
+    with open(unfinished, "wb", opener=_no_link) as file:
+        file.write(data)
     unfinished.replace(path)
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Its name can be known beforehand, and the folder may be one to which others can write too."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _others(store: Store) -> str:

@@ -91,16 +91,17 @@ class ForgetfulDisk:
         original = getattr(os, name)
 
         def call(*args: Any, **more: Any) -> None:
-            if self._is_here(args[0]):
+            place, *rest = args
+            path = _path_of(place, more.get("dir_fd", more.get("src_dir_fd")))
+            if path.is_relative_to(self._folder):
                 self.note(f"{name} {args[-1]}")
-                do(*args)
+                if "dst_dir_fd" in more:
+                    rest = [_path_of(rest[0], more["dst_dir_fd"])]
+                do(place if name == "fsync" else path, *rest)
             elif name != "fsync":
                 original(*args, **more)
 
         return call
-
-    def _is_here(self, place: int | str | Path) -> bool:
-        return _path_of(place).is_relative_to(self._folder)
 
     def _on_fsync(self, descriptor: int) -> None:
         path, inode = _path_of(descriptor), os.fstat(descriptor).st_ino
@@ -150,5 +151,8 @@ def _inode(path: Path) -> int:
     return path.stat().st_ino
 
 
-def _path_of(place: int | str | Path) -> Path:
-    return Path(f"/proc/self/fd/{place}").readlink() if isinstance(place, int) else Path(place)
+def _path_of(place: int | str | Path, folder: int | None = None) -> Path:
+    """``folder`` is the descriptor of where it begins."""
+    if isinstance(place, int):
+        return Path(f"/proc/self/fd/{place}").readlink()
+    return Path(place) if folder is None else _path_of(folder) / place

@@ -2,9 +2,11 @@
 
 import os
 import shlex
+import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import ray
@@ -40,7 +42,7 @@ class Guard:
         Raises ``RuntimeError`` if it ends by itself.
         """
         if self._process is None or self._process.poll() is not None:
-            self._socket.unlink(missing_ok=True)
+            remove_socket(self._socket)
             # Ray has told this process where modules are, and nobody tells the parent.
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
@@ -51,3 +53,10 @@ class Guard:
                 raise RuntimeError(f"{shlex.join(self._command)}: {self._process.returncode}")
             time.sleep(_LOOK_EVERY_S)
         return f"{shlex.quote(sys.executable)} {shlex.quote(str(client.__file__))} {self._key}"
+
+
+def remove_socket(path: Path) -> None:
+    """Of a parent that has ended. What else has its name is not ours, and stays in the next one's way."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()

@@ -4,7 +4,6 @@ Nothing here imports torch before a worker's environment is complete, because de
 counts are read when it loads; the driver and Train's controller import this module and never need torch.
 """
 
-import faulthandler
 import os
 import sys
 import traceback
@@ -30,7 +29,7 @@ from jobs.execution.board import Departed, Done, Post, Raised, Ready
 from jobs.execution.messages import Started
 from jobs.launch.ray_train.heartbeat import watching
 from jobs.launch.ray_train.stop_listener import hearing
-from jobs.training.health.postmortem import STACKS_SIGNAL, log_tail, oom_kills
+from jobs.training.health.postmortem import answer_with_stacks, log_tail, oom_kills
 from jobs.training.task.context import Pulse
 from jobs.training.task.job import Job
 from jobs.training.task.stop_request import Wish
@@ -178,15 +177,13 @@ def _visible_index() -> int:
 
 def _ready(context: "Context") -> Ready:
     logs = _log_files()
-    stacks = Path(logs[-1]).parent / f"longhaul-stacks-{os.getpid()}.txt"
-    # Open for as long as the process lives: its descriptor is written to whatever Python is doing.
-    faulthandler.register(STACKS_SIGNAL, file=stacks.open("w"), all_threads=True)
+    stacks = answer_with_stacks(Path(logs[-1]).parent)
     return Ready(
         rank=context.rank,
         logs=logs,
         oom_kills=oom_kills(),
         pid=os.getpid(),
-        stacks=str(stacks),
+        stacks=stacks,
         threads=os.environ.get("OMP_NUM_THREADS", ""),
     )
 

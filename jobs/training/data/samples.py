@@ -11,7 +11,7 @@ from torch import Tensor
 
 from checkpointing.stores.opening import open_store
 from jobs.training.data.prefetch_pool import Readers
-from jobs.training.data.shard_cache import NearShards
+from jobs.training.data.shard_cache import NearShards, one_place
 from jobs.training.data.shards import Readable, Shards
 from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
@@ -43,6 +43,7 @@ class Samples:
         self._task = task
         self._rank = context.rank
         self._device = context.device
+        _check_places(task)
         self._source: Source = (
             TokenSource(task.tokens, task.recipe.model.vocab_size, is_first=context.local_rank == 0)
             if task.tokens
@@ -162,6 +163,13 @@ class TokenSource:
                 f"{self._vocab_size - 1:,}; pack with the model's tokenizer"
             )
         return ids
+
+
+def _check_places(task: Task) -> None:
+    """Links of a node's own may make one place of two."""
+    near, disk = task.tokens and task.tokens.near, task.saving and task.saving.disk
+    if near and disk and (problem := one_place(near.folder, disk)):
+        raise DataError(problem)
 
 
 def _readable(tokens: Tokens, is_first: bool) -> Readable:

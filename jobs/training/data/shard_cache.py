@@ -3,23 +3,70 @@
 Each is compared with its SHA-256 on the way, and only a file of the right size counts as brought: others are
 brought again. What is not there is read from the store. Parquet is decoded here, so it has to fit. Deleting
 the folder costs time and nothing else.
+
+All of it lies in ``longhaul-tokens-<user>`` of the folder that the user names, one folder for each data set.
+Each of them is marked, and only what has such a name and the mark is ever deleted.
 """
 
 import fcntl
 import hashlib
+import logging
 import os
+import re
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
+from os.path import expanduser, realpath
 from pathlib import Path
 
 from checkpointing.stores.contract import Missing, Store, StoreError
-from checkpointing.stores.local import LocalStore
+from checkpointing.stores.folders import (
+    NotOurs,
+    below,
+    file_in,
+    files_below,
+    names_in,
+    private_folder,
+    read_into,
+    write_all,
+)
 from jobs.training.task.token_index import DTYPE_BYTES, DataError, TokenIndex, TokenShard
 
 PARQUET = ".parquet"
 _READ_BYTES = 8 * 2**20
+_OURS = "longhaul-tokens-"
+_MARK = ".longhaul-tokens"
+_DATA_SET = re.compile("[0-9a-f]{16}")
+# Below it the local tier of checkpoints keeps its files.
+_SAVES = "runs"
+_log = logging.getLogger(__name__)
+
+
+def one_place(near: str, saves: str) -> str | None:
+    """Why ``near`` of data.local.dir and ``saves`` of checkpoint.local.dir can't both be used, as this
+    machine sees them: each makes room by deleting. None where neither lies in the other's part.
+    """
+    tokens, disk = _real(near), _real(saves)
+    if tokens == disk:
+        how = "are one place"
+    elif disk.is_relative_to(tokens) and disk.relative_to(tokens).parts[0].startswith(_OURS):
+        how = "don't go together: the second lies in what the first one makes room in"
+    elif tokens.is_relative_to(disk / _SAVES):
+        how = "don't go together: the first lies in what the second one makes room in"
+    else:
+        return None
+    return (
+        f"data.local.dir: {near!r} and checkpoint.local.dir: {saves!r} {how} ({disk}); give each a folder of "
+        "its own, such as /nvme/tokens and /nvme/saves"
+    )
+
+
+def _real(folder: str) -> Path:
+    """Without links. Raises nothing, whether the folder, or a home, is there or not."""
+    return Path(realpath(expanduser(folder)))  # noqa: PTH111 - that of a Path raises where there is no home
 
 
 class NearShards:
@@ -34,8 +81,8 @@ class NearShards:
         self._num_bytes = {shard.name: shard.num_tokens * self._width for shard in index.shards}
         # With another limit other shards fit: their folder is another one, and this one then makes room.
         whose = f"{store.url} {index.digest} {limit_bytes}"
-        self._home = folder.expanduser() / hashlib.sha256(whose.encode()).hexdigest()[:16]
-        self._near = LocalStore(self._home)
+        self._data_set = hashlib.sha256(whose.encode()).hexdigest()[:16]
+        self._place = folder.expanduser() / f"{_OURS}{os.geteuid()}"
         self._limit_bytes = limit_bytes
         self._fitting = self._that_fit(index)
         self._problem: DataError | None = None
@@ -44,9 +91,8 @@ class NearShards:
         """As a store's. Raises what was found wrong with any shard that was brought here."""
         if self._problem:
             raise self._problem
-        if self._is_brought(name):
-            with suppress(Missing):  # Removed since, to make room.
-                return self._near.get_range(name, start, into)
+        if (count := self._read_near(name, start, into)) is not None:
+            return count
         if not name.endswith(PARQUET):
             return self._store.get_range(name, start, into)
         if name not in self._fitting:
@@ -55,7 +101,9 @@ class NearShards:
                 f"({self._limit_bytes / 2**30:g} GiB); allow more, or make .bin shards of them"
             )
         self._bring(self._fitting[name])
-        return self._near.get_range(name, start, into)
+        if (count := self._read_near(name, start, into)) is None:
+            raise Missing(f"{self._place}: {name} was removed right after it was brought")
+        return count
 
     def bring_all(self) -> threading.Thread:
         """In the background, what fits, in the order of the index. One rank of a node calls it."""
@@ -76,14 +124,41 @@ class NearShards:
     def _make_room(self) -> None:
         """Whose folder was used longest ago goes first; its reader goes back to the store."""
         needed = sum(self._num_bytes[name] for name in self._fitting)
-        with suppress(OSError):  # Another run of this node tidies at the same time.
-            self._home.mkdir(parents=True, exist_ok=True)
-            os.utime(self._home)
-            others = [path for path in self._home.parent.iterdir() if path != self._home]
-            for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True):
-                needed += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        with (
+            suppress(OSError),
+            self._data_sets(make=True) as place,
+        ):  # Another run here tidies at the same time.
+            with self._folder_of(place, "", make=True) as mine:
+                os.utime(".", dir_fd=mine)
+            others = [name for name in names_in(place) if name != self._data_set and _is_ours(place, name)]
+            for name in sorted(others, key=lambda name: _used_s(place, name), reverse=True):
+                num_bytes = _num_bytes(place, name)
+                needed += num_bytes
                 if needed > self._limit_bytes:
-                    shutil.rmtree(path, ignore_errors=True)
+                    _remove(place, name)
+                    _log.warning(
+                        "data.local: removed %s, %s bytes of other data, to make room",
+                        self._place / name,
+                        f"{num_bytes:,}",
+                    )
+
+    @contextmanager
+    def _data_sets(self, *, make: bool = False) -> Iterator[int]:
+        try:
+            with private_folder(self._place, make=make) as place:
+                yield place
+        except NotOurs as error:
+            raise DataError(f"data: {error}; remove it, or name another folder by data.local.dir") from None
+
+    @contextmanager
+    def _folder_of(self, place: int, name: str, *, make: bool = False) -> Iterator[int]:
+        """Where the shard ``name`` lies, below ``place``."""
+        if make:
+            _mark(place)
+            with below(place, [self._data_set], make=True) as mine:
+                _mark(mine)
+        with below(place, [self._data_set, *name.split("/")[:-1]], make=make) as folder:
+            yield folder
 
     def _bring_each(self) -> None:
         try:
@@ -96,37 +171,50 @@ class NearShards:
             return
 
     def _bring(self, shard: TokenShard) -> None:
-        path = self._home / shard.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(path):
-            if self._is_brought(shard.name):
+        last = shard.name.rpartition("/")[2]
+        with (
+            self._data_sets(make=True) as place,
+            self._folder_of(place, shard.name, make=True) as folder,
+            _alone(folder, last),
+        ):
+            if self._is_brought(folder, shard.name):
                 return
             # Always the same, so that what a killed process left there is written over.
-            temporary = path.parent / f".{path.name}.tmp"
+            temporary = f".{last}.tmp"
             try:
-                self._copy(shard, temporary)
-                temporary.replace(path)
+                with file_in(folder, temporary, "w") as file:
+                    self._copy(shard, file)
+                os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
             finally:
-                temporary.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
 
-    def _is_brought(self, name: str) -> bool:
+    def _is_brought(self, folder: int, name: str) -> bool:
         with suppress(OSError):
-            return (self._home / name).stat().st_size == self._num_bytes[name]
+            found = os.stat(name.rpartition("/")[2], dir_fd=folder, follow_symlinks=False)
+            return stat.S_ISREG(found.st_mode) and found.st_size == self._num_bytes[name]
         return False
 
-    def _copy(self, shard: TokenShard, path: Path) -> None:
+    def _read_near(self, name: str, start: int, into: memoryview) -> int | None:
+        """None where it was not brought, or was removed since to make room."""
+        with suppress(OSError), self._data_sets() as place, self._folder_of(place, name) as folder:
+            if self._is_brought(folder, name):
+                with file_in(folder, name.rpartition("/")[2]) as file:
+                    file.seek(start)
+                    return read_into(file, into)
+        return None
+
+    def _copy(self, shard: TokenShard, file: FileIO) -> None:
         """On the disk before it returns: after a power cut a file's name may be there without its bytes."""
         digest = hashlib.sha256()
-        with path.open("wb") as file:
-            for data in self._bytes_of(shard):
-                digest.update(data)
-                file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        for data in self._bytes_of(shard):
+            digest.update(data)
+            write_all(file, memoryview(data))
+        os.fsync(file.fileno())
         # Of Parquet it is the footer's, and compared there.
         owner, digest_is = ("footer", None) if shard.name.endswith(PARQUET) else ("index", shard.sha256)
         is_same = digest_is in (None, digest.hexdigest())
-        if not is_same or path.stat().st_size != self._num_bytes[shard.name]:
+        if not is_same or file.tell() != self._num_bytes[shard.name]:
             raise DataError(
                 f"data: {self.url}/{shard.name}: its bytes are not those that its {owner} names; "
                 "copy it again, or pack the data again"
@@ -144,8 +232,42 @@ class NearShards:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _alone(folder: int, name: str) -> Iterator[None]:
     """One rank of a node brings a shard; the others wait for it. A killed one's lock is gone with it."""
-    with (path.parent / f".{path.name}.lock").open("wb") as lock:
+    with file_in(folder, f".{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _mark(folder: int) -> None:
+    """As of now, so that what cleans temporary folders by age leaves it."""
+    with file_in(folder, _MARK, "a") as file:
+        os.utime(file.fileno())
+
+
+def _is_ours(place: int, name: str) -> bool:
+    with suppress(OSError):
+        if _DATA_SET.fullmatch(name):
+            with below(place, [name]) as folder:
+                return stat.S_ISREG(os.stat(_MARK, dir_fd=folder, follow_symlinks=False).st_mode)
+    return False
+
+
+def _used_s(place: int, name: str) -> float:
+    return os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime
+
+
+def _num_bytes(place: int, name: str) -> int:
+    with below(place, [name]) as folder:
+        return sum(entry.stat(follow_symlinks=False).st_size for _, entry in files_below(folder, name))
+
+
+def _remove(place: int, name: str) -> None:
+    """The mark goes last: what a killed process leaves of it can still be removed."""
+    with below(place, [name]) as folder:
+        for one in sorted(names_in(folder), key=lambda one: one == _MARK):
+            shutil.rmtree(one, dir_fd=folder, onerror=lambda *_: None)
+            with suppress(OSError):
+                os.unlink(one, dir_fd=folder)
+    with suppress(OSError):  # Its reader brings something at the same time.
+        os.rmdir(name, dir_fd=place)

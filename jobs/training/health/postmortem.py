@@ -1,11 +1,13 @@
 """What can still be learnt of a worker on its node after its end. Pure: any process there can look."""
 
+import faulthandler
 import os
 import re
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkstemp
 
 LOG_TAIL_LINES = 20
 
@@ -39,6 +41,17 @@ def examine(logs: tuple[str, ...]) -> Remains:
     lines = _last_lines(logs)
     signals = [found[1] for line in lines if (found := _SIGNAL.search(line))]
     return Remains(log_tail=_short(lines), signal=signals[0] if signals else None, oom_kills=oom_kills())
+
+
+def answer_with_stacks(folder: Path) -> str:
+    """The file to which this process will write where it is, as ``stacks`` asks, whatever Python is doing.
+
+    It is new and for this user alone. Ray lets everybody write to its folder of logs: another user could have
+    put a link there under a name that can be guessed.
+    """
+    descriptor, file = mkstemp(".txt", f"longhaul-stacks-{os.getpid()}-", folder)
+    faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True)
+    return file
 
 
 def stacks(pid: int, file: str) -> tuple[str, ...]:
@@ -102,11 +115,16 @@ def _last_lines(logs: tuple[str, ...]) -> list[str]:
 
 def _end_of(log: Path, at_most: int = _READ_BYTES) -> str:
     try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - min(at_most, _READ_BYTES)))
+        with open(log, "rb", opener=_no_link) as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - min(at_most, _READ_BYTES)))
             return stream.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def _no_link(path: str, flags: int) -> int:
+    """What is read here is kept with the run, and others can write to the folder too."""
+    return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def oom_kills() -> int:

@@ -159,15 +159,19 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
-def test_of_a_damaged_generation_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_of_a_damaged_generation_nothing_is_left_behind_and_nothing_else_goes(tmp_path: Path) -> None:
     repository, generation = saved(LocalStore(tmp_path / "store"), decoder_of("llama-tiny"))
+    # As the folder is named that is written first.
+    (tmp_path / ".out-01234567").mkdir()
+    (tmp_path / ".out-01234567" / "file").write_text("theirs")
     path = tmp_path / "store" / "runs/r/gen" / generation.name / file_name(1)
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 4] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(Corrupt, match="not what was saved"):
         export(repository, generation, tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert {path.name for path in tmp_path.iterdir()} == {"store", ".out-01234567"}
+    assert (tmp_path / ".out-01234567" / "file").read_text() == "theirs"
 
 
 def test_what_is_quarantined_or_of_no_known_model_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.local_ray import reaper
+from cluster.local_ray.marked_directory import guarded_directory
 
 SHARED_MEMORY = Path("/dev/shm")
 GONE_TIMEOUT_S = 20
@@ -46,6 +47,14 @@ def segments() -> Iterator[list[Path]]:
         path.unlink(missing_ok=True)
 
 
+def our_directory(folder: Path, name: str = "lh-ours") -> Path:
+    root = folder / name
+    (root / "session").mkdir(parents=True)
+    (root / "session" / "log").write_text("")
+    (root / reaper.MARKER).touch()
+    return root
+
+
 def start(root: Path, *paths: Path) -> "subprocess.Popen[str]":
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", MEMBER, *map(str, paths)],
@@ -62,21 +71,19 @@ def start(root: Path, *paths: Path) -> "subprocess.Popen[str]":
 def test_it_ends_the_members_of_its_session_alone(
     tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours, theirs = our_directory(tmp_path), our_directory(tmp_path, "lh-theirs")
     for root in (ours, theirs):
-        (root / "session").mkdir(parents=True)
         started.append(start(root))
     assert reaper.clear(str(ours))
     assert started[0].wait(GONE_TIMEOUT_S) < 0
     assert started[1].poll() is None
-    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+    assert [path.name for path in tmp_path.iterdir()] == ["lh-theirs"]
 
 
 def test_it_removes_the_shared_memory_of_libraries_and_no_data(
     tmp_path: Path, started: list[subprocess.Popen[str]], segments: list[Path]
 ) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
+    root = our_directory(tmp_path)
     started.append(start(root, *segments))
     assert reaper.clear(str(root))
     assert [path.exists() for path in segments] == [False, True]
@@ -85,8 +92,7 @@ def test_it_removes_the_shared_memory_of_libraries_and_no_data(
 def test_it_acts_when_its_input_closes_and_not_before(
     tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
+    root = our_directory(tmp_path)
     started.append(start(root))
     command = [sys.executable, "-S", "-E", reaper.__file__, str(root)]
     watch = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
@@ -98,3 +104,46 @@ def test_it_acts_when_its_input_closes_and_not_before(
     watch.stdin.close()
     assert watch.wait(GONE_TIMEOUT_S) == 0
     assert not root.exists()
+
+
+@pytest.mark.parametrize("wrong", ["its name", "no marker", "a link", "a link's marker"])
+def test_it_removes_no_directory_that_is_not_marked_as_ours(tmp_path: Path, wrong: str) -> None:
+    root = our_directory(tmp_path, "results" if wrong == "its name" else "lh-ours")
+    match wrong:
+        case "no marker":
+            (root / reaper.MARKER).unlink()
+        case "a link":
+            root.rename(tmp_path / "lh-moved")
+            root.symlink_to(tmp_path / "lh-moved")
+        case "a link's marker":
+            root.rename(tmp_path / "moved")
+            root.symlink_to("moved")
+    assert not reaper.clear(str(root))
+    assert (root / "session" / "log").exists()
+
+
+def test_a_directory_of_which_something_stays_is_still_ours_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = our_directory(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda path, ignore_errors: None)
+        assert not reaper.clear(str(root))
+    assert reaper.clear(str(root))
+
+
+def test_it_removes_links_and_not_what_they_lead_to(tmp_path: Path) -> None:
+    root, elsewhere = our_directory(tmp_path), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("precious")
+    (root / "session_latest").symlink_to(elsewhere)
+    (root / "session" / "link").symlink_to(elsewhere)
+    assert reaper.clear(str(root))
+    assert (elsewhere / "file").read_text() == "precious"
+
+
+def test_a_guarded_directory_is_for_this_user_alone_and_goes_with_its_block() -> None:
+    with guarded_directory() as root:
+        assert Path(root).stat().st_mode & 0o777 == 0o700
+        (Path(root) / "file").write_text("")
+    assert not Path(root).exists()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from cluster.local_ray.private_ray import ray_for_driver
 from cluster.local_ray.variables import variables
 from jobs.execution.resources import Claim
 from jobs.launch.forkserver import client
-from jobs.launch.forkserver.actor import Guard
+from jobs.launch.forkserver.actor import Guard, remove_socket
 from jobs.launch.forkserver.pool import Kind, Parents, kind_for, nodes_beside
 from jobs.launch.ray_train import trainer
 from tests.live.command_line import ROOT
@@ -299,3 +300,17 @@ def test_a_node_without_room_gets_no_parent_unless_its_own_workers_take_it(clust
     assert nodes_beside(CLAIM, group, ["elsewhere"]) == ("elsewhere",)
     assert nodes_beside(CLAIM, group, [node.node_id]) == (node.node_id,)
     ray.kill(taken)
+
+
+def test_only_the_socket_of_an_earlier_parent_is_removed(tmp_path: Path) -> None:
+    theirs, folder, link, ours = (tmp_path / name for name in ("file", "folder", "link", "socket"))
+    theirs.write_text("theirs")
+    folder.mkdir()
+    link.symlink_to(ours)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(ours))
+        for path in (theirs, folder, link, tmp_path / "nothing"):
+            remove_socket(path)
+        assert {path.name for path in tmp_path.iterdir()} == {"file", "folder", "link", "socket"}
+        remove_socket(ours)
+    assert not ours.exists()

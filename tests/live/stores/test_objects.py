@@ -209,6 +209,7 @@ def test_uploads_that_were_left_over_are_found_and_aborted(moto: int) -> None:
     for name in ("gen/1/a", "gen/2/b", "other/c"):
         client.create_multipart_upload(Bucket=BUCKET, Key=f"{folder}/{name}")
     client.put_object(Bucket=BUCKET, Key=f"{folder}/gen/1/.tmp-0123456789abcdef", Body=b"half a create")
+    client.put_object(Bucket=BUCKET, Key=f"{folder}/gen/1/.tmp-notes", Body=b"somebody else's")
     store.put("gen/1/whole", b"1")
 
     assert list(abandoned_uploads(store, "gen", before=LONG_AGO)) == []

@@ -10,12 +10,14 @@ import psutil
 import pytest
 import torch
 
+from checkpointing.generations.retention import Retention
+from checkpointing.saving.cadence import Cadence
 from checkpointing.stores.local import LocalStore
 from jobs.launch.inline import InlineContext
 from jobs.training.data.samples import Samples
 from jobs.training.data.synthetic import sample
 from jobs.training.task.sample_order import sample_at
-from jobs.training.task.task import Near, Task, Tokens
+from jobs.training.task.task import Near, Saving, Task, Tokens
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
 from jobs.training.task.windows import cut_into_windows
 from tests.live.trainings import CPU, recipe_for
@@ -48,7 +50,7 @@ def write_tokens(place: Path, ids: list[int], shard_tokens: int = 700) -> Tokens
     return Tokens(url=str(place), index=index, windows=windows)
 
 
-def samples_of(world: World, tokens: Tokens | None) -> list[Samples]:
+def samples_of(world: World, tokens: Tokens | None, saving: Saving | None = None) -> list[Samples]:
     """Each rank's."""
     recipe = recipe_for(
         "ddp", world_size=world.size, micro_batch=world.micro_batch, grad_accum=world.grad_accum
@@ -61,7 +63,7 @@ def samples_of(world: World, tokens: Tokens | None) -> list[Samples]:
         simulated=False,
         num_steps=1,
         num_samples=tokens.windows.num_samples if tokens else 40,
-        saving=None,
+        saving=saving,
         term=1,
         attempt="a",
         lineage="l",
@@ -122,6 +124,19 @@ def test_shards_brought_near_are_read_as_those_that_are_not(tmp_path: Path) -> N
     (brought,) = samples_of(WORLDS[0], replace(far, near=near))
     for position in range(0, 88, 8):
         assert all(map(torch.equal, brought.rows(position), plain.rows(position)))
+
+
+def test_one_place_for_tokens_and_saves_is_refused_where_only_the_nodes_have_the_link(tmp_path: Path) -> None:
+    far = write_tokens(tmp_path / "far", [number % 511 for number in range(3000)])
+    (tmp_path / "link").symlink_to("disk")
+    near = Near(folder=str(tmp_path / "disk"), limit_bytes=2 * 1500)
+    saving = Saving(
+        cadence=Cadence(), retention=Retention(), disk=str(tmp_path / "link"), disk_keep=2, deadline_s=1
+    )
+    with pytest.raises(
+        DataError, match=r"^data\.local\.dir: .* and checkpoint\.local\.dir: .* are one place"
+    ):
+        samples_of(WORLDS[0], replace(far, near=near), saving)
 
 
 def test_a_shard_that_is_larger_than_all_memory_is_read_without_being_held(tmp_path: Path) -> None:

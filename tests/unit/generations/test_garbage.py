@@ -11,7 +11,7 @@ from checkpointing.generations.garbage import find_leftovers, remove, sweep
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Stop
-from checkpointing.stores.contract import Store, Unavailable
+from checkpointing.stores.contract import Store, StoreError, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from tests.unit.small_generations import RUN, Ranks, content, cut_of, file_of, load
@@ -121,6 +121,60 @@ def test_half_written_files_go_once_nobody_can_go_on_with_them(tmp_path: Path) -
     assert [one.name for one in found.uploads] == [str(old.relative_to(tmp_path))]
     remove(repository, found)
     assert (old.exists(), new.exists()) == (False, True)
+
+
+# Below a run's generations: what people and other programs put there.
+THEIRS = (
+    "by-hand/rank-00000.json",
+    "before-t1-crash/rank-00000.json",
+    "000000000090-t1-s9/notes.txt",
+    "000000000090-t1-s9/rank-0.json",
+    "000000000090-t1-s9/copy/rank-00000.json",
+    "notes.txt",
+)
+
+
+@pytest.mark.parametrize("clean_up", ["remove", "sweep"])
+def test_what_others_put_beside_what_is_left_over_stays(clean_up: str) -> None:
+    store = MemoryStore()
+    repository, _ = begun(store)
+    over = leave(repository, term=1, whole=True)
+    assert over == "000000000090-t1-s9"
+    theirs = {f"runs/{RUN}/gen/{name}" for name in THEIRS}
+    for name in theirs:
+        store.put(name, b"theirs")
+    before = objects(store)
+    if clean_up == "sweep":
+        sweep(repository, now=NOW)
+    else:
+        remove(repository, find_leftovers(repository, now=NOW))
+    gone = {file_name(0), MANIFEST}
+    assert before - objects(store) == {f"runs/{RUN}/gen/{over}/{name}" for name in gone}
+    assert find_leftovers(repository, now=NOW).remainders == ()
+
+
+def test_what_others_put_into_a_generation_that_is_given_up_stays() -> None:
+    repository, ranks = begun(MemoryStore())
+    given_up, *_ = [ranks.save(step) for step in (20, 30, 40)]
+    mine = f"runs/{RUN}/gen/{given_up}/notes.txt"
+    repository.store.put(mine, b"mine")
+    assert given_up in repository.retire(Retention(last=2, best=0), term=2)
+    assert [name for name in objects(repository.store) if given_up in name] == [mine]
+    assert find_leftovers(repository, now=NOW).remainders == ()
+
+
+def test_nothing_goes_where_a_link_leads_out_of_the_store(tmp_path: Path) -> None:
+    """As if somebody had moved a run's generations and put a link in their place."""
+    repository, _ = begun(LocalStore(tmp_path / "store"))
+    leave(repository, term=1)
+    gen, moved = tmp_path / "store" / "runs" / RUN / "gen", tmp_path / "moved"
+    gen.rename(moved)
+    gen.symlink_to(moved)
+    before = set(moved.rglob("*"))
+    for clean_up in (lambda: find_leftovers(repository, now=NOW), lambda: sweep(repository, now=NOW)):
+        with pytest.raises(StoreError, match=f": runs/{RUN}/gen is a link, "):
+            clean_up()
+    assert set(moved.rglob("*")) == before
 
 
 @pytest.mark.parametrize("off", [timedelta(days=3), timedelta(hours=-1)])

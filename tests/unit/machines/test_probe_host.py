@@ -23,6 +23,17 @@ def test_a_tilde_is_the_home_of_the_node_that_is_measured(
     assert measure_disk(Path("~/disk")).folder == str(tmp_path / "disk")
 
 
+def test_a_disk_is_not_measured_by_a_file_that_is_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda num_bytes: "0" * 2 * num_bytes)
+    theirs = tmp_path / f".longhaul-doctor-{'0' * 16}"
+    theirs.write_text("theirs")
+    with pytest.raises(FileExistsError):
+        measure_disk(tmp_path)
+    assert theirs.read_text() == "theirs"
+
+
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert measure_disk(tmp_path / "not" / "there").folder == str(tmp_path)
     assert list(tmp_path.iterdir()) == []

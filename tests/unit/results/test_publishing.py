@@ -1,5 +1,6 @@
 """A report in the store and its copies: whole, verified, and only what changed travels."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -191,3 +192,74 @@ def test_a_report_that_is_not_there_is_an_error_that_names_the_others(tmp_path: 
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(StoreError, match="is not a name"):
         publish(MemoryStore(), "../escape", FILES)
+
+
+# In the folder that a report is copied to: what people and other programs put there.
+THEIRS = (
+    ".unfinished-novel",
+    "plots/.unfinished-0123456789abcdef-two.png",
+    "plots/.unfinished-0123456789abcdex-one.png",
+    "chapters/.unfinished-0123456789abcdef-one.png",
+    "plots/mine.png",
+)
+
+
+def test_a_copy_removes_only_what_a_pull_put_there(tmp_path: Path) -> None:
+    store = MemoryStore()
+    publish(store, "all", FILES | {"notes.txt": b"the report's"})
+    pulled(store, tmp_path)
+    for name in THEIRS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("theirs")
+    (tmp_path / "notes.txt").write_text("changed by hand")
+    begun = tmp_path / "plots" / ".unfinished-0123456789abcdef-one.png"
+    begun.write_text("of a pull that broke off")
+    publish(store, "all", {"metrics.csv": FILES["metrics.csv"]})
+
+    found = pulled(store, tmp_path)
+
+    assert found.removed == ("empty.txt", "plots/one.png")
+    assert contents(tmp_path).keys() == {*THEIRS, "notes.txt", "metrics.csv", "manifest.json"}
+
+
+def test_a_copy_removes_nothing_through_a_link(tmp_path: Path) -> None:
+    store, copy, elsewhere = MemoryStore(), tmp_path / "copy", tmp_path / "elsewhere"
+    publish(store, "all", FILES)
+    pulled(store, copy)
+    (copy / "plots").rename(elsewhere)
+    (copy / "plots").symlink_to(elsewhere)
+    (elsewhere / ".unfinished-0123456789abcdef-one.png").write_text("begun there")
+    before = contents(elsewhere)
+    publish(store, "all", {"metrics.csv": FILES["metrics.csv"]})
+
+    assert pulled(store, copy).removed == ("empty.txt",)
+    assert contents(elsewhere) == before
+
+
+@pytest.mark.parametrize("planted", ["manifest.json", "metrics.csv"])
+def test_a_copy_is_not_written_through_a_link_that_was_there_first(planted: str, tmp_path: Path) -> None:
+    store, copy, victim = MemoryStore(), tmp_path / "copy", tmp_path / "victim"
+    publish(store, "all", {"metrics.csv": FILES["metrics.csv"]})
+    victim.write_text("mine alone")
+    digest = hashlib.sha256(FILES["metrics.csv"]).hexdigest()[:16]
+    copy.mkdir()
+    name = planted if planted == "manifest.json" else f"{digest}-{planted}"
+    (copy / f".unfinished-{name}").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        pulled(store, copy)
+    assert victim.read_text() == "mine alone"
+
+
+def test_publishing_again_deletes_only_what_the_earlier_report_named() -> None:
+    store = MemoryStore()
+    publish(store, "all", FILES)
+    publish(store, "other", FILES)
+    store.put("reports/all/mine.txt", b"mine")
+    publish(store, "all", {"metrics.csv": b"new"})
+    assert set(store.list("reports/all")) == {
+        f"reports/all/{name}" for name in ("mine.txt", "metrics.csv", "manifest.json")
+    }
+    assert {name.removeprefix("reports/other/") for name in store.list("reports/other")} == {
+        *FILES,
+        "manifest.json",
+    }

@@ -294,6 +294,20 @@ def test_a_ledger_that_nobody_keeps_takes_no_room() -> None:
     assert nums_told == [1, 0]
 
 
+def test_merging_deletes_only_parts_that_this_rank_wrote() -> None:
+    store = MemoryStore()
+    theirs = Outbox(store, 1, merged_at=100)
+    theirs.add("steps", attempt(), table_of("steps", attempt(), 1, [step_row(0)]))
+    assert theirs.send(attempt())
+    store.put("runs/r/parts/steps/notes.txt", b"mine")
+    before = set(store.list("runs"))
+    outbox = Outbox(store, 0, merged_at=2)
+    for number in range(9):
+        outbox.add("steps", attempt(), table_of("steps", attempt(), 0, [step_row(number)]))
+        assert outbox.send(attempt())
+    assert before <= set(store.list("runs"))
+
+
 @pytest.mark.parametrize("num_flushes", [1, 3, 4, 9, 20])
 def test_many_flushes_become_few_parts_and_each_row_stays_once(num_flushes: int) -> None:
     store = MemoryStore()

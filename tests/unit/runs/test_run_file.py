@@ -14,6 +14,7 @@ from tests.conftest import Golden
 
 SHIPPED = sorted(Path(__file__).parents[3].glob("jobs/specs/runs/*.yaml"))
 GOOD = "name: trial\nmodel: llama-tiny\nsteps: 40\n"
+TWO_PLACES = "data: {{kind: tokens, path: t, local: {{dir: {}}}}}\ncheckpoint: {{local: {{dir: {}}}}}\n"
 
 # What a person gets wrong -> the file's text. The messages are in golden/run_spec_errors.txt.
 BAD_FILES = {
@@ -54,6 +55,9 @@ BAD_FILES = {
     "one generation on the disks": GOOD + "checkpoint: {local: {dir: /disk, keep: 1}}\n",
     "a folder that begins nowhere": GOOD + "checkpoint: {local: {dir: disk/run}}\n",
     "a folder of somebody else": GOOD + "data: {kind: tokens, path: t, local: {dir: ~nvme}}\n",
+    "one place for tokens and saves": GOOD + TWO_PLACES.format("/nvme/x", "/nvme/y/../x/"),
+    "saves where room is made for tokens": GOOD + TWO_PLACES.format("/nvme", "/nvme/longhaul-tokens-0/saves"),
+    "tokens where room is made for saves": GOOD + TWO_PLACES.format("/nvme/runs/tokens", "/nvme"),
     "a folder of no name": GOOD + "checkpoint: {local: {dir: ''}}\n",
     "a negative share of the saves": GOOD + "checkpoint: {store: {every: -1}}\n",
     "the best in no direction": GOOD + "checkpoint: {retention: {mode: low}}\n",
@@ -216,3 +220,25 @@ def test_held_out_samples_need_fit_only_where_somebody_evaluates(path: Path) -> 
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: shipped.name)
 def test_every_shipped_run_is_one(shipped: Path) -> None:
     assert RunSpec.load(shipped).recipe().tokens_per_step > 0
+
+
+def test_one_place_for_tokens_and_saves_is_found_behind_links_and_homes(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    disk = tmp_path / "disk"
+    for tokens, saves in ((disk, tmp_path / "link"), ("~/link/new", disk / "new"), ("~/disk", f"{disk}//.")):
+        [problem] = problems(path, GOOD + TWO_PLACES.format(tokens, saves))
+        assert problem.startswith(
+            f"run.yaml: data.local.dir: '{tokens}' and checkpoint.local.dir: '{saves}' are one"
+        )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "saves"),
+    [("/nvme/tokens", "/nvme/saves"), ("/nvme", "/nvme/saves"), ("/nvme/tokens", "/nvme")],
+)
+def test_tokens_and_saves_may_share_a_disk(path: Path, tokens: str, saves: str) -> None:
+    assert load(path, GOOD + TWO_PLACES.format(tokens, saves)).saving() is not None

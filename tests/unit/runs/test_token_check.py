@@ -4,6 +4,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import gettempdir
 
 import pyarrow
 import pyarrow.parquet
@@ -188,6 +189,12 @@ def test_parquet_files_of_ids_need_no_index_and_a_place_to_be_decoded(place: Pat
     somewhere = find_tokens(spec_for(place))
     assert somewhere is not None
     assert somewhere.near is not None
+
+
+def test_parquet_is_not_decoded_to_where_saves_are_kept(place: Path) -> None:
+    write_parquet(place, ids=[*range(30)])
+    problem = refusal(spec_for(place, f"checkpoint.local.dir={gettempdir()}"))
+    assert problem.startswith(f"data.local.dir: {gettempdir()!r} and checkpoint.local.dir: ")
 
 
 @pytest.mark.parametrize("strange", ["part 1.parquet", "A.PARQUET", "my ids/0.parquet", "0(1).parquet"])

@@ -7,7 +7,7 @@ import pytest
 from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import Cut, Manifest, encode_part, manifest_of, part_name
 from checkpointing.saving.local_tier import NearDisk, near_name
-from checkpointing.stores.contract import Unavailable
+from checkpointing.stores.contract import StoreError, Unavailable
 from tests.unit.small_generations import content, cut_of, file_of, load_from, part_of
 
 
@@ -147,3 +147,55 @@ def test_a_file_in_the_way_of_the_folder_costs_that_save_only(tmp_path: Path) ->
     (tmp_path / "runs").unlink()
     keep(disk, cuts(1)[0])
     assert steps_of(disk) == [10]
+
+
+# Beside what a killed save left: what people and other programs put there.
+THEIRS = (
+    "notes.txt",
+    "runs/notes.txt",
+    "runs/r/notes.txt",
+    "runs/r/gen/notes.txt",
+    "runs/r/gen/my-copy/rank-00000.json",
+    "runs/r/gen/before-t1-crash/rank-00000.json",
+    "runs/r/gen/000000000020-t1-s2/notes.txt",
+    "runs/r/gen/000000000020-t1-s2/rank-0.json",
+    "runs/r/gen/000000000020-t1-s2/copy/rank-00000.json",
+    "runs/r/gen/000000000020-t1-s2/.tmp-mine",
+    "runs/r@other/gen/000000000020-t1-s2/rank-00000.json",
+    "longhaul-tokens-0/0123456789abcdef/00000.bin",
+)
+
+
+def test_what_others_put_on_the_disk_outlives_every_save_and_tidying(tmp_path: Path) -> None:
+    for name in THEIRS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("theirs")
+    disk = NearDisk(tmp_path, "r", 2)
+    left = tmp_path / "runs/r/gen/000000000020-t1-s2"
+    for name in ("rank-00000.safetensors", "rank-00001.json", "manifest.json", ".tmp-0123456789abcdef"):
+        (left / name).write_text("left by a killed save")
+    disk.tidy()
+    for cut in cuts(4):
+        keep(disk, cut)
+    assert steps_of(disk) == [30, 40]
+    ours = {
+        str(path)
+        for path in files_in(tmp_path)
+        if path.startswith(("runs/r/gen/00000000003", "runs/r/gen/00000000004"))
+    }
+    assert files_in(tmp_path) - ours == set(THEIRS)
+
+
+def test_the_disk_of_saves_is_not_left_by_a_link(tmp_path: Path) -> None:
+    disk, moved = tmp_path / "disk", tmp_path / "moved"
+    keep(NearDisk(disk, "r", 2), cuts(1)[0])
+    (disk / "runs/r/gen").rename(moved)
+    (disk / "runs/r/gen").symlink_to(moved)
+    (moved / "000000000090-t1-s9").mkdir()
+    (moved / "000000000090-t1-s9" / "rank-00000.json").write_text("half a save, as it seems")
+    before = files_in(moved)
+    with pytest.raises(StoreError, match="runs/r/gen is a link"):
+        NearDisk(disk, "r", 2).tidy()
+    with pytest.raises(StoreError, match="runs/r/gen is a link"):
+        keep(NearDisk(disk, "r", 2), cuts(2)[1])
+    assert files_in(moved) == before

@@ -1,18 +1,21 @@
 """The contract over a directory, the memory and what wraps them; a directory when things stand in its way."""
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.stores.contract import Conflict, Store, StoreError, Unavailable, check_name
+from checkpointing.stores.contract import Conflict, Denied, Store, StoreError, Unavailable, Upload, check_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.opening import open_store
 from checkpointing.stores.retrying import PatientStore
 from tests.contract import RaceContract, StoreContract
 from tests.faults import FaultyStore
+from tests.unit.other_user import as_nobody, common_folder, needs_root
 
 
 class TestDirectory(StoreContract, RaceContract):
@@ -110,10 +113,119 @@ def test_a_link_to_a_folder_is_no_file_and_is_not_followed(tmp_path: Path) -> No
     assert list(store.list("runs")) == ["runs/a"]
 
 
-def test_a_folder_that_cannot_be_read_is_an_error_and_not_empty(tmp_path: Path) -> None:
-    (tmp_path / "runs").symlink_to("runs")  # a loop: ELOOP, which also stops root
-    with pytest.raises(Unavailable):
-        list(LocalStore(tmp_path).list("runs"))
+UNREADABLE = """
+from pathlib import Path
+from checkpointing.stores.local import LocalStore
+from checkpointing.stores.contract import Unavailable
+become()
+try:
+    print(list(LocalStore(Path(sys.argv[1])).list("runs")))
+except Unavailable as error:
+    print(error)
+"""
+
+
+@needs_root
+def test_a_folder_that_cannot_be_read_is_an_error_and_not_empty() -> None:
+    with common_folder() as place:
+        (place / "runs" / "a").mkdir(parents=True)
+        (place / "runs" / "a").chmod(0)
+        assert "Permission denied" in as_nobody(UNREADABLE, place)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """Somebody's folder that looks like a part of a store."""
+    place = tmp_path / "elsewhere"
+    for name in ("g1/rank", "g2/rank", "rank"):
+        LocalStore(place).put(name, b"precious")
+    half = place / "g1" / ".tmp-0123456789abcdef"
+    half.write_bytes(b"half")
+    return place
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+# How something below a link may be asked for.
+BELOW_A_LINK: dict[str, Callable[[LocalStore, str], object]] = {
+    "put": lambda store, name: store.put(f"{name}/g1/new", b"x"),
+    "create": lambda store, name: store.create(f"{name}/g1/new", b"x"),
+    "get": lambda store, name: store.get(f"{name}/g1/rank"),
+    "get_range": lambda store, name: store.get_range(f"{name}/g1/rank", 0, memoryview(bytearray(3))),
+    "list": lambda store, name: list(store.list(name)),
+    "list below it": lambda store, name: list(store.list(f"{name}/g1")),
+    "delete": lambda store, name: store.delete(f"{name}/g1/rank"),
+    "abandoned uploads": lambda store, name: store.abandoned_uploads(name, before=FAR_FUTURE),
+    "abort uploads": lambda store, name: store.abort_uploads(
+        [Upload(name=f"{name}/g1/.tmp-0123456789abcdef", id="", started=FAR_FUTURE)]
+    ),
+}
+FAR_FUTURE = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("link", ["runs", "runs/m", "runs/m/gen"])
+@pytest.mark.parametrize("asked", BELOW_A_LINK)
+def test_below_its_root_no_link_is_followed_and_the_error_names_it(
+    tmp_path: Path, elsewhere: Path, asked: str, link: str
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.put("other", b"")
+    (store.root / link).parent.mkdir(parents=True, exist_ok=True)
+    (store.root / link).symlink_to(elsewhere)
+    before = contents(elsewhere)
+    with pytest.raises(Denied, match=f"^store: {store.root}: {link} is a link, .* in its place"):
+        BELOW_A_LINK[asked](store, link)
+    assert contents(elsewhere) == before
+
+
+@pytest.mark.parametrize("asked", ["get", "get_range", "delete"])
+def test_an_object_that_is_a_link_is_neither_read_nor_deleted(
+    tmp_path: Path, elsewhere: Path, asked: str
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    (store.root / "a" / "g1").mkdir(parents=True)
+    (store.root / "a" / "g1" / "rank").symlink_to(elsewhere / "rank")
+    with pytest.raises(Denied, match=f"^store: {store.root}: a/g1/rank is a link"):
+        BELOW_A_LINK[asked](store, "a")
+    assert (store.root / "a" / "g1" / "rank").is_symlink()
+
+
+def test_what_replaces_a_link_leaves_what_it_led_to(tmp_path: Path, elsewhere: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.put("a/b", b"")
+    (store.root / "a" / "link").symlink_to(elsewhere / "rank")
+    with pytest.raises(Conflict):
+        store.create("a/link", b"new")
+    store.put("a/link", b"new")
+    assert (store.get("a/link"), (elsewhere / "rank").read_bytes()) == (b"new", b"precious")
+
+
+def test_the_root_may_be_a_link_and_lie_behind_links(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "store").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("disk")
+    (tmp_path / "store").symlink_to("link/store")
+    store = LocalStore(tmp_path / "store")
+    store.put("a/b", b"1")
+    assert (store.get("a/b"), list(store.list("a")), list(store.contents())) == (b"1", ["a/b"], ["a/b"])
+    store.delete("a/b")
+    assert list((tmp_path / "disk" / "store").iterdir()) == []
+    assert (tmp_path / "store").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a/.tmp-notes", "a/.tmp-0123456789abcdeg", "a/.tmp-0123456789abcdef.txt", "my a/.tmp-0123456789abcdef"],
+)
+def test_a_file_that_is_named_nearly_as_a_half_written_one_stays(tmp_path: Path, name: str) -> None:
+    store = LocalStore(tmp_path)
+    store.put("a/b", b"")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    assert store.abandoned_uploads("a", before=FAR_FUTURE) == []
+    store.abort_uploads([Upload(name=name, id="", started=FAR_FUTURE)])
+    assert (tmp_path / name).read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def test_a_store_that_keeps_its_contract_is_measured_and_left_as_it_was(
     make: Callable[[Path], Store], tmp_path: Path
 ) -> None:
     store = make(tmp_path / "store")
+    store.put("probe/of-somebody-else/small-0", b"theirs")
     facts = examine(store, deadline_s=DEADLINE_S)
     assert (facts.failed, facts.winners, facts.reads_what_it_wrote, facts.large_is_whole) == (
         None,
@@ -84,7 +85,7 @@ def test_a_store_that_keeps_its_contract_is_measured_and_left_as_it_was(
         True,
     )
     assert facts.left_behind == ()
-    assert left(store) == []
+    assert left(store) == ["probe/of-somebody-else/small-0"]
     rates = (facts.put_s, facts.get_s, facts.write_bytes_per_s, facts.read_bytes_per_s)
     assert all(rate is not None and rate > 0 for rate in rates)
     assert (facts.free_bytes is not None) == isinstance(store, LocalStore)

@@ -392,3 +392,16 @@ def test_texts_end_where_their_file_does(tmp_path: Path) -> None:
     ends = [[text.is_end for text in texts_of(piece.spans[0], "text")] for piece in pieces]
     assert [type(piece) for piece in pieces] == [Piece, Piece]
     assert ends == [[False], [True]]
+
+
+def test_packing_deletes_nothing_that_lies_where_it_writes(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("words")
+    theirs = {"notes.txt": b"theirs", "00000-0123456789ab.bin": b"of another packing", ".tmp-mine": b"theirs"}
+    for name, data in theirs.items():
+        (tmp_path / "out" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "out" / name).write_bytes(data)
+    (piece,) = cut_into_pieces(find_sources([tmp_path / "a.txt"], "text"))
+    packed = pack_piece(piece, TOKENIZER, "text", LocalStore(tmp_path / "out"))
+    assert packed.shard is not None
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {*theirs, packed.shard.name}
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in theirs} == theirs

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import signal
 import struct
 import subprocess
@@ -20,6 +21,7 @@ from jobs.training.data.parquet_tokens import look
 from jobs.training.data.shard_cache import NearShards
 from jobs.training.data.shards import Shards
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
+from tests.unit.other_user import NOBODY, as_nobody, common_folder, needs_root
 
 
 class CountingStore(MemoryStore):
@@ -92,15 +94,187 @@ def test_no_more_is_brought_than_there_is_room_for(tmp_path: Path) -> None:
     assert row_of(shards, index) == [1, 2, 3, 4, 5, 6]
 
 
-def test_data_that_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+def ours(folder: Path) -> Path:
+    """Where all of it lies."""
+    return folder / f"longhaul-tokens-{os.geteuid()}"
+
+
+def data_sets(folder: Path) -> set[Path]:
+    return {path for path in ours(folder).iterdir() if path.is_dir()}
+
+
+def test_data_that_was_used_longest_ago_makes_room_and_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     old_store, old = packed([1] * 100)
     all_brought(near(old_store, old, tmp_path))
+    [first] = data_sets(tmp_path)
     store, index = packed([2] * 100)
     all_brought(near(store, index, tmp_path, limit_bytes=400))
-    assert len(list(tmp_path.iterdir())) == 2
+    [second] = data_sets(tmp_path) - {first}
+    assert first.exists()
+    assert caplog.messages == []
     third_store, third = packed([3] * 150)
     all_brought(near(third_store, third, tmp_path, limit_bytes=400))
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(data_sets(tmp_path)) == 1
+    assert sorted(caplog.messages) == sorted(
+        f"data.local: removed {gone}, 200 bytes of other data, to make room" for gone in (first, second)
+    )
+
+
+# What lies beside our folder, or within it, and is not ours by its name or has no mark.
+THEIRS = (
+    "notes.txt",
+    "photos/1.jpg",
+    "0123456789abcdef/0.bin",
+    "0123456789abcdef/.longhaul-tokens",
+    "runs/r@l/gen/000000000010-t1-s1/rank-00000.json",
+    "longhaul-tokens-99999/0123456789abcdef/.longhaul-tokens",
+    "OURS/0123456789abcdef/0.bin",
+    "OURS/my-tokens/.longhaul-tokens",
+    "OURS/my-tokens/0.bin",
+    "OURS/0123456789abcdef0/.longhaul-tokens",
+    "OURS/notes.txt",
+)
+
+
+def test_making_room_deletes_only_what_has_our_name_and_mark(tmp_path: Path) -> None:
+    all_brought(near(*packed([1] * 100), tmp_path))
+    [old] = data_sets(tmp_path)
+    theirs = [tmp_path / name.replace("OURS", ours(tmp_path).name) for name in THEIRS]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"theirs" * 1000)
+    store, index = packed([2] * 100)
+    shards = near(store, index, tmp_path, limit_bytes=200)
+    all_brought(shards)
+    assert not old.exists()
+    assert [path for path in theirs if not path.exists()] == []
+    assert row_of(shards, index) == [2] * 100
+
+
+def test_making_room_follows_no_link(tmp_path: Path) -> None:
+    all_brought(near(*packed([1] * 100), tmp_path))
+    [old] = data_sets(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "below").mkdir(parents=True)
+    for name in (".longhaul-tokens", "below/file"):
+        (elsewhere / name).write_bytes(b"precious")
+    (ours(tmp_path) / "0123456789abcdef").symlink_to(elsewhere)
+    (old / "link").symlink_to(elsewhere / "below")
+    all_brought(near(*packed([2] * 100), tmp_path, limit_bytes=200))
+    assert not old.exists()
+    assert bytes_in(elsewhere) == 16
+
+
+KILLED_AS_IT_REMOVES = """
+import os, signal, sys
+from pathlib import Path
+from checkpointing.stores.local import LocalStore
+from jobs.training.data.shard_cache import NearShards
+from jobs.training.task.token_index import TokenIndex, TokenShard
+
+far, near, num_left = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+unlink = os.unlink
+
+def unlink_or_die(*args, **more):
+    global num_left
+    if num_left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    num_left -= 1
+    unlink(*args, **more)
+
+os.unlink = unlink_or_die
+index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=100),))
+NearShards(LocalStore(far), index, near, 200).bring_all()
+"""
+
+
+# Two shards, their locks, and the mark.
+@pytest.mark.parametrize("num_removed", range(5))
+def test_what_was_half_removed_when_a_process_was_killed_is_still_ours(
+    tmp_path: Path, num_removed: int
+) -> None:
+    all_brought(near(*packed([1] * 100, [2] * 100), tmp_path))
+    [old] = data_sets(tmp_path)
+    command = [sys.executable, "-c", KILLED_AS_IT_REMOVES, tmp_path / "far", tmp_path, str(num_removed)]
+    killed = subprocess.run(command, check=False, cwd=Path(__file__).parents[3], timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert len([*old.iterdir()]) == 5 - num_removed
+    (old / "1.bin").write_bytes(b"so that it has to go")
+    all_brought(near(*packed([3] * 100), tmp_path, limit_bytes=200))
+    assert not old.exists()
+
+
+def test_our_folder_is_for_this_user_alone(tmp_path: Path) -> None:
+    all_brought(near(*packed([1]), tmp_path / "new"))
+    assert ours(tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+def refused(store: MemoryStore, index: TokenIndex, folder: Path) -> str:
+    """What all who bring or read are told alike."""
+    with pytest.raises(DataError) as bringing:
+        near(store, index, folder).bring_all()
+    with pytest.raises(DataError) as reading:
+        row_of(near(store, index, folder), index)
+    assert str(bringing.value) == str(reading.value)
+    assert "\n" not in str(reading.value)
+    return str(reading.value)
+
+
+def test_a_folder_of_our_name_that_anybody_else_may_write_to_is_refused(tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3])
+    ours(tmp_path).mkdir(mode=0o755)
+    assert refused(store, index, tmp_path) == (
+        f"data: {ours(tmp_path)} has mode 0755; expected a folder of user {os.geteuid()} alone, of mode "
+        "0700; remove it, or name another folder by data.local.dir"
+    )
+    ours(tmp_path).rmdir()
+    ours(tmp_path).write_text("")
+    assert f"{ours(tmp_path)} is no folder; expected" in refused(store, index, tmp_path)
+
+
+PLANTS = """
+from pathlib import Path
+kind, ours, data_set, victim = sys.argv[1], *map(Path, sys.argv[2:])
+become()
+match kind:
+    case "link to a folder":
+        ours.symlink_to(victim.parent)
+    case "link to nothing":
+        ours.symlink_to(victim.parent / "new")
+    case _:
+        (ours / data_set).mkdir(parents=True)
+        ours.chmod(0o777 if kind == "open to all" else 0o700)
+        (ours / data_set / "0.bin").write_bytes(bytes([7, 0] * 3))
+        (ours / data_set / ".1.bin.tmp").symlink_to(victim)
+        (ours / data_set / ".1.bin.lock").symlink_to(victim)
+"""
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("link to a folder", "is a link"),
+        ("link to nothing", "is a link"),
+        ("open to all", f"belongs to user {NOBODY}"),
+        ("closed", f"belongs to user {NOBODY}"),
+    ],
+)
+def test_nothing_that_another_user_planted_is_trained_on_or_written_through(
+    kind: str, says: str, tmp_path: Path
+) -> None:
+    store, index = packed([1, 2, 3], [4, 5])
+    all_brought(near(store, index, tmp_path / "trial"))
+    [data_set] = data_sets(tmp_path / "trial")
+    victim = tmp_path / "authorized_keys"
+    victim.write_text("mine alone")
+    with common_folder() as common:
+        as_nobody(PLANTS, kind, ours(common), data_set.name, victim)
+        assert f"{ours(common)} {says}; expected a folder of user 0 alone" in refused(store, index, common)
+        assert victim.read_text() == "mine alone"
+        assert {path.name for path in tmp_path.iterdir()} == {"trial", "authorized_keys"}
 
 
 def bytes_in(folder: Path) -> int:

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs.training.health.postmortem import LOG_TAIL_LINES, STACKS_SIGNAL, stacks
+from jobs.training.health.postmortem import (
+    LOG_TAIL_LINES,
+    STACKS_SIGNAL,
+    answer_with_stacks,
+    log_tail,
+    stacks,
+)
+from tests.unit.other_user import as_nobody, common_folder, needs_root
 
 
 @contextmanager
@@ -89,3 +96,28 @@ def test_a_process_that_was_stopped_is_not_waited_for(tmp_path: Path) -> None:
             assert stacks(process.pid, str(file)) == ("is stopped, as by SIGSTOP, and can't tell where",)
         finally:
             process.kill()
+
+
+PLANTS = """
+from pathlib import Path
+folder, pid, victim = Path(sys.argv[1]), *sys.argv[2:]
+become()
+(folder / f"longhaul-stacks-{pid}.txt").symlink_to(victim)
+(folder / "worker.out").symlink_to(victim)
+"""
+
+
+@needs_root
+def test_a_link_that_another_user_planted_among_the_logs_is_neither_written_nor_read(tmp_path: Path) -> None:
+    victim = tmp_path / "authorized_keys"
+    victim.write_text("mine alone")
+    with common_folder() as logs:
+        as_nobody(PLANTS, logs, os.getpid(), victim)
+        file = answer_with_stacks(logs)
+        try:
+            assert any("test_postmortem.py" in line for line in stacks(os.getpid(), file))
+        finally:
+            faulthandler.unregister(STACKS_SIGNAL)
+        assert Path(file).stat().st_mode & 0o777 == 0o600
+        assert log_tail((str(logs / "worker.out"),)) == ()
+    assert victim.read_text() == "mine alone"

@@ -1,0 +1,192 @@
+"""Folders that are reached one step at a time, so that nobody's link leads elsewhere.
+
+A path that the user names may pass through links. Below it Longhaul makes none: a link there is somebody
+else's, so it is never followed, and the error names it.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from errno import ELOOP
+from io import FileIO
+from pathlib import Path
+
+# Where the system knows it, a folder that is only passed through need not be readable.
+_PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
+_OURS_ALONE = 0o700
+
+
+class LinkFound(OSError):
+    """``filename`` is a link, below a folder in which there are to be none."""
+
+
+class NotOurs(OSError):
+    """A folder that has to be this user's alone is not; the message says what was found."""
+
+
+@contextmanager
+def folder_at(path: Path, names: Sequence[str] = (), *, make: bool = False) -> Iterator[int]:
+    """As ``open_folder``, for as long as the block lasts."""
+    descriptor = open_folder(path, names, make=make)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_folder(path: Path, names: Sequence[str] = (), *, make: bool = False) -> int:
+    """A descriptor of where ``names`` lead from ``path``, one below the other. The caller closes it.
+
+    Links in ``path`` are followed; ``LinkFound`` where one of ``names`` is a link. ``make`` makes those that
+    are missing, each durable in the one above it.
+    """
+    return _descend(os.open(path, _PASS), names, make=make)
+
+
+@contextmanager
+def private_folder(path: Path, *, make: bool = False) -> Iterator[int]:
+    """The folder ``path``, which nobody but this user can read or change; anybody may know its name.
+
+    Raises ``NotOurs`` for a link, for what is no folder, and for one of another owner or mode. ``make`` makes
+    it where it is missing, and what is above it.
+    """
+    if make:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with folder_at(path.parent) as above:
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(path.name, _OURS_ALONE, dir_fd=above)
+        # Only what is found can be looked at: what has this name may be another thing a moment later.
+        try:
+            descriptor = os.open(path.name, _PASS | os.O_NOFOLLOW, dir_fd=above)
+        except NotADirectoryError:
+            raise _not_ours(path, os.stat(path.name, dir_fd=above, follow_symlinks=False)) from None
+        try:
+            found = os.fstat(descriptor)
+            if found.st_uid != os.geteuid() or found.st_mode & 0o777 != _OURS_ALONE:
+                raise _not_ours(path, found)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _not_ours(path: Path, found: os.stat_result) -> NotOurs:
+    if stat.S_ISLNK(found.st_mode):
+        what = "is a link"
+    elif not stat.S_ISDIR(found.st_mode):
+        what = "is no folder"
+    elif found.st_uid != os.geteuid():
+        what = f"belongs to user {found.st_uid}"
+    else:
+        what = f"has mode {found.st_mode & 0o777:04o}"
+    return NotOurs(f"{path} {what}; expected a folder of user {os.geteuid()} alone, of mode 0700")
+
+
+@contextmanager
+def below(folder: int, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
+    """As ``folder_at``, from a folder that is open."""
+    descriptor = _descend(os.dup(folder), names, make=make)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _descend(folder: int, names: Sequence[str], *, make: bool) -> int:
+    """Closes ``folder``, also where it raises."""
+    for number, name in enumerate(names, start=1):
+        above = folder
+        try:
+            folder = _step(above, name, make=make)
+        except NotADirectoryError:
+            refuse_link(above, name, "/".join(names[:number]))
+            raise
+        finally:
+            os.close(above)
+    return folder
+
+
+def _step(folder: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _PASS | os.O_NOFOLLOW, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=folder)
+        sync(folder)
+    return os.open(name, _PASS | os.O_NOFOLLOW, dir_fd=folder)
+
+
+def refuse_link(folder: int, name: str, full_name: str) -> None:
+    """Raises ``LinkFound`` with ``full_name`` where ``name`` is a link, and nothing else."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise LinkFound(ELOOP, "is a link", full_name)
+
+
+def file_in(folder: int, name: str, mode: str = "r") -> FileIO:
+    """As ``open(name, mode)`` within ``folder``; ``LinkFound`` where ``name`` is a link."""
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+
+    try:
+        return FileIO(name, mode, opener=opened)
+    except OSError as error:
+        if error.errno == ELOOP:
+            raise LinkFound(ELOOP, "is a link", name) from None
+        raise
+
+
+def files_below(folder: int, within: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+    """All files below ``folder``, whose own name is ``within``. Links to folders are left out.
+
+    A folder that can't be read raises; one that vanishes meanwhile had nothing in it.
+    """
+    with _readable(folder) as here:
+        folders = []
+        with os.scandir(here) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                elif not entry.is_dir():
+                    yield f"{within}/{entry.name}", entry
+        for name in folders:
+            with suppress(FileNotFoundError, NotADirectoryError), below(here, [name]) as next_one:
+                yield from files_below(next_one, f"{within}/{name}")
+
+
+def names_in(folder: int) -> list[str]:
+    with _readable(folder) as here:
+        return os.listdir(here)  # noqa: PTH208 - a descriptor is no path
+
+
+def sync(folder: int) -> None:
+    """What was made, renamed or deleted in it stays so after a power cut."""
+    with suppress(FileNotFoundError), _readable(folder) as here:  # All in it was deleted, and so was it.
+        os.fsync(here)
+
+
+def read_into(file: FileIO, into: memoryview) -> int:
+    """The system may give less at a time than was asked for."""
+    done = 0
+    while done < len(into) and (count := file.readinto(into[done:])):
+        done += count
+    return done
+
+
+def write_all(file: FileIO, data: memoryview) -> None:
+    """One call writes at most 2 GiB."""
+    while data:
+        data = data[file.write(data) :]
+
+
+@contextmanager
+def _readable(folder: int) -> Iterator[int]:
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
