@@ -86,13 +86,8 @@ class LocalStore:
             return read_into(file, into)
 
     def size(self, name: str) -> int:
-        path = self._path(name)
-        with self._as_store_errors(name):
-            try:
-                with FileIO(path) as file:
-                    return os.fstat(file.fileno()).st_size
-            except _NO_OBJECT as error:
-                raise Missing(f"store: {name} does not exist") from error
+        with self._as_store_errors(name), self._open(name) as file:
+            return os.fstat(file.fileno()).st_size
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         names = check_name(prefix).split("/")
