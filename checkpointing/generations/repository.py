@@ -176,6 +176,18 @@ class Repository:
         return check_name(f"{self._folder}/{generation}")
 
 
+def existing_run(store: Store, run: str) -> Repository:
+    """As of now; raises ``NothingToResume`` where no attempt of such a run has ever begun."""
+    repository = Repository(store, run)
+    if repository.refresh().term == 0:
+        raise no_such_run(store, run)
+    return repository
+
+
+def no_such_run(store: Store, run: str) -> NothingToResume:
+    return NothingToResume(f"{store.url}: there is no run {run!r}; expected the name of one below runs/")
+
+
 def generation_name(step: int, term: int, save_id: str) -> str:
     """``manifest.term_of`` knows it by this form."""
     return f"{step:012d}-t{term}-{save_id}"

@@ -11,7 +11,7 @@ from checkpointing.errors import Corrupt, NothingToResume, Unfit
 from checkpointing.generations.audit import audit_generations, audit_log, mend_hint
 from checkpointing.generations.choice import find
 from checkpointing.generations.garbage import find_leftovers, remove
-from checkpointing.generations.repository import Repository
+from checkpointing.generations.repository import Repository, existing_run, no_such_run
 from checkpointing.log.history import Generation, Pin, Unpin
 from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.opening import open_store
@@ -44,10 +44,10 @@ def checkpoints(args: argparse.Namespace) -> int:
 
 
 def _do(args: argparse.Namespace) -> int:
-    repository = Repository(open_store(args.store, base=store_base()), args.run)
+    store = open_store(args.store, base=store_base())
     if args.verb == "fsck":  # Also of a run whose log is gone.
-        return _fsck(args, repository)
-    _begin(repository)
+        return _fsck(args, Repository(store, args.run))
+    repository = existing_run(store, args.run)
     match args.verb:
         case "list":
             return _list(args, repository)
@@ -70,16 +70,6 @@ def _exit_codes(verb: str) -> dict[type[Exception], int]:
     codes = {SpecError: EXIT_USAGE, NothingToResume: EXIT_USAGE, Unfit: EXIT_USAGE, **OF_STORES}
     away = EXIT_UNDECIDED if verb in ("verify", "fsck") else EXIT_FAILED
     return {**codes, Corrupt: EXIT_FAILED, OSError: EXIT_FAILED, Unavailable: away}
-
-
-def _begin(repository: Repository) -> None:
-    if repository.refresh().term == 0:
-        raise NothingToResume(_no_run(repository))
-
-
-def _no_run(repository: Repository) -> str:
-    url = repository.store.url
-    return f"{url}: there is no run {repository.run!r}; expected the name of one below runs/"
 
 
 def _list(args: argparse.Namespace, repository: Repository) -> int:
@@ -166,7 +156,7 @@ def _gc(args: argparse.Namespace, repository: Repository) -> int:
 
 def _fsck(args: argparse.Namespace, repository: Repository) -> int:
     if repository.refresh().term == 0 and not repository.foreign():
-        raise NothingToResume(_no_run(repository))
+        raise no_such_run(repository.store, repository.run)
     found = [*audit_log(repository.store, repository.run), *audit_generations(repository)]
     is_mended = args.yes and any(one.is_mendable for one in found)
     if is_mended:

@@ -1,18 +1,16 @@
 """What a run keeps of its generations, where and why."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from checkpointing.format.manifest import Cut, Part
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention, backup, best, latest, of_this_life, reasons
 from checkpointing.log.history import Generation
 from checkpointing.saving.local_tier import NearDisk, near_name
-from checkpointing.stores.contract import Missing, Store
 from jobs.spec_schema.run_checkpoints import stored_retention
+from jobs.spec_schema.stored_spec import Described, stored_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +42,7 @@ class Inventory:
 
 def take_inventory(repository: Repository) -> Inventory:
     """As of the last ``refresh``."""
-    spec = _stored_spec(repository.store, repository.run)
+    spec = stored_spec(repository.store, repository.run) or {}
     policy = _policy(spec)
     rules, called = reasons(repository.view, policy), _called(repository, policy)
     shares = _near_shares(repository, spec)
@@ -71,18 +69,10 @@ def take_inventory(repository: Repository) -> Inventory:
 
 def policy_of(repository: Repository) -> Retention:
     """By which the run keeps its generations; the defaults where it has left no word of it."""
-    return _policy(_stored_spec(repository.store, repository.run))
+    return _policy(stored_spec(repository.store, repository.run) or {})
 
 
-def _stored_spec(store: Store, run: str) -> dict[str, Any]:
-    try:
-        spec = json.loads(store.get(f"runs/{run}/spec.json"))
-    except (Missing, ValueError):
-        return {}
-    return spec if isinstance(spec, dict) else {}
-
-
-def _policy(spec: dict[str, Any]) -> Retention:
+def _policy(spec: Described) -> Retention:
     try:
         return stored_retention(spec["checkpoint"]["retention"])
     except (KeyError, TypeError, ValueError):
@@ -99,7 +89,7 @@ def _called(repository: Repository, policy: Retention) -> dict[str, str]:
     return {word: generation.name for word, generation in found.items() if generation}
 
 
-def _near_shares(repository: Repository, spec: dict[str, Any]) -> dict[str, list[tuple[Cut, Part]]]:
+def _near_shares(repository: Repository, spec: Described) -> dict[str, list[tuple[Cut, Part]]]:
     """What this machine's disk holds for the run, by generation."""
     try:
         folder = Path(spec["checkpoint"]["local"]["dir"])

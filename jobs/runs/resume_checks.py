@@ -1,22 +1,19 @@
 """Whether a start asks for the same run as the one that its store holds."""
 
-import json
-from collections.abc import Mapping
-from typing import Any
-
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import of_this_life
-from checkpointing.stores.contract import Missing, Store
 from jobs.commandline.usage_error import SpecError
-from jobs.spec_schema.compatibility import Described, refusals
+from jobs.spec_schema.compatibility import refusals
 from jobs.spec_schema.run_spec import RunSpec
+from jobs.spec_schema.stored_spec import Described, stored_spec
 
 
 def check_unchanged(repository: Repository, wanted: Described) -> bool:
     """``SpecError`` with a line for each change. A run that has saved nothing yet may still become any; False
-    if it does, and must not go on from what lies on nodes' disks.
+    if it does, and must not go on from what lies on nodes' disks. Where the stored spec can't be read,
+    nothing speaks against going on.
     """
-    if repository.view.term == 0 or (stored := _stored_spec(repository.store, repository.run)) is None:
+    if repository.view.term == 0 or (stored := stored_spec(repository.store, repository.run)) is None:
         return True
     place = f"{repository.store.url}/runs/{repository.run}"
     lines = refusals(stored, wanted, _usual(), place=place)
@@ -27,7 +24,7 @@ def check_unchanged(repository: Repository, wanted: Described) -> bool:
 
 def samples_before(repository: Repository) -> int | None:
     """How many made an epoch when the run was last started; None where that can't be read."""
-    stored = _stored_spec(repository.store, repository.run) or {}
+    stored = stored_spec(repository.store, repository.run) or {}
     found: int | None = stored.get("data", {}).get("samples")
     return found
 
@@ -37,15 +34,6 @@ def without_data(described: Described) -> Described:
     known = {key: value for key, value in described.items() if key != "data"}
     optimizer = {key: value for key, value in described["optimizer"].items() if key != "decay_steps"}
     return {**known, "optimizer": optimizer}
-
-
-def _stored_spec(store: Store, run: str) -> Mapping[str, Any] | None:
-    """None where it can't be read: then nothing speaks against going on."""
-    try:
-        found = json.loads(store.get(f"runs/{run}/spec.json"))
-    except (Missing, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _usual() -> Described:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from checkpointing.errors import NothingToResume
-from checkpointing.generations.repository import Repository
+from checkpointing.generations.repository import existing_run
 from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import View
 from checkpointing.stores.contract import Store, StoreError
@@ -30,10 +30,8 @@ _SILENT_AFTER_S = 30.0
 
 def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
     """What a program may want to know; raises ``NothingToResume`` where there is no such run."""
-    repository = Repository(store, run)
-    view = repository.refresh()
-    if view.term == 0:
-        raise NothingToResume(f"{store.url}: there is no run {run!r}; expected the name of one below runs/")
+    repository = existing_run(store, run)
+    view = repository.view
     told = told_of(store, run)
     if told.get("attempt", view.term) < view.life_term:
         # It was begun afresh since.

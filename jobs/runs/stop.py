@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from checkpointing.errors import Fenced, NothingToResume
-from checkpointing.generations.repository import Repository
+from checkpointing.generations.repository import Repository, existing_run
 from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import Stop, View
 from checkpointing.stores.contract import Store, StoreError, Unavailable
@@ -67,9 +67,7 @@ def stop_run(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Outcome:
     """Returns when it has ended, when nobody seems to be there to hear, or after ``wait_s``."""
-    repository = Repository(store, run)
-    if repository.refresh().term == 0:
-        raise NothingToResume(f"{store.url}: there is no run {run!r}; expected the name of one below runs/")
+    repository = existing_run(store, run)
     deadline, signs = ticks() + wait_s, _Signs(store, run, ticks)
     asked: int | None = None
     while True:

@@ -1,6 +1,5 @@
 """What each attempt of a long run is asked to do: from its spec, its data, and what its log holds."""
 
-import json
 import os
 import secrets
 import socket
@@ -11,7 +10,7 @@ from typing import Any
 
 from checkpointing.errors import NothingToResume, taken_over
 from checkpointing.generations.choice import find
-from checkpointing.generations.repository import Repository
+from checkpointing.generations.repository import Repository, existing_run
 from checkpointing.log.history import View
 from checkpointing.stores.opening import open_store
 from cluster.inventory import WorkerGroup
@@ -20,6 +19,7 @@ from jobs.commandline.usage_error import SpecError
 from jobs.runs.driver_presence import Rivals
 from jobs.runs.token_check import num_samples
 from jobs.spec_schema.run_spec import RunSpec
+from jobs.spec_schema.stored_spec import store_spec
 from jobs.training.task.task import Origin, Task, Tokens
 
 
@@ -60,8 +60,10 @@ def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool
 
 def _origin(url: str, name: str, resume: str) -> Origin:
     store = open_store(url, base=store_base())
-    if Repository(store, name).refresh().term == 0:
-        raise NothingToResume(f"--resume {resume}: there is no run {name!r} in {store.url}")
+    try:
+        existing_run(store, name)
+    except NothingToResume:
+        raise NothingToResume(f"--resume {resume}: there is no run {name!r} in {store.url}") from None
     return Origin(store=store.url, run=name)
 
 
@@ -95,7 +97,7 @@ class Tasks:
         term = repository.take_over(self._owner, fresh=begins.is_fresh(repository.view))
         self._term = term
         described = described_run(self._spec, self._tokens)
-        repository.store.put(f"runs/{repository.run}/spec.json", json.dumps(described, indent=1).encode())
+        store_spec(repository.store, repository.run, described)
         return self._task(world_size, leased_s, term, described)
 
     def _has_one_come(self) -> bool:

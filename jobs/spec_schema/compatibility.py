@@ -9,8 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-Described = Mapping[str, Any]
-"""A spec as it is stored with a run: JSON, nested as in its file."""
+from jobs.spec_schema.stored_spec import Described
 
 _KEPT = ("model", "weights", "seed", "precision", "seq_len")
 _KEPT_SECTIONS = ("optimizer", "data")

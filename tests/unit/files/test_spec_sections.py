@@ -4,7 +4,6 @@ Most sections are their owners' dataclasses, so a change of an owner is a change
 of what is stored. The golden files hold both still.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from jobs.commandline.usage_error import SpecError
 from jobs.runs.tasks import described_run
 from jobs.spec_schema.file import SpecFile
 from jobs.spec_schema.run_spec import RunSpec
+from jobs.spec_schema.stored_spec import store_spec
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import expand, schedule
 from jobs.sweeps.results import Results
@@ -90,7 +90,9 @@ def test_each_key_of_a_section_refuses_what_is_out_of_its_bounds(
 
 
 def _stored_run(spec: RunSpec) -> str:
-    return json.dumps(described_run(spec, None), indent=1)
+    store = MemoryStore()
+    store_spec(store, spec.name, described_run(spec, None))
+    return store.get(f"runs/{spec.name}/spec.json").decode()
 
 
 def _stored_sweep(spec: SweepSpec) -> str:

@@ -5,7 +5,7 @@ import pytest
 from checkpointing.errors import Corrupt, Fenced, NothingToResume
 from checkpointing.format.manifest import file_name
 from checkpointing.generations.choice import Candidate, choose
-from checkpointing.generations.repository import Repository, generation_name
+from checkpointing.generations.repository import Repository, existing_run, generation_name
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Pin, Stop
 from checkpointing.saving.save import SaveFailed
@@ -376,3 +376,14 @@ def test_names_of_generations_sort_by_step() -> None:
     assert sorted(generation_name(step, 1, "s") for step in reversed(steps)) == [
         generation_name(step, 1, "s") for step in steps
     ]
+
+
+def test_a_run_exists_once_an_attempt_of_it_has_begun() -> None:
+    store = MemoryStore()
+    with pytest.raises(
+        NothingToResume, match=r"^memory:: there is no run 'r'; expected the name of one below"
+    ):
+        existing_run(store, RUN)
+    _, ranks = begin(store)
+    saved = ranks.save(10)
+    assert [found.name for found in existing_run(store, RUN).view.generations] == [saved]

@@ -4,13 +4,15 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 
 import pytest
 
-from checkpointing.errors import Fenced
+from checkpointing.errors import Fenced, NothingToResume
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Commit, Entry, Fresh, Lease
 from checkpointing.stores.contract import Buffer, Unavailable
+from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.commandline.usage_error import Occupied
 from jobs.execution.outcomes import StopWished
@@ -19,7 +21,7 @@ from jobs.recovery.policy import Policy
 from jobs.run_progress.run_view import RunDisplay
 from jobs.runs.driver_presence import Rivals
 from jobs.runs.tasks import Beginning, Tasks, beginning
-from jobs.training.task.task import Task
+from jobs.training.task.task import Origin, Task
 from tests.unit.builders import group
 from tests.unit.generations.test_log import DeafStore
 from tests.unit.recovery.test_loop import Driver, Forgiving, done, failing, spec, spoilt, stopped
@@ -199,3 +201,13 @@ def test_what_was_asked_for_is_gone_on_from_again_where_all_that_came_of_it_is_s
     )
     assert restarts.work(attempt) == "done"
     assert [task.resume for task in tasks] == ["step:100", "step:100"]
+
+
+def test_another_run_to_begin_from_is_there_or_is_named(tmp_path: Path) -> None:
+    asked_for = f"{tmp_path}/runs/nobody"
+    with pytest.raises(NothingToResume) as refused:
+        beginning(asked_for, Repository(MemoryStore(), RUN), spec(), fresh=False)
+    assert str(refused.value) == f"--resume {asked_for}: there is no run 'nobody' in {tmp_path}"
+    Repository(LocalStore(tmp_path), "nobody").take_over("me")
+    found = beginning(asked_for, Repository(MemoryStore(), RUN), spec(), fresh=False)
+    assert found.origin == Origin(store=str(tmp_path), run="nobody")
