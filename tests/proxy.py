@@ -15,6 +15,8 @@ from typing import Any, Self, assert_never
 HOST = "127.0.0.1"
 _PIECE = 64 << 10
 _BUSY_BODY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_CONDITION = re.compile(rb"\r\nif-none-match:", re.IGNORECASE)
+_WRITE = re.compile(rb"PUT |POST |DELETE ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -63,7 +65,20 @@ class Careless:
     """The condition of a request that is to create gets lost, so that it overwrites."""
 
 
-Fault = Nothing | Killed | Hung | Slow | Busy | Mute | Careless
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflicted:
+    """Of the requests that are to write, that numbered ``at`` (the first is 1) is answered 409 with ``code``,
+    as if another one for the same name were under way; with ``lands`` it has its effect all the same.
+    ``of_all`` also counts those that set no condition.
+    """
+
+    at: int
+    code: str
+    lands: bool
+    of_all: bool = False
+
+
+Fault = Conflicted | Nothing | Killed | Hung | Slow | Busy | Mute | Careless
 
 
 class Proxy:
@@ -104,7 +119,7 @@ class Proxy:
 
     @property
     def num_faults(self) -> int:
-        """Requests answered 503 or not at all, since the fault began."""
+        """Requests answered 503 or not at all, since the fault began; those that may be answered 409."""
         return self._num_requests
 
     def become(self, fault: Fault) -> None:
@@ -137,6 +152,8 @@ class Proxy:
                     await self._answer_busy(reader, writer)
                 case Mute(num_answers=limit) if self._num_requests < limit:
                     await self._lose_answer(reader)
+                case Conflicted():
+                    await self._refuse_one(reader, writer, self._fault)
                 case Nothing() | Killed() | Hung() | Slow() | Busy() | Mute() | Careless():
                     await self._pass(reader, writer)
                 case _:
@@ -207,6 +224,34 @@ class Proxy:
             await server_reader.readuntil(b"\r\n\r\n")
         finally:
             server_writer.transport.abort()
+
+    async def _refuse_one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: Conflicted
+    ) -> None:
+        """One request of this connection; the next one comes on another."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        body = await reader.readexactly(int(length[1]) if length else 0)
+        counts = _WRITE.match(head) and (fault.of_all or _CONDITION.search(head))
+        self._num_requests += bool(counts)
+        is_refused = bool(counts) and self._num_requests == fault.at
+        answer = b"" if is_refused and not fault.lands else await self._forward(head, body)
+        if is_refused:
+            told = f"<Error><Code>{fault.code}</Code><Message>Try again.</Message></Error>".encode()
+            answer = b"HTTP/1.1 409 Conflict\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(told)
+            answer += told
+        writer.write(answer)
+        await writer.drain()
+
+    async def _forward(self, head: bytes, body: bytes) -> bytes:
+        """The whole answer, after which the server closes."""
+        reader, writer = await asyncio.open_connection(HOST, self._upstream_port)
+        try:
+            writer.write(head[:-2] + b"Connection: close\r\n\r\n" + body)
+            await writer.drain()
+            return await reader.read()
+        finally:
+            writer.transport.abort()
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)

@@ -17,7 +17,7 @@ from checkpointing.log.codec import is_count, is_generation_name, seal, unseal
 from checkpointing.stores.contract import is_name
 
 MANIFEST = "manifest.json"
-_GENERATION = re.compile(r"[0-9]{12,}-t([0-9]+)-[A-Za-z0-9._]+")
+_GENERATION = re.compile(r"[0-9]{12,}-t([0-9]{1,12})-[A-Za-z0-9._]+")
 _SAVED_FILE = re.compile(rf"rank-[0-9]{{5,}}\.(safetensors|json)|{re.escape(MANIFEST)}")
 CHUNK_BYTES = 4 * 2**20
 # As safetensors names them.

@@ -12,7 +12,7 @@ from checkpointing.format.manifest import Part
 from checkpointing.generations.repository import Repository
 from checkpointing.log.codec import Record, decode
 from checkpointing.log.history import Generation, View, after
-from checkpointing.log.log import leave_hint, log_folder, numbers_in, read_hint, slot_name
+from checkpointing.log.log import Hint, Log, leave_hint, log_folder, numbers_in, read_hint, slot_name
 from checkpointing.stores.contract import Missing, Store
 
 _NUM_THREADS = 8
@@ -41,9 +41,11 @@ def audit_log(store: Store, run: str) -> list[Finding]:
 
 
 def mend_hint(store: Store, run: str) -> None:
-    """It only makes the next reader's search short, so writing it anew loses nothing."""
-    if numbers := _numbers(store, run):
-        leave_hint(store, run, numbers[-1])
+    """It names the newest record that is there from now on; the terms that it told of are not given again."""
+    told, log = read_hint(store, run), Log(store, run)
+    term = max(log.read().term, told.term)
+    if log.number:
+        leave_hint(store, run, Hint(number=log.number, term=term))
 
 
 def audit_generations(repository: Repository) -> list[Finding]:
@@ -120,11 +122,12 @@ def _follows(before: Record | None, found: Record) -> bool:
 
 def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Finding]:
     newest = numbers[-1] if numbers else 0
-    hint = read_hint(store, run)
+    hint = read_hint(store, run).number
     # A run that goes on may be further by now than when its records were listed.
     is_right = hint == newest or (hint > newest and isinstance(_record(store, run, hint), Record))
     if not is_right:
-        says = f"names record {hint or 'none'}, the newest is {newest or 'none'}: the log is searched anew"
+        what = "newer records are gone" if hint > newest else "the log is searched anew"
+        says = f"names record {hint or 'none'}, the newest is {newest or 'none'}: {what}"
         yield Finding(place="hint", says=says, is_mendable=True)
 
 
@@ -159,7 +162,9 @@ def _foreign(repository: Repository) -> Iterator[Finding]:
         return
     over = set(repository.garbage())
     if over:
-        says = f"{_named(sorted(over))}: left by attempts that are over; gc shows and removes them"
+        says = (
+            f"{_named(sorted(over))}: left by attempts that are over; gc shows and removes what is not whole"
+        )
         yield Finding(place="objects", says=says, is_wrong=False)
     if others := [name for name in unkept if name not in over]:
         says = f"{_named(others)}: not in the log; saves that go on, or of another hand"

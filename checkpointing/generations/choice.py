@@ -64,7 +64,7 @@ def choose(
         return _named(view, what, policy or Retention(), refused)
     trail: list[str] = []
     poison: list[str] = []
-    trusted = [one for one in on_disk if all(one.term > term or one.step <= step for term, step in spoilt)]
+    trusted = [one for one in on_disk if is_trusted(one.term, one.step, spoilt)]
     candidates = _newest_first(view, trusted)
     for place, (candidate, generation) in enumerate(candidates):
         problem = _known_problem(candidate, generation, refused)
@@ -79,6 +79,11 @@ def choose(
     if candidates:
         raise NothingToResume("none of its generations can be used:\n  " + "\n  ".join(trail))
     return Decision(chosen=None, trail=("no generation yet: begins at step 0",))
+
+
+def is_trusted(term: int, step: int, spoilt: Spoilt) -> bool:
+    """Whether what an attempt saved without a commit lies before all that went wrong."""
+    return all(term > last_term or step <= last_step for last_term, last_step in spoilt)
 
 
 def find(view: View, what: str, policy: Retention) -> Generation:

@@ -1,6 +1,8 @@
 """What crashed saves and deletions left in a store: nothing that counts, but bytes that take room.
 
-Only what can never be committed any more is left over: of attempts that are over, or given up in the log.
+Only what can never be committed any more is left over: halves of attempts that are over, or what is given up
+in the log. A whole generation that the log does not name is no leftover: its commit may be what was lost. It
+is named, and deleted only by who asks for exactly that.
 """
 
 from collections.abc import Sequence
@@ -9,9 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from checkpointing.format.manifest import MANIFEST
 from checkpointing.generations.repository import Repository
-from checkpointing.log.history import Tombstone
 from checkpointing.stores.contract import Missing, Store, Upload, abandoned_uploads, abort_uploads
 
 _NUM_THREADS = 8
@@ -31,14 +31,18 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """``spared`` are generations that look whole and whose commits a damaged log may have lost.
+    """``unnamed`` look whole, and the log may have lost their commits: they stay unless asked for.
 
     ``uploads`` began so long ago that nobody goes on with them; how large they are no store tells.
     """
 
     remainders: tuple[Remainder, ...]
     uploads: tuple[Upload, ...]
-    spared: tuple[str, ...]
+    unnamed: tuple[Remainder, ...]
+
+    @property
+    def spared(self) -> tuple[str, ...]:
+        return tuple(one.generation for one in self.unnamed)
 
     @property
     def num_objects(self) -> int:
@@ -48,37 +52,40 @@ class Leftovers:
     def num_bytes(self) -> int:
         return sum(one.num_bytes for one in self.remainders)
 
+    @property
+    def num_unnamed_bytes(self) -> int:
+        return sum(one.num_bytes for one in self.unnamed)
+
 
 def find_leftovers(repository: Repository, *, now: datetime) -> Leftovers:
     """Changes nothing. Call it after ``refresh``."""
-    over = repository.garbage()
-    spared = [name for name in over if repository.view.num_lost and _looks_whole(over[name])]
-    found = [(name, "attempt is over", over[name]) for name in sorted(over) if name not in spared]
+    over, expendable = repository.garbage(), repository.expendable()
+    found = [(name, "attempt is over", expendable[name]) for name in sorted(expendable)]
     given_up = _given_up(repository, set(over))
     found += [(name, "given up", objects) for name, objects in sorted(given_up.items())]
+    unnamed = [(name, "whole, but not in the log", over[name]) for name in sorted(over.keys() - expendable)]
     return Leftovers(
         remainders=tuple(_remainder(repository.store, *one) for one in found),
         uploads=tuple(_old_uploads(repository, now)),
-        spared=tuple(spared),
+        unnamed=tuple(_remainder(repository.store, *one) for one in unnamed),
     )
 
 
 def sweep(repository: Repository, *, now: datetime) -> None:
-    """Removes what earlier attempts left, without measuring it. Spares what a damaged log may have lost, and,
-    however wrong ``now`` is, every save that may be going on.
+    """Removes what earlier attempts left, without measuring it. Spares what looks whole and was never given
+    up, and, however wrong ``now`` is, every save that may be going on.
     """
-    for name, objects in repository.garbage().items():
-        if not (repository.view.num_lost and _looks_whole(objects)):
-            repository.delete_objects(name, objects)
+    for name, objects in repository.expendable().items():
+        repository.delete_objects(name, objects)
     uploads = _old_uploads(repository, now)
     over = [upload for upload in uploads if not repository.is_of_present_term(upload.name)]
     abort_uploads(repository.store, over)
 
 
-def remove(repository: Repository, leftovers: Leftovers) -> None:
-    """Doing it again after it was interrupted is harmless."""
-    for one in leftovers.remainders:
-        repository.delete_objects(one.generation, one.objects)
+def remove(repository: Repository, leftovers: Leftovers, *, with_unnamed: bool = False) -> None:
+    """Doing it again after it was interrupted is harmless. ``with_unnamed`` is for who saw their names."""
+    chosen = (*leftovers.remainders, *(leftovers.unnamed if with_unnamed else ()))
+    repository.delete_unnamed({one.generation: one.objects for one in chosen})
     abort_uploads(repository.store, leftovers.uploads)
 
 
@@ -87,19 +94,12 @@ def _old_uploads(repository: Repository, now: datetime) -> Sequence[Upload]:
     return abandoned_uploads(repository.store, f"runs/{repository.run}", before=before)
 
 
-def _looks_whole(objects: Sequence[str]) -> bool:
-    """The manifest is written last and deleted first."""
-    return any(name.endswith(f"/{MANIFEST}") for name in objects)
-
-
 def _given_up(repository: Repository, over: set[str]) -> dict[str, list[str]]:
     """Of the present attempt: what is not kept may be a save that goes on, unless the log says otherwise."""
     waiting = {name for name in repository.foreign() if not repository.view.generation(name)} - over
     if not waiting:
         return {}
-    entries = (record.entry for record in repository.records())
-    names = {name for entry in entries if isinstance(entry, Tombstone) for name in entry.names}
-    found = {name: repository.objects_of(name) for name in waiting & names}
+    found = {name: repository.objects_of(name) for name in waiting & repository.given_up()}
     return {name: objects for name, objects in found.items() if objects}
 
 

@@ -70,6 +70,8 @@ def decode(data: bytes, number: int) -> Record:
         kind, entry = _KINDS[body["kind"]], dict(body["entry"])
         if kind is history.Commit:
             entry["generation"] = _generation(entry["generation"])
+        if kind is history.Lease and not is_count(entry.get("term") or 0):
+            raise ValueError(f"a lease of term {entry['term']!r}")
         if kind is history.Tombstone:
             entry["names"] = tuple(entry["names"])
         record = Record(
@@ -123,9 +125,11 @@ def _fields(value: object) -> dict[str, Any]:
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} is not JSON")
     found = {field.name: getattr(value, field.name) for field in fields(value)}
+    # Older versions don't know these and take them for damage: written only where they say something.
     if isinstance(value, View) and value.stopped_step is None:
-        # Older versions don't know it and take it for damage: it is written only where it says something.
         del found["stopped_step"]
+    if isinstance(value, history.Lease) and value.term is None:
+        del found["term"]
     return found
 
 

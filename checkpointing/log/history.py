@@ -78,9 +78,14 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A new attempt begins; every writer of an earlier term is fenced from here on."""
+    """A new attempt begins; every writer of an earlier term is fenced from here on.
+
+    ``term`` is None, for the next one, unless terms were given of which this log knows nothing any more. In
+    a log without any attempt it begins a life: nothing of what was lost belongs to the new one.
+    """
 
     owner: str
+    term: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +173,11 @@ Entry = (
 
 def after(view: View, entry: Entry) -> View:
     match entry:
-        case Lease(owner=owner):
+        case Lease(owner=owner, term=given):
             view = replace(view, stop_asked=False, stopped_step=None, finished_step=None)
-            return replace(view, term=view.term + 1, owner=owner)
+            term = max(given or 0, view.term + 1)
+            life_term = term if given and view.term == 0 else view.life_term
+            return replace(view, term=term, owner=owner, life_term=life_term)
         case Fresh():
             return replace(view, life=view.life + 1, life_term=view.term)
         case Commit(generation=generation):

@@ -31,6 +31,12 @@ class Denied(Unavailable):
     """Not allowed to, now: credentials that are wrong or ran out, a place that can only be read, a link."""
 
 
+class Undecided(Unavailable):
+    """Neither yes nor no: refused because of another request for the same name, or refused as taken while
+    nothing is there. To be asked again, and never to be read as somebody else's doing.
+    """
+
+
 class Conflict(StoreError):
     """``create`` found the name taken: another writer was first."""
 
@@ -43,7 +49,11 @@ Buffer = bytes | memoryview
 
 
 class Store(Protocol):
-    """Objects by name. ``put`` replaces atomically; ``create`` is won by exactly one caller."""
+    """Objects by name. ``put`` replaces atomically; ``create`` is won by exactly one caller.
+
+    A server's answer to ``create`` may get lost, and then only the object tells who wrote it. So the bytes of
+    what is to be won by one must name their writer: who finds exactly its own bytes there has won.
+    """
 
     url: str
 

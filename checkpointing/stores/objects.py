@@ -4,6 +4,9 @@ S3 and Azure are held to the contract by tests against servers. Google Cloud Sto
 library and the same code, and is untested. A large ``create`` first uploads under a side name, ``.tmp-`` and
 random digits, which no ``list`` shows, and is then copied on the server to its name if that is free; a crash
 in between leaves the side object, which ``abandoned_uploads`` finds.
+
+Only ``create`` raises ``Conflict``. The services and the library below repeat requests and lose answers, so
+that even then the object may be the caller's own, or not there: ``patience`` looks.
 """
 
 import secrets
@@ -66,7 +69,8 @@ class Pace:
 class ObjectStore:
     """Objects below a prefix of a bucket. ``multiparts`` are S3's uploads in parts; others have none.
 
-    A write that raised ``Unavailable`` may have landed, or land within minutes: whole or not at all.
+    A write that raised ``Unavailable`` may have landed, or land within minutes: whole or not at all. 409 and
+    412 are ``Undecided``, but for a ``create`` whose condition was answered with no: that is ``Conflict``.
     """
 
     def __init__(
@@ -99,7 +103,7 @@ class ObjectStore:
             self._upload(name, memoryview(data))
 
     def create(self, name: str, data: Buffer) -> None:
-        with self._as_store_errors(check_name(name), is_write=True):
+        with self._as_store_errors(check_name(name), is_write=True), self._as_conflict(name):
             if len(data) > self._pace.chunk_bytes:
                 self._create_large(name, memoryview(data))
             else:
@@ -223,13 +227,21 @@ class ObjectStore:
         return Progress(self._pace.stall_s)
 
     @contextmanager
+    def _as_conflict(self, name: str) -> Iterator[None]:
+        """The library says of every 409 and 412 that the object exists, but the code may say otherwise."""
+        try:
+            yield
+        except (AlreadyExistsError, PreconditionError) as error:
+            if read_answer(str(error)).is_undecided:
+                raise
+            raise Conflict(f"store: {self.url}: {name} exists already") from None
+
+    @contextmanager
     def _as_store_errors(self, name: str, *, is_write: bool = False) -> Iterator[None]:
         """What the library says as one of our errors. Its own text, which may hold secrets, ends here."""
         place = f"store: {self.url}: {name}"
         try:
             yield
-        except (AlreadyExistsError, PreconditionError):
-            raise Conflict(f"{place} exists already") from None
         except Stalled as error:
             raise Unavailable(f"{place}: {error}; the server hangs, or the link is very slow") from None
         except UnauthenticatedError as error:

@@ -7,7 +7,7 @@ one-word code and the system's own message.
 import re
 from dataclasses import dataclass
 
-from checkpointing.stores.contract import Denied, Full, Missing, StoreError, Unavailable
+from checkpointing.stores.contract import Denied, Full, Missing, StoreError, Unavailable, Undecided
 
 _STATUS = re.compile(r"\bstatus: (\d{3})\b")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
@@ -24,7 +24,9 @@ _DENIED = {
 }  # fmt: skip
 # Clocks are usually set right again by themselves.
 _SKEWED = "RequestTimeTooSkewed"
-_LATER = {"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "SlowDown", "NoSuchUpload"}
+_LATER = {"RequestTimeout", "SlowDown", "NoSuchUpload"}
+# What S3 says of two requests for one name that are under way together, with and without a condition.
+_UNDECIDED = {"OperationAborted", "ConditionalRequestConflict"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,11 @@ class Answer:
     def is_behind_the_end(self) -> bool:
         """A range was asked for that begins where the object has ended."""
         return self.status == 416
+
+    @property
+    def is_undecided(self) -> bool:
+        """Another request for the same name was under way: which of them had effect is not said."""
+        return self.code in _UNDECIDED
 
     @property
     def summary(self) -> str:
@@ -70,7 +77,9 @@ def read_answer(text: str) -> Answer:
 def meaning(answer: Answer, *, is_write: bool) -> type[StoreError]:
     """The type says what the caller may do; plain ``StoreError`` is the user's turn.
 
-    No object where one is written can only mean that the server lost an upload half way: do it again.
+    No object where one is written can only mean that the server lost an upload half way: do it again. 409 and
+    412 say that something else happened to the name in this moment, and never that what was asked for is
+    impossible: S3, Azure and Google send them for any request, also where no condition was set.
     """
     if answer.code in _FULL or answer.status == 507:
         return Full
@@ -82,6 +91,8 @@ def meaning(answer: Answer, *, is_write: bool) -> type[StoreError]:
         return StoreError
     if answer.status == 404:
         return Unavailable if is_write else Missing
+    if answer.is_undecided or answer.status in (409, 412):
+        return Undecided
     is_refused = 300 <= answer.status < 500 and answer.status not in (408, 425, 429)
     return StoreError if is_refused and answer.code not in _LATER else Unavailable
 
@@ -97,6 +108,6 @@ def _advice(error: type[StoreError], answer: Answer) -> str:
         return "check the credentials in the environment and what they allow"
     if error is Full:
         return "make room, or choose another with --store"
-    if error is Unavailable:
+    if issubclass(error, Unavailable):
         return "it may work again later" if answer.status else "is the address right?"
     return "mend it, or choose another with --store"

@@ -1,19 +1,28 @@
-"""Waiting out a store that is away: the same call again, after longer and longer waits, within a budget."""
+"""Waiting out a store that is away: the same call again, after longer and longer waits, within a budget.
+
+An answer that is neither yes nor no is asked again until the call's own deadline, and is never read as
+somebody else's doing. What ``create`` did is told by the object alone, whatever was answered: 409, 412, 5xx,
+a broken connection, nothing. It is the caller's, another's, or not there, and then it is created again.
+"""
 
 import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
 from checkpointing.stores.contract import (
     Buffer,
+    Conflict,
     Denied,
     Full,
+    Missing,
     Store,
     Unavailable,
+    Undecided,
     Upload,
     abandoned_uploads,
     abort_uploads,
@@ -43,13 +52,67 @@ class Patience:
         return longest * (1 + spread) / 2
 
 
-class PatientStore:
-    """``inner``, whose ``Unavailable`` is waited out, but not ``Full`` and ``Denied``: time mends neither.
+class Waiter:
+    """Makes a call again until it is answered or its budget is spent.
 
-    ``create``: if an attempt landed and its answer was lost, the next one finds the name taken by itself and
-    raises ``Conflict``. Only the caller can tell: read the object back and see whether it is your own.
-    ``list`` and ``contents`` are collected before the first name is given out. ``probe`` is not repeated:
-    whoever asks wants to know how things are now.
+    ``Full`` and ``Denied`` are raised at once: time mends neither.
+    """
+
+    def __init__(
+        self,
+        patience: Patience | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        spread: Callable[[], float] = random.random,
+    ) -> None:
+        self._patience = patience or Patience()
+        self._clock = clock
+        self._sleep = sleep
+        self._spread = spread
+
+    def wait_out(self, do: Callable[[], Answer], what: type[Unavailable] = Unavailable) -> Answer:
+        """The answer; ``Unavailable`` once the budget is spent. What is not ``what`` is raised at once."""
+        num_failures = 0
+        gives_up_at = float("inf")
+        while True:
+            try:
+                return do()
+            except (Full, Denied):
+                raise
+            except what as error:
+                num_failures += 1
+                gives_up_at = min(gives_up_at, self._clock() + self._patience.budget_s)
+                wait_s = self._patience.wait_s(num_failures, self._spread())
+                if self._clock() + wait_s > gives_up_at:
+                    raise Unavailable(f"{error} (tried {num_failures} times)") from error
+                _log.info("%s; again in %.1f s", error, wait_s)
+            self._sleep(wait_s)
+
+
+def create_once(store: Store, name: str, data: Buffer) -> Buffer:
+    """Creates ``name`` unless it is there; the bytes that are there now, which are ``data`` for who has won.
+
+    ``Undecided`` if it was refused as taken and is not there.
+    """
+    with suppress(Conflict):
+        store.create(name, data)
+        return data
+    try:
+        return store.get(name)
+    except Missing:
+        raise Undecided(
+            f"store: {store.url}: {name} was refused as taken, but is not there; it may work again later"
+        ) from None
+
+
+class PatientStore:
+    """``inner``, whose ``Unavailable`` is waited out.
+
+    ``create`` returns once the object that is there is exactly what was to be created, and raises
+    ``Conflict`` only if it was seen to be another's. Two who create the same bytes are not told apart.
+    ``list`` and ``contents`` are collected before the first name is given out. Of ``probe`` only an answer
+    that is neither yes nor no is asked again: whoever asks wants to know how things are now.
     """
 
     def __init__(
@@ -63,19 +126,17 @@ class PatientStore:
     ) -> None:
         self.inner = inner
         self.url = inner.url
-        self._patience = patience or Patience()
-        self._clock = clock
-        self._sleep = sleep
-        self._spread = spread
+        self._wait_out = Waiter(patience, clock=clock, sleep=sleep, spread=spread).wait_out
 
     def probe(self) -> None:
-        self.inner.probe()
+        self._wait_out(self.inner.probe, Undecided)
 
     def put(self, name: str, data: Buffer) -> None:
         self._wait_out(lambda: self.inner.put(name, data))
 
     def create(self, name: str, data: Buffer) -> None:
-        self._wait_out(lambda: self.inner.create(name, data))
+        if self._wait_out(lambda: create_once(self.inner, name, data)) != data:
+            raise Conflict(f"store: {self.url}: {name} exists already")
 
     def get(self, name: str) -> bytes:
         return self._wait_out(lambda: self.inner.get(name))
@@ -100,20 +161,3 @@ class PatientStore:
 
     def abort_uploads(self, uploads: Sequence[Upload]) -> None:
         self._wait_out(lambda: abort_uploads(self.inner, uploads))
-
-    def _wait_out(self, do: Callable[[], Answer]) -> Answer:
-        num_failures = 0
-        gives_up_at = float("inf")
-        while True:
-            try:
-                return do()
-            except (Full, Denied):
-                raise
-            except Unavailable as error:
-                num_failures += 1
-                gives_up_at = min(gives_up_at, self._clock() + self._patience.budget_s)
-                wait_s = self._patience.wait_s(num_failures, self._spread())
-                if self._clock() + wait_s > gives_up_at:
-                    raise Unavailable(f"{error} (tried {num_failures} times)") from error
-                _log.info("%s; again in %.1f s", error, wait_s)
-            self._sleep(wait_s)

@@ -23,7 +23,12 @@ def add_checkpoints_arguments(parser: argparse.ArgumentParser) -> None:
     unpin = _add_verb(verbs, "unpin", "let the rules decide about it again")
     unpin.add_argument("what", metavar="WHAT", help=_WHAT)
     gc = _add_verb(verbs, "gc", "show what crashed saves left; with --yes, delete it")
-    gc.add_argument("--yes", action="store_true", help="delete what is shown")
+    gc.add_argument("--yes", action="store_true", help="delete what crashed saves left")
+    gc.add_argument(
+        "--unnamed",
+        action="store_true",
+        help="with --yes: also delete whole generations that the log does not name; they may be good",
+    )
     fsck = _add_verb(verbs, "fsck", "check the log and what it keeps, by sizes and not by bytes")
     fsck.add_argument("--yes", action="store_true", help="repair what can be without losing anything")
     _add_export(verbs)

@@ -141,7 +141,7 @@ def _pin(args: argparse.Namespace, repository: Repository) -> int:
 def _gc(args: argparse.Namespace, repository: Repository) -> int:
     leftovers = find_leftovers(repository, now=datetime.now(UTC))
     if args.yes:
-        remove(repository, leftovers)
+        remove(repository, leftovers, with_unnamed=args.unnamed)
     facts = {
         "num_objects": leftovers.num_objects,
         "num_bytes": leftovers.num_bytes,
@@ -149,8 +149,10 @@ def _gc(args: argparse.Namespace, repository: Repository) -> int:
         "generations": [asdict(one) for one in leftovers.remainders],
         "uploads": [{"name": one.name, "started": one.started.isoformat()} for one in leftovers.uploads],
         "spared": leftovers.spared,
+        "unnamed": [asdict(one) for one in leftovers.unnamed],
+        "are_unnamed_deleted": args.yes and args.unnamed,
     }
-    _say(args, facts, leftovers_text(leftovers, is_done=args.yes))
+    _say(args, facts, leftovers_text(leftovers, is_done=args.yes, with_unnamed=args.unnamed))
     return EXIT_OK
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from checkpointing.generations.audit import Finding
 from checkpointing.generations.garbage import Leftovers
+from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Generation
 from jobs.checkpoints.details import Contents, Portrait
 from jobs.checkpoints.listing import Inventory, Row
@@ -67,20 +68,50 @@ def verdict_text(verdict: Verdict, *, is_quarantined: bool) -> str:
     return f"{found.name}: corrupt: {verdict.problem}{known or done}"
 
 
-def leftovers_text(leftovers: Leftovers, *, is_done: bool) -> str:
+def surplus_lines(repository: Repository) -> list[str]:
+    """What the newest start found in the store beside what its log tells."""
+    surplus, run = repository.surplus, repository.run
+    lines = []
+    if surplus.num_gone:
+        lines.append(f"{counted(surplus.num_gone, 'record')} of the log of {run} are gone, the newest ones")
+    lines += [
+        f"{one.name} is whole and its commit was not in the log; it was committed again"
+        for one in surplus.adopted
+    ]
+    if surplus.kept:
+        size = size_text(sum(one.num_bytes for one in surplus.kept))
+        lines.append(
+            f"{counted(len(surplus.kept), 'whole generation')} that the log does not name: kept, {size}; "
+            f"longhaul checkpoints gc --run {run} --store {repository.store.url} names them"
+        )
+    return lines
+
+
+def leftovers_text(leftovers: Leftovers, *, is_done: bool, with_unnamed: bool = False) -> str:
     lines = [
         f"{one.generation}: {counted(len(one.objects), 'object')}, {size_text(one.num_bytes)}, {one.why}"
         for one in leftovers.remainders
     ]
     lines += [f"{one.name}: an upload begun {_time(one.started.timestamp())}" for one in leftovers.uploads]
     lines += [
-        f"{name}: spared, it looks whole and a damaged record may be its commit" for name in leftovers.spared
+        f"{one.generation}: {counted(len(one.objects), 'object')}, {size_text(one.num_bytes)}, {one.why}"
+        for one in leftovers.unnamed
     ]
     uploads = f" and {counted(len(leftovers.uploads), 'upload')}" if leftovers.uploads else ""
     what = f"{counted(leftovers.num_objects, 'object')} of {size_text(leftovers.num_bytes)}{uploads}"
     if not leftovers.num_objects and not leftovers.uploads:
-        return "\n".join([*lines, "nothing is left over"])
-    return "\n".join([*lines, f"{what} deleted" if is_done else f"{what} would go; --yes deletes them"])
+        lines.append("nothing is left over")
+    else:
+        lines.append(f"{what} deleted" if is_done else f"{what} would go; --yes deletes them")
+    return "\n".join([*lines, *_unnamed_lines(leftovers, is_gone=is_done and with_unnamed)])
+
+
+def _unnamed_lines(leftovers: Leftovers, *, is_gone: bool) -> Iterator[str]:
+    if not leftovers.unnamed:
+        return
+    many = counted(len(leftovers.unnamed), "whole generation")
+    what = f"{many} of {size_text(leftovers.num_unnamed_bytes)} that the log does not name"
+    yield f"{what} deleted" if is_gone else f"{what} kept; --unnamed --yes deletes them, and they may be good"
 
 
 def finding_text(finding: Finding, *, is_mended: bool) -> str:

@@ -13,6 +13,7 @@ from cluster.environment import long_run_environment
 from cluster.inventory import WorkerGroup
 from jobs.alerts.notifier import Bell
 from jobs.alerts.rules import Alarms
+from jobs.checkpoints.text import surplus_lines
 from jobs.execution.causes import Cause
 from jobs.execution.executor import AttemptOrder, Executor
 from jobs.execution.messages import Beat
@@ -61,6 +62,7 @@ class Attempts:
         # How the attempt with the newest lease did: what fails after it without one has loaded nothing.
         self._ended_by: Cause | None = None
         self._forgiven: Counter[str] = Counter()
+        self._told_surplus: set[str] = set()
         recovery = spec.recovery
         self._keeps_spares = may_retry and recovery.spares and recovery.max_attempts != 1
         self._clock = steady()
@@ -140,9 +142,17 @@ class Attempts:
         if self._ended_by in _FROM_OUTSIDE:
             self._forgive(task.term)
         self._ended_by = None
+        self._tell_surplus()
         self._bell.begins(task)
         self._wishers.began(task.term)
         return task
+
+    def _tell_surplus(self) -> None:
+        """Once each, however many attempts find it."""
+        for line in surplus_lines(self._repository):
+            if line not in self._told_surplus:
+                self._told_surplus.add(line)
+                self._display.note(line)
 
     def _forgive(self, term: int) -> None:
         """Takes back what the attempt before has loaded, so that it is no step towards being poison."""

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from checkpointing.errors import NothingToResume, taken_over
-from checkpointing.generations.choice import find
+from checkpointing.generations.choice import Spoilt, find
 from checkpointing.generations.repository import Repository, existing_run
 from checkpointing.log.history import View
 from checkpointing.stores.opening import open_store
 from cluster.inventory import WorkerGroup
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
+from jobs.recovery.journal import read_newest
 from jobs.runs.driver_presence import Rivals
 from jobs.runs.token_check import num_samples
 from jobs.spec_schema.run_spec import RunSpec
@@ -45,7 +46,8 @@ class Beginning:
 def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool) -> Beginning:
     """Another run to start from, or which of its own generations to go on from; it is there, or an error.
 
-    ``--resume`` may name another run by its place in a store: then that run's latest is the beginning.
+    ``--resume`` may name another run by its place in a store: then that run's latest is the beginning. It may
+    also name a whole generation of its own that its log does not name.
     """
     view = repository.refresh()
     url, slash, name = resume.rstrip("/").rpartition("/runs/")
@@ -53,7 +55,7 @@ def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool
         return Beginning(origin=_origin(url, name, resume), what="latest", fresh=fresh, term=view.term + 1)
     if resume != "latest" and fresh:
         raise SpecError([f"--resume {resume} and --fresh exclude each other; give one of them"])
-    if resume != "latest":
+    if resume != "latest" and resume not in {one.name for one in repository.unnamed()}:
         find(view, resume, spec.checkpoint.retention)
     return Beginning(origin=None, what=resume, fresh=fresh, term=view.term + 1)
 
@@ -94,11 +96,18 @@ class Tasks:
         self._rivals.refuse(is_expected=self._has_one_come())
         self._give_way()
         repository, begins = self._repository, self._beginning
-        term = repository.take_over(self._owner, fresh=begins.is_fresh(repository.view))
+        view = repository.view
+        term = repository.take_over(
+            self._owner, fresh=begins.is_fresh(view), what=begins.resume(view), spoilt=self._spoilt
+        )
         self._term = term
         described = described_run(self._spec, self._tokens)
         store_spec(repository.store, repository.run, described)
         return self._task(world_size, leased_s, term, described)
+
+    def _spoilt(self) -> Spoilt:
+        newest = read_newest(self._repository.store, self._repository.run, self._repository.view)
+        return newest.spoilt if newest else ()
 
     def _has_one_come(self) -> bool:
         """Since this driver was started; the first word of it may still be on its way."""

@@ -44,6 +44,35 @@ def test_a_benchmark_leaves_nothing_anywhere(executor: str, tmp_path: Path) -> N
     assert files(tmp_path) == ["spec.yaml"]
 
 
+def test_a_log_that_went_back_or_is_gone_costs_no_checkpoint_that_it_does_not_name(tmp_path: Path) -> None:
+    spec, store = write_spec(tmp_path, ALONE.replace("steps: 4", "steps: 8")), tmp_path / "store"
+    command = inline(spec, store, "--set", "checkpoint.local.dir=null")
+    first = run(command)
+    assert first.returncode == 0, first.stderr
+    log, gen = store / "runs/r/log", store / "runs/r/gen"
+    saved = {path.name for path in gen.iterdir()}
+    assert len(saved) == 4
+    for record in sorted(log.iterdir())[-6:]:
+        record.unlink()
+
+    refused = run(command)
+    assert refused.returncode == 2, refused.stderr
+    assert "newer records are gone: it does not name" in refused.stderr
+    assert max(saved) in refused.stderr and "--resume NAME" in refused.stderr
+    named = run([*command, "--resume", max(saved)])
+    assert named.returncode == 0, named.stderr
+    assert f"{max(saved)} is whole and its commit was not in the log" in named.stdout + named.stderr
+
+    for record in log.iterdir():
+        record.unlink()
+    begun = run([*command, "--fresh"])
+    assert begun.returncode == 0, begun.stderr
+    assert "4 whole generations that the log does not name: kept" in begun.stdout + begun.stderr
+    now = {path.name for path in gen.iterdir()}
+    assert saved < now
+    assert {name.split("-")[1] for name in now - saved} == {"t3"}
+
+
 def test_another_training_under_the_same_name_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     spec, store, out = write_spec(tmp_path, ALONE), tmp_path / "store", tmp_path / "out"
     first = run(inline(spec, store, "--set", f"on_finish.export={out}"))

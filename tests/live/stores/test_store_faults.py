@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from checkpointing.log.history import Commit
+from checkpointing.log.log import Log
 from checkpointing.stores.buckets import open_objects
-from checkpointing.stores.contract import Conflict, Missing, Unavailable
+from checkpointing.stores.contract import Missing, Unavailable
 from checkpointing.stores.objects import ObjectStore, Pace
 from checkpointing.stores.retrying import Patience, PatientStore
 from tests.live import servers
 from tests.live.servers import BUCKET, HOST, S3_KEYS, SWIFT_KEYS
-from tests.proxy import Busy, Fault, Hung, Killed, Mute, Nothing, Proxy, Slow
+from tests.proxy import Busy, Conflicted, Fault, Hung, Killed, Mute, Nothing, Proxy, Slow
+from tests.unit.small_generations import generation
 
 MIB = 1 << 20
 LARGE = 16 * MIB
@@ -211,9 +214,46 @@ def test_a_put_whose_answer_was_lost_is_done_again_and_whole(store: ObjectStore,
     assert later(store, proxy).get("a") == b"1"
 
 
-def test_a_create_whose_answer_was_lost_meets_its_own_object(store: ObjectStore, proxy: Proxy) -> None:
+def test_a_create_whose_answer_was_lost_is_done_once_it_has_found_its_own_object(
+    store: ObjectStore, proxy: Proxy
+) -> None:
     proxy.become(Mute(num_answers=1))
-    with pytest.raises(Conflict):
-        patient(store, Clock()).create("log/1", b"mine")
+    patient(store, Clock()).create("log/1", b"mine")
     assert proxy.num_faults == 1
     assert later(store, proxy).get("log/1") == b"mine"
+
+
+def begin_and_save(proxy: Proxy, fault: Fault) -> tuple[list[str], int]:
+    """A driver's probe, its lease, three commits and a large object; what the log holds, how many writes."""
+    proxy.become(fault)
+    store, clock, data = fresh(CALM), Clock(), secrets.token_bytes(6 * MIB)
+    waiting = patient(store, clock)
+    waiting.probe()
+    log = Log(waiting, "r")
+    term = log.lease("me")
+    for number in (1, 2, 3):
+        log.append(Commit(generation=generation(number)), term=term)
+    waiting.create("gen/large", data)
+    num_writes = proxy.num_faults
+    calm = later(store, proxy)
+    assert calm.get("gen/large") == data
+    assert sorted(calm.list("gen")) == ["gen/large"]
+    reader = Log(calm, "r")
+    assert (reader.read().term, reader.view.num_lost) == (1, 0)
+    return [type(record.entry).__name__ for record in reader.records()], num_writes
+
+
+@pytest.mark.parametrize(
+    ("code", "of_all"),
+    [("ConditionalRequestConflict", False), ("OperationAborted", False), ("OperationAborted", True)],
+)
+@pytest.mark.parametrize("lands", [False, True], ids=["without effect", "with effect"])
+def test_one_409_at_any_write_ends_no_run_and_loses_nothing(
+    proxy: Proxy, code: str, lands: bool, of_all: bool
+) -> None:
+    expected, num_writes = begin_and_save(proxy, Conflicted(at=0, code=code, lands=lands, of_all=of_all))
+    assert expected == ["Lease", "Commit", "Commit", "Commit"]
+    assert num_writes >= (15 if of_all else 7)
+    for at in range(1, num_writes + 1):
+        kinds, _ = begin_and_save(proxy, Conflicted(at=at, code=code, lands=lands, of_all=of_all))
+        assert kinds == expected, at

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.format.manifest import file_name
+from checkpointing.format.manifest import MANIFEST, encode_manifest, file_name, manifest_of
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Commit, Pin, Quarantine, Verified
@@ -16,7 +16,7 @@ from checkpointing.saving.local_tier import NearDisk, near_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.checkpoints.listing import take_inventory
-from jobs.checkpoints.text import inventory_text
+from jobs.checkpoints.text import inventory_text, size_text, surplus_lines
 from jobs.checkpoints.verification import judge
 from jobs.cli.__main__ import main
 from tests.conftest import Golden
@@ -272,6 +272,50 @@ def test_garbage_is_only_deleted_with_yes(
     }
     assert ask("gc", "--yes") == 0
     assert capsys.readouterr().out == "nothing is left over\n"
+
+
+def test_what_is_whole_and_not_in_the_log_is_named_and_only_deleted_if_exactly_that_is_asked_for(
+    repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = cut_of(5, term=1, number=0)
+    repository.put_file(cut.generation, file_name(0), file_of(cut, 0))
+    manifest = encode_manifest(manifest_of(cut, [part_of(cut, 0)]))
+    repository.put_file(cut.generation, MANIFEST, manifest)
+    size = size_text(31 + len(manifest))
+    repository.take_over("me")
+    assert surplus_lines(repository) == [
+        f"1 whole generation that the log does not name: kept, {size}; "
+        f"longhaul checkpoints gc --run {RUN} --store {repository.store.url} names them"
+    ]
+    shown = f"{cut.generation}: 2 objects, {size}, whole, but not in the log\nnothing is left over\n"
+    kept = f"1 whole generation of {size} that the log does not name"
+    asks = f"{kept} kept; --unnamed --yes deletes them, and they may be good\n"
+    before = files_below(tmp_path)
+    for words in ((), ("--yes",), ("--unnamed",)):
+        assert ask("gc", *words) == 0
+        assert capsys.readouterr().out == shown + asks
+    assert files_below(tmp_path) == before
+    assert ask("gc", "--unnamed", "--yes") == 0
+    assert capsys.readouterr().out == shown + f"{kept} deleted\n"
+    assert {name for name in before if name not in files_below(tmp_path)} == {
+        name for name in before if cut.generation in name
+    }
+    assert asked(capsys, "gc")["unnamed"] == []
+
+
+def test_a_start_says_what_of_the_log_is_gone_and_what_it_committed_again() -> None:
+    store = MemoryStore()
+    repository = Repository(store, RUN)
+    ranks = Ranks(repository, repository.take_over("me"))
+    saved = [ranks.save(step) for step in (10, 20)]
+    for name in sorted(store.list(f"runs/{RUN}/log"))[-3:]:
+        store.delete(name)
+    repository = Repository(store, RUN)
+    repository.take_over("me", what=saved[1])
+    assert surplus_lines(repository) == [
+        f"3 records of the log of {RUN} are gone, the newest ones",
+        f"{saved[1]} is whole and its commit was not in the log; it was committed again",
+    ]
 
 
 def test_a_wrong_hint_is_mended_with_yes_alone(

@@ -317,7 +317,7 @@ def test_generations_without_a_log_are_an_error_and_no_new_run() -> None:
     for _ in range(2):
         with pytest.raises(NothingToResume, match=rf"such as {name}.*--fresh"):
             Repository(store, RUN).take_over("me")
-    assert Repository(store, RUN).take_over("me", fresh=True) == 1
+    assert Repository(store, RUN).take_over("me", fresh=True) == 2
 
 
 def test_so_are_generations_whose_log_is_damaged_from_end_to_end() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.stores.contract import Denied, Full, Missing, StoreError, Unavailable
+from checkpointing.stores.contract import Denied, Full, Missing, StoreError, Unavailable, Undecided
 from checkpointing.stores.refusals import Answer, meaning, read_answer, refusal
 
 SIGNED = "https://host/b/k?X-Amz-Signature=s3cret"
@@ -30,7 +30,10 @@ def answered(status: int, code: str) -> str:
         (answered(500, "InternalError"), Unavailable),
         (answered(429, "TooManyRequests"), Unavailable),
         (answered(400, "RequestTimeout"), Unavailable),
-        (answered(409, "OperationAborted"), Unavailable),
+        (answered(409, "OperationAborted"), Undecided),
+        (answered(409, "ConditionalRequestConflict"), Undecided),
+        (answered(409, "BlobAlreadyExists"), Undecided),
+        (answered(412, "conditionNotMet"), Undecided),
         (REFUSED, Unavailable),
         ("something nobody has seen yet", Unavailable),
         (answered(403, "RequestTimeTooSkewed"), Unavailable),
@@ -72,6 +75,10 @@ def test_nothing_found_is_missing_to_a_reader_and_a_lost_upload_to_a_writer() ->
             "store: s3://b: k: 403 RequestTimeTooSkewed; this machine's clock is wrong",
         ),
         (answered(403, "QuotaExceeded"), "store: s3://b: k: 403 QuotaExceeded; make room"),
+        (
+            answered(409, "OperationAborted"),
+            "store: s3://b: k: 409 OperationAborted; it may work again later",
+        ),
         (REFUSED, "store: s3://b: k: connection refused; is the address right?"),
         (UNTRUSTED, "store: s3://b: k: connect; its certificate is not trusted"),
         ("something nobody has seen yet", "store: s3://b: k: no answer; is the address right?"),

@@ -1,11 +1,12 @@
 """How long a store that is away is waited for, told by a clock that only sleeping moves."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
 
-from checkpointing.stores.contract import Conflict, Denied, Full, Missing, StoreError, Unavailable
+from checkpointing.stores.contract import Conflict, Denied, Full, Missing, StoreError, Unavailable, Undecided
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.retrying import Patience, PatientStore
 
@@ -94,7 +95,7 @@ def test_those_who_failed_together_do_not_return_together() -> None:
     assert clocks[1].waits == [0.75, 1.5]
 
 
-@pytest.mark.parametrize("error", [Full, Denied, Conflict])
+@pytest.mark.parametrize("error", [Full, Denied, StoreError])
 def test_what_waiting_does_not_mend_is_told_at_once(error: type[StoreError]) -> None:
     clock = Clock()
     with pytest.raises(error):
@@ -102,11 +103,50 @@ def test_what_waiting_does_not_mend_is_told_at_once(error: type[StoreError]) -> 
     assert clock.waits == []
 
 
-def test_a_create_whose_answer_was_lost_meets_its_own_object() -> None:
-    away = AwayStore(times(1), lands=True)
-    with pytest.raises(Conflict):
-        patient(away, Clock()).create("a", b"mine")
+@pytest.mark.parametrize("error", [Unavailable, Undecided, Conflict])
+@pytest.mark.parametrize("lands", [False, True])
+def test_a_create_that_was_answered_wrongly_ends_with_its_own_object(
+    error: type[StoreError], lands: bool
+) -> None:
+    away = AwayStore(times(2, error), lands=lands)
+    patient(away, Clock()).create("a", b"mine")
     assert away.get("a") == b"mine"
+
+
+@pytest.mark.parametrize("error", [Unavailable, Undecided, Conflict])
+def test_what_another_one_created_is_told_at_once_however_the_create_was_answered(
+    error: type[StoreError],
+) -> None:
+    clock, away = Clock(), AwayStore(times(1, error))
+    away.put("a", b"another's")
+    with pytest.raises(Conflict, match=r"^store: memory:: a exists already$"):
+        patient(away, clock).create("a", b"mine")
+    assert len(clock.waits) == (error is not Conflict)
+    assert away.get("a") == b"another's"
+
+
+def test_what_is_refused_as_taken_and_never_there_is_given_up_as_undecided_and_not_as_anothers() -> None:
+    clock = Clock()
+    with pytest.raises(Unavailable, match=r"a was refused as taken, but is not there.*\(tried 10 times\)$"):
+        patient(AwayStore(times(1000, Conflict)), clock).create("a", b"mine")
+    assert 50 < clock.now_s <= PATIENCE.budget_s
+
+
+@pytest.mark.parametrize(("error", "num_waits"), [(Undecided, 1), (Unavailable, 0)])
+def test_a_probe_waits_for_an_answer_that_is_neither_yes_nor_no_and_for_nothing_else(
+    error: type[StoreError], num_waits: int
+) -> None:
+    class Probed(MemoryStore):
+        failures = times(1, error)
+
+        def probe(self) -> None:
+            if failure := next(self.failures, None):
+                raise failure
+
+    clock = Clock()
+    with suppress(Unavailable):
+        patient(Probed(), clock).probe()
+    assert len(clock.waits) == num_waits
 
 
 def test_a_list_that_broke_off_names_nothing_twice() -> None:

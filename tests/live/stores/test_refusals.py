@@ -1,0 +1,146 @@
+"""How S3, Azure and Google refuse what another request for the same name is in the way of: asked again."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from checkpointing.stores.contract import Conflict, Undecided
+from checkpointing.stores.objects import Bucket, ObjectStore
+from checkpointing.stores.retrying import PatientStore
+from tests.live import servers
+from tests.live.servers import BUCKET, HOST
+
+GOOGLE = (
+    '{"gcs_base_url": "URL", "disable_oauth": true, "client_email": "", "private_key": "", '
+    '"private_key_id": ""}'
+)
+
+
+@dataclass
+class Service:
+    """Objects by path. The next write is answered with ``refusal``, with its effect or without."""
+
+    refusal: tuple[int, str] | None = None
+    lands: bool = False
+    objects: dict[str, bytes] = field(default_factory=dict)
+    num_writes: int = 0
+
+    def write(self, path: str, data: bytes, *, is_create: bool) -> tuple[int, str]:
+        refusal, self.refusal = self.refusal, None
+        self.num_writes += 1
+        if is_create and path in self.objects and not refusal:
+            return 412, "PreconditionFailed"
+        if not refusal or self.lands:
+            self.objects[path] = data
+        return refusal or (201, "")
+
+
+class Requests(BaseHTTPRequestHandler):
+    service: Service
+
+    def do_PUT(self) -> None:
+        conditions = (self.headers.get("if-none-match"), self.headers.get("x-goog-if-generation-match"))
+        data = self.rfile.read(int(self.headers.get("content-length") or 0))
+        status, code = self.service.write(self._place, data, is_create=conditions != (None, None))
+        self._answer(status, f"<Error><Code>{code}</Code></Error>".encode() if code else b"")
+
+    def do_GET(self) -> None:
+        found = self.service.objects.get(self._place)
+        self._answer(200 if found is not None else 404, found or b"")
+
+    @property
+    def _place(self) -> str:
+        return self.path.partition("?")[0]
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in (
+            ("Content-Length", str(len(body))),
+            ("ETag", '"1"'),
+            ("Last-Modified", formatdate(usegmt=True)),
+            ("x-goog-generation", "1"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the tests tell what matters."""
+
+
+@pytest.fixture
+def service() -> Iterator[tuple[Service, str]]:
+    service = Service()
+    server = ThreadingHTTPServer((HOST, 0), type("OfOne", (Requests,), {"service": service}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield service, f"http://{HOST}:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def bucket(kind: str, url: str) -> Bucket:
+    options: Any = {"allow_http": True}
+    retries: Any = {"max_retries": 0}
+    match kind:
+        case "s3":
+            keys: Any = {"endpoint": url, "access_key_id": "a", "secret_access_key": "b", "region": "r"}
+            return S3Store(BUCKET, config=keys, client_options=options, retry_config=retries)
+        case "azure":
+            return AzureStore(
+                BUCKET,
+                account_name=servers.AZURE_ACCOUNT,
+                account_key=servers.AZURE_KEY,
+                endpoint=f"{url}/{servers.AZURE_ACCOUNT}",
+                client_options=options,
+                retry_config=retries,
+            )
+        case _:
+            key = GOOGLE.replace("URL", url)
+            return GCSStore(BUCKET, service_account_key=key, client_options=options, retry_config=retries)
+
+
+REFUSALS = [
+    ("s3", 409, "ConditionalRequestConflict"),
+    ("s3", 409, "OperationAborted"),
+    ("s3", 412, "PreconditionFailed"),
+    ("azure", 409, "BlobAlreadyExists"),
+    ("azure", 412, "ConditionNotMet"),
+    ("google", 412, "PreconditionFailed"),
+    ("google", 429, "SlowDown"),
+    ("google", 503, "ServiceUnavailable"),
+]
+
+
+@pytest.mark.parametrize("lands", [False, True], ids=["without effect", "with effect"])
+@pytest.mark.parametrize(("kind", "status", "code"), REFUSALS)
+def test_a_write_that_is_refused_once_is_asked_again_and_is_the_writers_own(
+    service: tuple[Service, str], kind: str, status: int, code: str, lands: bool
+) -> None:
+    service_, url = service
+    inner = ObjectStore(bucket(kind, url), f"{kind}://{BUCKET}")
+    store = PatientStore(inner, sleep=lambda _: None)
+    for name, write in (("log/1", store.create), ("log/2", store.put)):
+        service_.refusal, service_.lands = (status, code), lands
+        write(name, b"mine")
+        assert service_.refusal is None
+        assert store.get(name) == b"mine"
+    with pytest.raises(Conflict, match="log/1 exists already"):
+        store.create("log/1", b"another's")
+    assert store.get("log/1") == b"mine"
+
+
+@pytest.mark.parametrize(("kind", "status", "code"), [found for found in REFUSALS if found[1] in (409, 412)])
+def test_no_put_is_told_that_its_object_exists_already(
+    service: tuple[Service, str], kind: str, status: int, code: str
+) -> None:
+    service_, url = service
+    store = ObjectStore(bucket(kind, url), f"{kind}://{BUCKET}")
+    service_.refusal = (status, code)
+    with pytest.raises(Undecided, match=f"{status} {code}; it may work again later"):
+        store.put("log/1", b"mine")
