@@ -26,6 +26,20 @@ _AMD = {
     "HSA_NO_SCRATCH_RECLAIM": "1",
 }
 
+# Read before a worker's first line: by the loader, the C library, Python, and Ray, which changes some.
+_READ_AT_START = (
+    *("LD_", "GLIBC_", "MALLOC_", "PYTHON"),
+    *("RAY_EXPERIMENTAL_NOSET_", "OMP_NUM_THREADS"),
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+)
+
+
+def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those that a process must be started with. They go through Ray's ``runtime_env``, which Ray writes into
+    its logs as it is; all others may be a secret and must not.
+    """
+    return {name: value for name, value in variables.items() if name.startswith(_READ_AT_START)}
+
 
 def worker_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> dict[str, str]:
     """Of a benchmark's worker, which on CPUs gets one thread."""

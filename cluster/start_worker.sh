@@ -9,12 +9,17 @@
 # LONGHAUL_VENDOR  nvidia, amd or cpu; must be said where there are devices of both or of none
 # LONGHAUL_GROUP   the group's name; without it, the vendor's
 # LONGHAUL_DEVICE  the devices' market name; without it, what the driver calls them
+# LONGHAUL_TEMP    a folder for Ray's files, of at most 36 letters; without it, the unit's, or ~/.longhaul. Nobody
+#                  else can enter it then
+# RAY_AUTH_MODE    token; and the token, as cluster/require_token.sh says
 # LONGHAUL_ROOT    in front of /dev, /proc and /sys, for trying this on a machine that has no devices
 #
 # Exit codes: 0 stopped by a signal, 1 not now (the driver may still be loading), 2 wrong settings.
 set -uo pipefail
 
 readonly ROOT=${LONGHAUL_ROOT:-}
+SCRIPTS=$(dirname -- "${BASH_SOURCE[0]}")
+readonly SCRIPTS
 readonly FIRST_WAIT_S=2
 readonly LONGEST_WAIT_S=60
 # What ran for so long was well: the next failure is a new one.
@@ -22,14 +27,16 @@ readonly HEALTHY_S=600
 
 main() {
     [[ -n ${LONGHAUL_HEAD:-} ]] || refuse "LONGHAUL_HEAD is not set; expected the head's address, host:6379"
-    local vendor device labels
+    "$SCRIPTS/require_token.sh" || exit
+    local vendor device labels folder
     vendor=$(find_vendor) || exit
     device=$(find_device "$vendor") || exit
     labels="longhaul.group=$(as_label "${LONGHAUL_GROUP:-$vendor}"),longhaul.vendor=$vendor"
     [[ -z $device ]] || labels+=",longhaul.device=$(as_label "$device")"
+    folder=$(closed_folder) || exit
     [[ $vendor != amd ]] || warn_of_numa_balancing
     trap stop TERM INT
-    keep_running ray start --address="$LONGHAUL_HEAD" --labels="$labels" --block "$@"
+    keep_running ray start --address="$LONGHAUL_HEAD" --labels="$labels" --temp-dir="$folder/ray" --block "$@"
 }
 
 find_vendor() {
@@ -78,6 +85,14 @@ as_label() {
     text=${text:0:63}
     while [[ $text == *[-._] ]]; do text=${text%?}; done
     echo "$text"
+}
+
+# Ray opens its folder to everybody, and believes what lies in it: code of jobs, ports, links.
+closed_folder() {
+    local folder=${LONGHAUL_TEMP:-${CACHE_DIRECTORY:-${HOME:-}/.longhaul}}
+    mkdir -p -m 700 -- "$folder" && [[ -O $folder && ! -L $folder ]] && chmod 700 -- "$folder" ||
+        refuse "$folder can't be closed to others; expected a folder of this user in LONGHAUL_TEMP"
+    echo "$folder"
 }
 
 warn_of_numa_balancing() {

@@ -1,7 +1,7 @@
 """Where a driver's Ray comes from: a private one on this machine, or a cluster that is already there.
 
-A private Ray lives in a directory of its own, asks for a token of its own and takes nobody else in. It
-is gone with the ``with`` block; if the driver is killed, ``cluster.local_ray.reaper`` ends it.
+A private Ray lives in a directory that others can't open, listens on loopback alone and asks for a token of
+its own. It is gone with the ``with`` block; if the driver is killed, ``cluster.local_ray.reaper`` ends it.
 """
 
 import os
@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from cluster import this_machine
-from cluster.local_ray.marked_directory import environment_of, guarded_directory
+from cluster.local_ray.marked_directory import check_closed, environment_of, guarded_directory
 from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
 
@@ -59,7 +59,9 @@ def private_ray(num_cpus: int | None = None, verbose: bool = False) -> Iterator[
 
 @contextmanager
 def token_of_our_own() -> Iterator[None]:
-    """Ray listens on every interface, and left alone it would write a token into the home directory."""
+    """Other users of this machine reach loopback, and left alone Ray would write a token into the home
+    directory.
+    """
     try:
         with variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
             _reread_authentication()
@@ -82,7 +84,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
 
     settings = environment_of(root) | where_unset(ON_ONE_MACHINE, os.environ)
     try:
-        with variables(settings), _errors_of_nodes(verbose):
+        with variables(settings), on_loopback(), _errors_of_nodes(verbose):
             _init(
                 # "auto" would join whatever Ray happens to run on this machine.
                 address="local",
@@ -91,13 +93,43 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
                 include_dashboard=False,
                 log_to_driver=verbose,
                 logging_level=_log_level(verbose),
-                _temp_dir=root,
+                # Ray opens this folder to everybody; the one above it stays closed.
+                _temp_dir=f"{root}/ray",
                 # Idle workers can't become Train workers, whose environment differs; they only cost a core.
                 _system_config={"prestart_worker_first_driver": False},
             )
+        check_closed(root)
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Ray has read the variable when it was imported, which was before."""
+    from ray._private import ray_constants
+
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def ray_on_loopback() -> None:
+    """The program ``ray``, for several nodes on one machine. With the variable alone it starts no second
+    node, and without it a node listens on all addresses.
+    """
+    from ray._private import ray_constants, services
+    from ray.scripts.scripts import main
+
+    ray_constants.ENABLE_RAY_CLUSTER = True
+    services.get_node_ip_address = _loopback
+    main()
+
+
+def _loopback(_address: str | None = None) -> str:
+    return "127.0.0.1"
 
 
 def _init(**options: Any) -> None:

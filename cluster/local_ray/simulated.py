@@ -1,8 +1,8 @@
 """A mixed cluster on one machine: a Ray node per promised one, whose devices CPU processes stand in for.
 
 A head without devices, so that drivers have a node that no test or user takes away, and beside it one node
-for each that the file promises, with its labels. All of it asks for a token of its own, and is gone with the
-block, like a private Ray.
+for each that the file promises, with its labels. All of it listens on loopback alone, asks for a token of its
+own, and is gone with the block, like a private Ray.
 """
 
 import os
@@ -24,8 +24,8 @@ from cluster.inventory import (
     Inventory,
     WorkerGroup,
 )
-from cluster.local_ray.marked_directory import environment_of, guarded_directory
-from cluster.local_ray.private_ray import OBJECT_STORE_BYTES, token_of_our_own
+from cluster.local_ray.marked_directory import check_closed, environment_of, guarded_directory
+from cluster.local_ray.private_ray import OBJECT_STORE_BYTES, on_loopback, ray_on_loopback, token_of_our_own
 from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
 from cluster.nodes import look
@@ -34,6 +34,7 @@ from cluster.this_machine import this_machine
 START_TIMEOUT_S = 120.0
 _POLL_INTERVAL_S = 0.1
 _LOOPBACK = "127.0.0.1"
+_RAY = f"from {ray_on_loopback.__module__} import {ray_on_loopback.__name__} as ray; ray()"
 # The rest is the driver's, the command's and the page cache's.
 _SHARE_OF_MEMORY = 0.7
 _LOG_CHARS = 600
@@ -89,7 +90,12 @@ def mixed_cluster(inventory: Inventory) -> Iterator["MixedCluster"]:
     """
     nodes = nodes_to_start(inventory)
     settings = where_unset(ON_ONE_MACHINE, os.environ)
-    with guarded_directory() as root, token_of_our_own(), variables(environment_of(root) | settings):
+    with (
+        guarded_directory() as root,
+        token_of_our_own(),
+        variables(environment_of(root) | settings),
+        on_loopback(),
+    ):
         cluster = MixedCluster(root, num_nodes=len(nodes))
         cluster.start(nodes)
         yield cluster
@@ -115,6 +121,7 @@ class MixedCluster:
         for name, process in starting:
             self._wait_for(name, process, deadline)
         self._wait_until_registered({node.name for node in nodes}, deadline)
+        check_closed(str(self.root))
 
     def _start_head(self) -> str:
         process = self._ray_start(
@@ -155,7 +162,7 @@ class MixedCluster:
         ]
         with self._log(name).open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "ray.scripts.scripts", "start", *flags, *common],
+                [sys.executable, "-c", _RAY, "start", *flags, *common],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -98,6 +98,7 @@ class Cluster:
             LONGHAUL_HEAD=self.address,
             LONGHAUL_VENDOR="cpu",
             LONGHAUL_GROUP=GROUP,
+            LONGHAUL_TEMP="/tmp/ray/closed",
             **_ONE_MACHINE,
             **self.keys,
         )

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,9 +20,11 @@ _LOOK_EVERY_S = 0.1
 
 
 class Guard:
-    """An actor on the parent's node. The parent ends with this process, however it ends."""
+    """An actor on the parent's node. The parent ends with this process, however it ends, and has
+    ``environment``, which may hold secrets.
+    """
 
-    def __init__(self, key: str, load: tuple[Strategy, ...]) -> None:
+    def __init__(self, key: str, load: tuple[Strategy, ...], environment: Mapping[str, str]) -> None:
         raylet = ray._private.worker._global_node.raylet_socket_name
         self._key = key
         self._socket = Path(f"{raylet}.{key}")
@@ -34,6 +37,7 @@ class Guard:
             str(self._socket),
             *load,
         ]
+        self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
 
     def executable(self) -> str:
@@ -44,7 +48,8 @@ class Guard:
         if self._process is None or self._process.poll() is not None:
             remove_socket(self._socket)
             # Ray has told this process where modules are, and nobody tells the parent.
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            told = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            environment = {**os.environ, **self._environment, **told}
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
         deadline = time.monotonic() + _PATIENCE_S
         while not self._socket.is_socket():

@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cluster.environment import read_at_start
 from cluster.inventory import WorkerGroup
 from cluster.live import nodes_with_room
 from jobs.execution.resources import Claim
@@ -70,7 +71,7 @@ class Parents:
             self.clear()
             self._kind, self._key = kind, uuid.uuid4().hex[:8]
         told = {"OMP_NUM_THREADS": threads} if threads else {}
-        environment = {**get_env_vars_to_propagate(), **told, **kind.environment}
+        environment = {**told, **kind.environment}
         # A controller needs less than a worker.
         loads: dict[str, tuple[Strategy, ...]] = {ray.get_runtime_context().get_node_id(): ()}
         loads |= dict.fromkeys(node_ids, (kind.strategy,))
@@ -133,9 +134,10 @@ def _is_there(answer: Any) -> bool:
 
 def _start(node_id: str, environment: Mapping[str, str], key: str, load: tuple[Strategy, ...]) -> _Guarded:
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    settings = {"env_vars": dict(environment)}
+    # Ray writes these into its logs.
+    settings = {"env_vars": {**get_env_vars_to_propagate(), **read_at_start(environment)}}
     make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env=settings)(Guard)
-    guard = make.remote(key, load)
+    guard = make.remote(key, load, environment)
     return _Guarded(load=load, guard=guard, answer=guard.executable.remote())
 
 

@@ -301,8 +301,8 @@ class _Fit:
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
                 checkpoint_config=CheckpointConfig(num_to_keep=2),
                 callbacks=[Reporter(self._board, self._name), Pointers()],
-                worker_runtime_env={"env_vars": dict(seat.environment)},
                 logging_config=LoggingConfig(log_level="ERROR"),
             ),
+            environment=seat.environment,
             executable=self._backstage.parents.executable(self._kind) if self._kind else None,
         )

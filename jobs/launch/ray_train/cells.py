@@ -248,7 +248,7 @@ class _Fit:
                 storage_path=self._terms.storage,
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
                 callbacks=[Reporter(self._terms.board, self.name)],
-                worker_runtime_env={"env_vars": dict(session.environment)},
                 logging_config=LoggingConfig(log_level="ERROR"),
             ),
+            environment=session.environment,
         )

@@ -1,5 +1,6 @@
 """What we change about Ray Train: its trainer without helpers, a reporter in its controller, its settings."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.train.v2.api.exceptions import ControllerError
 from ray.util.placement_group import get_placement_group, placement_group, remove_placement_group
 
+from cluster.environment import read_at_start
 from cluster.local_ray import timeouts
 from jobs.execution.board import Assembled, Lost, Post
 from jobs.launch.ray_train.driver_actors import here
@@ -37,16 +39,27 @@ def give_back(placement: str) -> None:
 
 class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are skipped
     """It can be ended at any moment. Ray starts ``executable`` in place of Python, if one is given, for its
-    controller, its workers and whoever else it starts.
+    controller, its workers and whoever else it starts. Its workers have ``environment`` before they load
+    torch; no log and no command line has it.
 
     Without two helper processes per ``fit()``: for datasets, of which there are none, and for giving the
     placement back after its controller, which the driver does itself.
     """
 
-    def __init__(self, *args: Any, executable: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        executable: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(*args, **settings)
         self._environment = {"py_executable": executable} if executable else {}
-        self.run_config.worker_runtime_env |= self._environment
+        self.run_config.worker_runtime_env = {
+            "env_vars": read_at_start(environment or {}),
+            **self._environment,
+        }
+        self._variables = _Variables(environment or {})
         self._controller: Any = None
 
     def end(self) -> None:
@@ -79,9 +92,26 @@ class Trainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are ski
 
     def _create_default_callbacks(self) -> list[Any]:
         unwanted = (DatasetsCallback, PlacementGroupCleanerCallback)
-        return [
-            callback for callback in super()._create_default_callbacks() if not isinstance(callback, unwanted)
-        ]
+        callbacks = super()._create_default_callbacks()
+        return [self._variables, *(one for one in callbacks if not isinstance(one, unwanted))]
+
+
+class _Variables(WorkerGroupCallback):  # type: ignore[misc]  # as above
+    """Runs in Train's controller. A worker's calls are worked off in order, so that these stand before all
+    that it is told later.
+    """
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._values = dict(variables)
+
+    def before_init_train_context(self, workers: Sequence[Any]) -> dict[str, list[Any]]:
+        for worker in workers:
+            worker.execute_async(_set_variables, self._values)
+        return {}
+
+
+def _set_variables(values: Mapping[str, str]) -> None:
+    os.environ.update(values)
 
 
 class Reporter(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # as above

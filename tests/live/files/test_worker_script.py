@@ -6,11 +6,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
 
 from cluster.live import inventory_of
+from cluster.local_ray.private_ray import token_of_our_own
 from cluster.nodes import SeenNode, look
 from tests.live.command_line import ROOT, running
 from tests.live.heads import Head, ray_head
@@ -27,19 +29,22 @@ QUICK_TO_NOTICE = {
 
 @pytest.mark.soak
 def test_a_node_that_dies_comes_back_with_its_labels_and_a_stopped_one_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     _pretend_mi300x(tmp_path)
     command = [str(ROOT / "cluster/start_worker.sh"), "--node-name=amd-0", "--node-ip-address=127.0.0.1"]
     command += ["--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
     with (
-        ray_head("--num-cpus=0", **QUICK_TO_NOTICE) as head,
+        # A short one: Ray's sockets are below it, and their paths are bounded.
+        TemporaryDirectory(prefix="lht-", dir="/tmp") as folder,
+        token_of_our_own(),
+        ray_head("--num-cpus=0", RAY_AUTH_MODE="token", **QUICK_TO_NOTICE) as head,
         running(
             command,
             PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             LONGHAUL_HEAD=head.address,
             LONGHAUL_ROOT=str(tmp_path),
+            LONGHAUL_TEMP=folder,
             # What Ray gives runs to leave a node that is told to end; here there are none.
             RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="1",
         ) as script,
@@ -47,6 +52,9 @@ def test_a_node_that_dies_comes_back_with_its_labels_and_a_stopped_one_does_not(
         wait_until(lambda: [node.state for node in workers(head)] == ["alive"])
         (first,) = workers(head)
         group_at_first = group(head)
+        assert sockets_of(script.pid) and all(
+            name.startswith(f"{folder}/ray/") for name in sockets_of(script.pid)
+        )
 
         raylet_of(script.pid).kill()
         wait_until(lambda: [(node.state, node.times_lost) for node in workers(head)] == [("alive", 1)])
@@ -74,6 +82,12 @@ def group(head: Head) -> tuple[str, str | None, int]:
 def raylet_of(pid: int) -> psutil.Process:
     (raylet,) = [child for child in psutil.Process(pid).children(recursive=True) if child.name() == "raylet"]
     return raylet
+
+
+def sockets_of(pid: int) -> list[str]:
+    """Those that the node's raylet listens on."""
+    ends = raylet_of(pid).net_connections(kind="unix")
+    return [end.laddr for end in ends if isinstance(end.laddr, str) and "/sockets/" in end.laddr]
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

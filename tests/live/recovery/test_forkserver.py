@@ -249,7 +249,7 @@ def test_a_parent_that_ends_by_itself_is_nobody_s_parent(cluster: None, tmp_path
     fails = "import sys\nif 'jobs.launch.forkserver.server' in sys.orig_argv: sys.exit(1)\n"
     (tmp_path / "sitecustomize.py").write_text(fails)
     environment = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
-    guard = ray.remote(num_cpus=0, runtime_env=environment)(Guard).remote("key", ())
+    guard = ray.remote(num_cpus=0, runtime_env=environment)(Guard).remote("key", (), {})
     with pytest.raises(RuntimeError, match=r"jobs\.launch\.parent .*key: 1"):
         ray.get(guard.executable.remote(), timeout=PATIENCE_S)
     ray.kill(guard)

@@ -1,8 +1,10 @@
 """What an operator changes and starts: ``cluster.yaml`` and the units for systemd."""
 
+import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tomllib
 from pathlib import Path
@@ -62,6 +64,44 @@ def test_rays_start_is_authenticated_and_its_dashboard_is_on_loopback() -> None:
     assert all("export RAY_AUTH_MODE=token" in command for command in heads + workers)
     assert "--dashboard-host=127.0.0.1" in heads[0]
     assert "~/.ray/auth_token" in LAUNCHER["file_mounts"]
+
+
+def test_rays_files_are_below_a_folder_that_is_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / ".longhaul").mkdir(mode=0o777)
+    for command in _starts(LAUNCHER["head_start_ray_commands"] + LAUNCHER["worker_start_ray_commands"]):
+        before, _, options = command.partition("ray start")
+        assert "--temp-dir=$HOME/.longhaul/ray" in options.split()
+        (tmp_path / ".longhaul").chmod(0o777)
+        environment = os.environ | {"HOME": str(tmp_path)}
+        subprocess.run(["bash", "-c", before], env=environment, timeout=30, check=True)
+        assert stat.S_IMODE((tmp_path / ".longhaul").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_units_files_are_closed_to_others(name: str) -> None:
+    service = _sections(UNITS[name])["Service"]
+    assert service["CacheDirectory"] == [name.removesuffix(".service")]
+    assert service["CacheDirectoryMode"] == ["0700"]
+    assert service["PrivateTmp"] == ["yes"]
+    (start,) = service["ExecStart"]
+    if name == "longhaul-head.service":
+        assert f"--temp-dir=/var/cache/{service['CacheDirectory'][0]}/ray" in start.split()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [({}, 2), ({"RAY_AUTH_MODE": "token"}, 2), ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "x"}, 0)],
+)
+def test_the_heads_unit_starts_nothing_without_a_token(settings: dict[str, str], code: int) -> None:
+    service = _sections(UNITS["longhaul-head.service"])["Service"]
+    guard, ray, *_ = service["ExecStart"][0].split()
+    assert Path(ray).name == "ray"
+    command = [str(ROOT / Path(guard).relative_to("/opt/longhaul")), "true"]
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nowhere", **settings}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == code
+    assert ("ray get-auth-token --generate" in done.stderr) == bool(code)
+    assert service["RestartPreventExitStatus"] == ["2"]
 
 
 @pytest.mark.parametrize("name", UNITS)

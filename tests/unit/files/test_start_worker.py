@@ -4,6 +4,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from cluster.accelerators import accelerator
 
 SCRIPT = Path(__file__).parents[3] / "cluster" / "start_worker.sh"
+TOKEN = SCRIPT.with_name("require_token.sh")
 DEADLINE_S = 20
 
 # Ends the script after as many waits as a test needs: the loop itself has no end.
@@ -26,7 +28,7 @@ class Machine:
     def __init__(self, here: Path) -> None:
         self.here = here
         (here / "bin").mkdir()
-        for tool in ("bash", "cat", "grep", "sort", "wc"):
+        for tool in ("bash", "cat", "chmod", "dirname", "grep", "mkdir", "sort", "wc"):
             (here / "bin" / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
         self.has("ray", RAY)
         self.has("sleep", SLEEP)
@@ -49,6 +51,9 @@ class Machine:
                 "HERE": str(self.here),
                 "LONGHAUL_ROOT": str(self.here),
                 "LONGHAUL_HEAD": "10.0.0.1:6379",
+                "LONGHAUL_TEMP": str(self.here / "closed"),
+                "RAY_AUTH_MODE": "token",
+                "RAY_AUTH_TOKEN": "0" * 64,
                 **settings,
             },
             stdout=subprocess.PIPE,
@@ -172,6 +177,62 @@ def test_wrong_settings_end_it_for_good(machine: Machine, settings: dict[str, st
     assert says in said
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"RAY_AUTH_MODE": ""}, "RAY_AUTH_MODE is '', expected token"),
+        ({"RAY_AUTH_MODE": "disabled"}, "RAY_AUTH_MODE is 'disabled', expected token"),
+        ({"RAY_AUTH_TOKEN": ""}, "/.ray/auth_token"),
+        ({"RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": "/nowhere"}, "none that we may read in /nowhere"),
+        ({"RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": "/dev/null"}, "none that we may read in /dev/null"),
+    ],
+)
+def test_without_a_token_no_node_is_opened(machine: Machine, settings: dict[str, str], says: str) -> None:
+    code, said = machine.run(LONGHAUL_VENDOR="cpu", **settings)
+    assert (code, machine.lines("ray"), said.count("\n")) == (2, [], 1)
+    assert says in said
+    assert "ray get-auth-token --generate" in said
+
+
+def test_a_token_in_a_file_will_do(machine: Machine) -> None:
+    machine.holds("token", "0" * 64)
+    machine.run(LONGHAUL_VENDOR="cpu", RAY_AUTH_TOKEN="", RAY_AUTH_TOKEN_PATH=str(machine.here / "token"))
+    machine.holds(".ray/auth_token", "0" * 64)
+    machine.run(LONGHAUL_VENDOR="cpu", RAY_AUTH_TOKEN="", HOME=str(machine.here))
+    assert len(machine.lines("ray")) == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"LONGHAUL_TEMP": "", "CACHE_DIRECTORY": "closed"}])
+def test_rays_files_go_below_a_folder_that_is_closed_to_others(
+    machine: Machine, settings: dict[str, str]
+) -> None:
+    folder = machine.here / "closed"
+    folder.mkdir()
+    folder.chmod(0o777)
+    given = {name: str(machine.here / value) if value else "" for name, value in settings.items()}
+    machine.run(LONGHAUL_VENDOR="cpu", **given)
+    (started,) = machine.lines("ray")
+    assert f" --temp-dir={folder}/ray " in started
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_somebody_else_has_chosen_is_refused(machine: Machine) -> None:
+    (machine.here / "elsewhere").mkdir()
+    (machine.here / "closed").symlink_to("elsewhere")
+    code, said = machine.run(LONGHAUL_VENDOR="cpu")
+    assert (code, machine.lines("ray")) == (2, [])
+    assert "can't be closed to others" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_refused(machine: Machine) -> None:
+    (machine.here / "closed").mkdir()
+    os.chown(machine.here / "closed", 65534, 65534)
+    code, said = machine.run(LONGHAUL_VENDOR="cpu")
+    assert (code, machine.lines("ray")) == (2, [])
+    assert "can't be closed to others" in said
+
+
 def test_a_device_without_a_name_is_not_given_one(machine: Machine) -> None:
     with_amd(machine)
     assert "LONGHAUL_DEVICE" in machine.run()[1]
@@ -233,13 +294,14 @@ def test_a_signal_ends_ray_first_and_then_the_script(machine: Machine, sent: sig
     assert "again" not in said
 
 
-def test_bash_can_read_it() -> None:
-    assert subprocess.run(["bash", "-n", SCRIPT], timeout=DEADLINE_S, check=False).returncode == 0
+@pytest.mark.parametrize("script", [SCRIPT, TOKEN])
+def test_bash_can_read_it(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", script], timeout=DEADLINE_S, check=False).returncode == 0
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_finds_nothing() -> None:
     done = subprocess.run(
-        ["shellcheck", SCRIPT], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        ["shellcheck", SCRIPT, TOKEN], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert done.stdout == ""

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from cluster.environment import INTERFACE_LABEL, long_run_environment, visible_devices, worker_environment
+from cluster.environment import (
+    INTERFACE_LABEL,
+    long_run_environment,
+    read_at_start,
+    visible_devices,
+    worker_environment,
+)
 from cluster.inventory import MIXED_LABEL, ClusterError, Node, Vendor, WorkerGroup
 from jobs.sweeps.grid import Run
 from jobs.sweeps.work_queues import queues
@@ -108,3 +114,9 @@ def test_models_may_be_mixed_only_where_every_node_says_so() -> None:
     assert not group("nvidia", says, doesnt).may_mix_devices
     assert not group("nvidia", says, {}).may_mix_devices
     assert not WorkerGroup(name="empty", vendor="nvidia", nodes=()).may_mix_devices
+
+
+def test_only_what_a_process_must_be_started_with_goes_where_ray_logs_it() -> None:
+    early = {"LD_PRELOAD": "libtcmalloc.so", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "2"}
+    secrets = {"WANDB_API_KEY": "x", "AWS_SECRET_ACCESS_KEY": "x", "RAY_AUTH_TOKEN": "x", "HF_TOKEN": "x"}
+    assert read_at_start({**early, **secrets, "NCCL_DEBUG": "WARN"}) == early
