@@ -5,10 +5,9 @@ done. A failure leaves its row; alone, the next run follows. Under ``torchrun`` 
 a collective, so the rank that failed tells its failure and the job ends; running it again goes on.
 """
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,23 +26,13 @@ from jobs.launch.torchrun import Place
 from jobs.training.benchmark.measure import measure
 from jobs.training.health.failures import AgreedFailure, failure_of
 from jobs.training.loop.attempt import Services, run
-from jobs.training.task.context import Pulse
+from jobs.training.task.context import Context
 from jobs.training.task.events import Told
 from jobs.training.task.job import Job
 from jobs.training.task.stop_request import Wish
 from jobs.training.task.task import Task
 
 _COLLECTIVE_TIMEOUT_S = 1800.0
-
-
-@dataclass(slots=True, kw_only=True)
-class InlineContext:
-    rank: int
-    world_size: int
-    local_rank: int
-    device: torch.device
-    node: str = field(default_factory=socket.gethostname)
-    pulse: Pulse = field(default_factory=Pulse)
 
 
 def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Event], None]) -> None:
@@ -54,7 +43,7 @@ def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Even
     if not sessions:
         return
     with _process_group(place, _COLLECTIVE_TIMEOUT_S) as device:
-        context = InlineContext(
+        context = Context(
             rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
         )
         for job in (job for session in sessions for job in session.jobs):
@@ -73,7 +62,7 @@ def attempt_inline(
     What any rank is wished, all follow.
     """
     with _process_group(place, collective_timeout_s) as device:
-        context = InlineContext(
+        context = Context(
             rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
         )
         try:
@@ -101,7 +90,7 @@ def _shared_task(make_task: Callable[[], Task], place: Place) -> Task:
     return box[0]
 
 
-def _run(job: Job, context: InlineContext, listen: Callable[[Event], None]) -> None:
+def _run(job: Job, context: Context, listen: Callable[[Event], None]) -> None:
     if context.rank == 0:
         listen(Started(run_id=job.run_id))
     try:

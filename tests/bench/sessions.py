@@ -122,11 +122,11 @@ def _plain_worker(config: dict[str, object]) -> None:
     import ray.train
     import torch
 
-    from jobs.launch.inline import InlineContext
     from jobs.training.benchmark.measure import measure
+    from jobs.training.task.context import Context
 
     rank = ray.train.get_context().get_world_rank()
-    context = InlineContext(rank=rank, world_size=2, local_rank=rank, device=torch.device("cpu"))
+    context = Context(rank=rank, world_size=2, local_rank=rank, device=torch.device("cpu"))
     job = config["job"]
     assert isinstance(job, Job)
     measured = measure(job, context)

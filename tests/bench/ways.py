@@ -21,10 +21,10 @@ from checkpointing.saving.cadence import Cadence, Order
 from checkpointing.saving.save import Note
 from checkpointing.saving.snapshot import Piece
 from checkpointing.stores.memory import MemoryStore
-from jobs.launch.inline import InlineContext
 from jobs.training.state.rank_mailbox import open_mailbox
 from jobs.training.state.saving import Saver
 from jobs.training.strategies.contract import Engine
+from jobs.training.task.context import Context
 from jobs.training.task.job import OptimizerConfig, Recipe
 from jobs.training.task.position import Point
 from jobs.training.task.presets import preset
@@ -64,7 +64,7 @@ class Ours:
     """All that a training does at a save: the saver's cut, its background writer, the disk's folder."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
-        context = InlineContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
+        context = Context(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
         repository = Repository(MemoryStore(), "bench")
         saving = _saving(folder)
         task = _task(saving, repository.take_over("a bench"))

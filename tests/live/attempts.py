@@ -25,9 +25,9 @@ from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
 from checkpointing.saving.save import Note
 from checkpointing.stores.opening import open_store
-from jobs.launch.inline import InlineContext
 from jobs.training.loop.attempt import Services, run
 from jobs.training.models.decoder import Decoder
+from jobs.training.task.context import Context
 from jobs.training.task.events import Ended, Resumption, Told, Withdrawn
 from jobs.training.task.job import Recipe
 from jobs.training.task.skipping import Skips
@@ -106,7 +106,7 @@ def attempt_each(wanted: list[Wanted]) -> list[Story]:
 def attempt(wanted: Wanted, wish: Callable[[], Wish | None] | None = None) -> Story:
     """``wish`` is asked instead of what is ``wanted`` to be wished."""
     rank = dist.get_rank()
-    context = InlineContext(
+    context = Context(
         rank=rank, world_size=dist.get_world_size(), local_rank=rank, device=torch.device("cpu")
     )
     story = Story()
@@ -188,7 +188,7 @@ def _draw(pages: Path | None, module: nn.Module, inputs: tuple[Any, ...]) -> Non
             _write(pages, hashlib.sha256(inputs[0].numpy().tobytes()).hexdigest())
 
 
-def _task(wanted: Wanted, context: InlineContext) -> Task:
+def _task(wanted: Wanted, context: Context) -> Task:
     box: list[Any] = [None]
     if context.rank == 0:
         repository = Repository(open_store(str(wanted.store)), wanted.name)

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from jobs.execution.messages import Started
 from jobs.launch.ray_train.heartbeat import watching
 from jobs.launch.ray_train.stop_listener import hearing
 from jobs.training.health.postmortem import answer_with_stacks, log_tail, oom_kills
-from jobs.training.task.context import Pulse
+from jobs.training.task.context import Context
 from jobs.training.task.job import Job
 from jobs.training.task.stop_request import Wish
 from jobs.training.task.task import Task
@@ -38,7 +38,6 @@ from jobs.training.task.task import Task
 if TYPE_CHECKING:
     import torch
 
-    from jobs.training.task.context import Context
 
 _POST_TIMEOUT_S = 60.0
 
@@ -72,7 +71,7 @@ def train(told: dict[str, Assignment]) -> None:
             _run(job, context, assignment)
 
 
-def _attempt(task: Task, context: "Context", assignment: Assignment) -> None:
+def _attempt(task: Task, context: Context, assignment: Assignment) -> None:
     from jobs.training.health.failures import failure_of
     from jobs.training.loop.attempt import Services, run
 
@@ -103,7 +102,7 @@ def _wishes_nothing() -> None:
     return None
 
 
-def _run(job: Job, context: "Context", assignment: Assignment) -> None:
+def _run(job: Job, context: Context, assignment: Assignment) -> None:
     from jobs.training.benchmark.measure import measure
     from jobs.training.health.failures import failure_of
 
@@ -131,17 +130,7 @@ def _tell(assignment: Assignment, post: Post) -> None:
     assignment.board.post.remote(assignment.group, post)
 
 
-@dataclass(slots=True, kw_only=True)
-class RankContext:
-    rank: int
-    world_size: int
-    local_rank: int
-    node: str
-    device: "torch.device"
-    pulse: Pulse = field(default_factory=Pulse)
-
-
-def _meet(assignment: Assignment) -> "Context":
+def _meet(assignment: Assignment) -> Context:
     """Joins the default process group. It is not left again: the process ends with the group."""
     os.environ.update(visible_devices(assignment.vendor, os.environ))
     import torch.distributed as dist
@@ -149,7 +138,7 @@ def _meet(assignment: Assignment) -> "Context":
     place = ray.train.get_context()
     device = _device(assignment.backend)
     dist.init_process_group(assignment.backend, timeout=timedelta(seconds=assignment.collective_timeout_s))
-    return RankContext(
+    return Context(
         rank=place.get_world_rank(),
         world_size=place.get_world_size(),
         local_rank=place.get_local_rank(),
@@ -175,7 +164,7 @@ def _visible_index() -> int:
     return os.environ["CUDA_VISIBLE_DEVICES"].split(",").index(own)
 
 
-def _ready(context: "Context") -> Ready:
+def _ready(context: Context) -> Ready:
     logs = _log_files()
     stacks = answer_with_stacks(Path(logs[-1]).parent)
     return Ready(

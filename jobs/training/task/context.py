@@ -1,11 +1,12 @@
 """The small surface through which the training core sees the world around it. No Ray in here.
 
 The same core runs under Ray Train, under ``torchrun`` and inline in one process, because all
-it knows of them is this protocol.
+it knows of them is the context that they make.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+import socket
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # a driver that follows runs needs these types and no torch
     import torch
@@ -37,12 +38,16 @@ class Pulse:
     utilization_pct: float | None = None
 
 
-class Context(Protocol):
-    """One rank's place. The process group is up before a context exists and outlives all its jobs."""
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """One rank's place. The process group is up before a context exists and outlives all its jobs.
+
+    ``node`` is the cluster's name for the machine, where there is a cluster.
+    """
 
     rank: int
     world_size: int
     local_rank: int
-    node: str
     device: "torch.device"
-    pulse: Pulse
+    node: str = field(default_factory=socket.gethostname)
+    pulse: Pulse = field(default_factory=Pulse)

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from cluster.telemetry.readings import Reading
-from jobs.launch.inline import InlineContext
 from jobs.sweeps.energy import power_of
 from jobs.training.benchmark.measure import measure
+from jobs.training.task.context import Context
 from jobs.training.task.job import Job, Window
 from jobs.training.task.measurement import Measurement
 from tests.live.ranks import run_ranks
@@ -39,7 +39,7 @@ class Heater:
 
 def measured(off: float) -> Measurement | None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    context = InlineContext(
+    context = Context(
         rank=rank, world_size=world_size, local_rank=rank, device=torch.device("cpu"), node="here"
     )
     recipe = replace(cells_of(sweep())[0].recipe, world_size=world_size)

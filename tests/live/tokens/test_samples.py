@@ -13,9 +13,9 @@ import torch
 from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
 from checkpointing.stores.local import LocalStore
-from jobs.launch.inline import InlineContext
 from jobs.training.data.samples import Samples
 from jobs.training.data.synthetic import sample
+from jobs.training.task.context import Context
 from jobs.training.task.sample_order import sample_at
 from jobs.training.task.task import Near, Saving, Task, Tokens
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
@@ -72,8 +72,7 @@ def samples_of(world: World, tokens: Tokens | None, saving: Saving | None = None
         tokens=tokens,
     )
     contexts = [
-        InlineContext(rank=rank, world_size=world.size, local_rank=rank, device=CPU)
-        for rank in range(world.size)
+        Context(rank=rank, world_size=world.size, local_rank=rank, device=CPU) for rank in range(world.size)
     ]
     return [Samples(task, context) for context in contexts]
 

@@ -4,8 +4,8 @@ import time
 
 import torch
 
-from jobs.launch.inline import InlineContext
 from jobs.training.health.rank_speed import Pace
+from jobs.training.task.context import Context
 
 
 class Later:
@@ -19,7 +19,7 @@ class Later:
 
 
 def test_every_few_seconds_a_product_is_timed_that_draws_no_random_number() -> None:
-    context = InlineContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
+    context = Context(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
     ticks, drawn = Later(), torch.get_rng_state()
     pace = Pace(context, ticks)
     paces = []

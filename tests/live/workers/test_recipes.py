@@ -9,7 +9,6 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from checkpointing.errors import Unfit
-from jobs.launch.inline import InlineContext
 from jobs.training.data.synthetic import make_batches
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.hugging_face import tensor_shapes
@@ -17,6 +16,7 @@ from jobs.training.state.pretrained import begin_with
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
+from jobs.training.task.context import Context
 from jobs.training.task.job import Recipe, Strategy
 from jobs.training.task.presets import PRESETS, preset
 from jobs.training.task.schedules import share
@@ -113,9 +113,9 @@ def refusal(wanted: Recipe, folder: Path) -> str:
     return "begun"
 
 
-def here() -> InlineContext:
+def here() -> Context:
     rank = dist.get_rank()
-    return InlineContext(rank=rank, world_size=dist.get_world_size(), local_rank=rank, device=CPU)
+    return Context(rank=rank, world_size=dist.get_world_size(), local_rank=rank, device=CPU)
 
 
 def foreign() -> Decoder:
