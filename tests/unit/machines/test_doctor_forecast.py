@@ -1,5 +1,6 @@
 """How much of the store and the disks a run will take, told from its spec before it starts."""
 
+import json
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ def inventory(*sizes: int) -> Inventory:
 
 def of(*sizes: int, **changes: Any) -> Forecast:
     plain = {"name": "r", "model": "llama-tiny", "steps": 1000, "data": {"samples": 10**6}, "world_size": 2}
-    return forecast(RunSpec.model_validate({**plain, **changes}), inventory(*(sizes or (4,))))
+    spec = RunSpec.model_validate_json(json.dumps({**plain, **changes}))
+    return forecast(spec, inventory(*(sizes or (4,))))
 
 
 def kept(**retention: Any) -> int:
