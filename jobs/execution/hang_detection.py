@@ -4,11 +4,13 @@ Time comes in as an argument, so that a driver that was itself held up judges on
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from math import inf
 
 from jobs.execution.messages import Beat, Limits
 from jobs.training.task.context import Phase
 from jobs.training.task.measurement import Failure
+from jobs.training.task.task import Task
 from reporting.results.formulas import percentile
 
 _IN_ORDER: tuple[Phase, ...] = ("cooldown", "setup", "warmup", "window", "gather", "teardown")
@@ -19,6 +21,29 @@ _PATIENCE = 5
 _FIRST_STEP_PATIENCE = 10
 # About four minutes of beats; enough for a p99, and bounded.
 _KEPT_STEP_TIMES = 500
+# What takes its time without a step, as the run's ledger calls it. Compiling is the first step's, which gets
+# ten times the usual patience. Data in a store that is away is waited for by who reads it, longer than that
+# store's own patience (``checkpointing.stores.retrying``) and a call that stands still together.
+_PATIENCE_S: Mapping[str, float] = {
+    "start": 900.0,
+    "restore": 1800.0,
+    "eval": 1800.0,
+    "data wait": 900.0,
+    "stall": 300.0,
+}
+# After the last save the log is told, for as long as a store that is away is tried again.
+_LAST_WORD_S = 300.0
+
+
+def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -> Limits:
+    """Of an attempt, which may take as long as it gets on."""
+    save_s = task.saving.ending_s if task.saving else 0.0
+    return Limits(
+        schedule_timeout_s=schedule_timeout_s,
+        cell_timeout_s=inf,
+        hang_timeout_s=hang_timeout_s,
+        patience_s={**_PATIENCE_S, "save": save_s + _LAST_WORD_S},
+    )
 
 
 class Progress:

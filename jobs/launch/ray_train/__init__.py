@@ -1,7 +1,7 @@
 """Worker groups through Ray Train.
 
-Reading order: ``cells`` (a sweep's sessions), ``attempts`` (one attempt of a long run), ``trainer`` (what
-we change about Ray Train for both), ``driver_actors`` (what a driver keeps between attempts), ``on_nodes``
-(what is asked of a worker's node). On the rank's side: ``worker``, its ``heartbeat`` and its
-``stop_listener``.
+Reading order: ``cells`` (a sweep's sessions), ``attempts`` (one attempt of a long run); for both: ``fit``
+(a group's thread and its end), ``trainer`` (what we change about Ray Train), ``ray_errors`` (what Ray's
+exceptions mean); ``driver_actors`` (what a driver keeps between attempts), ``on_nodes`` (what is asked of a
+worker's node). On the rank's side: ``worker``, its ``heartbeat`` and its ``stop_listener``.
 """

@@ -6,7 +6,6 @@ result is there as soon as its run ends. After any job that is not ok the whole 
 the remaining jobs go on in a new one, because the peers of a rank that failed may be stuck for good.
 """
 
-import threading
 import time
 import uuid
 from collections import deque
@@ -15,30 +14,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
-from ray.train.v2.api.config import LoggingConfig
-from ray.train.v2.api.exceptions import ControllerError
 
 from cluster.live import describe_free
 from cluster.local_ray.variables import variables
 from cluster.placement import Refused
-from jobs.execution.board import Assembled, Post, Ready
-from jobs.execution.cell_monitor import GroupLife
+from jobs.execution.board import Post, Ready
 from jobs.execution.messages import Event, Limits, Session
+from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_join
 from jobs.execution.resources import Claim, claim_of
+from jobs.execution.session_jobs import SessionJobs
 from jobs.launch.ray_train.driver_actors import Backstage
+from jobs.launch.ray_train.fit import Fit, GroupOrder, abort, fit_of
 from jobs.launch.ray_train.on_nodes import on_node
-from jobs.launch.ray_train.trainer import Reporter, Trainer, give_back, reason_of, scratch, train_settings
-from jobs.launch.ray_train.worker import Assignment, Peers, train
+from jobs.launch.ray_train.ray_errors import is_not_placed, reason_of
+from jobs.launch.ray_train.trainer import scratch, train_settings
 from jobs.training.health.postmortem import Remains, examine
 from jobs.training.task.measurement import Failure
 
 _POLL_INTERVAL_S = 0.25
-# Ray's calls below answer in milliseconds; these deadlines are for a cluster that is breaking down.
+# Ray's call below answers in milliseconds; this deadline is for a cluster that is breaking down.
 _BOARD_TIMEOUT_S = 60.0
-_ABORT_TIMEOUT_S = 15.0
-_KILL_TIMEOUT_S = 60.0
 # Beyond the time that a driver gives to one phase, a collective gives up by itself.
 _COLLECTIVE_MARGIN_S = 60.0
 
@@ -73,14 +68,7 @@ def launch(
                     for lane in lanes:
                         lane.deliver(name, post, listen)
         finally:
-            _end_all(lanes)
-
-
-def _end_all(lanes: Sequence["_Lane"]) -> None:
-    """Also controllers that are just being started."""
-    deadline = time.monotonic() + _ABORT_TIMEOUT_S
-    while [lane for lane in lanes if lane.abort()] and time.monotonic() < deadline:
-        time.sleep(_POLL_INTERVAL_S)
+            abort([fit for lane in lanes if (fit := lane.fit)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,155 +88,118 @@ class _Lane:
     def __init__(self, sessions: Sequence[Session], terms: _Terms) -> None:
         self._sessions = deque(sessions)
         self._terms = terms
-        self._fit: _Fit | None = None
+        self._current: _Current | None = None
+
+    @property
+    def fit(self) -> Fit | None:
+        return self._current.fit if self._current else None
 
     def advance(self, listen: Callable[[Event], None]) -> bool:
         """Judges what runs and starts what is next; False once all is done."""
-        if self._fit is not None:
-            if not self._fit.is_over(listen):
+        if self._current is not None:
+            if not self._current.is_over(listen):
                 return True
-            if self._fit.left is not None:
-                self._sessions.appendleft(self._fit.left)
-            self._fit = None
+            if self._current.left is not None:
+                self._sessions.appendleft(self._current.left)
+            self._current = None
         if not self._sessions:
             return False
-        self._fit = _Fit(self._sessions.popleft(), self._terms)
-        self._fit.start()
+        self._current = _begin(self._sessions.popleft(), self._terms)
         return True
 
     def deliver(self, name: str, post: Post, listen: Callable[[Event], None]) -> None:
-        if self._fit is not None and self._fit.name == name:
-            self._fit.deliver(post, listen)
-
-    def abort(self) -> bool:
-        """Whether its worker group is still there; it is ended as soon as that is possible."""
-        return self._fit is not None and self._fit.abort()
+        if self._current is not None and self._current.name == name:
+            self._current.deliver(post, listen)
 
 
-class _Fit:
-    """One ``fit()`` in a thread of its own; the main thread follows the life of its worker group."""
+@dataclass(slots=True, kw_only=True)
+class _Current:
+    """A session that goes on, or one that has no place: then there is no ``fit``."""
 
-    def __init__(self, session: Session, terms: _Terms) -> None:
-        self.name = uuid.uuid4().hex
-        self._session = session
-        self._terms = terms
-        self._life = GroupLife(session.jobs, terms.limits, time.monotonic(), self._examine)
-        self._thread = threading.Thread(target=self._run, name=f"fit-{session.group.name}", daemon=True)
-        self._error: Exception | None = None
-        self._node_ids: tuple[str, ...] = ()
-        self._claim = claim_of(
-            session.group, session.world_size, share_nodes=terms.share_nodes, spread=terms.spread
-        )
-        self._trainer = self._make_trainer(self._claim) if isinstance(self._claim, Claim) else None
-        self._condemned_at: float | None = None
-        self._was_seen_to_end = False
+    name: str
+    session: Session
+    terms: _Terms
+    jobs: SessionJobs
+    claim: Claim | Refused
+    fit: Fit | None
+    was_seen_to_end: bool = False
 
     @property
     def left(self) -> Session | None:
-        left = self._life.left
-        return replace(self._session, jobs=left) if left else None
-
-    def start(self) -> None:
-        if self._trainer:
-            self._thread.start()
+        left = self.jobs.left
+        return replace(self.session, jobs=left) if left else None
 
     def deliver(self, post: Post, listen: Callable[[Event], None]) -> None:
-        if isinstance(post, Assembled):
-            self._node_ids = post.node_ids
-        for event in self._life.hear(post, time.monotonic()):
+        for event in self.jobs.hear(post, time.monotonic()):
             listen(event)
 
     def is_over(self, listen: Callable[[Event], None]) -> bool:
-        now = time.monotonic()
-        for event in self._life.judge(now):
+        for event in self.jobs.judge(time.monotonic()):
             listen(event)
-        if self._life.is_condemned:
-            self._condemned_at = self._condemned_at or now
-            self._end()
-        if self._thread.is_alive() and not self._is_given_up(now):
+        if self.fit is not None and self.jobs.is_condemned:
+            self.fit.condemn()
+        if self.fit is not None and self.fit.is_going():
             return False
-        if not self._was_seen_to_end:
+        if not self.was_seen_to_end:
             # What it posted last is fetched before anything is concluded from its silence.
-            self._was_seen_to_end = True
+            self.was_seen_to_end = True
             return False
         for event in self._last_events():
             listen(event)
-        self._end()
-        give_back(self.name)
+        if self.fit is not None:
+            self.fit.close()
         return True
 
-    def _is_given_up(self, now: float) -> bool:
-        """A cluster that doesn't even end an actor must not hold up the other runs."""
-        return self._condemned_at is not None and now - self._condemned_at > _KILL_TIMEOUT_S
-
-    def abort(self) -> bool:
-        self._end()
-        if self._thread.is_alive():
-            return True
-        give_back(self.name)
-        return False
-
-    def _end(self) -> None:
-        if self._trainer:
-            self._trainer.end()
-
     def _last_events(self) -> list[Event]:
-        match self._claim, self._error:
-            case Refused() as refused, _:
-                return self._life.refuse(Failure(status="unschedulable", reason=refused.reason))
-            case Claim() as claim, ControllerError(controller_failure=WorkerGroupStartupTimeoutError()):
-                return self._life.refuse(self._unplaced(claim))
-            case _, None:
-                return self._life.end("the worker group ended before its jobs did", time.monotonic())
-            case _, error:
-                return self._life.end(reason_of(error), time.monotonic())
+        error = self.fit.error if self.fit else None
+        match self.claim:
+            case Refused(reason=reason):
+                return self.jobs.refuse(Failure(status="unschedulable", reason=reason))
+            case Claim() as claim if is_not_placed(error):
+                return self.jobs.refuse(self._unplaced(claim))
+        reason = reason_of(error) if error else "the worker group ended before its jobs did"
+        return self.jobs.end(reason, time.monotonic())
 
     def _unplaced(self, claim: Claim) -> Failure:
-        group = self._session.group
-        return Failure(
-            status="unschedulable",
-            reason=f"not placed within {self._terms.limits.schedule_timeout_s:g} s: asked {group.name} for "
-            f"{claim.describe()}; {describe_free(group)}",
-        )
+        group = self.session.group
+        asked = f"asked {group.name} for {claim.describe()}; {describe_free(group)}"
+        reason = f"not placed within {self.terms.limits.schedule_timeout_s:g} s: {asked}"
+        return Failure(status="unschedulable", reason=reason)
 
-    def _examine(self, rank: int, ready: Ready) -> Remains | None:
-        return on_node(self._node_ids[rank], examine, ready.logs)
 
-    def _run(self) -> None:
-        assert self._trainer
-        try:
-            self._trainer.fit()
-        except Exception as error:
-            self._error = error
+def _begin(session: Session, terms: _Terms) -> _Current:
+    name = uuid.uuid4().hex
+    monitor = GroupMonitor(session.world_size, terms.limits, time.monotonic(), _INQUIRY)
+    claim = claim_of(session.group, session.world_size, share_nodes=terms.share_nodes, spread=terms.spread)
+    fit = _fit(name, session, claim, terms) if isinstance(claim, Claim) else None
+    if fit is not None:
+        fit.start()
+    jobs = SessionJobs(session.jobs, monitor)
+    return _Current(name=name, session=session, terms=terms, jobs=jobs, claim=claim, fit=fit)
 
-    def _make_trainer(self, claim: Claim) -> Trainer:
-        session = self._session
-        uses_device = session.group.vendor != "cpu" and not session.group.simulated
-        assignment = Assignment(
-            group=self.name,
-            board=self._terms.board,
-            work=session.jobs,
-            vendor=session.jobs[0].vendor,
-            backend="nccl" if uses_device else "gloo",
-            collective_timeout_s=self._terms.limits.cell_timeout_s + _COLLECTIVE_MARGIN_S,
-        )
-        return Trainer(
-            train,
-            train_loop_config={"assignment": assignment},
-            backend_config=Peers(),
-            scaling_config=ScalingConfig(
-                num_workers=claim.num_workers,
-                use_gpu="GPU" in claim.resources,
-                resources_per_worker=claim.resources,
-                placement_strategy=claim.strategy,
-                label_selector=claim.selector,
-            ),
-            run_config=RunConfig(
-                name=self.name,
-                storage_path=self._terms.storage,
-                failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
-                callbacks=[Reporter(self._terms.board, self.name)],
-                logging_config=LoggingConfig(log_level="ERROR"),
-            ),
-            environment=session.environment,
-        )
+
+def _fit(name: str, session: Session, claim: Claim, terms: _Terms) -> Fit:
+    order = GroupOrder(
+        name=name,
+        board=terms.board,
+        work=session.jobs,
+        vendor=session.group.vendor,
+        simulated=session.group.simulated,
+        claim=claim,
+        storage=terms.storage,
+        environment=session.environment,
+        collective_timeout_s=terms.limits.cell_timeout_s + _COLLECTIVE_MARGIN_S,
+    )
+    return fit_of(order)
+
+
+def _remains(node_id: str, ready: Ready) -> Remains | None:
+    return on_node(node_id, examine, ready.logs)
+
+
+def _log_tail(standing: Sequence[tuple[str, Ready]]) -> tuple[str, ...]:
+    remains = _remains(*standing[0])
+    return remains.log_tail if remains else ()
+
+
+_INQUIRY = Inquiry(remains=_remains, last_lines=_log_tail, unmet=did_not_join)

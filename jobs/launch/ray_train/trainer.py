@@ -1,7 +1,6 @@
 """What we change about Ray Train: its trainer without helpers, a reporter in its controller, its settings."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -9,26 +8,24 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.train.v2._internal.callbacks import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
-from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerHealthCheckFailedError
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.controller import TrainController
 from ray.train.v2._internal.execution.worker_group import worker_group
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-from ray.train.v2.api.exceptions import ControllerError
 from ray.util.placement_group import get_placement_group, placement_group, remove_placement_group
 
 from cluster.environment import read_at_start
 from cluster.local_ray import timeouts
-from jobs.execution.board import Assembled, Lost, Post
+from jobs.execution.board import Assembled, Post
 from jobs.launch.ray_train.driver_actors import here
+from jobs.launch.ray_train.ray_errors import lost
 
 # Ray tries again and again to start what does not start.
 _CONTROLLER_TIMEOUT_S = 60.0
-_CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
 
 
 def give_back(placement: str) -> None:
@@ -132,41 +129,10 @@ class Reporter(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         for rank, error in worker_group_status.errors.items():
-            self._post(_lost(rank, error))
+            self._post(lost(rank, error))
 
     def _post(self, post: Post) -> None:
         self._board.post.remote(self._group, post)
-
-
-def _lost(rank: int, error: BaseException) -> Lost:
-    cause = error.health_check_failure if isinstance(error, WorkerHealthCheckFailedError) else error
-    is_death = isinstance(cause, RayActorError)
-    found = _CAUSE_OF_DEATH.search(str(cause)) if is_death else None
-    return Lost(
-        rank=rank,
-        reason=found[1] if found else reason_of(cause),
-        is_death=is_death,
-        is_out_of_memory=isinstance(cause, OutOfMemoryError),
-        is_preempted=isinstance(cause, RayActorError) and cause.preempted,
-        is_silent="health check failed" in str(cause),
-    )
-
-
-def reason_of(error: BaseException) -> str:
-    """Type and first line, of the cause where Ray only wraps it."""
-    match error:
-        case RayTaskError(cause=cause) | ControllerError(controller_failure=cause):
-            return reason_of(cause)
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}"
-
-
-def is_lost_at_start(error: Exception) -> bool:
-    """Ray Train tells of a worker that dies while it is set up, but not of which one. A worker whose own
-    constructor fails is no such.
-    """
-    is_it = isinstance(error, RayActorError | WorkerGroupStartupFailedError)
-    return is_it and "creation task" not in str(error)
 
 
 def train_settings(schedule_timeout_s: float) -> dict[str, str]:

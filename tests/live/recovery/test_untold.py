@@ -12,7 +12,7 @@ from jobs.execution.resources import Claim
 from jobs.launch.ray_train import attempts
 from jobs.launch.ray_train.attempts import Seat, attempt
 from jobs.launch.ray_train.driver_actors import Backstage
-from jobs.launch.ray_train.trainer import is_lost_at_start
+from jobs.launch.ray_train.ray_errors import is_lost_at_start
 from tests.unit.recovery.test_notifier import task_in
 
 

@@ -1,59 +1,46 @@
-"""One attempt's worker group, as its driver follows it: posts in, and why it must end. Pure.
+"""One worker group as its driver follows it, whatever it works on: posts in, and why it must end. Pure.
 
 What only effects can tell (the time, what is left of a dead worker) comes in as an argument.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
-from jobs.execution.cell_monitor import START_TIMEOUT_S
 from jobs.execution.hang_detection import Progress
 from jobs.execution.messages import Beat, Limits
 from jobs.execution.rank_failures import Troubles, failure_of_loss
 from jobs.training.health.postmortem import Remains
 from jobs.training.task.measurement import Failure
-from jobs.training.task.task import Task
 
-# What takes its time without a step, as the run's ledger calls it. Compiling is the first step's, which gets
-# ten times the usual patience. Data in a store that is away is waited for by who reads it, longer than that
-# store's own patience (``checkpointing.stores.retrying``) and a call that stands still together.
-_PATIENCE_S: Mapping[str, float] = {
-    "start": 900.0,
-    "restore": 1800.0,
-    "eval": 1800.0,
-    "data wait": 900.0,
-    "stall": 300.0,
-}
-# After the last save the log is told, for as long as a store that is away is tried again.
-_LAST_WORD_S = 300.0
+# From the workers' placement until all have met: processes, imports from a slow disk, a first collective.
+START_TIMEOUT_S = 300.0
 # From the last rank's last word until the worker group is gone by itself.
 _END_TIMEOUT_S = 300.0
 
 
-def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -> Limits:
-    save_s = task.saving.ending_s if task.saving else 0.0
-    return Limits(
-        schedule_timeout_s=schedule_timeout_s,
-        cell_timeout_s=inf,
-        hang_timeout_s=hang_timeout_s,
-        patience_s={**_PATIENCE_S, "save": save_s + _LAST_WORD_S},
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """What is asked about ranks that can't tell it themselves; each answer may take seconds.
+
+    ``remains`` is what a lost rank left on its node, which is given by its id; ``last_lines`` is what can be
+    learnt of ranks that stand still. ``unmet`` words that these ranks did not join in so many seconds.
+    """
+
+    remains: Callable[[str, Ready], Remains | None]
+    last_lines: Callable[[Sequence[tuple[str, Ready]]], tuple[str, ...]]
+    unmet: Callable[[tuple[int, ...], float], Failure]
 
 
-class AttemptLife:
-    """``examine`` looks at what a rank left on its node."""
-
-    def __init__(
-        self, world_size: int, limits: Limits, now: float, examine: Callable[[Lost, Ready], Remains | None]
-    ) -> None:
+class GroupMonitor:
+    def __init__(self, world_size: int, limits: Limits, now: float, inquiry: Inquiry) -> None:
         self.node_ids: tuple[str, ...] = ()
         self.ready: dict[int, Ready] = {}
         self.lost: dict[int, Lost] = {}
         self._world_size = world_size
         self._limits = limits
-        self._examine = examine
+        self._inquiry = inquiry
         self._since = now
         self._steps: dict[int, int] = {}
         self._departed: dict[int, float] = {}
@@ -66,9 +53,22 @@ class AttemptLife:
         """Whether all ranks have met."""
         return len(self.ready) == self._world_size
 
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether any rank has raised or was lost."""
+        return bool(self._troubles)
+
     def left_s(self, num_steps: int) -> float:
         """What the rest of the steps takes if each takes as long as the last one; before that, for ever."""
         return (num_steps - max(self._steps.values())) * self._step_s if self._step_s else inf
+
+    def nodes(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
+        """The ids of the nodes of these ranks, each once; of those that were placed."""
+        return tuple(dict.fromkeys(self.node_ids[rank] for rank in ranks if rank < len(self.node_ids)))
+
+    def goes_on_to_next(self, now: float) -> None:
+        """From one job of the group to the next: each has its own time."""
+        self._progress = Progress(self._limits, self._world_size, now)
 
     def hear(self, post: Post, now: float) -> None:
         match post:
@@ -77,7 +77,7 @@ class AttemptLife:
             case Ready():
                 self.ready[post.rank] = post
                 if self.is_met:
-                    self._progress = Progress(self._limits, self._world_size, now)
+                    self.goes_on_to_next(now)
             case Beat():
                 self._steps[post.rank], self._step_s = post.step, post.step_s
                 if self._progress:
@@ -96,26 +96,28 @@ class AttemptLife:
             return self.failure() if self._troubles.is_all_told(now) else None
         if self._progress is None:
             return self._false_start(now)
-        return self._progress.failure(now) or self._no_end(now)
+        if failure := self._progress.failure(now):
+            return replace(failure, log_tail=self._last_lines(failure.ranks or (0,)))
+        return self._no_end(now)
 
     def failure(self) -> Failure | None:
-        """What the ranks have told so far, if anything went wrong, and how far the one it is about was."""
-        told = self._troubles.failure()
-        return self.with_step(told) if told else None
+        """What the ranks have told so far, if anything went wrong."""
+        return self._troubles.failure()
 
     def with_step(self, failure: Failure) -> Failure:
+        """And how far the ranks were that it is about."""
         steps = [self._steps[rank] for rank in failure.ranks if rank in self._steps]
         return failure if failure.step is not None or not steps else replace(failure, step=min(steps))
+
+    def _last_lines(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
+        return self._inquiry.last_lines([(self.node_ids[rank], self.ready[rank]) for rank in ranks])
 
     def _false_start(self, now: float) -> Failure | None:
         """Ray Train itself gives up what can't be placed in time; this is for what was, and never met."""
         limit_s = START_TIMEOUT_S + (0 if self.node_ids else self._limits.schedule_timeout_s)
         if now - self._since <= limit_s:
             return None
-        missing = tuple(sorted(set(range(self._world_size)) - set(self.ready)))
-        who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
-        reason = f"{who} did not meet the others within {limit_s:.0f} s"
-        return Failure(status="hang", reason=reason, ranks=missing)
+        return self._inquiry.unmet(tuple(sorted(set(range(self._world_size)) - set(self.ready))), limit_s)
 
     def _no_end(self, now: float) -> Failure | None:
         """All ranks have done all they had to; what holds them is Ray's."""
@@ -126,8 +128,23 @@ class AttemptLife:
         return Failure(status="hang", reason=reason)
 
     def _lose(self, lost: Lost, now: float) -> None:
+        """A node that is gone is not asked: it would only keep us waiting."""
         self.lost[lost.rank] = lost
         ready = self.ready.get(lost.rank)
-        remains = self._examine(lost, ready) if ready else None
+        remains = None
+        if ready and not lost.is_of_node:
+            remains = self._inquiry.remains(self.node_ids[lost.rank], ready)
         phase = self._progress.phase if self._progress else None
         self._troubles.lost(lost.rank, failure_of_loss(lost, ready, remains, phase), now)
+
+
+def did_not_join(ranks: tuple[int, ...], limit_s: float) -> Failure:
+    """Of a session's cells, as their rows have it."""
+    reason = f"ranks {list(ranks)} did not join their process group within {limit_s:.0f} s"
+    return Failure(status="crash", reason=reason, ranks=ranks)
+
+
+def did_not_meet(ranks: tuple[int, ...], limit_s: float) -> Failure:
+    """Of an attempt: the policy counts it as a hang."""
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+    return Failure(status="hang", reason=f"{who} did not meet the others within {limit_s:.0f} s", ranks=ranks)

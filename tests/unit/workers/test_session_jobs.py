@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from jobs.execution.board import Assembled, Board, Done, Lost, Post, Raised, Ready
-from jobs.execution.cell_monitor import END_TIMEOUT_S, START_TIMEOUT_S, GroupLife
 from jobs.execution.messages import Beat, Event, Finished, Limits, Started
+from jobs.execution.monitor import START_TIMEOUT_S, GroupMonitor, Inquiry, did_not_join
 from jobs.execution.rank_failures import GRACE_S, one_failure
+from jobs.execution.session_jobs import END_TIMEOUT_S, SessionJobs
 from jobs.training.health.postmortem import Remains
 from jobs.training.task.job import Job, Window
 from jobs.training.task.measurement import Failure
@@ -26,7 +27,12 @@ class Group:
     """A worker group at work on ``a`` and ``b``; the log of a dead worker says ``remains``."""
 
     def __init__(self, remains: Remains | None = None) -> None:
-        self.life = GroupLife(jobs("a", "b"), LIMITS, 0, lambda rank, ready: remains)
+        inquiry = Inquiry(
+            remains=lambda _node_id, _ready: remains,
+            last_lines=lambda _standing: remains.log_tail if remains else (),
+            unmet=did_not_join,
+        )
+        self.life = SessionJobs(jobs("a", "b"), GroupMonitor(2, LIMITS, 0, inquiry))
         self.events: list[Event] = []
 
     def hear(self, *posts: Post, now: float = 1) -> None:
@@ -174,6 +180,7 @@ def test_workers_that_do_not_meet_are_named() -> None:
     assert running.outcomes() == {}
     running.judge(now=2 + START_TIMEOUT_S)
     assert (running.failure().status, running.failure().ranks) == ("crash", (1,))
+    assert running.failure().reason == "ranks [1] did not join their process group within 300 s"
 
 
 def test_a_group_that_ends_too_early_fails_only_its_current_job() -> None:

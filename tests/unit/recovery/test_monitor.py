@@ -10,10 +10,11 @@ from checkpointing.saving.cadence import Cadence
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.objects import Pace
 from checkpointing.stores.retrying import Patience
-from jobs.execution.attempt_monitor import AttemptLife, limits_of
 from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
 from jobs.execution.causes import cause_of
+from jobs.execution.hang_detection import limits_of
 from jobs.execution.messages import Beat, Limits
+from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_meet
 from jobs.training.health.postmortem import Remains
 from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Saving
@@ -27,11 +28,22 @@ REMAINS = Remains(log_tail=("its last line",), signal=None, oom_kills=3)
 
 
 class Watched:
-    """A life of two ranks, and what its examiner finds."""
+    """A group of two ranks, and what is found of those that are lost or stand still."""
 
     def __init__(self, remains: Remains | None = REMAINS) -> None:
         self.now = 0.0
-        self.life = AttemptLife(2, LIMITS, 0.0, lambda lost, ready: remains)
+        self.asked: list[str] = []
+
+        def look(node_id: str, _ready: Ready) -> Remains | None:
+            self.asked.append(node_id)
+            return remains
+
+        inquiry = Inquiry(
+            remains=look,
+            last_lines=lambda standing: tuple(f"{node}: rank {ready.rank}" for node, ready in standing),
+            unmet=did_not_meet,
+        )
+        self.life = GroupMonitor(2, LIMITS, 0.0, inquiry)
 
     def hear(self, *posts: Post) -> None:
         for post in posts:
@@ -106,6 +118,7 @@ def test_a_rank_that_is_stopped_is_silent_and_named() -> None:
     failure = watched.verdict()
     assert failure is not None
     assert failure.reason.startswith("rank 1 is silent for 30 s")
+    assert failure.log_tail == ("b: rank 1",)
 
 
 def test_an_evaluation_has_the_time_that_it_is_allowed_and_no_more() -> None:
@@ -168,7 +181,18 @@ def test_a_lost_worker_counts_before_what_its_peer_saw_and_tells_where_it_was() 
     failure = watched.verdict()
     assert failure is not None
     assert failure.reason == "its worker process has died: without a word in its log, as SIGKILL leaves it"
-    assert (failure.ranks, failure.step, failure.log_tail) == ((1,), 4, ("its last line",))
+    assert (failure.ranks, failure.log_tail) == ((1,), ("its last line",))
+    assert watched.life.with_step(failure).step == 4
+    assert watched.asked == ["b"]
+
+
+def test_a_node_that_is_gone_is_not_asked_what_a_rank_left_on_it() -> None:
+    watched = stepping()
+    watched.hear(lost(1, "its node has died"))
+    watched.now += 3
+    failure = watched.verdict()
+    assert failure is not None
+    assert (failure.reason, failure.log_tail, watched.asked) == ("its node has died", (), [])
 
 
 def test_a_kernel_that_ended_a_process_for_want_of_memory_is_out_of_memory() -> None:

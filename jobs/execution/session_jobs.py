@@ -1,0 +1,82 @@
+"""A session's jobs on one worker group, one after another: posts in, events out. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jobs.execution.board import Done, Post, Raised
+from jobs.execution.messages import Beat, Event, Finished, Started
+from jobs.execution.monitor import GroupMonitor
+from jobs.training.task.job import Job
+from jobs.training.task.measurement import Failure, Measurement
+
+# From the last result until the worker group is gone by itself.
+END_TIMEOUT_S = 30.0
+
+
+class SessionJobs:
+    """After the first job that is not ok it ``is_condemned``: the caller ends the worker group, and another
+    one takes what is in ``left``.
+    """
+
+    def __init__(self, jobs: Sequence[Job], monitor: GroupMonitor) -> None:
+        self.left = tuple(jobs)
+        self.is_condemned = False
+        self._monitor = monitor
+        self._done_s = 0.0
+
+    def hear(self, post: Post, now: float) -> list[Event]:
+        if self.is_condemned or not self.left:
+            return []
+        match post:
+            case Started():
+                return [post]
+            case Beat():
+                return self._note(post, now)
+            case Done():
+                # Its numbers are whole, but a rank in trouble will not follow to the next job.
+                self.is_condemned = self._monitor.is_in_trouble
+                return [self._finish(post.measurement, now)]
+            case Raised() if post.run_id != self.left[0].run_id:
+                # Its job is done, since rank 0 told so, but this rank will not follow to the next one.
+                self.is_condemned = True
+            case _:
+                self._monitor.hear(post, now)
+        return []
+
+    def judge(self, now: float) -> list[Event]:
+        """The last word on the current job, if its time has come."""
+        if self.is_condemned:
+            return []
+        if not self.left:
+            self.is_condemned = now - self._done_s > END_TIMEOUT_S
+            return []
+        failure = self._monitor.verdict(now)
+        return [self._condemn(failure, now)] if failure else []
+
+    def end(self, reason: str, now: float) -> list[Event]:
+        """The worker group is gone: the current job, if any, failed, for ``reason`` if no better is known."""
+        if self.is_condemned or not self.left:
+            return []
+        return [self._condemn(self._monitor.failure() or Failure(status="crash", reason=reason), now)]
+
+    def refuse(self, failure: Failure) -> list[Event]:
+        """None of the jobs was ever placed."""
+        refused, self.left, self.is_condemned = self.left, (), True
+        return [Finished(run_id=job.run_id, outcome=failure) for job in refused]
+
+    def _note(self, beat: Beat, now: float) -> list[Event]:
+        if not self._monitor.is_met or beat.run_id != self.left[0].run_id:
+            return []
+        self._monitor.hear(beat, now)
+        return [beat]
+
+    def _finish(self, outcome: Measurement | Failure, now: float) -> Event:
+        job, *others = self.left
+        self.left, self._done_s = tuple(others), now
+        self._monitor.goes_on_to_next(now)
+        return Finished(run_id=job.run_id, outcome=outcome)
+
+    def _condemn(self, failure: Failure, now: float) -> Event:
+        self.is_condemned = True
+        ranks = failure.ranks or tuple(range(len(self._monitor.node_ids)))
+        return self._finish(replace(failure, nodes=self._monitor.nodes(ranks)), now)

@@ -1,0 +1,71 @@
+"""What Ray's exceptions mean to us: the only place that reads them, for cells as for attempts."""
+
+import re
+
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
+from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupFailedError,
+    WorkerGroupStartupTimeoutError,
+    WorkerHealthCheckFailedError,
+)
+from ray.train.v2.api.exceptions import ControllerError
+
+from jobs.execution.board import Lost
+from jobs.execution.causes import LOST_AT_START, LOST_CONTROLLER
+from jobs.training.task.measurement import Failure
+
+_CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
+
+
+def lost(rank: int, error: BaseException) -> Lost:
+    """What the controller saw of a rank that it has lost."""
+    cause = error.health_check_failure if isinstance(error, WorkerHealthCheckFailedError) else error
+    is_death = isinstance(cause, RayActorError)
+    found = _CAUSE_OF_DEATH.search(str(cause)) if is_death else None
+    return Lost(
+        rank=rank,
+        reason=found[1] if found else reason_of(cause),
+        is_death=is_death,
+        is_out_of_memory=isinstance(cause, OutOfMemoryError),
+        is_preempted=isinstance(cause, RayActorError) and cause.preempted,
+        is_silent="health check failed" in str(cause),
+    )
+
+
+def is_not_placed(error: Exception | None) -> bool:
+    """Whether Ray Train found no room in time."""
+    return isinstance(error, ControllerError) and isinstance(
+        error.controller_failure, WorkerGroupStartupTimeoutError
+    )
+
+
+def untold(error: Exception | None) -> Failure:
+    """What became of a worker group of which no rank could tell, as its ``fit()`` raised or did not raise."""
+    match error:
+        case None:
+            reason = "the workers ended without a word of it"
+        case ControllerError(controller_failure=cause) if is_lost_at_start(cause):
+            reason = LOST_AT_START
+        case RayActorError():
+            # The only actor that ``fit()`` asks; its workers end with it.
+            reason = LOST_CONTROLLER
+        case _:
+            reason = reason_of(error)
+    return Failure(status="crash", reason=reason)
+
+
+def is_lost_at_start(error: Exception) -> bool:
+    """Ray Train tells of a worker that dies while it is set up, but not of which one. A worker whose own
+    constructor fails is no such.
+    """
+    is_it = isinstance(error, RayActorError | WorkerGroupStartupFailedError)
+    return is_it and "creation task" not in str(error)
+
+
+def reason_of(error: BaseException) -> str:
+    """Type and first line, of the cause where Ray only wraps it."""
+    match error:
+        case RayTaskError(cause=cause) | ControllerError(controller_failure=cause):
+            return reason_of(cause)
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}"
