@@ -9,13 +9,15 @@ from typing import Protocol, Self
 
 from cluster.inventory import Inventory, WorkerGroup
 from jobs.execution.messages import Beat, Event, Limits, Session
+from jobs.execution.outcomes import Outcome, StoreAway, Unmendable
 from jobs.training.task.events import Told
 from jobs.training.task.stop_request import Wish
 from jobs.training.task.task import Task
 
 Listen = Callable[[Event], None]
 Hear = Callable[[Told | Beat], None]
-MakeTask = Callable[[], Task]
+# The task, or how the attempt ended before there was one.
+MakeTask = Callable[[], Task | StoreAway | Unmendable]
 Queues = dict[str, list[Session]]
 
 
@@ -81,9 +83,8 @@ class Executor(Protocol):
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
         """For how many more ranks there is room now, on other nodes than these; None: nobody knows."""
 
-    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
-        """One attempt of a long run; the generation that Ray's own result points at. ``AttemptFailed``, or
-        ``StopWished`` before there was anything to save.
+    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
+        """One attempt of a long run, however it ends.
 
         Each attempt looks anew what nodes there are. ``make_task`` is called once, by the process that
         speaks, when the others are there.

@@ -15,13 +15,10 @@ from tempfile import TemporaryDirectory
 import torch
 import torch.distributed as dist
 
-from checkpointing.errors import Fenced, NothingToResume, Unfit
-from checkpointing.stores.contract import StoreError
-from jobs.commandline.usage_error import SpecError
 from jobs.execution.causes import cause_of
-from jobs.execution.executor import PeersFailed
+from jobs.execution.executor import MakeTask, PeersFailed
 from jobs.execution.messages import Event, Finished, Session, Started
-from jobs.execution.outcomes import AttemptFailed
+from jobs.execution.outcomes import EXPECTED, Completed, Failed, Outcome, StoreAway, Unmendable, outcome_of
 from jobs.launch.torchrun import Place
 from jobs.training.benchmark.measure import measure
 from jobs.training.health.failures import AgreedFailure, failure_of
@@ -51,12 +48,12 @@ def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Even
 
 
 def attempt_inline(
-    make_task: Callable[[], Task],
+    make_task: MakeTask,
     place: Place,
     hear: Callable[[Told], None],
     wish: Callable[[], Wish | None],
     collective_timeout_s: float,
-) -> None:
+) -> Outcome:
     """One attempt of a long run. Every rank calls it; ``make_task`` is called by rank 0 alone.
 
     What any rank is wished, all follow.
@@ -66,18 +63,22 @@ def attempt_inline(
             rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
         )
         try:
-            run(_shared_task(make_task, place), context, Services(tell=hear, wish=wish))
-        except (SpecError, NothingToResume, Unfit, Fenced, StoreError):
-            raise
+            task = _shared_task(make_task, place)
+            if not isinstance(task, Task):
+                return task
+            run(task, context, Services(tell=hear, wish=wish))
+        except EXPECTED as error:
+            return outcome_of(error)
         except Exception as error:
             failure = failure_of(error, context.pulse.phase, context.rank)
             failure = replace(failure, step=context.pulse.step)
-            raise AttemptFailed(failure, cause_of(failure)) from error
+            return Failed(failure=failure, cause=cause_of(failure))
+        return Completed()
 
 
-def _shared_task(make_task: Callable[[], Task], place: Place) -> Task:
+def _shared_task(make_task: MakeTask, place: Place) -> Task | StoreAway | Unmendable:
     """The same for all ranks, or rank 0's exception on all of them."""
-    box: list[Task | Exception | None] = [None]
+    box: list[Task | StoreAway | Unmendable | Exception | None] = [None]
     if place.rank == 0:
         try:
             box = [make_task()]

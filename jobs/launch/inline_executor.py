@@ -10,9 +10,9 @@ from typing import Self
 from cluster.inventory import Inventory, WorkerGroup
 from cluster.this_machine import this_machine
 from jobs.commandline.usage_error import SpecError
-from jobs.execution.attempt_end import LastWord
 from jobs.execution.executor import AttemptOrder, Hear, Listen, MakeTask, Queues
 from jobs.execution.messages import Limits, Session
+from jobs.execution.outcomes import LastWord, Outcome, Unmendable
 from jobs.launch.torchrun import Place
 
 
@@ -59,13 +59,14 @@ class InlineExecutor:
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
         return None
 
-    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
+    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
         if order.world_size != self._place.world_size:
-            raise SpecError([f"world_size: {order.world_size}, but this start is of {self.describe()}"])
+            wrong = f"world_size: {order.world_size}, but this start is of {self.describe()}"
+            return Unmendable(error=SpecError([wrong]))
         os.environ.update(order.environment)
         from jobs.launch.inline import attempt_inline
 
         last = LastWord(hear)
-        attempt_inline(make_task, self._place, last.hear, order.wish, order.collective_timeout_s)
-        last.judge()
-        return None
+        return last.judge(
+            attempt_inline(make_task, self._place, last.hear, order.wish, order.collective_timeout_s)
+        )

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Self
 from cluster.inventory import LOCAL_GROUP, ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
 from cluster.placement import Refused
 from cluster.this_machine import this_machine
-from jobs.execution.attempt_end import LastWord, withdraw
 from jobs.execution.executor import AttemptOrder, Hear, Listen, MakeTask, Queues
 from jobs.execution.messages import Limits
-from jobs.execution.outcomes import AttemptFailed
+from jobs.execution.outcomes import Cancelled, Failed, LastWord, Outcome, Unmendable, withdrawn
 from jobs.execution.resources import Claim, claim_of
 from jobs.training.task.measurement import Failure
+from jobs.training.task.task import Task
 
 if TYPE_CHECKING:
     from jobs.launch.ray_train.driver_actors import Backstage
@@ -136,8 +136,14 @@ class RayExecutor:
             # Ray raises what its several layers happen to raise; all of it says that nobody answers now.
             return None
 
-    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> str | None:
-        group, claim = self._room_for(order)
+    def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
+        try:
+            room = self._room_for(order)
+        except ClusterError as error:
+            return Unmendable(error=error)
+        if not isinstance(room, tuple):
+            return room
+        group, claim = room
         from jobs.launch.ray_train.attempts import Seat, attempt
         from jobs.launch.ray_train.driver_actors import Backstage
 
@@ -152,17 +158,17 @@ class RayExecutor:
         )
         if self._backstage is None:
             self._backstage = self._connections.enter_context(Backstage())
-        last = LastWord(hear)
-        pointer = attempt(make_task(), seat, self._backstage, last.hear, order.wish)
-        last.judge()
-        return pointer
+        task, last = make_task(), LastWord(hear)
+        if not isinstance(task, Task):
+            return task
+        return last.judge(attempt(task, seat, self._backstage, last.hear, order.wish))
 
-    def _room_for(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim]:
-        """Waits for it as long as an attempt may wait to be placed, if that makes sense at all."""
+    def _room_for(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Cancelled | Failed:
+        """Waits for it as long as an attempt may wait to be placed; ``ClusterError`` where that is no use."""
         deadline = time.monotonic() + (order.schedule_timeout_s if order.may_wait else 0.0)
         while True:
             if wish := order.wish():
-                withdraw(wish)
+                return withdrawn(wish)
             answer = self._claim(order)
             if not isinstance(answer, Refused):
                 return answer
@@ -170,7 +176,7 @@ class RayExecutor:
                 raise ClusterError(answer.reason)
             if time.monotonic() >= deadline:
                 failure = Failure(status="unschedulable", reason=answer.reason)
-                raise AttemptFailed(failure, "no room")
+                return Failed(failure=failure, cause="no room")
             time.sleep(_ROOM_INTERVAL_S)
 
     def _claim(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Refused:

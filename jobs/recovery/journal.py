@@ -2,25 +2,33 @@
 
 One small object per attempt, written by its driver and never deleted. An attempt that left none died with
 its driver. The log doesn't know of them: whoever reads logs only can still read this run's.
+
+``Journal`` is one driver's: what it knows of the attempts before, and its notes on its own.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from checkpointing.generations.choice import Spoilt
+from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import View
-from checkpointing.stores.contract import Missing, Store, check_name
+from checkpointing.stores.contract import Missing, Store, StoreError, check_name
+from checkpointing.stores.transfers import within
 from jobs.execution.causes import Cause
 from jobs.recovery.policy import Ending
-from jobs.training.task.skipping import Skips
+from jobs.training.task.skipping import Skips, joined
+from jobs.training.task.task import Task
 
 How = Literal["failed", "given up", "done", "interrupted"]
 
 # A policy looks no further back, and reading them must not take long.
 _MOST_READ = 100
+# A store that is away may hold up whoever writes to it for many minutes.
+NOTE_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +49,80 @@ class Note:
     skips: Skips = ()
     spoilt: Spoilt = ()
     is_branch: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Journal:
+    """``history`` has the run's failed attempts, ``skips`` and ``spoilt`` are what it leaves out.
+
+    ``life`` is the one of the run that all this is about. An attempt that ``is_branch`` has the term
+    ``branch_term``. What can't be written in time is not: it is a note, and nobody waits for it.
+    """
+
+    repository: Repository
+    life: int
+    history: list[Ending]
+    skips: Skips = ()
+    spoilt: Spoilt = ()
+    branch_term: int = 0
+    timeout_s: float = NOTE_TIMEOUT_S
+    has_begun: bool = field(default=False, init=False)
+
+    def begins(self, task: Task) -> Task:
+        """The task as the run's past wants it; one that begins afresh has none."""
+        if self.repository.view.life != self.life:
+            self.life, self.history = self.repository.view.life, []
+            self.skips, self.spoilt = (), ()
+        elif not self.has_begun and task.resume != "latest" and self.history:
+            # What was asked for by hand is a branch of its own, also to a driver that comes later.
+            self.history, self.branch_term = [], task.term
+            self.note(task, "failed")
+        self.has_begun = True
+        return replace(task, skips=self.skips, spoilt=self.spoilt)
+
+    def leaves_out(self, samples: tuple[int, int] | None, *, term: int, good_step: int) -> None:
+        """From now on: these samples, and what ``term`` saved after ``good_step``."""
+        if samples is not None:
+            self.skips = joined([*self.skips, samples])
+        self.spoilt = (*self.spoilt, (term, good_step))
+
+    def note(
+        self,
+        task: Task | None,
+        how: How,
+        ending: Ending | None = None,
+        log_tail: tuple[str, ...] = (),
+        given_up: str | None = None,
+    ) -> None:
+        """Not of an attempt that got no lease: it has no term to be called by."""
+        if task is None:
+            return
+        note = Note(
+            term=task.term,
+            how=how,
+            ending=ending,
+            log_tail=log_tail,
+            given_up=given_up,
+            skips=self.skips,
+            spoilt=self.spoilt,
+            is_branch=task.term == self.branch_term,
+        )
+        with suppress(StoreError, TimeoutError):
+            within(self.timeout_s, lambda: leave_note(self.repository.store, self.repository.run, note))
+
+
+def open_journal(repository: Repository, *, timeout_s: float = NOTE_TIMEOUT_S) -> Journal:
+    """As the drivers before have left it."""
+    view = repository.refresh()
+    newest = read_newest(repository.store, repository.run, view)
+    return Journal(
+        repository=repository,
+        life=view.life,
+        history=read_past(repository.store, repository.run, view),
+        skips=newest.skips if newest else (),
+        spoilt=newest.spoilt if newest else (),
+        timeout_s=timeout_s,
+    )
 
 
 def leave_note(store: Store, run: str, note: Note) -> None:

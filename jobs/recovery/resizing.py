@@ -22,7 +22,7 @@ _LEAST_SCHEDULE_TIMEOUT_S = 60.0
 class Resizing:
     """Of one driver. A run of one size is never waited for, looked after or told of.
 
-    ``say`` is for people; ``pause`` waits, and may raise to end the waiting.
+    ``say`` is for people; ``pause`` waits, or ends early with what somebody wishes.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Resizing:
         say: Callable[[str], None],
         *,
         ticks: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], Wish | None] = time.sleep,
     ) -> None:
         self._sizes = sizes
         self._patience = replace(patience, wait_for_spare_s=max(patience.wait_for_spare_s, _SETTLE_S))
@@ -50,8 +50,10 @@ class Resizing:
         # A size that had no place, and the room that there was for it.
         self._misfit: tuple[int, int] | None = None
 
-    def next_size(self, without: Sequence[str]) -> int:
-        """Of the next attempt, which is to run on other nodes than these. Waits for a spare where it must."""
+    def next_size(self, without: Sequence[str]) -> int | Wish:
+        """Of the next attempt, which is to run on other nodes than these. Waits for a spare where it must,
+        unless somebody wishes the run to stop meanwhile.
+        """
         self._without, self._runs, self._wish = without, False, None
         if len(self._sizes) == 1:
             return self._sizes[0]
@@ -60,7 +62,8 @@ class Resizing:
             if not is_said:
                 self._say(_waiting(answer))
                 is_said = True
-            self._pause(_ASK_EVERY_S)
+            if wish := self._pause(_ASK_EVERY_S):
+                return wish
         if answer.world_size != wanted:
             self._say(f"goes on with {_ranks(answer.world_size)} instead of {wanted}")
         return answer.world_size

@@ -1,14 +1,13 @@
-"""A long run's attempts, one after another until one ends well, with all that listens to them and decides."""
+"""A long run's attempts: what each of them asks for and who listens to it; what follows is the loop's."""
 
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Resumed
-from checkpointing.stores.contract import Unavailable
 from cluster.environment import long_run_environment
 from cluster.inventory import WorkerGroup
 from jobs.alerts.notifier import Bell
@@ -17,9 +16,21 @@ from jobs.checkpoints.text import surplus_lines
 from jobs.execution.causes import Cause
 from jobs.execution.executor import AttemptOrder, Executor
 from jobs.execution.messages import Beat
-from jobs.execution.outcomes import AttemptFailed, GivenUp
-from jobs.recovery.loop import Restarts
+from jobs.execution.outcomes import (
+    EXPECTED,
+    Cancelled,
+    GivenUp,
+    Outcome,
+    Setback,
+    StoreAway,
+    Unmendable,
+    outcome_of,
+)
+from jobs.recovery.journal import open_journal
+from jobs.recovery.loop import Recovery, RunEnd
+from jobs.recovery.policy import Policy
 from jobs.recovery.resizing import Resizing
+from jobs.recovery.rollback import Rollback
 from jobs.run_progress.incident_outbox import Words
 from jobs.run_progress.run_view import RunDisplay
 from jobs.runs.stop_signals import Wishers
@@ -37,143 +48,181 @@ _MOST_FORGIVEN = 5
 _LOOK_EVERY_S = 5.0
 
 
-class Attempts:
-    """``make_task`` gets the world size and the time of the lease; without ``may_retry`` once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """One start of a run, and what it works with.
 
-    def __init__(
-        self,
-        executor: Executor,
-        spec: RunSpec,
-        group: WorkerGroup,
-        repository: Repository,
-        make_task: Callable[[int, float], Task],
-        display: RunDisplay,
-        wishers: Wishers,
-        *,
-        may_retry: bool,
-    ) -> None:
-        self._executor = executor
-        self._spec = spec
-        self._group = group
-        self._repository = repository
-        self._make_task = make_task
-        self._display = display
-        self._wishers = wishers
-        # How the attempt with the newest lease did: what fails after it without one has loaded nothing.
-        self._ended_by: Cause | None = None
-        self._forgiven: Counter[str] = Counter()
-        self._told_surplus: set[str] = set()
-        recovery = spec.recovery
-        self._keeps_spares = may_retry and recovery.spares and recovery.max_attempts != 1
-        self._clock = steady()
-        self._words = Words(repository.store)
-        alarms = Alarms(spec.alarms, spec.wanted())
-        self._bell = Bell(
-            alarms,
-            spec.alarms.ringing(),
-            self._words,
-            display.note,
-            run=repository.run,
-            store=repository.store.url,
-            newest_term=repository.view.term,
-        )
-        policy = recovery if may_retry else replace(recovery, max_attempts=1)
-        # Peers that share an attempt but don't speak don't judge it.
-        self._restarts = Restarts(
-            repository,
-            policy if executor.can_retry else None,
-            display,
-            pause=self._pause,
-            clock=self._clock,
-            words=self._words,
-        )
-        self._resizing = Resizing(
-            executor.sizes(spec.sizes, group),
-            spec.elastic,
-            partial(executor.room, group),
-            display.note,
-            pause=self._pause,
-        )
+    ``make_task`` gets the world size and the time of the lease; without ``may_retry`` once.
+    """
 
-    def work(self) -> str | None:
-        """What Ray's own result of the last attempt points at."""
-        with self._words, self._bell:
-            try:
-                return self._restarts.work(self._attempt)
-            except GivenUp as error:
-                self._bell.given_up(f"{error.why}: {error.cause}")
-                raise
+    executor: Executor
+    spec: RunSpec
+    group: WorkerGroup
+    repository: Repository
+    make_task: Callable[[int, float], Task]
+    display: RunDisplay
+    wishers: Wishers
+    may_retry: bool
 
-    def _attempt(self, without: tuple[str, ...]) -> str | None:
-        size = self._resizing.next_size(without)
-        try:
-            return self._executor.attempt(self._order(size, without), partial(self._begin, size), self._hear)
-        except AttemptFailed as error:
-            self._ended_by = self._ended_by or error.cause
-            # Theirs may be what was missing.
-            self._keeps_spares &= error.cause != "out of memory"
-            if error.cause == "no room":
-                self._resizing.had_no_place()
-            self._bell.failed(error.cause, error.reason)
-            raise
-        except Unavailable as error:
-            self._ended_by = self._ended_by or "store"
-            self._bell.failed("store", str(error))
-            raise
+    def policy(self) -> Policy | None:
+        """None where somebody else decides: peers that share an attempt but don't speak don't judge it."""
+        policy: Policy = self.spec.recovery
+        if not self.executor.can_retry:
+            return None
+        return policy if self.may_retry else replace(policy, max_attempts=1)
+
+    def keeps_spares(self) -> bool:
+        recovery = self.spec.recovery
+        return self.may_retry and recovery.spares and recovery.max_attempts != 1
+
+
+def work(driver: Driver) -> RunEnd | Setback:
+    """One attempt after another, until one ends well or it makes no sense to go on."""
+    clock, words = steady(), Words(driver.repository.store)
+    bell = _bell(driver, words)
+    pause = partial(_pause, driver.wishers, bell)
+    recovery = Recovery(
+        journal=open_journal(driver.repository),
+        rollback=Rollback(repository=driver.repository),
+        display=driver.display,
+        words=words,
+        policy=driver.policy(),
+        pause=pause,
+        clock=clock,
+    )
+    attempts = _Attempts(
+        driver=driver,
+        recovery=recovery,
+        resizing=_resizing(driver, pause),
+        bell=bell,
+        clock=clock,
+        keeps_spares=driver.keeps_spares(),
+    )
+    with words, bell:
+        end = recovery.work(attempts.attempt)
+        if isinstance(end, GivenUp):
+            bell.given_up(f"{end.why}: {end.cause}")
+    return end
+
+
+def _bell(driver: Driver, words: Words) -> Bell:
+    alarms = driver.spec.alarms
+    return Bell(
+        Alarms(alarms, driver.spec.wanted()),
+        alarms.ringing(),
+        words,
+        driver.display.note,
+        run=driver.repository.run,
+        store=driver.repository.store.url,
+        newest_term=driver.repository.view.term,
+    )
+
+
+def _resizing(driver: Driver, pause: Callable[[float], Wish | None]) -> Resizing:
+    return Resizing(
+        driver.executor.sizes(driver.spec.sizes, driver.group),
+        driver.spec.elastic,
+        partial(driver.executor.room, driver.group),
+        driver.display.note,
+        pause=pause,
+    )
+
+
+def _pause(wishers: Wishers, bell: Bell, for_s: float) -> Wish | None:
+    """Waits, or ends early with what is wished; the alarms go on."""
+    end_s = time.monotonic() + for_s
+    while (left_s := end_s - time.monotonic()) > 0:
+        bell.look()
+        if wish := wishers.pause(min(left_s, _LOOK_EVERY_S)):
+            return wish
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempts:
+    """``ended_by`` is how the attempt with the newest lease did: what fails after it without one has loaded
+    nothing. ``forgiven`` counts by generation.
+    """
+
+    driver: Driver
+    recovery: Recovery
+    resizing: Resizing
+    bell: Bell
+    clock: Callable[[], float]
+    keeps_spares: bool
+    ended_by: Cause | None = None
+    forgiven: Counter[str] = field(default_factory=Counter)
+    told_surplus: set[str] = field(default_factory=set)
+
+    def attempt(self, without: tuple[str, ...]) -> Outcome:
+        size = self.resizing.next_size(without)
+        if isinstance(size, Wish):
+            return Cancelled(wish=size)
+        order = self._order(size, without)
+        outcome = self.driver.executor.attempt(order, partial(self._begin, size), self._hear)
+        if isinstance(outcome, Setback):
+            self._failed(outcome)
+        return outcome
 
     def _order(self, size: int, without: tuple[str, ...]) -> AttemptOrder:
-        limits = self._spec.limits
+        spec, group = self.driver.spec, self.driver.group
         return AttemptOrder(
-            group=self._group,
+            group=group,
             without=without,
-            may_wait=self._repository.view.term > 0,
+            may_wait=self.driver.repository.view.term > 0,
             world_size=size,
-            environment=long_run_environment(self._group, self._spec.environment),
-            schedule_timeout_s=self._resizing.schedule_timeout_s(limits.schedule_timeout_s),
+            environment=long_run_environment(group, spec.environment),
+            schedule_timeout_s=self.resizing.schedule_timeout_s(spec.limits.schedule_timeout_s),
             # A rank may wait for memory at the border while the others are in the next step.
-            collective_timeout_s=_COLLECTIVE_TIMEOUT_S + self._spec.checkpoint.deadline_s,
-            hang_timeout_s=limits.hang_timeout_s,
-            keeps_spares=self._keeps_spares,
+            collective_timeout_s=_COLLECTIVE_TIMEOUT_S + spec.checkpoint.deadline_s,
+            hang_timeout_s=spec.limits.hang_timeout_s,
+            keeps_spares=self.keeps_spares,
             wish=self._wish,
         )
 
-    def _begin(self, world_size: int) -> Task:
-        task = self._restarts.begin(self._make_task(world_size, self._clock()))
-        if self._ended_by in _FROM_OUTSIDE:
-            self._forgive(task.term)
-        self._ended_by = None
+    def _begin(self, world_size: int) -> Task | StoreAway | Unmendable:
+        try:
+            task = self.recovery.begin(self.driver.make_task(world_size, self.clock()))
+            if self.ended_by in _FROM_OUTSIDE:
+                self._forgive(task.term)
+        except EXPECTED as error:
+            return outcome_of(error)
+        self.ended_by = None
         self._tell_surplus()
-        self._bell.begins(task)
-        self._wishers.began(task.term)
+        self.bell.begins(task)
+        self.driver.wishers.began(task.term)
         return task
 
     def _tell_surplus(self) -> None:
         """Once each, however many attempts find it."""
-        for line in surplus_lines(self._repository):
-            if line not in self._told_surplus:
-                self._told_surplus.add(line)
-                self._display.note(line)
+        for line in surplus_lines(self.driver.repository):
+            if line not in self.told_surplus:
+                self.told_surplus.add(line)
+                self.driver.display.note(line)
 
     def _forgive(self, term: int) -> None:
         """Takes back what the attempt before has loaded, so that it is no step towards being poison."""
-        for name in tuple(self._repository.view.loads):
-            self._forgiven[name] += 1
-            if self._forgiven[name] <= _MOST_FORGIVEN:
-                self._repository.append(Resumed(name=name), term=term)
+        repository = self.driver.repository
+        for name in tuple(repository.view.loads):
+            self.forgiven[name] += 1
+            if self.forgiven[name] <= _MOST_FORGIVEN:
+                repository.append(Resumed(name=name), term=term)
+
+    def _failed(self, setback: Setback) -> None:
+        self.ended_by = self.ended_by or setback.cause
+        # Theirs may be what was missing.
+        self.keeps_spares &= setback.cause != "out of memory"
+        if setback.cause == "no room":
+            self.resizing.had_no_place()
+        self.bell.failed(setback.cause, setback.reason)
 
     def _hear(self, told: Told | Beat) -> None:
-        self._bell.hear(told)
+        self.bell.hear(told)
         if not isinstance(told, Beat):
-            self._resizing.hear(told)
-            self._display.hear(told)
-
-    def _pause(self, for_s: float) -> None:
-        end_s = time.monotonic() + for_s
-        while (left_s := end_s - time.monotonic()) > 0:
-            self._bell.look()
-            self._wishers.pause(min(left_s, _LOOK_EVERY_S))
+            self.resizing.hear(told)
+            self.driver.display.hear(told)
 
     def _wish(self) -> Wish | None:
         # It is asked all the time, also while there is no room.
-        self._bell.look()
-        return stronger(self._wishers.wish(), self._resizing.wish())
+        self.bell.look()
+        return stronger(self.driver.wishers.wish(), self.resizing.wish())

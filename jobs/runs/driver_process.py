@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from jobs.training.task.stop_request import Wish
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 # What a driver says to its keeper alone: another one is at work on the run; it makes no sense to go on; the
 # cluster does not have what the run needs.
 EXIT_OCCUPIED, EXIT_GIVEN_UP, EXIT_NO_CLUSTER = 3, 4, 5

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.contract import Store, StoreError
-from jobs.execution.outcomes import StopWished
 from jobs.training.task.stop_request import Wish, stronger
 
 _LOOK_EVERY_S = 0.25
@@ -51,17 +50,14 @@ class Wishers:
         """What was wished so far. It never waits, and is never taken back."""
         return self._wish
 
-    def check(self) -> None:
-        """Raises ``StopWished`` once something is wished: for where nothing goes on that could be saved."""
-        if self._wish is not None:
-            raise StopWished(self._wish)
-
-    def pause(self, for_s: float) -> None:
-        """Waits, or raises ``StopWished``."""
+    def pause(self, for_s: float) -> Wish | None:
+        """Waits, or ends early with what is wished."""
         end = time.monotonic() + for_s
         while (left_s := end - time.monotonic()) > 0:
-            self.check()
+            if self._wish is not None:
+                return self._wish
             time.sleep(min(left_s, self._look_every_s))
+        return None
 
     def listen(self, store: Store, run: str, announce: Callable[[str], None]) -> None:
         """From now on the run's log is asked every few seconds, and ``announce`` hears of the first wish."""

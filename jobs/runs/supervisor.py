@@ -20,21 +20,25 @@ from checkpointing.stores.contract import StoreError, Unavailable
 from checkpointing.stores.opening import open_store
 from jobs.alerts.command import Caller, facts_of
 from jobs.alerts.rules import Alarm
-from jobs.commandline.store_location import store_base
-from jobs.commandline.usage_error import SpecError
-from jobs.execution.causes import Cause
-from jobs.execution.outcomes import StopWished
-from jobs.recovery.journal import Note, given_up, leave_note, read_newest, read_note
-from jobs.recovery.policy import Ending, GiveUp, Policy, next_move
-from jobs.runs.driver_presence import Rivals
-from jobs.runs.driver_process import (
+from jobs.commandline.exit_codes import (
     EXIT_FAILED,
-    EXIT_GIVEN_UP,
     EXIT_INTERRUPTED,
-    EXIT_NO_CLUSTER,
-    EXIT_OCCUPIED,
     EXIT_OK,
     EXIT_USAGE,
+    OF_STORES,
+    run_command,
+)
+from jobs.commandline.store_location import store_base
+from jobs.commandline.usage_error import SpecError
+from jobs.execution.outcomes import Setback, StoreAway, crashed
+from jobs.recovery.journal import Note, given_up, leave_note, read_newest, read_note
+from jobs.recovery.loop import keep_trying
+from jobs.recovery.policy import Ending, Policy, Retry, StepBack
+from jobs.runs.driver_presence import Rivals
+from jobs.runs.driver_process import (
+    EXIT_GIVEN_UP,
+    EXIT_NO_CLUSTER,
+    EXIT_OCCUPIED,
     Away,
     Child,
     Driver,
@@ -61,14 +65,7 @@ _UNSEEN_S = 60.0
 
 
 def keep_running(args: argparse.Namespace) -> int:
-    try:
-        return _keep(args)
-    except (SpecError, StoreError) as error:
-        for line in str(error).splitlines():
-            _say(f"longhaul train: {line}")
-        return EXIT_FAILED if isinstance(error, Unavailable) else EXIT_USAGE
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    return run_command("train", lambda: _keep(args), {SpecError: EXIT_USAGE, **OF_STORES})
 
 
 def _keep(args: argparse.Namespace) -> int:
@@ -84,6 +81,8 @@ def _keep(args: argparse.Namespace) -> int:
             spec.recovery,
             wishers,
             _call_with(spec, run=run, store=args.store or spec.store),
+            clock=steady(),
+            pause=wishers.pause,
         )
         return keeper.keep(args)
 
@@ -119,8 +118,18 @@ class _Lost(Exception):
     """Nobody could tell of the driver for too long."""
 
 
+class _StopWished(Exception):
+    """For a wait that is not this module's."""
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+
+
 class Keeper:
-    """Says what it does on standard error; drivers say the rest themselves."""
+    """A run's drivers, as ``jobs.recovery.loop`` goes through them; the end is the keeper's exit code.
+
+    Says what it does on standard error; drivers say the rest themselves.
+    """
 
     def __init__(
         self,
@@ -130,55 +139,69 @@ class Keeper:
         wishers: Wishers,
         call: Call,
         *,
-        clock: Callable[[], float] | None = None,
-        pause: Callable[[float], None] | None = None,
+        clock: Callable[[], float],
+        pause: Callable[[float], Wish | None],
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
+        self.history: list[Ending] = []
         self._repository = repository
         self._start = start
         self._policy = policy
         self._wishers = wishers
         self._call = call
-        self._clock = clock or steady()
-        self._pause = pause or wishers.pause
+        self._clock = clock
+        self._pause = pause
         self._look_every_s = look_every_s
-        self._endings: list[Ending] = []
         # Of the newest attempt that a driver of ours left without a word; of every other one somebody else's
         # driver may be at work.
         self._own_term = 0
-        # What its log was at when this keeper came.
-        self._first_term = 0
+        # What its log was at when this keeper came; None until the store has told.
+        self._first_term: int | None = None
         self._has_stood_by = False
-        # Whether its first driver is to begin somewhere else than at the newest checkpoint.
-        self._is_anew = False
 
     def keep(self, args: argparse.Namespace) -> int:
         """Its exit code is the driver's last one."""
-        self._is_anew = args.fresh or args.resume != "latest"
-        if (code := self._meet()) is not None:
-            return code
+        return keep_trying(lambda _without: self._drive(args), self, self._policy)
+
+    def failed(self, setback: Setback) -> int | None:
+        self.history.append(self._ending(setback))
+        return None
+
+    def give_up(self, setback: Setback, why: str) -> int:
+        if setback.cause == "driver died":
+            self._note(self.history[-1], why)
+        return self._give_up(f"{why}: {setback.reason}")
+
+    def go_on(self, setback: Setback, move: Retry | StepBack) -> int | None:
+        _say(f"{self._repository.run}: {setback.reason}; starting it again in {move.after_s:g} s")
+        if (term := self.history[-1].term) == self._own_term:
+            # Nobody else is there now to hear `longhaul stop`.
+            self._wishers.began(term)
+        wish = self._pause(move.after_s)
+        return self._stopped(wish) if wish else None
+
+    def _drive(self, args: argparse.Namespace) -> int | Setback:
+        """One driver to its end; beside another one that is at work this keeper stands by first."""
         while True:
-            before = self._view()
             try:
-                end = self._follow(self._start(driver_arguments(args, before, self._first_term)))
+                first_term = self._meet()
+                before = self._view()
+                end = self._follow(self._start(driver_arguments(args, before, first_term)))
+            except Unavailable as error:
+                return StoreAway(reason=str(error))
             except Away as error:
-                code = self._judge("cluster away", str(error))
+                return crashed(str(error), "cluster away")
             except _Lost as error:
                 return self._give_up(f"{error}; it may be at work all the same")
-            else:
-                code = self._after(end, before)
-            if code is not None:
-                return code
+            outcome = self._after(end, before, is_anew=args.fresh or args.resume != "latest")
+            if outcome is not None:
+                return outcome
 
-    def _meet(self) -> int | None:
+    def _meet(self) -> int:
         """A store that is away when this keeper comes is waited for as later."""
-        while True:
-            try:
-                self._first_term = self._repository.refresh().term
-                return None
-            except Unavailable as error:
-                if (code := self._judge("store", str(error))) is not None:
-                    return code
+        if self._first_term is None:
+            self._first_term = self._repository.refresh().term
+        return self._first_term
 
     def _follow(self, driver: Driver) -> End:
         told: Wish | None = None
@@ -205,8 +228,11 @@ class Keeper:
             )
         return unseen_s > _UNSEEN_S
 
-    def _after(self, end: End, before: View) -> int | None:
-        """The exit code to leave with, or None when it is time for the next driver."""
+    def _after(self, end: End, before: View, *, is_anew: bool) -> int | Setback | None:
+        """The exit code to leave with, or what went wrong; None when it is time for the next driver.
+
+        ``is_anew``: the first driver was to begin somewhere else than at the newest checkpoint.
+        """
         if end.is_stopped:
             return self._after_stop(end)
         if end.code is not None and self._wishers.wish():
@@ -216,15 +242,15 @@ class Keeper:
             view = self._repository.refresh()
             note = given_up(self._repository.store, self._repository.run, view)
         except Unavailable as error:
-            return self._judge("store", str(error))
+            return StoreAway(reason=str(error))
         if end.code is None and view.term > before.term:
             self._own_term = view.term
-        has_begun = view.term > self._first_term or self._has_stood_by
+        has_begun = view.term > self._first() or self._has_stood_by
         if end.code in (EXIT_OK, EXIT_INTERRUPTED):
             return end.code
         if end.code == EXIT_OCCUPIED:
-            return self._stand_by() if has_begun or not self._is_anew else EXIT_USAGE
-        if end.code == EXIT_NO_CLUSTER and not has_begun and self._first_term == 0:
+            return self._stand_by() if has_begun or not is_anew else EXIT_USAGE
+        if end.code == EXIT_NO_CLUSTER and not has_begun and self._first() == 0:
             return EXIT_USAGE
         if end.code == EXIT_USAGE and (not has_begun or before.finished_step is not None):
             return EXIT_USAGE
@@ -235,18 +261,18 @@ class Keeper:
         # What was there once is missing, such as nodes. Of a run that is finished something may be left to
         # do, such as its export: the next driver sees to it.
         is_missing = end.code in (EXIT_USAGE, EXIT_NO_CLUSTER)
-        return self._judge("cluster away" if is_missing else "driver died", end.why)
+        return crashed(end.why, "cluster away" if is_missing else "driver died")
 
     def _stand_by(self) -> int | None:
         """Until the other driver, such as one whose keeper is gone, is silent or has ended."""
         _say(f"{self._repository.run}: this keeper stands by, until the other driver is silent or ends")
-        rivals = Rivals(self._repository.store, self._repository.run, pause=self._pause)
+        rivals = Rivals(self._repository.store, self._repository.run, pause=self._pause_or_stop)
         try:
             # A store that is away is the next driver's to wait for.
             with suppress(StoreError):
                 while rivals.is_one_alive(is_expected=True):
-                    self._pause(_STAND_BY_S)
-        except StopWished as stop:
+                    self._pause_or_stop(_STAND_BY_S)
+        except _StopWished as stop:
             return self._stopped(stop.wish)
         self._has_stood_by = True
         view = self._view()
@@ -266,31 +292,16 @@ class Keeper:
         except Unavailable as error:
             _say(f"longhaul train: {end.why}, and its store does not tell at which step: {error}")
             return EXIT_FAILED
-        if view.term == self._first_term or view.stopped_step is not None or view.finished_step is not None:
+        if view.term == self._first() or view.stopped_step is not None or view.finished_step is not None:
             return EXIT_OK
         newest = latest(of_this_life(view))
         left = f"the newest checkpoint is {newest.name}" if newest else "there is no checkpoint"
         _say(f"longhaul train: {end.why} before its last step was saved; {left}; running it again goes on")
         return EXIT_FAILED
 
-    def _judge(self, cause: Cause, reason: str) -> int | None:
-        """Waits, unless it makes no sense to go on or somebody wishes it to stop."""
-        ending = self._ending(cause, reason)
-        self._endings.append(ending)
-        move = next_move(self._endings, self._policy)
-        if isinstance(move, GiveUp):
-            if cause == "driver died":
-                self._note(ending, move.reason)
-            return self._give_up(f"{move.reason}: {reason}")
-        _say(f"{self._repository.run}: {reason}; starting it again in {move.after_s:g} s")
-        if ending.term == self._own_term:
-            # Nobody else is there now to hear `longhaul stop`.
-            self._wishers.began(ending.term)
-        try:
-            self._pause(move.after_s)
-        except StopWished as stop:
-            return self._stopped(stop.wish)
-        return None
+    def _pause_or_stop(self, for_s: float) -> None:
+        if wish := self._pause(for_s):
+            raise _StopWished(wish)
 
     def _give_up(self, why: str) -> int:
         """As no driver is left to. Why is the last line, whatever the user's command does."""
@@ -310,14 +321,14 @@ class Keeper:
         _say(f"{run}: stopped at step {ended.step} ({wish.why}); the same command goes on")
         return EXIT_OK
 
-    def _ending(self, cause: Cause, reason: str) -> Ending:
+    def _ending(self, setback: Setback) -> Ending:
         view = self._view()
         newest = latest(of_this_life(view))
-        is_ours = newest is not None and newest.term > self._first_term
+        is_ours = newest is not None and newest.term > self._first()
         return Ending(
             term=view.term,
-            cause=cause,
-            reason=reason,
+            cause=setback.cause,
+            reason=setback.reason,
             ended_s=self._clock(),
             step=newest.step if newest else 0,
             # What was there before may be of a branch that was left.
@@ -333,6 +344,9 @@ class Keeper:
             if before := read_newest(store, run, self._repository.view):
                 note = replace(note, skips=before.skips, spoilt=before.spoilt)
             leave_note(store, run, note)
+
+    def _first(self) -> int:
+        return self._first_term or 0
 
     def _view(self) -> View:
         with suppress(StoreError):

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from checkpointing.errors import Fenced, NothingToResume, Unfit
+from checkpointing.errors import Fenced
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import of_this_life
 from checkpointing.stores.contract import StoreError, Unavailable
@@ -18,24 +18,17 @@ from checkpointing.stores.opening import open_store
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from jobs.checkpoints.export import export_once
+from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, complain
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import Occupied, SpecError, nearest
-from jobs.execution.outcomes import AttemptFailed, GivenUp, StopWished
+from jobs.execution.outcomes import EXPECTED, Cancelled, Completed, GivenUp, Setback, Unmendable
 from jobs.launch.choose import choose_executor
 from jobs.launch.torchrun import Place
 from jobs.run_progress.run_view import RunDisplay
 from jobs.run_progress.status_file import StatusFile
-from jobs.runs.attempts import Attempts
+from jobs.runs.attempts import Driver, work
 from jobs.runs.driver_presence import Rivals
-from jobs.runs.driver_process import (
-    EXIT_FAILED,
-    EXIT_GIVEN_UP,
-    EXIT_INTERRUPTED,
-    EXIT_NO_CLUSTER,
-    EXIT_OCCUPIED,
-    EXIT_OK,
-    EXIT_USAGE,
-)
+from jobs.runs.driver_process import EXIT_GIVEN_UP, EXIT_NO_CLUSTER, EXIT_OCCUPIED
 from jobs.runs.resume_checks import check_unchanged, samples_before, without_data
 from jobs.runs.resume_command import note_stop, resume_command
 from jobs.runs.status import status_of
@@ -48,18 +41,22 @@ from jobs.training.models.weights import find_weights
 from jobs.training.task.presets import preset
 from jobs.training.task.task import Tokens
 
-_USERS_TURN = (SpecError, ClusterError, NothingToResume, Unfit)
+
+class RunFailed(Exception):
+    """How a run was left that is neither done nor stopped."""
+
+    def __init__(self, end: GivenUp | Setback) -> None:
+        super().__init__(end.message)
+        self.end = end
 
 
 def train(args: argparse.Namespace) -> int:
     try:
         with Wishers() as wishers:
             return _train(args, wishers)
-    except (*_USERS_TURN, StoreError, Fenced, AttemptFailed, GivenUp) as error:
-        if Place.of_this_process().rank == 0:
-            for line in str(error).splitlines():
-                print(f"longhaul train: {line}", file=sys.stderr)
-        return exit_code(error, is_kept=args.kept)
+    except (*EXPECTED, RunFailed) as error:
+        code = exit_code(error, is_kept=args.kept)
+        return complain("train", error, code) if Place.of_this_process().rank == 0 else code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
@@ -69,12 +66,14 @@ def exit_code(error: Exception, *, is_kept: bool) -> int:
     match error:
         case Occupied() if is_kept:
             return EXIT_OCCUPIED
-        case GivenUp() if is_kept:
+        case RunFailed(end=GivenUp()) if is_kept:
             return EXIT_GIVEN_UP
         case ClusterError() if is_kept:
             return EXIT_NO_CLUSTER
-    is_users_turn = isinstance(error, (*_USERS_TURN, StoreError))
-    return EXIT_USAGE if is_users_turn and not isinstance(error, Unavailable) else EXIT_FAILED
+        case RunFailed() | Fenced() | Unavailable():
+            return EXIT_FAILED
+        case _:
+            return EXIT_USAGE
 
 
 def _train(args: argparse.Namespace, wishers: Wishers) -> int:
@@ -107,21 +106,17 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
             display.on_progress(status.tell)
             if executor.speaks:
                 wishers.listen(store, run, display.note)
-            attempts = Attempts(
-                executor,
-                spec,
-                group,
-                repository,
-                tasks.make,
-                display,
-                wishers,
+            driver = Driver(
+                executor=executor,
+                spec=spec,
+                group=group,
+                repository=repository,
+                make_task=tasks.make,
+                display=display,
+                wishers=wishers,
                 may_retry=spec.is_kept and not args.no_retry,
             )
-            try:
-                pointer = attempts.work()
-            except StopWished as stop:
-                pointer = None
-                display.hear(note_stop(repository, wishers.term, stop.wish))
+            pointer = _carry_out(driver)
         if not executor.speaks:
             return EXIT_OK
         display.summarise(pointer, resume_command(args, repository, begins.term))
@@ -131,6 +126,20 @@ def _train(args: argparse.Namespace, wishers: Wishers) -> int:
             told = status_of(store, run) if repository.view.term else {"run": run}
             print(json.dumps({**told, **display.facts(), "ray_checkpoint": pointer}, indent=1))
         return EXIT_OK if display.is_durable else EXIT_FAILED
+
+
+def _carry_out(driver: Driver) -> str | None:
+    """What Ray's own result points at. Raises for those who see how the run was left, such as the display."""
+    match work(driver):
+        case Completed(pointer=pointer):
+            return pointer
+        case Cancelled(wish=wish):
+            driver.display.hear(note_stop(driver.repository, driver.wishers.term, wish))
+            return None
+        case Unmendable(error=error):
+            raise error
+        case end:
+            raise RunFailed(end)
 
 
 def _checked(spec: RunSpec, repository: Repository, begins: Beginning, tokens: Tokens | None) -> Beginning:

@@ -15,13 +15,12 @@ from checkpointing.ray_hooks import Pointers, pointed_at
 from cluster.inventory import WorkerGroup, node_names
 from cluster.live import draining
 from cluster.local_ray.variables import variables
-from jobs.execution.attempt_end import withdraw
 from jobs.execution.board import Assembled, Post, Ready
 from jobs.execution.causes import cause_of
 from jobs.execution.hang_detection import limits_of
 from jobs.execution.messages import Beat
 from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_meet
-from jobs.execution.outcomes import AttemptFailed
+from jobs.execution.outcomes import Cancelled, Completed, Failed, crashed, withdrawn
 from jobs.execution.resources import Claim
 from jobs.launch.forkserver.pool import Kind, kind_for, nodes_beside
 from jobs.launch.ray_train.driver_actors import Backstage
@@ -66,10 +65,10 @@ def attempt(
     backstage: Backstage,
     listen: Callable[[Told | Beat], None],
     wish: Callable[[], Wish | None],
-) -> str | None:
-    """Runs it to its end; the generation that Ray's own result points at. Raises ``AttemptFailed``.
+) -> Completed | Cancelled | Failed:
+    """Runs it to its end, however it ends.
 
-    The ranks follow what is wished; while there are none yet, it ends at once, as ``withdraw`` says. Call it
+    The ranks follow what is wished; while there are none yet, it ends at once, as ``withdrawn`` says. Call it
     from the main thread of a driver that is connected to Ray. An exception ends the workers first.
     """
     if not seat.keeps_spares:
@@ -77,28 +76,38 @@ def attempt(
     try:
         folder = scratch()
     except OSError as error:
-        reason = f"no folder can be made on the driver's node: {error}"
-        raise AttemptFailed(Failure(status="crash", reason=reason), "cluster away") from error
+        return crashed(f"no folder can be made on the driver's node: {error}", "cluster away")
     with variables(train_settings(seat.schedule_timeout_s)), folder as storage:
         followed = _begin(task, seat, backstage, storage)
         try:
-            while followed.fit.is_going():
-                time.sleep(_POLL_INTERVAL_S)
-                followed.hear(listen)
-                followed.judge()
-                followed.pass_on(wish())
-                followed.prepare()
-            # What was posted while the last poll was on its way.
-            followed.hear(listen)
+            early = _follow(followed, listen, wish)
         except RayError as error:
             # The board's node or the head: nobody can tell any more what the workers do.
             abort([followed.fit])
             backstage.clear()
-            raise AttemptFailed(Failure(status="crash", reason=reason_of(error)), "cluster away") from error
+            return crashed(reason_of(error), "cluster away")
         except BaseException:
             abort([followed.fit])
             raise
-        return followed.result()
+        if early is not None:
+            abort([followed.fit])
+        return early or followed.outcome()
+
+
+def _follow(
+    followed: "_Followed", listen: Callable[[Told | Beat], None], wish: Callable[[], Wish | None]
+) -> Cancelled | Failed | None:
+    """Until its ``fit`` is over, or until it is wished to end before it has begun."""
+    while followed.fit.is_going():
+        time.sleep(_POLL_INTERVAL_S)
+        followed.hear(listen)
+        followed.judge()
+        if early := followed.pass_on(wish()):
+            return early
+        followed.prepare()
+    # What was posted while the last poll was on its way.
+    followed.hear(listen)
+    return None
 
 
 def _begin(task: Task, seat: Seat, backstage: Backstage, storage: str) -> "_Followed":
@@ -156,15 +165,18 @@ class _Followed:
         if self.verdict is not None:
             self.fit.condemn()
 
-    def pass_on(self, wish: Wish | None) -> None:
-        """What is wished of the driver, or what its nodes make necessary."""
+    def pass_on(self, wish: Wish | None) -> Cancelled | Failed | None:
+        """What is wished of the driver, or what its nodes make necessary. Ranks that are not there yet can't
+        follow: then the attempt has ended so.
+        """
         wish = stronger(wish, self._drain())
         if wish is None or wish == self.wish:
-            return
+            return None
         self.wish = wish
         self.board.wish.remote(self.fit.name, wish)
-        if not self.monitor.ready:
-            withdraw(wish, node_names(self.seat.group, self.monitor.node_ids))
+        if self.monitor.ready:
+            return None
+        return withdrawn(wish, tuple(node_names(self.seat.group, self.monitor.node_ids)))
 
     def prepare(self) -> None:
         """For the attempt that may follow, once this one has loaded all it needs; not if it ends soon."""
@@ -179,12 +191,12 @@ class _Followed:
                     nodes = nodes_beside(self.seat.claim, self.seat.group, self.monitor.node_ids)
                     self.backstage.parents.keep(self.kind, ready.threads, nodes)
 
-    def result(self) -> str | None:
+    def outcome(self) -> Completed | Failed:
         self.fit.close()
         if self.fit.error is not None or self.verdict is not None:
-            raise self._failed()
+            return self._failed()
         checkpoint = self.fit.result.checkpoint
-        return pointed_at(checkpoint) if checkpoint else None
+        return Completed(pointer=pointed_at(checkpoint) if checkpoint else None)
 
     def _drain(self) -> Wish | None:
         """Once it is known, it stays: the workers must be off the node before its deadline."""
@@ -208,14 +220,14 @@ class _Followed:
                 if isinstance(post, Beat):
                     listen(post)
 
-    def _failed(self) -> AttemptFailed:
+    def _failed(self) -> Failed:
         told = self.verdict or self.monitor.failure() or self._untold(self.fit.error)
         failure = self.monitor.with_step(told)
         nodes = node_names(self.seat.group, self.monitor.node_ids)
         blamed = [nodes[rank] for rank in failure.ranks if rank < len(nodes)]
         failure = replace(failure, nodes=tuple(dict.fromkeys(blamed)))
         lost = next((self.monitor.lost.get(rank) for rank in failure.ranks), None)
-        return AttemptFailed(failure, cause_of(failure, lost), tuple(dict.fromkeys(nodes)))
+        return Failed(failure=failure, cause=cause_of(failure, lost), nodes=tuple(dict.fromkeys(nodes)))
 
     def _untold(self, error: Exception | None) -> Failure:
         """What no rank could tell."""

@@ -40,7 +40,7 @@ guard: {spike_ratio: null}
 BUG = """
 import sys
 import torch
-from jobs.training import long_run
+from jobs.training.loop import attempt as long_run
 
 step_as_it_is, NUM_GOOD = long_run.train_step, 7
 

@@ -13,13 +13,12 @@ from checkpointing.log.history import Commit, Tombstone
 from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from jobs.execution.causes import Cause
-from jobs.execution.outcomes import AttemptFailed
-from jobs.recovery.loop import Restarts
+from jobs.execution.outcomes import Completed, Failed, Outcome, StoreAway
 from jobs.recovery.policy import Policy
 from jobs.run_progress.run_view import RunDisplay
 from jobs.training.task.events import Resumption
 from jobs.training.task.measurement import BadLoss, Failure
-from tests.unit.recovery.test_loop import generation, task
+from tests.unit.recovery.test_loop import generation, recovery, task
 
 MONTH_S = 30 * 86_400.0
 START_S, STEP_S, SAVE_EVERY = 20.0, 1.0, 60
@@ -108,10 +107,14 @@ class Month:
         self.display = RunDisplay(
             "r", quiet=True, silent=True, ticks=lambda: self.now, clock=lambda: self.now
         )
-        self.restarts = Restarts(
-            self.repository, Policy(), self.display, pause=self.sleep, clock=lambda: self.now
+        self.recovery = recovery(
+            self.repository,
+            policy=Policy(),
+            display=self.display,
+            pause=self.sleep,
+            clock=lambda: self.now,
         )
-        self.restarts.work(self.attempt)
+        self.recovery.work(self.attempt)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -119,24 +122,29 @@ class Month:
     def is_out(self, what: Cause) -> bool:
         return what == self.out[0] and self.now < self.out[1]
 
-    def attempt(self, without: tuple[str, ...]) -> None:
+    def attempt(self, without: tuple[str, ...]) -> Outcome:
         """Until it fails, or until the month is over."""
+        try:
+            return self.try_once(without)
+        except Unavailable as error:
+            return StoreAway(reason=str(error))
+
+    def try_once(self, without: tuple[str, ...]) -> Outcome:
         self.now += START_S
         nodes = self.dice.sample([node for node in NODES if node not in without], 3)
         if self.is_out("cluster away"):
-            self.fail("cluster away", nodes)
+            return self.fail("cluster away", nodes)
         term = self.repository.take_over("driver")
-        self.restarts.begin(task(term, self.store))
+        self.recovery.begin(task(term, self.store))
         if self.is_out("no room"):
-            self.fail("no room", nodes)
+            return self.fail("no room", nodes)
         cause = self.dice.choices([*FATES], [*FATES.values()])[0]
         step = self.durable_step()
         if cause in ("error", "out of memory") and self.is_struck_while_loading(step):
-            self.fail(cause, nodes, step=0)
+            return self.fail(cause, nodes, step=0)
         self.display.hear(Resumption(step=step, generation=None, trail=()))
         reached = self.train(term, step)
-        if self.now < MONTH_S:
-            self.end(cause, nodes, step, reached)
+        return self.end(cause, nodes, step, reached) if self.now < MONTH_S else Completed()
 
     def is_struck_while_loading(self, step: int) -> bool:
         if step <= self.loading_failed_at or self.dice.random() > WHILE_LOADING:
@@ -155,7 +163,7 @@ class Month:
         self.repository.append(Tombstone(names=may_go(self.repository.view, RETENTION)), term=term)
         return reached
 
-    def end(self, cause: Cause, nodes: list[str], start: int, reached: int) -> None:
+    def end(self, cause: Cause, nodes: list[str], start: int, reached: int) -> Outcome:
         if cause == "driver died":
             self.causes[cause] += 1
             raise DriverDied
@@ -164,14 +172,14 @@ class Month:
             self.out = (cause, self.now + away_s)
         if cause == "store":
             self.causes[cause] += 1
-            raise Unavailable("store: no answer")
+            return StoreAway(reason="store: no answer")
         good = max(start, reached - self.dice.choice((1, 2 * SAVE_EVERY)))
         bad = BadLoss(step=reached, good_step=good, samples=(64 * good, 64 * reached))
-        self.fail(cause, nodes, step=reached, bad_loss=bad if cause == "invalid loss" else None)
+        return self.fail(cause, nodes, step=reached, bad_loss=bad if cause == "invalid loss" else None)
 
     def fail(
         self, cause: Cause, nodes: list[str], *, step: int | None = None, bad_loss: BadLoss | None = None
-    ) -> None:
+    ) -> Failed:
         self.causes[cause] += 1
         failure = Failure(
             status="crash",
@@ -181,7 +189,7 @@ class Month:
             step=step,
             bad_loss=bad_loss,
         )
-        raise AttemptFailed(failure, cause, nodes)
+        return Failed(failure=failure, cause=cause, nodes=tuple(nodes))
 
     def durable_step(self) -> int:
         newest = latest(self.repository.view.generations)

@@ -5,24 +5,36 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from checkpointing.errors import Fenced
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Load
-from checkpointing.stores.contract import Buffer, Unavailable
+from checkpointing.stores.contract import Buffer, StoreError, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from cluster.inventory import Inventory, WorkerGroup
 from jobs.alerts.rules import Alarm, Alarms
+from jobs.commandline.usage_error import Occupied
 from jobs.execution.causes import Cause
-from jobs.execution.executor import AttemptOrder
+from jobs.execution.executor import AttemptOrder, MakeTask
 from jobs.execution.messages import Beat, Event, Limits, Session
-from jobs.execution.outcomes import AttemptFailed, GivenUp
+from jobs.execution.outcomes import (
+    Cancelled,
+    Completed,
+    Failed,
+    GivenUp,
+    Outcome,
+    Setback,
+    StoreAway,
+    Unmendable,
+    crashed,
+)
+from jobs.recovery.loop import RunEnd
 from jobs.run_progress.run_view import RunDisplay
-from jobs.runs.attempts import Attempts
+from jobs.runs.attempts import Driver, work
 from jobs.runs.stop_signals import Wishers
 from jobs.spec_schema.run_checkpoints import Checkpoint
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.sweeps.grid import Cell
 from jobs.training.task.events import Progress, Told
-from jobs.training.task.measurement import Failure
 from jobs.training.task.stop_request import Wish
 from jobs.training.task.task import Task
 from reporting.long_runs.summarising import long_run
@@ -40,8 +52,11 @@ def no_one(_wish: Wish) -> None:
     raise AssertionError("nobody is to be stopped")
 
 
-def failed(cause: Cause) -> AttemptFailed:
-    return AttemptFailed(Failure(status="crash", reason=f"boom: {cause}"), cause)
+def failed(cause: Cause) -> Failed:
+    return crashed(f"boom: {cause}", cause)
+
+
+AWAY = StoreAway(reason="memory: away")
 
 
 class Forgetful(MemoryStore):
@@ -96,8 +111,8 @@ class Cluster:
         return 1
 
     def attempt(
-        self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
-    ) -> str | None:
+        self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[Told | Beat], None]
+    ) -> Outcome:
         self.orders.append(order)
         make_task()
         self.wishes.append(order.wish())
@@ -105,57 +120,62 @@ class Cluster:
         self.wishes.append(order.wish())
         self.stop(STOP)
         self.wishes.append(order.wish())
-        return "pointer"
+        return Completed(pointer="pointer")
 
 
 @dataclass
 class Loading(Cluster):
-    """Each attempt loads a generation, and then fails with the next of ``errors``, if there are any left.
+    """Each attempt loads a generation, and then fails as the next of ``ends``, if there are any left.
 
     Where there is no room it fails before that.
     """
 
-    errors: list[AttemptFailed | Unavailable] = field(default_factory=list)
+    ends: list[Setback] = field(default_factory=list)
     loads: list[Mapping[str, int]] = field(default_factory=list)
     repository: Repository = field(default_factory=lambda: Repository(MemoryStore(), "r"))
     kept_spares: list[bool] = field(default_factory=list)
 
     def attempt(
-        self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
-    ) -> str | None:
-        if self.errors and str(self.errors[0]) == "boom: no room":
-            raise self.errors.pop(0)
+        self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[Told | Beat], None]
+    ) -> Outcome:
+        if self.ends and self.ends[0].cause == "no room":
+            return self.ends.pop(0)
         self.orders.append(order)
         self.kept_spares.append(order.keeps_spares)
-        term = make_task().term
+        task = make_task()
+        if not isinstance(task, Task):
+            return task
+        term = task.term
         self.loads.append(self.repository.view.loads)
         self.repository.append(Load(name="g"), term=term)
-        if self.errors:
-            raise self.errors.pop(0)
-        return None
+        return self.ends.pop(0) if self.ends else Completed()
 
     def drive(
         self, recovery: str = '"pause_s": 0', *, may_retry: bool = True, deadline_s: float = 600
-    ) -> None:
+    ) -> RunEnd | Setback:
         spec = f'{{"name": "r", "model": "llama-tiny", "steps": 2, "recovery": {{{recovery}}}}}'
         saves = Checkpoint(deadline_s=deadline_s)
-        Attempts(
-            self,
-            RunSpec.model_validate_json(spec).model_copy(update={"checkpoint": saves}),
-            group(),
-            self.repository,
-            lambda world_size, leased_s: task(self.repository.take_over("driver"), MemoryStore()),
-            RunDisplay("r", quiet=True, silent=True),
-            Wishers(),
+        driver = Driver(
+            executor=self,
+            spec=RunSpec.model_validate_json(spec).model_copy(update={"checkpoint": saves}),
+            group=group(),
+            repository=self.repository,
+            make_task=lambda world_size, leased_s: self.lease(),
+            display=RunDisplay("r", quiet=True, silent=True),
+            wishers=Wishers(),
             may_retry=may_retry,
-        ).work()
+        )
+        return work(driver)
+
+    def lease(self) -> Task:
+        return task(self.repository.take_over("driver"), MemoryStore())
 
 
 @pytest.mark.parametrize(
-    ("error", "held_against_it"),
+    ("end", "held_against_it"),
     [
         (failed("store"), {}),
-        (Unavailable("memory: away"), {}),
+        (AWAY, {}),
         (failed("cluster away"), {}),
         (failed("host lost"), {}),
         (failed("host silent"), {}),
@@ -165,28 +185,28 @@ class Loading(Cluster):
     ids=str,
 )
 def test_what_the_store_or_a_host_ended_is_not_held_against_what_was_loaded(
-    error: AttemptFailed | Unavailable, held_against_it: Mapping[str, int]
+    end: Setback, held_against_it: Mapping[str, int]
 ) -> None:
-    cluster = Loading(stop=no_one, errors=[error])
+    cluster = Loading(stop=no_one, ends=[end])
     cluster.drive()
     assert cluster.loads == [{}, held_against_it]
 
 
 def test_waiting_for_room_after_that_changes_nothing() -> None:
-    cluster = Loading(stop=no_one, errors=[failed("host lost"), failed("no room"), failed("worker died")])
-    cluster.errors.append(failed("no room"))
+    cluster = Loading(stop=no_one, ends=[failed("host lost"), failed("no room"), failed("worker died")])
+    cluster.ends.append(failed("no room"))
     cluster.drive()
     assert cluster.loads == [{}, {}, {"g": 1}]
 
 
 def test_a_generation_that_can_never_be_read_is_not_forgiven_for_ever() -> None:
-    cluster = Loading(stop=no_one, errors=[failed("store") for _ in range(7)])
+    cluster = Loading(stop=no_one, ends=[failed("store") for _ in range(7)])
     cluster.drive()
     assert [found.get("g", 0) for found in cluster.loads] == [0, 0, 0, 0, 0, 0, 1, 2]
 
 
 def test_spares_wait_where_another_attempt_may_need_them_and_there_is_memory_for_them() -> None:
-    cluster = Loading(stop=no_one, errors=[failed("worker died"), failed("out of memory")])
+    cluster = Loading(stop=no_one, ends=[failed("worker died"), failed("out of memory")])
     cluster.drive()
     assert cluster.kept_spares == [True, True, False]
 
@@ -204,7 +224,7 @@ def test_no_spares_wait_where_nobody_wants_them(recovery: str, may_retry: bool) 
 def test_a_failure_that_the_store_did_not_take_at_once_is_in_the_report(num_refusals: int) -> None:
     """The last of them by nothing but the driver's end."""
     store = Forgetful(num_refusals)
-    cluster = Loading(stop=no_one, errors=[failed("store")], repository=Repository(store, "r"))
+    cluster = Loading(stop=no_one, ends=[failed("store")], repository=Repository(store, "r"))
     cluster.drive()
     found = long_run(store, "r")
     assert found is not None
@@ -212,9 +232,8 @@ def test_a_failure_that_the_store_did_not_take_at_once_is_in_the_report(num_refu
 
 
 def test_a_run_that_is_given_up_rings() -> None:
-    cluster = Loading(stop=no_one, errors=[failed("worker died")])
-    with pytest.raises(GivenUp):
-        cluster.drive('"max_attempts": 1')
+    cluster = Loading(stop=no_one, ends=[failed("worker died")])
+    assert isinstance(cluster.drive('"max_attempts": 1'), GivenUp)
     found = long_run(cluster.repository.store, "r")
     assert found is not None
     (text,) = [text for _, kind, text in found.incidents if kind == "alarm"]
@@ -226,8 +245,8 @@ def test_a_run_that_waits_for_its_next_attempt_or_for_room_is_looked_at(
 ) -> None:
     class Asking(Loading):
         def attempt(
-            self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
-        ) -> str | None:
+            self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[Told | Beat], None]
+        ) -> Outcome:
             order.wish()
             happened.append("asked")
             return super().attempt(order, make_task, hear)
@@ -239,7 +258,7 @@ def test_a_run_that_waits_for_its_next_attempt_or_for_room_is_looked_at(
         return []
 
     monkeypatch.setattr(Alarms, "look", look)
-    Asking(stop=no_one, errors=[failed("error")]).drive('"pause_s": 0.01')
+    Asking(stop=no_one, ends=[failed("error")]).drive('"pause_s": 0.01')
     assert happened == ["looked", "asked", "looked", "looked", "asked"]
 
 
@@ -248,7 +267,7 @@ def test_the_alarms_hear_of_each_attempt_that_failed_also_of_one_that_could_not_
 ) -> None:
     heard: list[float] = []
     monkeypatch.setattr(Alarms, "failed", lambda _alarms, now: heard.append(now))
-    Loading(stop=no_one, errors=[Unavailable("memory: away"), failed("error")]).drive('"pause_s": 0.01')
+    Loading(stop=no_one, ends=[AWAY, failed("error")]).drive('"pause_s": 0.01')
     assert len(heard) == 2
 
 
@@ -265,39 +284,40 @@ class Apart(Cluster):
         return 2
 
     def attempt(
-        self, order: AttemptOrder, make_task: Callable[[], Task], hear: Callable[[Told | Beat], None]
-    ) -> str | None:
+        self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[Told | Beat], None]
+    ) -> Outcome:
         self.orders.append(order)
         make_task()
         if order.world_size == 2:
             assert len(self.orders) == 1
-            raise failed("no room")
-        return "pointer"
+            return failed("no room")
+        return Completed(pointer="pointer")
 
 
-def elastic(cluster: Cluster, wishers: Wishers) -> Attempts:
+def elastic(cluster: Cluster, wishers: Wishers) -> RunEnd | Setback:
     spec = RunSpec.model_validate_json(
         '{"name": "r", "model": "llama-tiny", "steps": 2, "world_size": {"min": 1, "max": 2},'
         ' "elastic": {"wait_for_spare_s": 0, "grow_after_s": 0}, "recovery": {"pause_s": 0.01},'
         ' "environment": {"NCCL_DEBUG": "INFO"}}'
     )
     repository = Repository(MemoryStore(), "r")
-    return Attempts(
-        cluster,
-        spec,
-        group(),
-        repository,
-        lambda world_size, leased_s: task(repository.take_over("driver"), MemoryStore()),
-        RunDisplay("r", quiet=True, silent=True),
-        wishers,
+    driver = Driver(
+        executor=cluster,
+        spec=spec,
+        group=group(),
+        repository=repository,
+        make_task=lambda world_size, leased_s: task(repository.take_over("driver"), MemoryStore()),
+        display=RunDisplay("r", quiet=True, silent=True),
+        wishers=wishers,
         may_retry=True,
     )
+    return work(driver)
 
 
 def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
     wishers = Wishers()
     cluster = Cluster(stop=wishers.hear)
-    assert elastic(cluster, wishers).work() == "pointer"
+    assert elastic(cluster, wishers) == Completed(pointer="pointer")
     (order,) = cluster.orders
     assert (order.world_size, order.environment["NCCL_DEBUG"]) == (1, "INFO")
     assert cluster.wishes == [None, Wish(aim="move on", why="there is room for 2 ranks"), STOP]
@@ -306,5 +326,45 @@ def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
 def test_a_size_that_had_no_place_is_followed_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.recovery.resizing._SETTLE_S", 0.0)
     cluster = Apart(stop=no_one)
-    assert elastic(cluster, Wishers()).work() == "pointer"
+    assert elastic(cluster, Wishers()) == Completed(pointer="pointer")
     assert [order.world_size for order in cluster.orders] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Fenced("another has it"),
+        Occupied(["r: another driver is at work on it"]),
+        StoreError("s3: no such bucket"),
+    ],
+)
+def test_what_another_attempt_can_t_mend_ends_the_run_at_once(error: Exception) -> None:
+    class Refused(Loading):
+        def lease(self) -> Task:
+            raise error
+
+    cluster = Refused(stop=no_one)
+    assert cluster.drive() == Unmendable(error=error)
+    assert len(cluster.orders) == 1
+
+
+def test_a_store_that_is_away_when_an_attempt_wants_its_lease_is_waited_for() -> None:
+    class Away(Loading):
+        def lease(self) -> Task:
+            if len(self.orders) == 1:
+                raise Unavailable("memory: away")
+            return super().lease()
+
+    cluster = Away(stop=no_one)
+    assert cluster.drive('"pause_s": 0') == Completed()
+    assert len(cluster.orders) == 2
+
+
+def test_who_wishes_it_to_stop_while_it_waits_for_a_spare_is_heard() -> None:
+    class Full(Cluster):
+        def room(self, group: WorkerGroup, without: Sequence[str]) -> int:
+            wishers.hear(STOP)
+            return 1
+
+    wishers = Wishers()
+    assert elastic(Full(stop=no_one), wishers) == Cancelled(wish=STOP)

@@ -3,7 +3,9 @@
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 import pytest
 
@@ -13,10 +15,21 @@ from checkpointing.log.history import Commit, Generation
 from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from jobs.execution.causes import Cause
-from jobs.execution.outcomes import AttemptFailed, GivenUp, StopWished
-from jobs.recovery.journal import given_up, read_newest, read_note, read_past
-from jobs.recovery.loop import Restarts
+from jobs.execution.outcomes import (
+    Cancelled,
+    Completed,
+    Failed,
+    GivenUp,
+    Outcome,
+    Setback,
+    StoreAway,
+    Unmendable,
+)
+from jobs.recovery.journal import given_up, open_journal, read_newest, read_note, read_past
+from jobs.recovery.loop import Recovery, RunEnd
 from jobs.recovery.policy import Policy
+from jobs.recovery.rollback import Rollback
+from jobs.run_progress.incident_outbox import Words
 from jobs.run_progress.run_view import RunDisplay
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.measurement import BadLoss, Failure, Status
@@ -91,6 +104,32 @@ class Away(MemoryStore):
             raise Unavailable("memory: away")
 
 
+def recovery(
+    repository: Repository,
+    *,
+    policy: Policy | None,
+    pause: Callable[[float], Wish | None] = lambda _: None,
+    silent: bool = True,
+    clock: Callable[[], float] = lambda: 1000.0,
+    display: RunDisplay | None = None,
+    word_timeout_s: float = 15.0,
+) -> Recovery:
+    return Recovery(
+        journal=open_journal(repository, timeout_s=word_timeout_s),
+        rollback=Rollback(repository=repository),
+        display=display or RunDisplay("r", quiet=False, silent=silent),
+        words=Words(repository.store, timeout_s=word_timeout_s),
+        policy=policy,
+        pause=pause,
+        clock=clock,
+    )
+
+
+DONE = Completed(pointer="done")
+# What an attempt does; it ends with what that returns.
+Act = Callable[[], Outcome]
+
+
 @dataclass
 class Driver:
     """One driver of the run ``r``: each attempt takes a lease, saves and then fails as it is told to."""
@@ -103,36 +142,44 @@ class Driver:
     fresh: bool = False
     resume: str = "latest"
     word_timeout_s: float = 15.0
-    in_pause: Callable[[], None] = lambda: None
+    in_pause: Callable[[], Wish | None] = lambda: None
 
     def __post_init__(self) -> None:
         self.repository = Repository(self.store, "r")
-        self.restarts = Restarts(
+        self.recovery = recovery(
             self.repository,
-            self.policy,
-            RunDisplay("r", quiet=False, silent=False),
+            policy=self.policy,
             pause=self._pause,
+            silent=False,
             clock=lambda: 1000.0 + sum(self.pauses),
             word_timeout_s=self.word_timeout_s,
         )
 
-    def _pause(self, for_s: float) -> None:
+    def _pause(self, for_s: float) -> Wish | None:
         self.pauses.append(for_s)
-        self.in_pause()
+        return self.in_pause()
 
-    def drive(self, *attempts: Callable[[], str]) -> str:
+    def drive(self, *attempts: Act) -> RunEnd | Setback:
         waiting = list(attempts)
 
-        def attempt(without: tuple[str, ...]) -> str:
+        def attempt(without: tuple[str, ...]) -> Outcome:
             self.without.append(without)
-            self.begin()
+            if (away := self._begin_or_not()) is not None:
+                return away
             return waiting.pop(0)()
 
-        return self.restarts.work(attempt)
+        return self.recovery.work(attempt)
+
+    def _begin_or_not(self) -> StoreAway | None:
+        try:
+            self.begin()
+        except Unavailable as error:
+            return StoreAway(reason=str(error))
+        return None
 
     def begin(self) -> None:
         term = self.repository.take_over("driver", fresh=self.fresh and not self.tasks)
-        self.tasks.append(self.restarts.begin(replace(task(term, self.store), resume=self.resume)))
+        self.tasks.append(self.recovery.begin(replace(task(term, self.store), resume=self.resume)))
 
     def save(self, *steps: int) -> None:
         """As its workers do, of which the driver's own repository only hears."""
@@ -176,28 +223,32 @@ def generation(step: int, term: int, number: int) -> Generation:
     )
 
 
-def failing(cause: Cause, *, step: int = 7, status: Status = "crash", **more: object) -> Callable[[], str]:
-    def fail() -> str:
-        failure = Failure(
-            status=status, reason="boom", ranks=(1,), step=step, log_tail=("last word",), **more
-        )  # type: ignore[arg-type]  # fields of it
-        raise AttemptFailed(failure, cause, ("a", "b"))
+def failing(cause: Cause, *, step: int = 7, status: Status = "crash", **more: object) -> Act:
+    def fail() -> Outcome:
+        failure = Failure(status=status, reason="boom", ranks=(1,), step=step, log_tail=("last word",))
+        failure = replace(failure, **more)  # type: ignore[arg-type]  # fields of it
+        return Failed(failure=failure, cause=cause, nodes=("a", "b"))
 
     return fail
 
 
-def done() -> str:
-    return "done"
+def done() -> Outcome:
+    return DONE
+
+
+def breaks() -> Outcome:
+    """As a bug of ours does: the driver dies of it and leaves no note."""
+    raise ZeroDivisionError
 
 
 def test_it_goes_on_by_itself_and_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     driver = Driver()
 
-    def saving_first() -> str:
+    def saving_first() -> Outcome:
         driver.save(5)
         return failing("worker died")()
 
-    assert driver.drive(saving_first, done) == "done"
+    assert driver.drive(saving_first, done) == DONE
     assert driver.pauses == [0]
     assert "r: attempt 1 failed: rank 1: boom; trying again in 0 s from step 5\n" in capsys.readouterr().out
 
@@ -205,7 +256,7 @@ def test_it_goes_on_by_itself_and_says_so_in_one_line(capsys: pytest.CaptureFixt
 def test_the_report_is_told_of_each_failure_and_that_a_drained_node_is_none() -> None:
     driver = Driver()
 
-    def drained_a_second_later() -> str:
+    def drained_a_second_later() -> Outcome:
         driver.pauses.append(1)
         return failing("preempted")()
 
@@ -220,9 +271,9 @@ def test_the_report_is_told_of_each_failure_and_that_a_drained_node_is_none() ->
 
 def test_a_bug_is_given_up_with_the_cause_on_the_last_line_and_everybody_can_see_it() -> None:
     driver = Driver()
-    with pytest.raises(GivenUp) as caught:
-        driver.drive(failing("error"), failing("error"), done)
-    assert str(caught.value).splitlines() == [
+    end = driver.drive(failing("error"), failing("error"), done)
+    assert isinstance(end, GivenUp)
+    assert end.message.splitlines() == [
         "  last word",
         "given up, the same error at step 7 twice: rank 1: boom",
     ]
@@ -240,23 +291,23 @@ def test_what_goes_wrong_twice_while_it_loads_is_the_same_only_if_it_has_not_got
     loading = failing(cause, step=0)
     driver = Driver()
 
-    def getting_on() -> str:
+    def getting_on() -> Outcome:
         driver.save(20)
         return failing("worker died", step=22)()
 
-    assert driver.drive(loading, getting_on, loading, done) == "done"
+    assert driver.drive(loading, getting_on, loading, done) == DONE
     driver = Driver()
-    with pytest.raises(GivenUp, match="at step 20 twice"):
-        driver.drive(getting_on, loading, loading)
+    end = driver.drive(getting_on, loading, loading)
+    assert isinstance(end, GivenUp)
+    assert "at step 20 twice" in end.why
 
 
 def test_a_driver_that_comes_later_goes_on_with_the_same_budgets() -> None:
     first = Driver()
     with pytest.raises(ZeroDivisionError):
-        first.drive(failing("error"), lambda: str(1 // 0))
+        first.drive(failing("error"), breaks)
     second = Driver(store=first.store)
-    with pytest.raises(GivenUp):
-        second.drive(failing("error"))
+    assert isinstance(second.drive(failing("error")), GivenUp)
 
 
 def test_a_driver_that_died_is_known_by_its_silence() -> None:
@@ -268,18 +319,14 @@ def test_a_driver_that_died_is_known_by_its_silence() -> None:
 
 def test_somebody_who_begins_it_again_by_hand_has_new_budgets() -> None:
     first = Driver()
-    with pytest.raises(GivenUp):
-        first.drive(failing("error"), failing("error"))
+    assert isinstance(first.drive(failing("error"), failing("error")), GivenUp)
     second = Driver(store=first.store)
-    assert second.drive(failing("error"), done) == "done"
+    assert second.drive(failing("error"), done) == DONE
     assert given_up(first.store, "r", second.repository.refresh()) is None
 
 
 def test_an_interruption_is_no_failure() -> None:
     driver = Driver()
-
-    def interrupted() -> str:
-        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         driver.drive(interrupted)
@@ -289,42 +336,50 @@ def test_an_interruption_is_no_failure() -> None:
     assert read_past(driver.store, "r", driver.repository.refresh()) == []
 
 
-def stopped() -> None:
-    raise StopWished(Wish(aim="stop", why="Ctrl-C"))
+STOP = Wish(aim="stop", why="Ctrl-C")
 
 
-def interrupted() -> None:
+def stopped() -> Wish:
+    return STOP
+
+
+def interrupted() -> NoReturn:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("end", [stopped, interrupted])
-def test_who_ends_it_in_a_pause_to_mend_it_has_new_budgets(end: Callable[[], None]) -> None:
-    first = Driver(in_pause=end)
-    with pytest.raises((StopWished, KeyboardInterrupt)):
+def test_who_stops_it_in_a_pause_to_mend_it_has_new_budgets() -> None:
+    first = Driver(in_pause=stopped)
+    assert first.drive(failing("error")) == Cancelled(wish=STOP)
+    second = Driver(store=first.store)
+    assert second.drive(failing("error"), done) == DONE
+
+
+def test_who_interrupts_it_in_a_pause_to_mend_it_has_new_budgets() -> None:
+    first = Driver(in_pause=interrupted)
+    with pytest.raises(KeyboardInterrupt):
         first.drive(failing("error"))
     second = Driver(store=first.store)
-    assert second.drive(failing("error"), done) == "done"
+    assert second.drive(failing("error"), done) == DONE
 
 
-@pytest.mark.parametrize("end", [stopped, interrupted])
-def test_who_ends_it_while_it_waits_for_room_has_new_budgets(end: Callable[[], None]) -> None:
+@pytest.mark.parametrize("end", [lambda: Cancelled(wish=STOP), interrupted], ids=["stopped", "interrupted"])
+def test_who_ends_it_while_it_waits_for_room_has_new_budgets(end: Act) -> None:
     driver, waits = Driver(), iter([False, True])
 
-    def attempt(_without: tuple[str, ...]) -> str:
+    def attempt(_without: tuple[str, ...]) -> Outcome:
         if next(waits):
-            end()
+            return end()
         driver.begin()
         return failing("error")()
 
-    with pytest.raises((StopWished, KeyboardInterrupt)):
-        driver.restarts.work(attempt)
+    with suppress(KeyboardInterrupt):
+        assert driver.recovery.work(attempt) == Cancelled(wish=STOP)
     assert read_past(driver.store, "r", driver.repository.refresh()) == []
 
 
 def test_a_pause_that_is_ended_leaves_the_samples_out_that_were_to_be_left_out() -> None:
     driver = Driver(in_pause=stopped)
-    with pytest.raises(StopWished):
-        driver.drive(spoilt(5, 4, (32, 40)))
+    assert driver.drive(spoilt(5, 4, (32, 40))) == Cancelled(wish=STOP)
     note = read_newest(driver.store, "r", driver.repository.refresh())
     assert note is not None and note.skips == ((32, 40),)
 
@@ -332,12 +387,14 @@ def test_a_pause_that_is_ended_leaves_the_samples_out_that_were_to_be_left_out()
 def test_who_was_taken_over_meanwhile_decides_nothing() -> None:
     driver = Driver()
 
-    def taken_over() -> str:
+    def taken_over() -> Outcome:
         Repository(driver.store, "r").take_over("another")
         return failing("worker died")()
 
-    with pytest.raises(Fenced, match="a later attempt has taken r over"):
-        driver.drive(taken_over, done)
+    end = driver.drive(taken_over, done)
+    assert isinstance(end, Unmendable) and isinstance(end.error, Fenced)
+    assert str(end.error).startswith("a later attempt has taken r over")
+    assert driver.recovery.history == []
 
 
 def test_a_node_that_keeps_failing_is_left_out_and_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
@@ -347,13 +404,14 @@ def test_a_node_that_keeps_failing_is_left_out_and_said_to_be(capsys: pytest.Cap
     assert driver.without == [(), (), ("b",)]
     assert ", without b\n" in capsys.readouterr().out
     later = Driver(store=driver.store)
-    assert later.drive(done) == "done"
+    assert later.drive(done) == DONE
 
 
-def test_without_a_policy_a_failure_is_noted_and_raised() -> None:
+def test_without_a_policy_a_failure_is_noted_and_the_end() -> None:
     driver = Driver(policy=None)
-    with pytest.raises(AttemptFailed):
-        driver.drive(failing("error"), done)
+    end = driver.drive(failing("error"), done)
+    assert isinstance(end, Failed)
+    assert end.message == "rank 1: boom\n  last word"
     note = read_note(driver.store, "r", 1)
     assert note is not None
     assert (note.how, note.given_up) == ("failed", None)
@@ -362,16 +420,14 @@ def test_without_a_policy_a_failure_is_noted_and_raised() -> None:
 def test_a_store_that_is_away_before_there_is_a_lease_is_waited_for() -> None:
     driver, tries = Driver(), iter([1, 2])
 
-    def attempt(_without: tuple[str, ...]) -> str:
-        if next(tries, None):
-            raise Unavailable("memory: away")
-        return "done"
+    def attempt(_without: tuple[str, ...]) -> Outcome:
+        return StoreAway(reason="memory: away") if next(tries, None) else DONE
 
-    assert driver.restarts.work(attempt) == "done"
+    assert driver.recovery.work(attempt) == DONE
     assert driver.pauses == [10, 20]
 
 
-def spoilt(step: int, good_step: int, samples: tuple[int, int]) -> Callable[[], str]:
+def spoilt(step: int, good_step: int, samples: tuple[int, int]) -> Act:
     bad = BadLoss(step=step, good_step=good_step, samples=samples)
     return failing("invalid loss", step=step, status="invalid_loss", bad_loss=bad)
 
@@ -379,7 +435,7 @@ def spoilt(step: int, good_step: int, samples: tuple[int, int]) -> Callable[[], 
 def test_a_wrong_loss_steps_back_over_what_is_spoilt_and_leaves_the_samples_out_for_good() -> None:
     driver = Driver()
 
-    def diverging() -> str:
+    def diverging() -> Outcome:
         driver.save(10, 20, 30)
         return spoilt(35, 22, (176, 280))()
 
@@ -388,7 +444,7 @@ def test_a_wrong_loss_steps_back_over_what_is_spoilt_and_leaves_the_samples_out_
     assert [one.skips for one in driver.tasks] == [(), ((176, 280),)]
     assert [one.spoilt for one in driver.tasks] == [(), ((1, 22),)]
     later = Driver(store=driver.store)
-    assert later.drive(done) == "done"
+    assert later.drive(done) == DONE
     assert (later.tasks[0].skips, later.tasks[0].spoilt) == (((176, 280),), ((1, 22),))
     note = read_newest(driver.store, "r", later.repository.refresh())
     assert note is not None and (note.skips, note.spoilt) == (((176, 280),), ((1, 22),))
@@ -403,22 +459,22 @@ def test_what_an_attempt_commits_while_it_is_being_ended_is_spoilt_as_well() -> 
         for number, step in ((3, 21), (4, 30)):
             workers.append(Commit(generation=generation(step, 1, number)), term=1)
 
-    def diverging() -> str:
+    def diverging() -> Outcome:
         driver.save(10, 20)
         return spoilt(35, 22, (176, 280))()
 
-    def going_on() -> str:
+    def going_on() -> Outcome:
         assert driver.kept() == [10, 20, 21]
-        return "done"
+        return DONE
 
     driver.in_pause = commits_late
-    assert driver.drive(diverging, going_on) == "done"
+    assert driver.drive(diverging, going_on) == DONE
 
 
 def test_where_a_step_back_did_not_help_the_store_s_are_gone_on_from_if_there_are_any() -> None:
     driver = Driver()
 
-    def saving_first() -> str:
+    def saving_first() -> Outcome:
         driver.save(10, 20, 30)
         return spoilt(35, 32, (1, 2))()
 
@@ -436,15 +492,15 @@ def test_nothing_is_loaded_before_the_store_knows_what_is_spoilt(
     store = Forgiving(num_refusals)
     driver = Driver(store=store)
 
-    def diverging() -> str:
+    def diverging() -> Outcome:
         driver.save(10, 20, 30, 40)
         return spoilt(45, 22, (176, 280))()
 
-    def going_on() -> str:
+    def going_on() -> Outcome:
         assert driver.kept() == [10, 20]
-        return "done"
+        return DONE
 
-    assert driver.drive(diverging, going_on) == "done"
+    assert driver.drive(diverging, going_on) == DONE
     assert store.num_refusals == 0
     assert [pause for pause in driver.pauses if pause] == [10, 20][: num_refusals - 1]
     assert "trying again in 0 s from step 20\n" in capsys.readouterr().out
@@ -458,44 +514,44 @@ def test_what_is_spoilt_is_found_as_soon_as_the_store_can_be_asked() -> None:
 
     driver = Driver(store=store, in_pause=is_back_after_a_while)
 
-    def diverging() -> str:
+    def diverging() -> Outcome:
         driver.save(10, 20, 30, 40)
         store.is_away = True
         return spoilt(45, 22, (176, 280))()
 
-    def going_on() -> str:
+    def going_on() -> Outcome:
         assert driver.kept() == [10, 20]
-        return "done"
+        return DONE
 
-    assert driver.drive(diverging, going_on) == "done"
+    assert driver.drive(diverging, going_on) == DONE
     assert driver.pauses == [0, 10, 20]
 
 
 def test_where_that_did_not_help_it_steps_back_further_but_never_gives_the_last_one_away() -> None:
     driver = Driver()
 
-    def diverging() -> str:
+    def diverging() -> Outcome:
         driver.save(10, 20)
         return spoilt(25, 24, (1, 2))()
 
-    with pytest.raises(GivenUp, match="stepped back 3 times before"):
-        driver.drive(diverging, *(spoilt(25, 24, (1, 2)) for _ in range(3)))
+    end = driver.drive(diverging, *(spoilt(25, 24, (1, 2)) for _ in range(3)))
+    assert isinstance(end, GivenUp)
+    assert "stepped back 3 times before" in end.why
     assert driver.kept() == [10]
 
 
 def test_each_step_back_that_did_not_help_is_followed_by_a_longer_one() -> None:
     driver, kept = Driver(), list[list[int]]()
 
-    def diverging() -> str:
+    def diverging() -> Outcome:
         kept.append(driver.kept())
         return spoilt(65, 64, (1, 2))()
 
-    def saving_first() -> str:
+    def saving_first() -> Outcome:
         driver.save(10, 20, 30, 40, 50, 60)
         return diverging()
 
-    with pytest.raises(GivenUp):
-        driver.drive(saving_first, *[diverging] * 3)
+    assert isinstance(driver.drive(saving_first, *[diverging] * 3), GivenUp)
     assert [steps[-1] for steps in kept] == [60, 60, 50, 30]
 
 
@@ -511,11 +567,11 @@ def left_from(*branches: tuple[int, ...]) -> MemoryStore:
 def test_a_branch_that_was_left_by_name_keeps_its_generations_and_so_does_what_was_named() -> None:
     driver = Driver(store=left_from((100, 200, 300)), resume="step:100")
 
-    def diverging() -> str:
+    def diverging() -> Outcome:
         driver.save(110, 140)
         return spoilt(150, 130, (1, 2))()
 
-    def diverging_at_once() -> str:
+    def diverging_at_once() -> Outcome:
         return spoilt(150, 101, (1, 2))()
 
     driver.drive(diverging, done)
@@ -533,15 +589,15 @@ def test_a_branch_that_was_asked_for_by_name_gets_on_by_its_own_steps(
 ) -> None:
     driver = Driver(store=left_from((100, 500, 1000)), resume="step:100")
 
-    def saving(step: int) -> Callable[[], str]:
-        def fail() -> str:
+    def saving(step: int) -> Act:
+        def fail() -> Outcome:
             driver.save(step)
             return failing("hang", step=step)()
 
         return fail
 
     branch = [failing("hang"), *(saving(step) for step in (200, 300, 400, 500)), done]
-    assert driver.drive(*branch) == "done"
+    assert driver.drive(*branch) == DONE
     told = capsys.readouterr().out
     assert "from step 100\n" in told and "from step 200\n" in told and "from step 1000" not in told
 
@@ -555,8 +611,8 @@ def test_a_driver_that_comes_later_measures_a_branch_by_its_own_steps_too(num_ha
     killed.save(200)
     later = Driver(store=store)
 
-    def saving(step: int) -> Callable[[], str]:
-        def fail() -> str:
+    def saving(step: int) -> Act:
+        def fail() -> Outcome:
             later.save(step)
             return failing("hang", step=step)()
 
@@ -564,7 +620,7 @@ def test_a_driver_that_comes_later_measures_a_branch_by_its_own_steps_too(num_ha
 
     past = read_past(store, "r", later.repository.refresh())
     assert [one.durable_step for one in past] == [100, 200][-1 - num_hangs :]
-    assert later.drive(*(saving(step) for step in (300, 400, 500, 600)), done) == "done"
+    assert later.drive(*(saving(step) for step in (300, 400, 500, 600)), done) == DONE
 
 
 def test_it_steps_back_no_further_than_to_where_its_own_branch_begins() -> None:
@@ -590,22 +646,20 @@ def test_to_be_preempted_is_no_failure_in_its_line(capsys: pytest.CaptureFixture
 def test_where_no_attempt_could_begin_the_line_blames_none(capsys: pytest.CaptureFixture[str]) -> None:
     driver, tries = Driver(), iter([1])
 
-    def attempt(_without: tuple[str, ...]) -> str:
-        if next(tries, None):
-            raise Unavailable("memory: away")
-        return "done"
+    def attempt(_without: tuple[str, ...]) -> Outcome:
+        return StoreAway(reason="memory: away") if next(tries, None) else DONE
 
-    driver.restarts.work(attempt)
+    driver.recovery.work(attempt)
     assert "r: no attempt could begin: memory: away; trying again in 10 s" in capsys.readouterr().out
 
 
 def test_what_failed_before_a_run_was_begun_afresh_counts_no_more() -> None:
     first = Driver()
     with pytest.raises(ZeroDivisionError):
-        first.drive(failing("error"), lambda: str(1 // 0))
+        first.drive(failing("error"), breaks)
     second = Driver(store=first.store, fresh=True)
     with pytest.raises(ZeroDivisionError):
-        second.drive(lambda: str(1 // 0))
+        second.drive(breaks)
     (one,) = read_past(first.store, "r", second.repository.refresh())
     assert (one.term, one.cause) == (3, "driver died")
 
@@ -614,11 +668,11 @@ def test_a_store_that_falls_silent_keeps_no_run_from_its_end() -> None:
     store = Silent()
     driver = Driver(store=store, word_timeout_s=0.1)
 
-    def done_without_a_store() -> str:
+    def done_without_a_store() -> Outcome:
         store.is_away = True
-        return "done"
+        return DONE
 
-    assert driver.drive(done_without_a_store) == "done"
+    assert driver.drive(done_without_a_store) == DONE
     assert read_note(store, "r", 1) is None
 
 
@@ -626,9 +680,10 @@ def test_a_store_that_falls_silent_hides_no_failure() -> None:
     store = Silent()
     driver = Driver(store=store, policy=Policy(max_attempts=1), word_timeout_s=0.1)
 
-    def failing_without_a_store() -> str:
+    def failing_without_a_store() -> Outcome:
         store.is_away = True
         return failing("worker died")()
 
-    with pytest.raises(GivenUp, match="rank 1: boom"):
-        driver.drive(failing_without_a_store)
+    end = driver.drive(failing_without_a_store)
+    assert isinstance(end, GivenUp)
+    assert end.cause == "rank 1: boom"

@@ -91,13 +91,17 @@ def test_what_it_had_itself_is_waited_for_even_by_those_who_wait_for_no_spare() 
     assert cluster.now_s == 12
 
 
-def test_waiting_ends_with_what_the_pause_raises() -> None:
-    cluster = Cluster(1)
+def test_waiting_ends_with_what_is_wished_in_the_pause() -> None:
+    stop = Wish(aim="stop", why="Ctrl-C")
+    run = Resizing((1, 2), Patience(), Cluster(1).room, str, pause=lambda _: stop)
+    assert run.next_size(()) == stop
 
-    def stopped(_for_s: float) -> None:
+
+def test_waiting_ends_with_what_the_pause_raises() -> None:
+    def interrupted(_for_s: float) -> None:
         raise KeyboardInterrupt
 
-    run = Resizing((1, 2), Patience(), cluster.room, str, pause=stopped)
+    run = Resizing((1, 2), Patience(), Cluster(1).room, str, pause=interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.next_size(())
 

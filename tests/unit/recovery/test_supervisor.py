@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpointing.errors import Fenced
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Commit, Finish, Stopped, View
 from checkpointing.stores.contract import Unavailable
@@ -17,13 +18,13 @@ from checkpointing.stores.memory import MemoryStore
 from cluster.inventory import ClusterError
 from jobs.cli.arguments import train_parser
 from jobs.commandline.usage_error import Occupied, SpecError
-from jobs.execution.outcomes import GivenUp
+from jobs.execution.outcomes import GivenUp, StoreAway, crashed
 from jobs.recovery.journal import Note, given_up, leave_note, read_newest
 from jobs.recovery.policy import Ending, Policy
 from jobs.runs.driver_process import EXIT_GIVEN_UP, EXIT_NO_CLUSTER, EXIT_OCCUPIED, Away, End
 from jobs.runs.stop_signals import Wishers
 from jobs.runs.supervisor import Keeper, keep_running
-from jobs.runs.train import exit_code
+from jobs.runs.train import RunFailed, exit_code
 from jobs.training.task.stop_request import Wish
 from tests.unit.small_generations import generation
 
@@ -83,10 +84,10 @@ class Stage:
         )
         return keeper.keep(arguments(self.flags))
 
-    def _pause(self, for_s: float) -> None:
+    def _pause(self, for_s: float) -> Wish | None:
         self.pauses.append(for_s)
         self.in_pause()
-        self.wishers.check()
+        return self.wishers.wish()
 
     def _start(self, words: list[str]) -> Scripted:
         assert "--kept" in words
@@ -185,7 +186,10 @@ def test_a_run_that_was_given_up_stays_given_up() -> None:
     ("error", "to_a_keeper", "to_a_user"),
     [
         (Occupied(["r: another driver is at work on it"]), EXIT_OCCUPIED, 2),
-        (GivenUp("too often", "boom"), EXIT_GIVEN_UP, 1),
+        (RunFailed(GivenUp(why="too often", cause="boom")), EXIT_GIVEN_UP, 1),
+        (RunFailed(crashed("boom", "error")), 1, 1),
+        (RunFailed(StoreAway(reason="s3://bucket: gone")), 1, 1),
+        (Fenced("a later attempt has taken r over"), 1, 1),
         (ClusterError("group: there is no group 'amd'"), EXIT_NO_CLUSTER, 2),
         (SpecError(["steps: 0"]), 2, 2),
         (Unavailable("s3://bucket: gone"), 1, 1),

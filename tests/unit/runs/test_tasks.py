@@ -15,16 +15,25 @@ from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.commandline.usage_error import Occupied
-from jobs.execution.outcomes import StopWished
-from jobs.recovery.loop import Restarts
+from jobs.execution.outcomes import Cancelled, Outcome, StoreAway, Unmendable, outcome_of
 from jobs.recovery.policy import Policy
-from jobs.run_progress.run_view import RunDisplay
 from jobs.runs.driver_presence import Rivals
 from jobs.runs.tasks import Beginning, Tasks, beginning
 from jobs.training.task.task import Origin, Task
 from tests.unit.builders import group
 from tests.unit.generations.test_log import DeafStore
-from tests.unit.recovery.test_loop import Driver, Forgiving, done, failing, spec, spoilt, stopped
+from tests.unit.recovery.test_loop import (
+    DONE,
+    STOP,
+    Driver,
+    Forgiving,
+    done,
+    failing,
+    recovery,
+    spec,
+    spoilt,
+    stopped,
+)
 from tests.unit.small_generations import RUN, generation, good, view_of
 
 
@@ -108,18 +117,17 @@ def another_takes_over(store: MemoryStore) -> None:
 def test_who_was_taken_over_while_it_paused_does_not_take_the_run_back() -> None:
     start, ends = Start(), iter([failing("worker died"), done])
 
-    def attempt(_without: tuple[str, ...]) -> str:
-        start.begin()
+    def attempt(_without: tuple[str, ...]) -> Outcome:
+        try:
+            start.begin()
+        except Fenced as error:
+            return outcome_of(error)
         return next(ends)()
 
-    restarts = Restarts(
-        start.repository,
-        Policy(),
-        RunDisplay(RUN, quiet=False, silent=True),
-        pause=lambda _: another_takes_over(start.store),
-    )
-    with pytest.raises(Fenced, match="a later attempt has taken r over"):
-        restarts.work(attempt)
+    run = recovery(start.repository, policy=Policy(), pause=lambda _: another_takes_over(start.store))
+    end = run.work(attempt)
+    assert isinstance(end, Unmendable) and isinstance(end.error, Fenced)
+    assert str(end.error).startswith("a later attempt has taken r over")
     assert start.repository.refresh().owner == "another"
 
 
@@ -168,13 +176,12 @@ def test_a_store_that_goes_away_between_lease_and_new_life_makes_no_fresh_start_
 ) -> None:
     store = AwayOnce(has_landed=has_landed)
     former = Driver(store=store, in_pause=stopped)
-    with pytest.raises(StopWished):
-        former.drive(spoilt(5, 4, (32, 40)))
+    assert former.drive(spoilt(5, 4, (32, 40))) == Cancelled(wish=STOP)
     start = Start(store=store, fresh=True)
-    restarts = Restarts(start.repository, Policy(), RunDisplay(RUN, quiet=False, silent=True))
+    run = recovery(start.repository, policy=Policy())
     with pytest.raises(Unavailable):
         start.tasks.make(1, 0.0)
-    tasks = [restarts.begin(start.tasks.make(1, 0.0)) for _ in range(2)]
+    tasks = [run.begin(start.tasks.make(1, 0.0)) for _ in range(2)]
     assert [(task.term, task.skips) for task in tasks] == [(3, ()), (4, ())]
     view = start.repository.refresh()
     assert (view.life, view.life_term) == (1, life_term)
@@ -191,15 +198,16 @@ def test_what_was_asked_for_is_gone_on_from_again_where_all_that_came_of_it_is_s
     start, tasks = Start(store=store, resume="step:100"), list[Task]()
     ends = iter([spoilt(160, 140, (1, 2)), done])
 
-    def attempt(_without: tuple[str, ...]) -> str:
-        tasks.append(restarts.begin(start.tasks.make(1, 0.0)))
+    def attempt(_without: tuple[str, ...]) -> Outcome:
+        try:
+            tasks.append(run.begin(start.tasks.make(1, 0.0)))
+        except Unavailable as error:
+            return StoreAway(reason=str(error))
         start.repository.append(Commit(generation=generation(15, term=tasks[-1].term)), term=tasks[-1].term)
         return next(ends)()
 
-    restarts = Restarts(
-        start.repository, Policy(), RunDisplay(RUN, quiet=False, silent=True), pause=lambda _: None
-    )
-    assert restarts.work(attempt) == "done"
+    run = recovery(start.repository, policy=Policy())
+    assert run.work(attempt) == DONE
     assert [task.resume for task in tasks] == ["step:100", "step:100"]
 
 

@@ -12,9 +12,8 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Stop
 from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.memory import MemoryStore
-from jobs.execution.attempt_end import LastWord
 from jobs.execution.messages import Beat
-from jobs.execution.outcomes import AttemptFailed, StopWished
+from jobs.execution.outcomes import Cancelled, Completed, Failed, LastWord, Outcome, StoreAway, crashed
 from jobs.launch.ray_train.stop_listener import hearing
 from jobs.runs.stop_signals import Wishers
 from jobs.training.task.events import Ended, Told, Withdrawn
@@ -119,11 +118,9 @@ def test_afterwards_signals_are_whose_they_were() -> None:
 
 
 def test_waiting_ends_with_a_wish(wishers: Wishers) -> None:
-    wishers.pause(SOON_S)
+    assert wishers.pause(SOON_S) is None
     wishers.hear(STOP)
-    with pytest.raises(StopWished) as stop:
-        wishers.pause(DEADLINE_S)
-    assert stop.value.wish == STOP
+    assert wishers.pause(DEADLINE_S) == STOP
 
 
 def test_what_somebody_else_asks_of_the_run_is_heard_through_its_log_even_after_an_outage(
@@ -198,7 +195,7 @@ def test_an_attempt_that_is_done_or_stopped_has_ended_well(told: list[Told]) -> 
     last = LastWord(heard.append)
     for one in told:
         last.hear(one)
-    last.judge()
+    assert last.judge(Completed(pointer="g")) == Completed(pointer="g")
     assert heard == told
 
 
@@ -208,13 +205,21 @@ def test_an_attempt_that_is_done_or_stopped_has_ended_well(told: list[Told]) -> 
 def test_an_attempt_that_moves_on_was_preempted(told: Told) -> None:
     last = LastWord(lambda _: None)
     last.hear(told)
-    with pytest.raises(AttemptFailed, match="draining: n1") as failed:
-        last.judge()
-    assert failed.value.cause == "preempted"
+    outcome = last.judge(Completed())
+    assert isinstance(outcome, Failed)
+    assert (outcome.reason, outcome.cause) == ("draining: n1", "preempted")
 
 
 def test_an_attempt_that_was_asked_to_stop_before_it_began_has_nothing_to_judge() -> None:
     last = LastWord(lambda _: None)
     last.hear(Withdrawn(wish=STOP))
-    with pytest.raises(StopWished, match="Ctrl-C"):
-        last.judge()
+    assert last.judge(Completed()) == Cancelled(wish=STOP)
+
+
+@pytest.mark.parametrize(
+    "outcome", [crashed("boom", "error"), StoreAway(reason="away"), Cancelled(wish=STOP)]
+)
+def test_what_went_wrong_in_the_end_counts_more_than_what_was_told_before(outcome: Outcome) -> None:
+    last = LastWord(lambda _: None)
+    last.hear(end(wish=MOVE_ON))
+    assert last.judge(outcome) == outcome
