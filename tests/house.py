@@ -112,7 +112,7 @@ WALL_CLOCKS = (
     "checkpointing.stores.buckets", "checkpointing.log.log", "checkpointing.saving.local_tier",
     "checkpointing.saving.publisher", "checkpointing.generations.repository", "jobs.alerts.notifier",
     "jobs.sweeps.bookkeeper", "jobs.checkpoints.command", "jobs.doctor.survey", "jobs.doctor.node_actor",
-    "jobs.doctor.command", "jobs.recovery.loop", "jobs.run_progress.run_view", "jobs.runs.status",
+    "jobs.doctor.command", "jobs.run_progress.run_view", "jobs.runs.status",
     "jobs.training.loop.recording", "jobs.training.state.saving",
     "jobs.training.task.task", "reporting.recording.recorder", "reporting.recording.steady_clock",
 )  # fmt: skip

@@ -4,7 +4,6 @@ A run's driver works through its attempts in it, and a supervisor through its dr
 to a driver is ``Recovery``'s: notes in the store, lines for people, a step back, a pause.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -96,7 +95,7 @@ class Recovery:
     words: Words
     policy: Policy | None
     pause: Callable[[float], Wish | None]
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float]
     task: Task | None = None
     newest: Task | None = None
 
