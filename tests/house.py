@@ -53,7 +53,7 @@ FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("jobs.training.loop", "jobs.training.benchmark", "jobs.training.preload"),
         ("jobs.training.step",), ("jobs.training.state",), ("jobs.training.strategies",),
         ("jobs.training.precision", "jobs.training.models", "jobs.training.data", "jobs.training.device"),
-        ("jobs.training.health",), ("jobs.training.task",),
+        ("jobs.training.health",), ("jobs.training.ranks",), ("jobs.training.task",),
     ),
 }  # fmt: skip
 
@@ -119,6 +119,11 @@ WALL_CLOCKS = (
 
 TAKEN_NAMES = frozenset(
     {*sys.stdlib_module_names, *FRONT_DOORS, *ROOMS, "pytest", "hypothesis", "transformers"}
+)
+# As they are imported or used: modules, torch's collectives of objects, its reader of files.
+_UNPICKLES = re.compile(
+    r"^(c?[pP]ickle|_pickle|cloudpickle|ray\.cloudpickle|dill|shelve|joblib)\b|"
+    r"\b(all_gather|gather|scatter|broadcast|send|recv)_object(_list)?$|^torch\.(load|serialization\b.*)$"
 )
 _IGNORE_WITHOUT_REASON = re.compile(r"#\s*(type:\s*ignore|noqa)\b(\[[^]]*\]|:\s*[A-Z0-9, ]+)?\s*$")
 
@@ -244,6 +249,18 @@ def wall_clocks(module: Module) -> list[str]:
     return [
         f"{module.name}:{line}: asks the wall clock: time.monotonic() for what lasts, else see WALL_CLOCKS"
         for line in sorted([*lines, *imported])
+    ]
+
+
+def unpickling(module: Module) -> list[str]:
+    """To unpickle what others sent or wrote is to run it. See ``jobs.training.ranks.gathering`` instead."""
+    used = [(one.line, one.target) for one in module.imports]
+    attributes = [node for node in ast.walk(module.tree) if isinstance(node, ast.Attribute)]
+    used += [(node.lineno, ast.unparse(node)) for node in attributes]
+    return [
+        f"{module.name}:{line}: {name} runs what others have sent or written: let them tell JSON"
+        for line, name in sorted(set(used))
+        if _UNPICKLES.search(name)
     ]
 
 

@@ -71,6 +71,10 @@ def test_only_moments_are_taken_from_the_wall_clock_never_durations() -> None:
     assert unused == []
 
 
+def test_nothing_is_unpickled() -> None:
+    assert problems(house.unpickling, OURS) == []
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_packages_docstring_names_its_files(package: str) -> None:
     assert house.files_not_listed(OURS[package], OURS) == []
@@ -291,6 +295,30 @@ def test_an_exception_without_a_reason_is_seen(comment: str) -> None:
 def test_a_look_at_the_wall_clock_is_seen(source: str) -> None:
     assert "asks the wall clock" in one(house.wall_clocks, "jobs.plan", source)
     assert house.wall_clocks(Module("jobs.plan", "import time\nstart = time.monotonic()")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch.distributed as dist\ndist.all_gather_object(seen, own)",
+        "import torch\ntorch.distributed.broadcast_object_list(box, src=0)",
+        "from torch.distributed import scatter_object_list",
+        "from torch.distributed import recv_object_list as receive",
+        "def late():\n    import pickle",
+        "from pickle import loads",
+        "from ray import cloudpickle",
+        "from ray.cloudpickle import loads",
+        "import torch\nstate = torch.load(path)",
+        "from torch import load",
+    ],
+)
+def test_what_unpickles_is_seen(source: str) -> None:
+    assert "runs what others have sent or written" in one(house.unpickling, "jobs.training.control", source)
+
+
+def test_what_only_sounds_like_it_is_let_through() -> None:
+    source = "import torch\ntorch.distributed.all_gather(rows, row)\nstore.put_object(name)\nimport pickling"
+    assert house.unpickling(Module("jobs.training.control", source)) == []
 
 
 def test_a_class_in_an_entry_file_is_seen() -> None:

@@ -28,7 +28,7 @@ _MOST_RANKS = 2**16
 _MOST_TENSORS = 2**20
 _MOST_DIMENSIONS = 16
 _MOST_FILE_BYTES = 2**44
-_MOST_MANIFEST_BYTES = 2**28
+MOST_MANIFEST_BYTES = 2**28
 
 # What values of the wrong type end in, wherever they are used first.
 _NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError)
@@ -204,7 +204,7 @@ def _check_tiling(tensors: Mapping[str, TensorInfo], shards: Sequence[Shard]) ->
 
 
 def _unsealed(data: bytes) -> dict[str, Any]:
-    _demand(len(data) <= _MOST_MANIFEST_BYTES, f"{len(data)} bytes of JSON")
+    _demand(len(data) <= MOST_MANIFEST_BYTES, f"{len(data)} bytes of JSON")
     return unseal(data)
 
 

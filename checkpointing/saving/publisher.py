@@ -110,11 +110,11 @@ class Publisher:
             self._is_swept = True
 
     def _post(self, cut: Cut, what: str, value: bytes) -> None:
-        self._mailbox.post(f"{cut.generation}/{self._attempt.rank}/{what}", value)
+        self._mailbox.post(f"{cut.generation}/{self._attempt.rank}/{what}", value, to=0)
 
     def _await(self, cut: Cut, what: str, rank: int) -> bytes:
         deadline_s = self._attempt.deadline_s
-        found = self._mailbox.take(f"{cut.generation}/{rank}/{what}", deadline_s)
+        found = self._mailbox.take(f"{cut.generation}/{rank}/{what}", deadline_s, sender=rank)
         if found is None:
             raise SaveFailed(f"rank {rank}: nothing {what} within {deadline_s:g} s")
         return found

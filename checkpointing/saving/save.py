@@ -13,12 +13,12 @@ class SaveFailed(Exception):
 
 
 class Mailbox(Protocol):
-    """Small messages between the ranks of one attempt. Each is taken once."""
+    """Small messages between the ranks of one attempt. Each is taken once, and no name is used twice."""
 
-    def post(self, key: str, value: bytes) -> None: ...
+    def post(self, name: str, value: bytes, *, to: int) -> None: ...
 
-    def take(self, key: str, timeout_s: float) -> bytes | None:
-        """Waits for it; None if it doesn't come in time."""
+    def take(self, name: str, timeout_s: float, *, sender: int) -> bytes | None:
+        """Waits for it; None if it doesn't come in time. What the rank ``sender`` has not written is none."""
 
 
 class Room(Protocol):

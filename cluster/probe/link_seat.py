@@ -1,14 +1,17 @@
 """A rank's place in a measurement of links. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """``meeting`` is an address as ``torch.distributed`` takes it; ``device`` is None on a CPU."""
+    """``meeting`` is as ``cluster.probe.meeting`` gives it; ``device`` is None on a CPU. All ranks of one
+    measurement know its ``key``.
+    """
 
     rank: int
     num_ranks: int
     meeting: str
     device: int | None
     deadline_s: float
+    key: str = field(default="", repr=False)

@@ -10,14 +10,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
 
+from cluster.local_ray.variables import variables
 from cluster.probe.link_seat import Seat
+from cluster.probe.meeting import is_of_one_machine, join, meet_in, on_loopback
 from cluster.probe.node_facts import LinkRate
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -37,13 +38,15 @@ def all_reduce(seat: Seat) -> LinkRate:
     backend = "gloo" if seat.device is None else "nccl"
     if seat.device is not None:
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        backend,
-        init_method=seat.meeting,
-        rank=seat.rank,
-        world_size=seat.num_ranks,
-        timeout=timedelta(seconds=seat.deadline_s),
-    )
+    with variables(on_loopback() if is_of_one_machine(seat.meeting) else {}):
+        join(
+            seat.meeting,
+            backend,
+            rank=seat.rank,
+            world_size=seat.num_ranks,
+            key=seat.key.encode(),
+            timeout_s=seat.deadline_s,
+        )
     try:
         small_s = _time_of(_SMALL_BYTES, _NUM_SMALL, device)
         large_s = _time_of(_LARGE_BYTES[backend], _NUM_LARGE, device)
@@ -62,11 +65,13 @@ def all_reduce(seat: Seat) -> LinkRate:
 def within_machine(num_ranks: int, *, on_cpu: bool, deadline_s: float) -> LinkRate:
     """``LinkError`` unless all ranks end well within the deadline; none of them is left either way."""
     with TemporaryDirectory(prefix="longhaul-") as folder:
+        meeting = meet_in(Path(folder))
         seats = [
+            # Without a key, which would stand on a command line: only this user can read the file.
             Seat(
                 rank=rank,
                 num_ranks=num_ranks,
-                meeting=f"file://{Path(folder) / 'meeting'}",
+                meeting=meeting,
                 device=None if on_cpu else rank,
                 deadline_s=deadline_s,
             )

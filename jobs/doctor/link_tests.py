@@ -10,6 +10,7 @@ import ray
 
 from cluster.probe.link_seat import Seat
 from cluster.probe.node_facts import NodeFacts
+from cluster.run_key import new_key
 from jobs.doctor.examination import Answer, Link
 from jobs.doctor.node_sessions import Visit, answer_to, send_envoy
 from jobs.doctor.this_machine import num_ranks
@@ -37,7 +38,7 @@ def _within(visit: Visit, facts: NodeFacts | str) -> Iterator[Link]:
     others = [send_envoy(visit.asked.node_id) for _ in range(count - 1)]
     try:
         devices = [None if on_cpu else rank for rank in range(count)]
-        rate = _all_reduce([visit.envoy, *others], devices)
+        rate = _all_reduce([visit.envoy, *others], devices, is_of_one_node=True)
     finally:
         for envoy in others:
             ray.kill(envoy)
@@ -48,17 +49,22 @@ def _across(visits: Sequence[Visit], facts: dict[str, NodeFacts | str]) -> Link:
     """One device of each node, so that all that is sent goes between nodes."""
     told = [facts[visit.asked.node_id] for visit in visits]
     devices = [None if isinstance(one, NodeFacts) and one.platform == "cpu" else 0 for one in told]
-    rate = _all_reduce([visit.envoy for visit in visits], devices)
+    rate = _all_reduce([visit.envoy for visit in visits], devices, is_of_one_node=False)
     return Link(group=visits[0].asked.group, node=None, rate=rate)
 
 
-def _all_reduce(envoys: Sequence[Any], devices: Sequence[int | None]) -> Any:
+def _all_reduce(envoys: Sequence[Any], devices: Sequence[int | None], *, is_of_one_node: bool) -> Any:
     end = time.monotonic() + _LINK_DEADLINE_S
-    meeting = answer_to(envoys[0].meeting.remote(), end, str)
-    if not meeting.startswith("tcp://"):
+    meeting = answer_to(envoys[0].meeting.remote(is_of_one_node), end, str)
+    if not meeting.startswith(("tcp://", "file://")):
         return meeting
     seat = Seat(
-        rank=0, num_ranks=len(envoys), meeting=meeting, device=None, deadline_s=_LINK_DEADLINE_S * 0.8
+        rank=0,
+        num_ranks=len(envoys),
+        meeting=meeting,
+        device=None,
+        deadline_s=_LINK_DEADLINE_S * 0.8,
+        key=new_key().hex(),
     )
     refs = [
         envoy.all_reduce.remote(replace(seat, rank=rank, device=device))

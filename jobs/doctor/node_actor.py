@@ -3,14 +3,16 @@
 Each answer is plain data. What is measured needs torch, which is imported where it is asked for.
 """
 
-import socket
 import time
+from pathlib import Path
+from shutil import rmtree
 
 import ray
 
 from checkpointing.stores.contract import StoreError
 from checkpointing.stores.opening import open_store
 from cluster.probe.link_seat import Seat
+from cluster.probe.meeting import folder_of, is_of_one_machine, meet_at, meet_in
 from cluster.probe.node_facts import LinkRate, NodeFacts, Question
 
 
@@ -30,14 +32,18 @@ class Envoy:
         except StoreError:
             return False
 
-    def meeting(self) -> str:
-        """Where ranks may meet: a port of this node that was free a moment ago."""
-        host = ray.util.get_node_ip_address()
-        with socket.socket() as listener:
-            listener.bind((host, 0))
-            return f"tcp://{host}:{listener.getsockname()[1]}"
+    def meeting(self, is_of_one_node: bool) -> str:
+        """Where ranks may meet, of whom the first is in this process."""
+        if not is_of_one_node:
+            return meet_at(ray.util.get_node_ip_address())
+        place = ray.get_runtime_context()
+        return meet_in(Path(place.get_temp_dir()) / place.get_session_name())
 
     def all_reduce(self, seat: Seat) -> LinkRate:
         from cluster.probe.links import all_reduce
 
-        return all_reduce(seat)
+        try:
+            return all_reduce(seat)
+        finally:
+            if seat.rank == 0 and is_of_one_machine(seat.meeting):
+                rmtree(folder_of(seat.meeting), ignore_errors=True)

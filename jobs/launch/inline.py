@@ -7,7 +7,7 @@ a collective, so the rank that failed tells its failure and the job ends; runnin
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,10 @@ from tempfile import TemporaryDirectory
 import torch
 import torch.distributed as dist
 
+from cluster.inventory import ClusterError
+from cluster.local_ray.variables import variables
+from cluster.probe.meeting import Stranger, on_loopback, prove
+from jobs.commandline.usage_error import SpecError
 from jobs.execution.causes import cause_of
 from jobs.execution.executor import MakeTask, PeersFailed
 from jobs.execution.messages import Event, Finished, Session, Started
@@ -22,7 +26,9 @@ from jobs.execution.outcomes import EXPECTED, Completed, Failed, Outcome, StoreA
 from jobs.launch.torchrun import Place
 from jobs.training.benchmark.measure import measure
 from jobs.training.health.failures import AgreedFailure, failure_of
+from jobs.training.health.problems import Problem, heard, told
 from jobs.training.loop.attempt import Services, run
+from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
 from jobs.training.task.events import Told
 from jobs.training.task.job import Job
@@ -30,6 +36,9 @@ from jobs.training.task.stop_request import Wish
 from jobs.training.task.task import Task
 
 _COLLECTIVE_TIMEOUT_S = 1800.0
+# It names every shard of the tokens.
+_MOST_TASK_BYTES = 2**28
+_ERRORS = {"SpecError": lambda text: SpecError(text.split("\n")), "ClusterError": ClusterError}
 
 
 def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Event], None]) -> None:
@@ -41,8 +50,16 @@ def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Even
         return
     with _process_group(place, _COLLECTIVE_TIMEOUT_S) as device:
         context = Context(
-            rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
+            rank=place.rank,
+            world_size=place.world_size,
+            local_rank=place.local_rank,
+            device=device,
+            key=place.key,
         )
+        try:
+            prove(place.key)
+        except Stranger as error:
+            raise PeersFailed(str(error)) from error
         for job in (job for session in sessions for job in session.jobs):
             _run(job, context, listen)
 
@@ -60,9 +77,14 @@ def attempt_inline(
     """
     with _process_group(place, collective_timeout_s) as device:
         context = Context(
-            rank=place.rank, world_size=place.world_size, local_rank=place.local_rank, device=device
+            rank=place.rank,
+            world_size=place.world_size,
+            local_rank=place.local_rank,
+            device=device,
+            key=place.key,
         )
         try:
+            prove(place.key)
             task = _shared_task(make_task, place)
             if not isinstance(task, Task):
                 return task
@@ -78,17 +100,51 @@ def attempt_inline(
 
 def _shared_task(make_task: MakeTask, place: Place) -> Task | StoreAway | Unmendable:
     """The same for all ranks, or rank 0's exception on all of them."""
-    box: list[Task | StoreAway | Unmendable | Exception | None] = [None]
-    if place.rank == 0:
-        try:
-            box = [make_task()]
-        except Exception as error:
-            box = [error]
-    dist.broadcast_object_list(box, src=0)
-    if isinstance(box[0], Exception):
-        raise box[0]
-    assert box[0] is not None
-    return box[0]
+    made = _try(make_task) if place.rank == 0 else None
+    found = from_rank_0(_as_word(made) if made is not None else _Word(), _Word, most_bytes=_MOST_TASK_BYTES)
+    return found.task or _not_made(made, found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Word:
+    """What rank 0 tells the others: a task, that the store is ``away``, or what went wrong."""
+
+    task: Task | None = None
+    away: str | None = None
+    problem: Problem | None = None
+    is_unmendable: bool = False
+
+
+def _try(make_task: MakeTask) -> Task | StoreAway | Unmendable | Exception:
+    try:
+        return make_task()
+    except Exception as error:
+        return error
+
+
+def _as_word(made: Task | StoreAway | Unmendable | Exception) -> _Word:
+    match made:
+        case Task():
+            return _Word(task=made)
+        case StoreAway(reason=reason):
+            return _Word(away=reason)
+        case Unmendable(error=error):
+            return _Word(problem=told(error, _ERRORS), is_unmendable=True)
+        case error:
+            return _Word(problem=told(error, _ERRORS))
+
+
+def _not_made(made: Task | StoreAway | Unmendable | Exception | None, word: _Word) -> StoreAway | Unmendable:
+    """Rank 0 has its own; the others make theirs from its word. What nobody expects is raised on all."""
+    if isinstance(made, StoreAway | Unmendable):
+        return made
+    if word.away is not None:
+        return StoreAway(reason=word.away)
+    assert word.problem is not None
+    error = made if isinstance(made, Exception) else heard(word.problem, _ERRORS)
+    if word.is_unmendable:
+        return Unmendable(error=error)
+    raise error
 
 
 def _run(job: Job, context: Context, listen: Callable[[Event], None]) -> None:
@@ -114,7 +170,8 @@ def _process_group(place: Place, collective_timeout_s: float) -> Iterator[torch.
     device = torch.device("cuda", place.local_rank) if has_device else torch.device("cpu")
     if has_device:
         torch.cuda.set_device(device)
-    with TemporaryDirectory(prefix="longhaul-") as folder:
+    loopback = on_loopback() if place.is_of_one_machine else {}
+    with TemporaryDirectory(prefix="longhaul-") as folder, variables(loopback):
         dist.init_process_group(
             "nccl" if has_device else "gloo",
             init_method="env://" if place.world_size > 1 else f"file://{Path(folder) / 'rendezvous'}",

@@ -27,6 +27,7 @@ from checkpointing.saving.save import Note
 from checkpointing.stores.opening import open_store
 from jobs.training.loop.attempt import Services, run
 from jobs.training.models.decoder import Decoder
+from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
 from jobs.training.task.events import Ended, Resumption, Told, Withdrawn
 from jobs.training.task.job import Recipe
@@ -71,6 +72,7 @@ class Wanted:
     ballast: Path | None = None
     diary: Path | None = None
     retention: Retention = field(default_factory=Retention)
+    deadline_s: float = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,13 +191,12 @@ def _draw(pages: Path | None, module: nn.Module, inputs: tuple[Any, ...]) -> Non
 
 
 def _task(wanted: Wanted, context: Context) -> Task:
-    box: list[Any] = [None]
+    word = (0, "", "")
     if context.rank == 0:
         repository = Repository(open_store(str(wanted.store)), wanted.name)
         term = repository.take_over("a test", fresh=wanted.fresh)
-        box = [(term, secrets.token_hex(4), repository.lineage())]
-    dist.broadcast_object_list(box, src=0)
-    term, word, lineage = box[0]
+        word = (term, secrets.token_hex(4), repository.lineage())
+    term, attempt_word, lineage = from_rank_0(word, tuple[int, str, str])
     return Task(
         run=wanted.name,
         store=str(wanted.store),
@@ -215,10 +216,10 @@ def _task(wanted: Wanted, context: Context) -> Task:
             retention=wanted.retention,
             disk=str(wanted.disk) if wanted.disk else None,
             disk_keep=2,
-            deadline_s=60.0,
+            deadline_s=wanted.deadline_s,
         ),
         term=term,
-        attempt=word,
+        attempt=attempt_word,
         lineage=lineage,
         resume=wanted.resume,
         eval_every=wanted.eval_every,

@@ -118,15 +118,15 @@ class Letters:
         self._letters: dict[str, bytes] = {}
         self._changed = Condition()
 
-    def post(self, key: str, value: bytes) -> None:
+    def post(self, name: str, value: bytes, *, to: int) -> None:
         with self._changed:
-            self._letters[key] = value
+            self._letters[name] = value
             self._changed.notify_all()
 
-    def take(self, key: str, timeout_s: float) -> bytes | None:
+    def take(self, name: str, timeout_s: float, *, sender: int) -> bytes | None:
         with self._changed:
-            self._changed.wait_for(lambda: key in self._letters, timeout_s)
-            return self._letters.pop(key, None)
+            self._changed.wait_for(lambda: name in self._letters, timeout_s)
+            return self._letters.pop(name, None)
 
 
 class Ranks:

@@ -4,20 +4,20 @@ Nothing here imports torch before a worker's environment is complete, because de
 counts are read when it loads; the driver and Train's controller import this module and never need torch.
 """
 
+import atexit
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any, Literal
 
 import ray
 import ray.train
-from ray.train._internal.utils import get_address_and_port
 from ray.train.backend import Backend, BackendConfig
 
 from checkpointing.errors import Fenced, NothingToResume, Unfit
@@ -25,6 +25,8 @@ from checkpointing.ray_hooks import point_at
 from checkpointing.stores.contract import StoreError
 from cluster.environment import visible_devices
 from cluster.inventory import Vendor
+from cluster.probe.meeting import folder_of, is_of_one_machine, join, meet_at, meet_in, on_loopback
+from cluster.run_key import new_key
 from jobs.execution.board import Departed, Done, Post, Raised, Ready
 from jobs.execution.messages import Started
 from jobs.launch.ray_train.heartbeat import watching
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 
 _POST_TIMEOUT_S = 60.0
+# Where the ranks of this worker meet, for ``train`` in the same process: no secret.
+_MEETING = "LONGHAUL_MEETING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,8 @@ class Assignment:
     """What every rank of one worker group is told. ``board`` takes its posts under the name ``group``.
 
     ``work`` is what to measure, or the attempt of a long run. ``collective_timeout_s`` only backs the
-    driver's own deadlines up.
+    driver's own deadlines up. ``key`` is new for each group and known to its ranks alone: it comes to them
+    through Ray, which asks for the cluster's token, and is in no variable, no command line and no log.
     """
 
     group: str
@@ -56,6 +61,7 @@ class Assignment:
     vendor: Vendor
     backend: Literal["gloo", "nccl"]
     collective_timeout_s: float
+    key: bytes = field(default_factory=new_key, repr=False)
 
 
 def train(told: dict[str, Assignment]) -> None:
@@ -133,17 +139,26 @@ def _tell(assignment: Assignment, post: Post) -> None:
 def _meet(assignment: Assignment) -> Context:
     """Joins the default process group. It is not left again: the process ends with the group."""
     os.environ.update(visible_devices(assignment.vendor, os.environ))
-    import torch.distributed as dist
-
     place = ray.train.get_context()
     device = _device(assignment.backend)
-    dist.init_process_group(assignment.backend, timeout=timedelta(seconds=assignment.collective_timeout_s))
+    meeting = os.environ[_MEETING]
+    if is_of_one_machine(meeting):
+        os.environ.update(on_loopback())
+    join(
+        meeting,
+        assignment.backend,
+        rank=place.get_world_rank(),
+        world_size=place.get_world_size(),
+        key=assignment.key,
+        timeout_s=assignment.collective_timeout_s,
+    )
     return Context(
         rank=place.get_world_rank(),
         world_size=place.get_world_size(),
         local_rank=place.get_local_rank(),
         node=ray.get_runtime_context().get_node_id(),
         device=device,
+        key=assignment.key,
     )
 
 
@@ -206,15 +221,26 @@ class _PeersBackend(Backend):
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
-        address, port = worker_group.execute_single(0, get_address_and_port)
-        worker_group.execute(_set_meeting_point, address, port)
+        worker_group.execute(_set_meeting_point, *worker_group.execute_single(0, _open_meeting))
 
 
-def _set_meeting_point(address: str, port: int) -> None:
+def _open_meeting() -> tuple[str, str]:
+    """In rank 0: its node's address, and where the ranks meet."""
+    place, session = ray.train.get_context(), ray.get_runtime_context()
+    address = ray.util.get_node_ip_address()
+    if place.get_local_world_size() < place.get_world_size():
+        return address, meet_at(address)
+    # Beside Ray's own files: a worker that is killed leaves nothing elsewhere.
+    meeting = meet_in(Path(session.get_temp_dir()) / session.get_session_name())
+    atexit.register(rmtree, folder_of(meeting), ignore_errors=True)
+    return address, meeting
+
+
+def _set_meeting_point(address: str, meeting: str) -> None:
     place = ray.train.get_context()
+    os.environ.update({_MEETING: meeting})
     os.environ.update(
         MASTER_ADDR=address,
-        MASTER_PORT=str(port),
         RANK=str(place.get_world_rank()),
         WORLD_SIZE=str(place.get_world_size()),
         LOCAL_RANK=str(place.get_local_rank()),

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from math import ceil, isfinite
 from statistics import fmean, median
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +23,7 @@ from jobs.training.device.environment import environment_of
 from jobs.training.device.identities import Expected
 from jobs.training.device.rank_device import check_ranks, device_name, identity, telemetry
 from jobs.training.health.failures import InvalidLoss
+from jobs.training.ranks.gathering import from_rank_0, gather
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
@@ -31,8 +31,6 @@ from jobs.training.task.context import Context, Phase
 from jobs.training.task.job import Job, Window
 from jobs.training.task.measurement import Measurement, RankSummary
 from reporting.results.formulas import percentile
-
-T = TypeVar("T")
 
 MAX_WARMUP_STEPS = 50
 WARMUP_RULE = "rolling_median_5_within_1pct_max_50"
@@ -94,7 +92,7 @@ def _measure(job: Job, context: Context, sampler: Sampler) -> Measurement | None
             warmup_s = time.perf_counter() - started - setup_s
             window = _measure_window(job, context, engine, feed, warmup, beside)
             _enter(context, "gather", 0)
-            ranks = _all_gather(window, context)
+            ranks = gather(window, _RankWindow)
             _enter(context, "teardown", 0)
         finally:
             engine.close()
@@ -155,13 +153,13 @@ def _warm_up(job: Job, context: Context, engine: Engine, feed: Feed) -> _Warmup:
         num_steps += 1
         times = timer.step_times_s()
         _beat(context, num_steps, times[-1])
-        done = num_steps >= job.window.warmup and _from_rank_0(_warm_enough(times))
-    _check_finite([fmean(_all_gather(losses[-1].item(), context))], "after the warm-up")
+        done = num_steps >= job.window.warmup and from_rank_0(_warm_enough(times), bool)
+    _check_finite([fmean(gather(losses[-1].item(), float))], "after the warm-up")
     return _Warmup(
         steps=num_steps,
-        median_step_s=_from_rank_0(median(times[-ROLLING:])),
+        median_step_s=from_rank_0(median(times[-ROLLING:]), float),
         reference_step=reference_step,
-        reference_loss=fmean(_all_gather(losses[reference_step - 1].item(), context)),
+        reference_loss=fmean(gather(losses[reference_step - 1].item(), float)),
     )
 
 
@@ -268,18 +266,6 @@ def _check_updates(num_skipped: int) -> None:
 def _beat(context: Context, step: int, step_s: float) -> None:
     pulse = context.pulse
     pulse.step, pulse.step_s = step, step_s
-
-
-def _all_gather(value: T, context: Context) -> list[T]:
-    everyone: list[Any] = [None] * context.world_size
-    dist.all_gather_object(everyone, value)
-    return everyone
-
-
-def _from_rank_0(value: T) -> T:
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

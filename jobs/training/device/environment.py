@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
+from cluster.probe.meeting import ON_LOOPBACK
 from jobs.training.device.rank_device import device_name, platform_of
 from jobs.training.task.measurement import Environment
 from reporting.results.redaction import is_secret, without_credentials
@@ -35,6 +36,8 @@ def environment_of(device: torch.device) -> Environment:
 def relevant_variables(variables: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
     """Those that change how training runs, at most 40 of 200 letters; never one that may be a secret."""
     names = [name for name in sorted(variables) if _RELEVANT.fullmatch(name) and not is_secret(name)]
+    # Ours, wherever all ranks are on one machine.
+    names = [name for name in names if ON_LOOPBACK.get(name) != variables[name]]
     return {name: without_credentials(variables[name])[:_MAX_VALUE_CHARS] for name in names[:_MAX_VARIABLES]}
 
 

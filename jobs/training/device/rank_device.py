@@ -3,12 +3,12 @@
 import os
 
 import torch
-import torch.distributed as dist
 
 from cluster.telemetry.readings import Address, Telemetry
 from cluster.telemetry.sampler import telemetry_of
 from jobs.training.device.identities import DeviceIdentity, Expected, Platform, mismatch
 from jobs.training.health.failures import DeviceMismatch
+from jobs.training.ranks.gathering import gather
 from jobs.training.task.context import Context
 
 
@@ -51,7 +51,5 @@ def _device_id(device: torch.device) -> str:
 
 def check_ranks(context: Context, expected: Expected) -> None:
     """Collective: as many ranks as asked for, each with a device of its own, or ``DeviceMismatch`` on all."""
-    devices: list[DeviceIdentity] = [identity(context)] * context.world_size
-    dist.all_gather_object(devices, identity(context))
-    if problem := mismatch(devices, expected):
+    if problem := mismatch(gather(identity(context), DeviceIdentity), expected):
         raise DeviceMismatch(problem)

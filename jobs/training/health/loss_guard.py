@@ -8,10 +8,10 @@ ranks, as every save does, learns it at once. Spikes are only looked for then.
 from collections import deque
 from dataclasses import dataclass
 
-import torch.distributed as dist
 from torch import Tensor
 
 from jobs.training.health.failures import InvalidLoss
+from jobs.training.ranks.gathering import gather
 from jobs.training.task.measurement import BadLoss
 from jobs.training.task.skipping import Range
 from jobs.training.task.spikes import Spike, SpikeBound, Spikes, is_bad
@@ -74,9 +74,8 @@ class Guard:
     def _not_finite(self) -> InvalidLoss:
         """Collective: the first step that was bad on any rank."""
         own = next((done.step for done in self._open if done.is_bad()), self._open[-1].step)
-        steps = [own] * dist.get_world_size()
-        dist.all_gather_object(steps, own)
-        bad = next(done for done in self._open if done.step == min(steps))
+        first = min(gather(own, int))
+        bad = next(done for done in self._open if done.step == first)
         return _invalid(
             f"the loss of step {bad.step} or its gradient is not a finite number",
             BadLoss(step=bad.step, good_step=bad.step - 1, samples=bad.samples),

@@ -110,7 +110,7 @@ class _Attempt:
         self._samples = Samples(task, context)
         # Of the next step's samples, on any rank.
         self._are_late = True
-        self._control = Control(services.wish, task.longest_wait_s)
+        self._control = Control(services.wish, task.longest_wait_s, context.key)
         self._guard = Guard(task.spike_bound)
         self._saver = saver_for(task, context, engine, repository, self._tell_save)
         tally = self._saver.tally if self._saver else None

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from checkpointing.saving.cadence import Busy, Order
+from cluster.probe.meeting import prove
+from jobs.training.ranks.gathering import gather
 from jobs.training.task.stop_request import Aim, Wish, aim_of, strength, stronger
 
 # How soon a wish is heard while ranks wait for samples.
@@ -50,11 +52,13 @@ class Control:
     something; it changes in ``end``. A rank that waits for another one raises after ``timeout_s``.
     """
 
-    def __init__(self, wish: Callable[[], Wish | None], timeout_s: float) -> None:
+    def __init__(self, wish: Callable[[], Wish | None], timeout_s: float, key: bytes = b"") -> None:
         self.aim: Aim | None = None
         self._wish = wish
         # Of its own and on the CPU: the step's collectives must not wait for it, nor it for a device.
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        # It has connections of its own, which somebody else may have taken.
+        prove(key, self._group)
         self._word = torch.zeros(_LENGTH, dtype=torch.int64)
         self._work: dist.Work | None = None
 
@@ -107,9 +111,7 @@ class Control:
 
 def strongest(own: Wish | None) -> Wish | None:
     """Of all ranks' wishes, the same on each. Waits for them; needs no ``Control``."""
-    wishes: list[Wish | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(wishes, own)
-    return reduce(stronger, wishes)
+    return reduce(stronger, gather(own, Wish | None))
 
 
 def _flags(order: Order | None) -> int:

@@ -1,11 +1,10 @@
 """Before anything is loaded: each rank has a device of the right kind, and all see the same store."""
 
-import torch.distributed as dist
-
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.contract import StoreError
 from jobs.training.device.identities import Expected
 from jobs.training.device.rank_device import check_ranks
+from jobs.training.ranks.gathering import gather
 from jobs.training.task.context import Context
 from jobs.training.task.task import Task
 
@@ -29,8 +28,7 @@ def prove_store(task: Task, context: Context, repository: Repository) -> None:
     Where there is something to go on from it was shared before: then it is about the nodes that don't see it.
     """
     view = repository.refresh()
-    seen = [(view.term, bool(view.generations))] * context.world_size
-    dist.all_gather_object(seen, seen[context.rank])
+    seen = gather((view.term, bool(view.generations)), tuple[int, bool])
     blind = [rank for rank, (term, _) in enumerate(seen) if term < task.term]
     if not blind:
         return

@@ -3,17 +3,15 @@
 from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from checkpointing.errors import Unfit
 from checkpointing.saving.snapshot import Piece
 from jobs.training.models.weights import ELEMENT_BYTES, Stored, find_weights
+from jobs.training.ranks.gathering import gather
 from jobs.training.strategies.contract import Counters, Engine
-from jobs.training.task.context import Context
 from jobs.training.task.presets import ModelConfig
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -22,7 +20,7 @@ _PARAMETERS = "param/"
 _MOST_ELEMENTS = 1 << 24
 
 
-def begin_with(place: Path, config: ModelConfig, context: Context, engine: Engine) -> None:
+def begin_with(place: Path, config: ModelConfig, engine: Engine) -> None:
     """Collective: all ranks have begun with them, or ``Unfit`` on all, in the words of the first that could
     not. The optimizer begins as it does with weights of our own.
     """
@@ -31,9 +29,7 @@ def begin_with(place: Path, config: ModelConfig, context: Context, engine: Engin
         _fill(engine.targets(), find_weights(place, config))
     except Unfit as error:
         problem = str(error)
-    everyone: list[Any] = [None] * context.world_size
-    dist.all_gather_object(everyone, problem)
-    if found := next((one for one in everyone if one), None):
+    if found := next((one for one in gather(problem, str | None) if one), None):
         raise Unfit(found)
     engine.restored(Counters(num_updates=0, num_skipped_updates=0))
 

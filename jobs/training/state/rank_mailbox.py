@@ -1,49 +1,98 @@
-"""Messages between ranks that need no collective: a small server of torch's in rank 0."""
+"""Messages between ranks that need no collective: a small server of torch's in rank 0.
 
+The server asks nobody who he is, and lists its names for everybody. So each message carries a MAC with the
+run's key over its name, its sender, whom it is for and what it says. What has none, or a wrong one, is named
+in the log and is as if it had not been written. Whoever can connect to the server can still delete messages:
+then a save is dropped, as if a rank had been too slow.
+"""
+
+import logging
 import os
+import time
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Any
 
-import torch.distributed as dist
-
+from checkpointing.saving.save import SaveFailed
+from cluster.probe.meeting import listen_at, tcp_store
+from cluster.run_key import Refused, new_key, read, sign
+from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
 
+_log = logging.getLogger(__name__)
 _MEETING_TIMEOUT = timedelta(seconds=120)
+# torch's server takes no more than this in one piece.
+_MOST_BYTES = 2**23 - 2**10
+_LOOPBACK, _ANYWHERE = "127.0.0.1", ""
 
 
 class RankMailbox:
     """See ``checkpointing.saving.save.Mailbox``. Used by one thread of each rank."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, context: Context, key: bytes) -> None:
         self._store = store
+        self._rank = context.rank
+        self._world_size = context.world_size
+        self._key = key
 
-    def post(self, key: str, value: bytes) -> None:
-        self._store.set(key, value)
+    def post(self, name: str, value: bytes, *, to: int) -> None:
+        if len(value) > _MOST_BYTES:
+            raise SaveFailed(f"{name}: {len(value)} bytes to tell rank {to}, expected at most {_MOST_BYTES}")
+        self._store.set(name, sign(self._key, (name, self._rank, to), value))
 
-    def take(self, key: str, timeout_s: float) -> bytes | None:
+    def take(self, name: str, timeout_s: float, *, sender: int) -> bytes | None:
+        end = time.monotonic() + timeout_s
+        is_named = False
+        while (message := self._next(name, end)) is not None:
+            try:
+                return self._read(name, sender, message)
+            except Refused as error:
+                # One line: somebody may write a thousand messages a second.
+                if not is_named:
+                    _log.warning("mailbox: %s: a message as of rank %d is refused: %s", name, sender, error)
+                is_named = True
+            if time.monotonic() > end:
+                break
+        return None
+
+    def _read(self, name: str, sender: int, message: bytes) -> bytes:
+        if not 0 <= sender < self._world_size:
+            raise Refused(f"there are ranks 0 to {self._world_size - 1}")
+        return read(self._key, (name, sender, self._rank), message, _MOST_BYTES)
+
+    def _next(self, name: str, end: float) -> bytes | None:
         try:
-            self._store.wait([key], timedelta(seconds=timeout_s))
+            self._store.wait([name], timedelta(seconds=max(0.001, end - time.monotonic())))
+            found: bytes = self._store.get(name)
+            self._store.delete_key(name)
         except RuntimeError:
             return None
-        found: bytes = self._store.get(key)
-        self._store.delete_key(key)
         return found
 
 
 def open_mailbox(context: Context) -> RankMailbox:
-    """Every rank calls it. It lives as long as rank 0 does."""
-    # Where the ranks met: rank 0's node.
-    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    port = [0]
+    """Every rank calls it. It lives as long as rank 0 does.
+
+    Without a key in the context rank 0 draws one and tells it through the process group.
+    """
+    address = _address()
+    listener, word = None, (0, "")
     if context.rank == 0:
-        server = dist.TCPStore(  # type: ignore[attr-defined]  # torch does not list what it takes from C++
-            address, 0, is_master=True, wait_for_workers=False
-        )
-        port = [server.port]
-    dist.broadcast_object_list(port, src=0)
-    if context.rank == 0:
-        return RankMailbox(server)
-    client = dist.TCPStore(  # type: ignore[attr-defined]  # as above
-        address, port[0], is_master=False, timeout=_MEETING_TIMEOUT
-    )
-    return RankMailbox(client)
+        listener = listen_at(address)
+        word = (listener.getsockname()[1], "" if context.key else new_key().hex())
+    port, drawn = from_rank_0(word, tuple[int, str])
+    store = tcp_store(address or os.environ["MASTER_ADDR"], port, listener, _MEETING_TIMEOUT)
+    return RankMailbox(store, context, context.key or bytes.fromhex(drawn))
+
+
+def _address() -> str:
+    """Of rank 0's node, as all ranks reach it."""
+    place = os.environ
+    address = place.get("MASTER_ADDR", "")
+    if not address or place.get("LOCAL_WORLD_SIZE") == place.get("WORLD_SIZE"):
+        return _LOOPBACK
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        # torchrun's name for the node may mean another address there than it means elsewhere.
+        return _ANYWHERE

@@ -7,13 +7,18 @@ one is tried. Nothing is ever loaded that was not compared with its digest.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch.distributed as dist
 
 from checkpointing.errors import Corrupt, Unfit
 from checkpointing.format.loading import Place, fill
-from checkpointing.format.manifest import Cut, Manifest, Part, manifest_of
+from checkpointing.format.manifest import (
+    MOST_MANIFEST_BYTES,
+    Cut,
+    Manifest,
+    Part,
+    decode_manifest,
+    encode_manifest,
+    manifest_of,
+)
 from checkpointing.format.reshard import plan
 from checkpointing.generations.choice import Candidate, Decision, OnDisk, choose
 from checkpointing.generations.repository import Repository
@@ -22,6 +27,8 @@ from checkpointing.log.history import Load
 from checkpointing.saving.local_tier import NearDisk
 from checkpointing.saving.snapshot import Landing, Piece
 from checkpointing.stores.contract import StoreError, Unavailable
+from jobs.training.health.problems import Problem, heard, told
+from jobs.training.ranks.gathering import bytes_from_rank_0, from_rank_0, gather
 from jobs.training.state.pretrained import begin_with
 from jobs.training.state.random_state import RandomState, canary
 from jobs.training.strategies.contract import Counters, Engine
@@ -86,7 +93,7 @@ def restore(
         source = _Source(repository=origin, disk=None, term=None)
         start = _restore(task, context, engine, source, "latest")
     elif start.generation is None and task.weights:
-        begin_with(Path(task.weights), task.recipe.model, context, engine)
+        begin_with(Path(task.weights), task.recipe.model, engine)
         start = replace(start, trail=(*start.trail, f"begins with the weights in {task.weights}"))
     warnings = [text for text in (problem, start.warning) if text]
     return replace(start, warning="; ".join(warnings) or None)
@@ -133,20 +140,34 @@ def _restore(task: Task, context: Context, engine: Engine, source: _Source, what
 def _offer(task: Task, context: Context, source: _Source, what: str, refused: dict[str, str]) -> _Offer:
     """Collective. Rank 0 decides, from the log and from what all ranks have on their disks."""
     shares = source.disk.inventory() if source.disk else []
-    everyone: list[Any] = [None] * context.world_size
-    dist.all_gather_object(everyone, [(cut, part.rank) for cut, part in shares])
+    everyone = gather([(cut, part.rank) for cut, part in shares], list[tuple[Cut, int]])
     on_disk = _usable(everyone, task)
-    box = [_decide(task, source, what, refused, on_disk) if context.rank == 0 else None]
-    dist.broadcast_object_list(box, src=0)
-    offer: _Offer = box[0]  # type: ignore[assignment]  # what rank 0 has sent
+    offer = _of_rank_0(_decide(task, source, what, refused, on_disk) if context.rank == 0 else None)
     if offer.manifest is not None or offer.decision is None or offer.decision.chosen is None:
         return offer
     name = offer.decision.chosen.name
     try:
-        return replace(offer, manifest=_put_together(name, shares, context))
+        return replace(offer, manifest=_put_together(name, shares))
     except Corrupt as error:
         refused[name] = str(error)
         return _offer(task, context, source, what, refused)
+
+
+def _of_rank_0(own: _Offer | None) -> _Offer:
+    """Collective: what rank 0 offers, on all ranks."""
+    word: tuple[Decision | None, Problem | None] = (None, None)
+    if own is not None:
+        word = (own.decision, told(own.problem) if own.problem else None)
+    decision, problem = from_rank_0(word, tuple[Decision | None, Problem | None])
+    manifest = encode_manifest(own.manifest) if own and own.manifest else b""
+    data = bytes_from_rank_0(manifest, most_bytes=MOST_MANIFEST_BYTES)
+    if own is not None:
+        return own
+    return _Offer(
+        decision=decision,
+        manifest=decode_manifest(data) if data else None,
+        problem=heard(problem) if problem else None,
+    )
 
 
 def _decide(
@@ -190,10 +211,10 @@ def _stored_manifest(repository: Repository, chosen: Candidate, on_disk: Sequenc
         raise
 
 
-def _put_together(name: str, shares: Sequence[tuple[Cut, Part]], context: Context) -> Manifest:
+def _put_together(name: str, shares: Sequence[tuple[Cut, Part]]) -> Manifest:
     """Of a generation whose manifest the store does not have: all ranks' parts. Collective."""
-    everyone: list[Any] = [None] * context.world_size
-    dist.all_gather_object(everyone, [share for share in shares if share[0].generation == name])
+    own = [share for share in shares if share[0].generation == name]
+    everyone = gather(own, list[tuple[Cut, Part]], most_bytes=MOST_MANIFEST_BYTES)
     found = {part.rank: (cut, part) for of_rank in everyone for cut, part in of_rank}
     cut = found[min(found)][0]
     return manifest_of(cut, [part for _, part in found.values()])
@@ -220,12 +241,12 @@ def _load(
 ) -> str | None:
     """Collective: None if every rank has filled its share, else why not, in the same words on all ranks."""
     outcome = _fill(engine.targets() + _saved_pieces(random, manifest), source, manifest)
-    everyone: list[Any] = [None] * context.world_size
-    dist.all_gather_object(everyone, outcome)
-    for error in everyone:
+    everyone = gather(told(outcome) if outcome else None, Problem | None)
+    errors = [heard(problem) if problem else None for problem in everyone]
+    for error in errors:
         if error is not None and not isinstance(error, Corrupt):
             raise error
-    problems = [f"rank {rank}: {error}" for rank, error in enumerate(everyone) if error is not None]
+    problems = [f"rank {rank}: {error}" for rank, error in enumerate(errors) if error is not None]
     if problems:
         return problems[0]
     engine.restored(Counters(**manifest.cut.state["counters"]))

@@ -42,7 +42,8 @@ class Pulse:
 class Context:
     """One rank's place. The process group is up before a context exists and outlives all its jobs.
 
-    ``node`` is the cluster's name for the machine, where there is a cluster.
+    ``node`` is the cluster's name for the machine, where there is a cluster. ``key`` is the run's, which all
+    its ranks know and nobody else; empty where nobody gave them one.
     """
 
     rank: int
@@ -51,3 +52,4 @@ class Context:
     device: "torch.device"
     node: str = field(default_factory=socket.gethostname)
     pulse: Pulse = field(default_factory=Pulse)
+    key: bytes = field(default=b"", repr=False)

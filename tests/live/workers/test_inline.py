@@ -58,6 +58,25 @@ def test_a_loss_that_every_rank_sees_ends_no_torchrun(tmp_path: Path) -> None:
     assert "Traceback" not in done.stdout
 
 
+def test_ranks_that_were_given_one_key_find_out_who_has_another(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, BOTH_SIZES)
+    keys = {"same": "the same on all", "other": "of $RANK alone"}
+    done = {
+        name: run([*_torchrun(2), *_with_key(key), *sweep_command(spec, tmp_path / name)])
+        for name, key in keys.items()
+    }
+    assert done["same"].returncode == 0, done["same"].stdout + done["same"].stderr
+    assert [row["status"] for row in rows(tmp_path / "same")] == ["ok", "ok"]
+    assert done["other"].returncode == 1
+    assert "longhaul sweep: rank 1: another process sits in this place" in done["other"].stderr
+    assert rows(tmp_path / "other") == []
+
+
+def _with_key(key: str) -> list[str]:
+    """As a launcher of the user's gives it to each rank."""
+    return ["--no-python", "sh", "-c", f'LONGHAUL_RUN_KEY="{key}" exec "$@"', "sh"]
+
+
 def _torchrun(num_ranks: int) -> list[str]:
     torchrun = shutil.which("torchrun", path=str(Path(sys.executable).parent))
     assert torchrun is not None, "there is no `torchrun` beside this Python"

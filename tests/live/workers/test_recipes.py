@@ -94,7 +94,7 @@ def norm_of_moments(engine: Engine) -> float:
 
 def loss_of_foreign(wanted: Recipe, folder: Path) -> float:
     engine = build(wanted, CPU)
-    begin_with(folder, wanted.model, here(), engine)
+    begin_with(folder, wanted.model, engine)
     (ids, labels), *_ = make_batches(wanted, dist.get_rank(), CPU).load(0)
     loss = mean_over_ranks(engine.evaluate(ids, labels))
     engine.close()
@@ -105,7 +105,7 @@ def refusal(wanted: Recipe, folder: Path) -> str:
     """Rank 1 has no such folder."""
     engine = build(wanted, CPU)
     try:
-        begin_with(folder / "none" if dist.get_rank() else folder, wanted.model, here(), engine)
+        begin_with(folder / "none" if dist.get_rank() else folder, wanted.model, engine)
     except Unfit as error:
         return str(error)
     finally:

@@ -1,0 +1,165 @@
+"""Where the ranks of a group meet, and the proof that each of them knows the group's key.
+
+torch's rendezvous knows no secret: who can connect to its store may take a rank's seat. Its names can't be
+hidden either, since a ``TCPStore`` lists them for everybody (``list_keys``). So:
+
+* Ranks of one machine meet in a file that only their user can read, and their sockets listen on loopback.
+* Ranks of several machines need a ``TCPStore``. Rank 0 opens it at its node's address alone.
+* Before a group is used for anything, each rank proves to all others that it knows the group's key.
+
+Who sits in a rank's place without the key is found out before one word of his is used. The network between
+machines must still be a trusted one: somebody in it can keep ranks from meeting, and who gets between two
+(by what he writes into the store, or on the way) and passes the proof on can change what they send, since
+torch sends it in the clear and without a MAC. He can't have anything run: nothing that is sent is unpickled.
+"""
+
+import os
+import secrets
+import socket
+from datetime import timedelta
+from errno import EADDRNOTAVAIL
+from hmac import compare_digest
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+from cluster.run_key import KEY_BYTES, mac
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+# What says so to gloo and to NCCL; somebody's own choice stays.
+ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+_FILE, _TCP = "file://", "tcp://"
+_BACKLOG = 1024
+# From ``meet_at`` on until rank 0 joins: else somebody else could take the port.
+_listening: dict[str, socket.socket] = {}
+
+
+class Stranger(Exception):
+    """Somebody sits in a rank's place who does not know the group's key."""
+
+
+def meet_in(folder: Path) -> str:
+    """For ranks of one machine: a meeting in a new folder below ``folder``, which its caller deletes."""
+    return f"{_FILE}{Path(mkdtemp(prefix='longhaul-meeting-', dir=folder)) / 'ranks'}"
+
+
+def folder_of(meeting: str) -> Path:
+    """Of a meeting of ranks of one machine: what is to be deleted behind it."""
+    return Path(meeting.removeprefix(_FILE)).parent
+
+
+def meet_at(address: str) -> str:
+    """For ranks of several machines; called by rank 0's process, which must then join."""
+    listener = listen_at(address)
+    meeting = f"{_TCP}{address}:{listener.getsockname()[1]}"
+    _listening[meeting] = listener
+    return meeting
+
+
+def listen_at(address: str) -> socket.socket:
+    """At a free port of this address alone; of all, where it is empty or no interface here has it (NAT)."""
+    try:
+        return _listener(address, socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except OSError as error:
+        if error.errno != EADDRNOTAVAIL:
+            raise
+        return _listener("", socket.AF_INET)
+
+
+def _listener(address: str, family: socket.AddressFamily) -> socket.socket:
+    if not address and socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    return socket.create_server((address, 0), family=family, backlog=_BACKLOG)
+
+
+def on_loopback() -> dict[str, str]:
+    """Variables to be set where all ranks are on this machine, for as long as groups are made."""
+    return {name: value for name, value in ON_LOOPBACK.items() if name not in os.environ}
+
+
+def is_of_one_machine(meeting: str) -> bool:
+    return meeting.startswith(_FILE)
+
+
+def join(meeting: str, backend: str, *, rank: int, world_size: int, key: bytes, timeout_s: float) -> None:
+    """Becomes one of the default group. Every rank calls it, with the same ``meeting`` and ``key``; raises
+    ``Stranger`` on all of them if one does not know the key.
+    """
+    import torch.distributed as dist
+
+    timeout = timedelta(seconds=timeout_s)
+    store = _store(meeting, rank, world_size, timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    try:
+        prove(key)
+    except Stranger:
+        dist.destroy_process_group()
+        raise
+
+
+def _store(meeting: str, rank: int, world_size: int, timeout: timedelta) -> Any:
+    import torch.distributed as dist
+
+    if is_of_one_machine(meeting):
+        path = meeting.removeprefix(_FILE)
+        store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]  # torch does not list it
+        store.set_timeout(timeout)
+        return store
+    address, _, port = meeting.removeprefix(_TCP).rpartition(":")
+    return tcp_store(address, int(port), _listening.pop(meeting, None) if rank == 0 else None, timeout)
+
+
+def tcp_store(address: str, port: int, listener: socket.socket | None, timeout: timedelta) -> Any:
+    """A client, and with a ``listener`` also the server, which listens where the ``listener`` does."""
+    import torch.distributed as dist
+
+    return dist.TCPStore(  # type: ignore[attr-defined]  # as above
+        address,
+        port,
+        is_master=listener is not None,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
+
+
+def prove(key: bytes, group: "dist.ProcessGroup | None" = None) -> None:
+    """Every rank of the group calls it. Raises ``Stranger`` unless all of them know the key.
+
+    Each rank answers to what all have just drawn, so that an answer seen before is none.
+    """
+    import torch.distributed as dist
+
+    own = secrets.token_bytes(KEY_BYTES)
+    drawn = _everyones(own, group)
+    rank, question = dist.get_rank(group), b"".join(drawn)
+    answers = _everyones(mac(key, _about(rank), question), group)
+    wrong = [
+        f"rank {rank}"
+        for rank, answer in enumerate(answers)
+        if not compare_digest(answer, mac(key, _about(rank), question))
+    ]
+    if wrong or drawn[rank] != own:
+        raise Stranger(
+            f"{', '.join(wrong) or 'somebody'}: another process sits in this place, which does not know the "
+            "group's key; keep others off the network between its machines"
+        )
+
+
+def _about(rank: int) -> tuple[str | int, ...]:
+    return ("sits in the place of", rank)
+
+
+def _everyones(own: bytes, group: "dist.ProcessGroup | None") -> list[bytes]:
+    """All ranks' bytes; of the same number on each, so that nobody decides how many are read."""
+    import torch
+    import torch.distributed as dist
+
+    device = "cpu" if dist.get_backend(group) == "gloo" else "cuda"
+    word = torch.tensor(list(own), dtype=torch.uint8, device=device)
+    words = [torch.empty_like(word) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(words, word, group=group)
+    return [bytes(one.tolist()) for one in words]
