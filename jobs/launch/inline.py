@@ -5,7 +5,7 @@ done. A failure leaves its row; alone, the next run follows. Under ``torchrun`` 
 a collective, so the rank that failed tells its failure and the job ends; running it again goes on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -38,7 +38,10 @@ from jobs.training.task.task import Task
 _COLLECTIVE_TIMEOUT_S = 1800.0
 # It names every shard of the tokens.
 _MOST_TASK_BYTES = 2**28
-_ERRORS = {"SpecError": lambda text: SpecError(text.split("\n")), "ClusterError": ClusterError}
+_ERRORS: Mapping[str, Callable[[str], Exception]] = {
+    "SpecError": lambda text: SpecError(text.split("\n")),
+    "ClusterError": ClusterError,
+}
 
 
 def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Event], None]) -> None:
