@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import ray.train
-from ray.train.v2._internal.execution.callback import ReportCallback
-from ray.train.v2.api.report_config import CheckpointUploadMode
 
 POINTER = "generation.json"
 
@@ -32,7 +30,7 @@ def point_at(generation: str | None, step: int, loss: float) -> None:
     ray.train.report(
         {**metrics, "generation": generation},
         checkpoint=pointer,
-        checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+        checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD,
     )
 
 
@@ -41,12 +39,13 @@ def pointed_at(checkpoint: ray.train.Checkpoint) -> str:
     return Path(checkpoint.path).name
 
 
-class Pointers(ReportCallback):  # type: ignore[misc]  # ray's types are skipped
+class Pointers(ray.train.UserCallback):  # type: ignore[misc]  # ray's types are skipped
     """Runs in Ray Train's controller, which later deletes the folders that it was told of, and insists."""
 
-    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
-        pointer = training_report.checkpoint
-        if pointer is not None:
-            folder = Path(pointer.path)
+    def after_report(
+        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None
+    ) -> None:
+        if checkpoint is not None:
+            folder = Path(checkpoint.path)
             folder.mkdir(exist_ok=True)
-            (folder / POINTER).write_text(json.dumps({"generation": pointed_at(pointer)}))
+            (folder / POINTER).write_text(json.dumps({"generation": pointed_at(checkpoint)}))

@@ -8,6 +8,7 @@ import ray
 from cluster.grouping import Described, grouped
 from cluster.inventory import ClusterError, Inventory, Node, WorkerGroup
 from cluster.placement import room
+from cluster.ray_internals import draining_nodes, free_resources
 
 
 def live_inventory(*, may_be_empty: bool = False) -> Inventory:
@@ -17,7 +18,7 @@ def live_inventory(*, may_be_empty: bool = False) -> Inventory:
     no groups, unless all nodes may be away for a while.
     """
     source = f"the Ray cluster at {ray.get_runtime_context().gcs_address}"
-    inventory = inventory_of(ray.nodes(), ray._private.state.state.get_draining_nodes(), source)
+    inventory = inventory_of(ray.nodes(), draining_nodes(), source)
     if not inventory.groups and not may_be_empty:
         raise ClusterError(f"{source} has no node with devices; expected CPUs or GPUs on at least one")
     return inventory
@@ -32,12 +33,12 @@ def inventory_of(table: Iterable[dict[str, Any]], draining: Collection[str], sou
 
 def free_devices(group: WorkerGroup) -> int:
     """For how many more workers the group has room right now, nodes that are left out not counted."""
-    return room(group, ray._private.state.available_resources_per_node())
+    return room(group, free_resources())
 
 
 def nodes_with_room(group: WorkerGroup, resources: Mapping[str, float]) -> list[str]:
     """The ids of those that could give all of ``resources`` right now."""
-    free = ray._private.state.available_resources_per_node()
+    free = free_resources()
     return [
         node.node_id
         for node in group.nodes
@@ -47,13 +48,12 @@ def nodes_with_room(group: WorkerGroup, resources: Mapping[str, float]) -> list[
 
 def draining(node_ids: Collection[str]) -> tuple[str, ...]:
     """Those of them that are to be left: nothing new is placed there, and what runs is killed later."""
-    leaving = ray._private.state.state.get_draining_nodes()
-    return tuple(sorted(set(node_ids) & set(leaving)))
+    return tuple(sorted(set(node_ids) & draining_nodes()))
 
 
 def describe_free(group: WorkerGroup) -> str:
     """What each node of the group could give to a new run, or that it is away, for messages."""
-    free = ray._private.state.available_resources_per_node()
+    free = free_resources()
     return ", ".join(f"{node.node_id[:8]}: " + _amounts(free.get(node.node_id)) for node in group.nodes)
 
 

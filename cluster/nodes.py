@@ -5,12 +5,12 @@ Asking costs one connection to the head: no job is registered, no worker started
 
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, SIMULATED_LABEL, ClusterError
+from cluster.ray_internals import head_address, tables_of
 
 _KNOCK_TIMEOUT_S = 5.0
 
@@ -54,15 +54,14 @@ class View:
 def look(address: str) -> View:
     """``ClusterError`` if nobody answers there, after some seconds."""
     try:
-        with _connected(address) as (state, client):
-            table, draining = state.node_table(), state.get_draining_nodes()
-            infos = client.get_all_node_info().values()
+        head = head_address(address)
+        _knock(head)
+        found = tables_of(head)
     except Exception as error:
         # Ray raises what its several layers happen to raise; all of it says that the head is away.
         raise ClusterError(f"{address}: no Ray cluster answers there ({_first_line(error)})") from None
-    starts_ms = {info.node_id.hex(): info.start_time_ms for info in infos}
-    dated = tuple({**entry, _START: starts_ms.get(entry["NodeID"], 0)} for entry in table)
-    return View(address=address, table=dated, draining=frozenset(draining))
+    dated = tuple({**entry, _START: found.started_ms.get(entry["NodeID"], 0)} for entry in found.nodes)
+    return View(address=address, table=dated, draining=found.draining)
 
 
 def seen(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[SeenNode]:
@@ -109,25 +108,6 @@ def _group(entry: Mapping[str, Any]) -> str:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-
-
-@contextmanager
-def _connected(address: str) -> Iterator[tuple[Any, Any]]:
-    """Ray's table of nodes, and whom to ask when each started, which the table doesn't have."""
-    from ray._private.services import canonicalize_bootstrap_address
-    from ray._private.state import GlobalState
-    from ray._raylet import GcsClient, GcsClientOptions  # type: ignore[attr-defined]  # compiled: no stub
-
-    found = canonicalize_bootstrap_address(address) or address
-    _knock(found)
-    state = GlobalState()
-    state._initialize_global_state(
-        GcsClientOptions.create(found, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
-    )
-    try:
-        yield state, GcsClient(address=found)
-    finally:
-        state.disconnect()
 
 
 def _knock(address: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import house
+from tests import house, rays_names
 from tests.house import ROOMS, ROOT, Module
 
 OURS = house.our_modules(*ROOMS)
@@ -50,6 +50,11 @@ def test_no_folder_is_crowded() -> None:
 
 def test_every_dependency_comes_in_through_its_front_doors() -> None:
     assert problems(house.wrong_front_doors, OURS) == []
+
+
+def test_rays_private_names_stand_in_their_doors_alone() -> None:
+    assert problems(rays_names.outside_the_doors, OURS) == []
+    assert sorted({*rays_names.DOORS, *rays_names.DOORS_OF_VARIABLES} - OURS.keys()) == []
 
 
 def test_no_import_is_relative() -> None:
@@ -265,6 +270,57 @@ def test_a_dependency_that_comes_in_elsewhere_is_seen(name: str, source: str) ->
 def test_a_front_door_is_open() -> None:
     assert house.wrong_front_doors(Module("jobs.training.strategies.ddp", "import torch")) == []
     assert house.wrong_front_doors(Module("cluster.live", "import json\nimport ray")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("from ray._private import worker", "ray._private.worker"),
+        ("def late():\n    from ray import _raylet as core", "ray._raylet"),
+        ("import ray._private.state", "ray._private.state"),
+        ("from ray.train._internal.utils import x", "ray.train._internal.utils.x"),
+        ("from ray.train.v2.api.config import x", "ray.train.v2.api.config.x"),
+        ("import ray\nray._private.state.x()", "ray._private.state.x"),
+        ("import ray\nray._private.worker._global_node.f().g", "ray._private.worker._global_node.f"),
+        ("import ray.train as rt\nrt._internal", "ray.train._internal"),
+        ("from ray import actor\nactor.ActorClass._x", "ray.actor.ActorClass._x"),
+        ("import ray\nray.__ray_x__", "ray.__ray_x__"),
+        ("actor.__ray_ready__.remote()", "__ray_ready__"),
+        ("import ray\ngetattr(ray.train, '_internal')", "ray.train._internal"),
+        ("import ray\nray.init(_temp_dir='x')", "_temp_dir="),
+        ("import ray\nstart(**{}, _system_config={})", "_system_config="),
+        ("import ray.actor\nray.actor.ActorClassID = None", "ray.actor.ActorClassID = ..."),
+        ("from ray import train\ntrain.x: int = 1", "ray.train.x = ..."),
+        ("import ray\nsetattr(ray.actor, 'x', 1)", "ray.actor.x = ..."),
+        ("variables = {'RAY_TRAIN_METRICS_ENABLED': '0'}", "RAY_TRAIN_METRICS_ENABLED"),
+        ("variables.update(RAY_worker_niceness='0')", "RAY_worker_niceness"),
+    ],
+)
+def test_a_private_name_of_ray_is_seen(source: str, name: str) -> None:
+    assert f": {name} is private to Ray" in one(rays_names.outside_the_doors, "jobs.plan", source)
+    assert rays_names.outside_the_doors(Module("cluster.ray_internals", source)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import ray\nray.__version__, ray.nodes()",
+        "from ray.train import RunConfig\nRunConfig(name='x')",
+        "import os\nos.environ['RAY_ADDRESS']",
+        "'RAY_TRAIN_METRICS_ENABLED is said in words here'",
+        "import subprocess\nsubprocess._x, self._ray",
+        "import ray\nself._private = ray.get(x)",
+        "start(_temp_dir='x')",
+    ],
+)
+def test_a_public_name_of_ray_is_let_through(source: str) -> None:
+    assert rays_names.outside_the_doors(Module("jobs.plan", source)) == []
+
+
+def test_rays_variables_may_stand_where_its_patience_is_set() -> None:
+    source = "IN_TRAIN = {'RAY_TRAIN_METRICS_ENABLED': '0'}"
+    assert rays_names.outside_the_doors(Module("cluster.local_ray.timeouts", source)) == []
+    assert rays_names.outside_the_doors(Module("cluster.local_ray.timeouts", "import ray._private"))
 
 
 def test_a_relative_import_is_seen() -> None:

@@ -25,10 +25,11 @@ from cluster.inventory import (
     WorkerGroup,
 )
 from cluster.local_ray.marked_directory import check_closed, environment_of, guarded_directory
-from cluster.local_ray.private_ray import OBJECT_STORE_BYTES, on_loopback, ray_on_loopback, token_of_our_own
+from cluster.local_ray.private_ray import OBJECT_STORE_BYTES, token_of_our_own
 from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
 from cluster.nodes import look
+from cluster.ray_internals import address_kept_in, on_loopback, ray_on_loopback
 from cluster.this_machine import this_machine
 
 START_TIMEOUT_S = 120.0
@@ -137,7 +138,7 @@ class MixedCluster:
             '--system-config={"prestart_worker_first_driver": false}',
         )
         self._wait_for("head", process, time.monotonic() + START_TIMEOUT_S)
-        return (self.root / "head" / "ray_current_cluster").read_text().strip()
+        return address_kept_in(self.root / "head")
 
     def _start_node(self, node: LocalNode) -> "subprocess.Popen[bytes]":
         return self._ray_start(

@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.inventory import Inventory, WorkerGroup
 from cluster.local_ray.private_ray import ray_for_driver
+from cluster.ray_internals import free_resources
 from jobs.doctor.examination import Asked, Unusable
 from jobs.doctor.node_actor import Envoy
 
@@ -83,7 +84,7 @@ def visits_of(inventory: Inventory) -> list[Visit]:
 
 def _in_use() -> dict[str, str]:
     """What somebody else has of each node right now, in words; a node that is free is not in it."""
-    free = ray._private.state.available_resources_per_node()
+    free = free_resources()
     found = {}
     for node in (node for node in ray.nodes() if node["Alive"]):
         left = free.get(node["NodeID"], {})

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import ray
-
+from cluster.ray_internals import raylet_socket
 from jobs.launch.forkserver import client
 from jobs.training.task.job import Strategy
 
@@ -25,9 +24,8 @@ class Guard:
     """
 
     def __init__(self, key: str, load: tuple[Strategy, ...], environment: Mapping[str, str]) -> None:
-        raylet = ray._private.worker._global_node.raylet_socket_name
         self._key = key
-        self._socket = Path(f"{raylet}.{key}")
+        self._socket = Path(f"{raylet_socket()}.{key}")
         flags = [*["-s"] * sys.flags.no_user_site, *["-S"] * sys.flags.no_site]
         self._command = [
             sys.executable,

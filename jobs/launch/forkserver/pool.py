@@ -12,12 +12,12 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.train.v2._internal.constants import get_env_vars_to_propagate
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.environment import read_at_start
 from cluster.inventory import WorkerGroup
 from cluster.live import nodes_with_room
+from cluster.ray_internals import variables_handed_on
 from jobs.execution.resources import Claim
 from jobs.launch.forkserver.actor import Guard
 from jobs.training.task.job import Strategy
@@ -135,7 +135,7 @@ def _is_there(answer: Any) -> bool:
 def _start(node_id: str, environment: Mapping[str, str], key: str, load: tuple[Strategy, ...]) -> _Guarded:
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
     # Ray writes these into its logs.
-    settings = {"env_vars": {**get_env_vars_to_propagate(), **read_at_start(environment)}}
+    settings = {"env_vars": {**variables_handed_on(), **read_at_start(environment)}}
     make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env=settings)(Guard)
     guard = make.remote(key, load, environment)
     return _Guarded(load=load, guard=guard, answer=guard.executable.remote())

@@ -12,15 +12,14 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import get_args
 
-import ray.actor
+import ray
 
+from cluster.ray_internals import ids_from_the_kernel, with_its_priority
 from jobs.launch.forkserver.client import GO, HERE, MOST_BYTES, script_of
 from jobs.training.task.job import Strategy
 
@@ -72,29 +71,12 @@ def _load_aside(strategy: Strategy | None) -> None:
 
     # Looking for garbage takes a quarter of the time, and what is loaded is none.
     gc.disable()
-    with _no_random_ids():
+    with ids_from_the_kernel():
         thread = Thread(target=load_at_low_priority)
         thread.start()
         thread.join()
     gc.freeze()
     gc.enable()
-
-
-@contextmanager
-def _no_random_ids() -> Iterator[None]:
-    """Ray draws an id for each actor class, and all children would go on with the generator behind it."""
-    as_it_is = ray.actor.ActorClassID
-
-    class FromTheKernel:
-        @staticmethod
-        def from_random() -> object:
-            return as_it_is(os.urandom(as_it_is.size()))
-
-    ray.actor.ActorClassID = FromTheKernel
-    try:
-        yield
-    finally:
-        ray.actor.ActorClassID = as_it_is
 
 
 def _draw_in_a_child() -> bytes:
@@ -133,8 +115,7 @@ def _become(connection: socket.socket) -> None:
         os.close(stream)
     asked = json.loads(told)
     os.environ.clear()
-    # Ray lowers each worker's priority by so much, and this one has its parent's.
-    os.environ.update(asked["environment"], RAY_worker_niceness="0")
+    os.environ.update(asked["environment"] | with_its_priority())
     os.chdir(asked["folder"])
     sys.argv[:] = script_of(asked["words"])
     sys.path[0] = str(Path(sys.argv[0]).parent)

@@ -3,15 +3,11 @@
 import re
 
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
-from ray.train.v2._internal.exceptions import (
-    WorkerGroupStartupFailedError,
-    WorkerGroupStartupTimeoutError,
-    WorkerHealthCheckFailedError,
-)
-from ray.train.v2.api.exceptions import ControllerError
+from ray.train import ControllerError
 
 from jobs.execution.board import Lost
 from jobs.execution.causes import LOST_AT_START, LOST_CONTROLLER
+from jobs.launch.ray_train.train_internals import behind_health_check, found_no_room, is_start_failed
 from jobs.training.task.measurement import Failure
 
 _CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
@@ -19,7 +15,7 @@ _CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
 
 def lost(rank: int, error: BaseException) -> Lost:
     """What the controller saw of a rank that it has lost."""
-    cause = error.health_check_failure if isinstance(error, WorkerHealthCheckFailedError) else error
+    cause = behind_health_check(error)
     is_death = isinstance(cause, RayActorError)
     found = _CAUSE_OF_DEATH.search(str(cause)) if is_death else None
     return Lost(
@@ -34,9 +30,7 @@ def lost(rank: int, error: BaseException) -> Lost:
 
 def is_not_placed(error: Exception | None) -> bool:
     """Whether Ray Train found no room in time."""
-    return isinstance(error, ControllerError) and isinstance(
-        error.controller_failure, WorkerGroupStartupTimeoutError
-    )
+    return isinstance(error, ControllerError) and found_no_room(error.controller_failure)
 
 
 def untold(error: Exception | None) -> Failure:
@@ -58,7 +52,7 @@ def is_lost_at_start(error: Exception) -> bool:
     """Ray Train tells of a worker that dies while it is set up, but not of which one. A worker whose own
     constructor fails is no such.
     """
-    is_it = isinstance(error, RayActorError | WorkerGroupStartupFailedError)
+    is_it = isinstance(error, RayActorError) or is_start_failed(error)
     return is_it and "creation task" not in str(error)
 
 

@@ -1,0 +1,145 @@
+"""The door to the private names of Ray Train, each behind a function or class that says what it promises.
+
+Ray may change them in any version: ``tests/live/machines/test_ray_internals.py`` lists every one and fails by
+name. Those of Ray itself stand in ``cluster.ray_internals``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import ray
+from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupFailedError,
+    WorkerGroupStartupTimeoutError,
+    WorkerHealthCheckFailedError,
+)
+from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.worker_group import worker_group
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.util.placement_group import placement_group
+
+
+class DrivenTrainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are skipped
+    """Its ``fit()`` asks ``drive`` for its result, and adds no handler of Ctrl-C.
+
+    Two callbacks of Ray's are left out, each of which starts a process: one for datasets, and one that gives
+    the placement back after the controller has died, which is the caller's to do.
+    """
+
+    def drive(self, told: Mapping[str, Any]) -> Any:
+        """Called once by each ``fit()``, in its thread; ``told`` is for ``start_controller``."""
+        raise NotImplementedError
+
+    def callbacks_first(self) -> Sequence[Any]:
+        """They are asked before all of Ray's, such as ``InEachWorker``."""
+        return ()
+
+    def _initialize_and_run_controller(self, **told: Any) -> Any:
+        return self.drive(told)
+
+    def _create_default_callbacks(self) -> list[Any]:
+        unwanted = (DatasetsCallback, PlacementGroupCleanerCallback)
+        rays = super()._create_default_callbacks()
+        return [*self.callbacks_first(), *(one for one in rays if not isinstance(one, unwanted))]
+
+
+def start_controller(told: Mapping[str, Any], **options: Any) -> Any:
+    """An actor with these ``options`` of ``ray.remote``. It runs nothing yet; its workers end with it."""
+    return ray.remote(**options)(TrainController).remote(**told)
+
+
+def result_of(controller: Any) -> Any:
+    """Runs it to its end, in the calling thread: the ``Result``, or what ``fit()`` raises."""
+    ray.get(controller.run.remote())
+    return ray.get(controller.get_result.remote())
+
+
+class InEachWorker(WorkerGroupCallback):  # type: ignore[misc]  # ray's types are skipped
+    """As a callback: each worker calls ``act`` with what follows it, before all that it is told later. Nobody
+    waits for it.
+    """
+
+    def __init__(self, act: Callable[..., None], *about: Any) -> None:
+        self._act, self._about = act, about
+
+    def before_init_train_context(self, workers: Sequence[Any]) -> dict[str, list[Any]]:
+        for worker in workers:
+            # A worker's calls are worked off in order.
+            worker.execute_async(self._act, *self._about)
+        return {}
+
+
+class GroupWatcher(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # as above
+    """Given to ``RunConfig`` as a callback, it is called in the controller's process, by its only thread."""
+
+    def started(self) -> None:
+        """Before anything is placed; once per controller."""
+        raise NotImplementedError
+
+    def assembled(self, node_ids: tuple[str, ...]) -> None:
+        """Every worker is up and has its rank; ``node_ids`` are by rank."""
+        raise NotImplementedError
+
+    def failed(self, rank: int, error: BaseException) -> None:
+        """At each look of the controller, for each rank that has failed by then."""
+        raise NotImplementedError
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        self.started()
+
+    def before_init_train_context(self, workers: Sequence[Any]) -> dict[str, list[Any]]:
+        self.assembled(tuple(worker.metadata.node_id for worker in workers))
+        return {}
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        for rank, error in worker_group_status.errors.items():
+            self.failed(rank, error)
+
+
+def name_placements(name: str) -> None:
+    """From now on Ray Train asks for its workers' placement under this name, in this process."""
+    worker_group.placement_group = partial(placement_group, name=name)
+
+
+def found_no_room(failure: BaseException) -> bool:
+    """Whether the workers found no room in time, of what a ``ControllerError`` has as its failure."""
+    return isinstance(failure, WorkerGroupStartupTimeoutError)
+
+
+def is_start_failed(failure: BaseException) -> bool:
+    """Whether a worker died while it was set up. Ray doesn't tell which one."""
+    return isinstance(failure, WorkerGroupStartupFailedError)
+
+
+def behind_health_check(error: BaseException) -> BaseException:
+    """Why the controller could not ask a worker how it is; any other error as it is."""
+    if isinstance(error, WorkerHealthCheckFailedError):
+        cause: BaseException = error.health_check_failure
+        return cause
+    return error
+
+
+def start_timeout(seconds: float) -> dict[str, str]:
+    """Variables of a driver: workers that are not up after so long are ``found_no_room``."""
+    return {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(seconds)}
+
+
+def without_extras() -> dict[str, str]:
+    """Variables of a driver: Ray Train adds nothing to the workers but the training."""
+    return {
+        # Each of these is a process or a thread more beside the workers that are measured.
+        "RAY_TRAIN_METRICS_ENABLED": "0",
+        "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+        "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+        # Files of its own beside those that Ray keeps anyway; and print() must reach the worker's log.
+        "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
+        "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
+        "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+        # The controller is an async actor that waits in its own calls on purpose.
+        "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
+    }
