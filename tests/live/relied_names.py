@@ -1,0 +1,272 @@
+"""Every private name of Ray that we rely on, by whom, and what must be so of it.
+
+What a new version of Ray breaks says so by name, in ``tests/live/machines/test_ray_internals.py``.
+"""
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pkgutil import resolve_name
+
+import ray
+
+from cluster.local_ray.timeouts import ACROSS_HOSTS
+
+RAY = "cluster.ray_internals"
+TRAIN = "jobs.launch.ray_train.train_internals"
+TRAINER = "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer"
+V2 = "ray.train.v2._internal"
+GROUP = f"{V2}.execution.worker_group"
+CALLBACK = f"{V2}.execution.callback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relied:
+    """What must be so of ``name`` for ``by``, a function or class of ours.
+
+    We call it with so many arguments by ``position`` and these ``keywords``; its source ``says`` these words;
+    it has this ``value``; ours, which Ray calls in its place, is ``replaced_by`` and takes the same.
+    """
+
+    name: str
+    by: str
+    position: int | None = None
+    keywords: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()
+    value: object = None
+    replaced_by: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Empty where Ray is as we rely on."""
+        what = self._difference()
+        return f"Ray {ray.__version__}: {self.name} {what}; {self.by} relies on it" if what else ""
+
+    def _difference(self) -> str:
+        try:
+            found = resolve_name(self.name)
+        except (ImportError, AttributeError):
+            return "is not there any more"
+        if self.value is not None and found != self.value:
+            return f"is {found!r}, expected {self.value!r}"
+        if missing := [words for words in self.says if words not in inspect.getsource(found)]:
+            return f"does not say {', '.join(map(repr, missing))} any more"
+        if self.replaced_by and _parameters(found) != _parameters(resolve_name(self.replaced_by)):
+            return f"takes ({', '.join(_parameters(found))}), not as {self.replaced_by} does"
+        return self._refused(found)
+
+    def _refused(self, found: object) -> str:
+        if self.position is None:
+            return ""
+        assert callable(found)
+        try:
+            inspect.signature(found).bind(*[None] * self.position, **dict.fromkeys(self.keywords))
+        except TypeError as error:
+            return f"can't be called as before ({error})"
+        return ""
+
+
+def _parameters(found: object) -> list[str]:
+    assert callable(found)
+    return list(inspect.signature(found).parameters)
+
+
+def variables() -> Iterator[Relied]:
+    """Each is a constant of Ray's, from which its own code reads it."""
+    constants = {
+        f"{V2}.constants.WORKER_GROUP_START_TIMEOUT_S_ENV_VAR": "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S",
+        f"{V2}.constants.METRICS_ENABLED_ENV_VAR": "RAY_TRAIN_METRICS_ENABLED",
+        "ray.train.constants.RAY_TRAIN_ENABLE_STATE_TRACKING": "RAY_TRAIN_ENABLE_STATE_TRACKING",
+        f"{V2}.constants.ENABLE_PREEMPTION_WATCHER_ENV_VAR": "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER",
+        f"{V2}.constants.ENABLE_CONTROLLER_STRUCTURED_LOGGING_ENV_VAR": (
+            "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING"
+        ),
+        f"{V2}.constants.ENABLE_WORKER_STRUCTURED_LOGGING_ENV_VAR": (
+            "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING"
+        ),
+        f"{V2}.constants.ENABLE_PRINT_PATCH_ENV_VAR": "RAY_TRAIN_ENABLE_PRINT_PATCH",
+        "ray.train.constants.RAY_CHDIR_TO_TRIAL_DIR": "RAY_CHDIR_TO_TRIAL_DIR",
+        "ray._common.constants.RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR": (
+            "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC"
+        ),
+    }
+    patience = {
+        f"{V2}.constants.HEALTH_CHECK_INTERVAL_S_ENV_VAR": "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S",
+        f"{V2}.constants.WORKER_HEALTH_CHECK_TIMEOUT_S_ENV_VAR": "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S",
+        f"{V2}.constants.COLLECTIVE_TIMEOUT_S_ENV_VAR": "RAY_TRAIN_COLLECTIVE_TIMEOUT_S",
+    }
+    for name, value in constants.items():
+        by = "start_timeout" if "START_TIMEOUT" in name else "without_extras"
+        yield Relied(name=name, by=f"{TRAIN}.{by}", value=value)
+    for name, value in patience.items():
+        yield Relied(name=name, by="cluster.local_ray.timeouts.IN_TRAIN", value=value)
+    for variable in ACROSS_HOSTS:
+        option = variable.removeprefix("RAY_")
+        yield Relied(name=f"ray._raylet.Config.{option}", by="cluster.local_ray.timeouts.ACROSS_HOSTS")
+
+
+NAMES = (
+    Relied(name="ray._private.state.state.get_draining_nodes", by=f"{RAY}.draining_nodes", position=0),
+    Relied(name="ray._private.state.available_resources_per_node", by=f"{RAY}.free_resources", position=0),
+    Relied(name="ray._private.services.canonicalize_bootstrap_address", by=f"{RAY}.head_address", position=1),
+    Relied(name="ray._private.state.GlobalState", by=f"{RAY}.tables_of", position=0),
+    Relied(name="ray._private.state.GlobalState._initialize_global_state", by=f"{RAY}.tables_of", position=2),
+    Relied(name="ray._private.state.GlobalState.node_table", by=f"{RAY}.tables_of", position=1),
+    Relied(name="ray._private.state.GlobalState.get_draining_nodes", by=f"{RAY}.tables_of", position=1),
+    Relied(name="ray._private.state.GlobalState.disconnect", by=f"{RAY}.tables_of", position=1),
+    Relied(
+        name="ray._raylet.GcsClientOptions.create",
+        by=f"{RAY}.tables_of",
+        position=2,
+        keywords=("allow_cluster_id_nil", "fetch_cluster_id_if_nil"),
+    ),
+    # It tells no signature.
+    Relied(name="ray._raylet.GcsClient", by=f"{RAY}.tables_of"),
+    Relied(name="ray._raylet.InnerGcsClient.get_all_node_info", by=f"{RAY}.tables_of", position=1),
+    Relied(
+        name="ray._common.utils.get_ray_address_file",
+        by=f"{RAY}.address_kept_in",
+        position=1,
+        says=('"ray_current_cluster"',),
+    ),
+    Relied(name="ray._private.worker._global_node", by=f"{RAY}.session_directory"),
+    Relied(name="ray._private.node.Node.get_session_dir_path", by=f"{RAY}.session_directory", position=1),
+    Relied(name="ray._private.node.Node.raylet_socket_name", by=f"{RAY}.raylet_socket"),
+    Relied(
+        name="ray._private.runtime_env.constants.RAY_JOB_CONFIG_JSON_ENV_VAR",
+        by=f"{RAY}.is_job_driver",
+        value="RAY_JOB_CONFIG_JSON_ENV_VAR",
+    ),
+    Relied(
+        name="ray._private.worker.init",
+        by=f"{RAY}.start_options",
+        says=('kwargs.pop("_temp_dir"', 'kwargs.pop("_system_config"'),
+    ),
+    Relied(name="ray._raylet.Config.initialize", by=f"{RAY}.reread_authentication", position=1),
+    Relied(
+        name="ray._raylet.AuthenticationTokenLoader.instance", by=f"{RAY}.reread_authentication", position=0
+    ),
+    Relied(
+        name="ray._raylet.AuthenticationTokenLoader.reset_cache",
+        by=f"{RAY}.reread_authentication",
+        position=1,
+    ),
+    Relied(name="ray._private.worker.listen_error_messages", by=f"{RAY}.errors_of_nodes"),
+    Relied(
+        name="ray._private.worker.connect",
+        by=f"{RAY}.errors_of_nodes",
+        says=("target=listen_error_messages",),
+    ),
+    Relied(name="ray._private.utils.set_sigterm_handler", by=f"{RAY}.sigterm_left_alone"),
+    Relied(
+        name="ray._private.worker.init",
+        by=f"{RAY}.sigterm_left_alone",
+        says=("ray._private.utils.set_sigterm_handler(",),
+    ),
+    Relied(name="ray.actor.ActorClassID.from_random", by=f"{RAY}.ids_from_the_kernel", position=0),
+    Relied(name="ray.actor.ActorClassID.size", by=f"{RAY}.ids_from_the_kernel", position=0),
+    Relied(
+        name="ray.actor._make_actor", by=f"{RAY}.ids_from_the_kernel", says=("ActorClassID.from_random()",)
+    ),
+    Relied(
+        name="ray._private.ray_constants.RAY_WORKER_NICENESS",
+        by=f"{RAY}.with_its_priority",
+        value="RAY_worker_niceness",
+    ),
+    Relied(name="ray.actor._modify_class", by=f"{RAY}.readiness_of", says=("def __ray_ready__(self)",)),
+    Relied(name="ray.train._internal.utils.get_address_and_port", by=f"{RAY}.free_address", position=0),
+    Relied(name=f"{V2}.constants.get_env_vars_to_propagate", by=f"{RAY}.variables_handed_on", position=0),
+    Relied(name=TRAINER, by=f"{TRAIN}.DrivenTrainer", says=("self.run_config = ",)),
+    Relied(
+        name=f"{TRAINER}.fit", by=f"{TRAIN}.DrivenTrainer", says=("self._initialize_and_run_controller(",)
+    ),
+    Relied(
+        name=f"{TRAINER}._create_default_callbacks",
+        by=f"{TRAIN}.DrivenTrainer",
+        position=1,
+        replaced_by=f"{TRAIN}.DrivenTrainer._create_default_callbacks",
+        says=("DatasetsCallback(", "PlacementGroupCleanerCallback("),
+    ),
+    # Ours names what Ray gives by keyword otherwise.
+    Relied(
+        name=f"{TRAINER}._initialize_and_run_controller",
+        by=f"{TRAIN}.DrivenTrainer",
+        says=("(self, **", "controller.run.remote()", "controller.get_result.remote()"),
+    ),
+    Relied(name=f"{V2}.callbacks.DatasetsCallback", by=f"{TRAIN}.DrivenTrainer"),
+    Relied(
+        name=f"{V2}.callbacks.placement_group_callback.PlacementGroupCleanerCallback",
+        by=f"{TRAIN}.DrivenTrainer",
+    ),
+    Relied(name=f"{V2}.execution.controller.controller.TrainController", by=f"{TRAIN}.start_controller"),
+    Relied(
+        name=f"{V2}.execution.controller.controller.TrainController.run",
+        by=f"{TRAIN}.result_of",
+        position=1,
+    ),
+    Relied(
+        name=f"{V2}.execution.controller.controller.TrainController.get_result",
+        by=f"{TRAIN}.result_of",
+        position=1,
+    ),
+    Relied(
+        name=f"{CALLBACK}.ControllerCallback.after_controller_start",
+        by=f"{TRAIN}.GroupWatcher",
+        replaced_by=f"{TRAIN}.GroupWatcher.after_controller_start",
+    ),
+    Relied(
+        name=f"{CALLBACK}.WorkerGroupCallback.before_init_train_context",
+        by=f"{TRAIN}.GroupWatcher",
+        replaced_by=f"{TRAIN}.GroupWatcher.before_init_train_context",
+    ),
+    Relied(
+        name=f"{CALLBACK}.WorkerGroupCallback.after_worker_group_poll_status",
+        by=f"{TRAIN}.GroupWatcher",
+        replaced_by=f"{TRAIN}.GroupWatcher.after_worker_group_poll_status",
+    ),
+    Relied(
+        name=f"{GROUP}.worker.Worker", by=f"{TRAIN}.GroupWatcher", says=("    metadata: ActorMetadata\n",)
+    ),
+    Relied(name=f"{GROUP}.worker.ActorMetadata", by=f"{TRAIN}.GroupWatcher", says=("    node_id: str\n",)),
+    Relied(name=f"{GROUP}.poll.WorkerGroupPollStatus.errors", by=f"{TRAIN}.GroupWatcher"),
+    Relied(name=f"{GROUP}.worker_group.placement_group", by=f"{TRAIN}.name_placements"),
+    Relied(
+        name=f"{GROUP}.worker_group.WorkerGroup._create_placement_group",
+        by=f"{TRAIN}.name_placements",
+        says=(" = placement_group(",),
+    ),
+    Relied(name=f"{V2}.exceptions.WorkerGroupStartupTimeoutError", by=f"{TRAIN}.is_not_placed"),
+    Relied(name=f"{V2}.exceptions.WorkerGroupStartupFailedError", by=f"{TRAIN}.is_start_failed"),
+    Relied(
+        name=f"{V2}.exceptions.WorkerHealthCheckFailedError",
+        by=f"{TRAIN}.behind_health_check",
+        says=("self.health_check_failure = failure",),
+    ),
+    # No door has these: their words are read where there is no Ray, or they have no underscore.
+    Relied(
+        name="ray._private.services.start_raylet",
+        by="jobs.launch.forkserver.client.main",
+        says=("--raylet-name=",),
+    ),
+    Relied(
+        name="ray.core.generated.common_pb2.NodeDeathInfo.AUTOSCALER_DRAIN_PREEMPTED",
+        by="cluster.nodes.seen",
+        value=3,
+    ),
+    Relied(
+        name="ray.core.generated.common_pb2.NodeDeathInfo.AUTOSCALER_DRAIN_IDLE",
+        by="cluster.nodes.seen",
+        value=4,
+    ),
+    Relied(
+        name="ray.scripts.scripts.start.callback",
+        by="cluster.local_ray.simulated.MixedCluster",
+        says=("system_config,",),
+    ),
+    Relied(
+        name=f"{V2}.execution.storage.StorageContext.build_checkpoint_path_from_name",
+        by="checkpointing.ray_hooks.point_at",
+        position=2,
+    ),
+    *variables(),
+)
