@@ -250,7 +250,7 @@ def test_a_parent_that_ends_by_itself_is_nobody_s_parent(cluster: None, tmp_path
     (tmp_path / "sitecustomize.py").write_text(fails)
     environment = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
     guard = ray.remote(num_cpus=0, runtime_env=environment)(Guard).remote("key", (), {})
-    with pytest.raises(RuntimeError, match=r"jobs\.launch\.parent .*key: 1"):
+    with pytest.raises(RuntimeError, match=r"jobs\.launch\.forkserver\.server .*key: 1"):
         ray.get(guard.executable.remote(), timeout=PATIENCE_S)
     ray.kill(guard)
 
