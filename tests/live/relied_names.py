@@ -151,6 +151,25 @@ NAMES = (
         by=f"{RAY}.reread_authentication",
         position=1,
     ),
+    Relied(name="ray._private.ray_constants.ENABLE_RAY_CLUSTER", by=f"{RAY}.on_loopback"),
+    Relied(
+        name="ray._private.ray_constants",
+        by="cluster.local_ray.marked_directory.environment_of",
+        says=('"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"',),
+    ),
+    Relied(
+        name="ray._private.services.get_node_ip_address",
+        by=f"{RAY}.on_loopback",
+        says=("if not ray_constants.ENABLE_RAY_CLUSTER:",),
+    ),
+    # What takes its place is called so.
+    Relied(name="ray._private.services.get_node_ip_address", by=f"{RAY}.ray_on_loopback", position=1),
+    Relied(
+        name="ray.scripts.scripts.start.callback",
+        by=f"{RAY}.ray_on_loopback",
+        says=("services.get_node_ip_address(", "if not ray_constants.ENABLE_RAY_CLUSTER:"),
+    ),
+    Relied(name="ray.scripts.scripts.main", by=f"{RAY}.ray_on_loopback"),
     Relied(name="ray._private.worker.listen_error_messages", by=f"{RAY}.errors_of_nodes"),
     Relied(
         name="ray._private.worker.connect",
@@ -220,6 +239,11 @@ NAMES = (
         replaced_by=f"{TRAIN}.GroupWatcher.before_init_train_context",
     ),
     Relied(
+        name=f"{CALLBACK}.WorkerGroupCallback.before_init_train_context",
+        by=f"{TRAIN}.InEachWorker",
+        replaced_by=f"{TRAIN}.InEachWorker.before_init_train_context",
+    ),
+    Relied(
         name=f"{CALLBACK}.WorkerGroupCallback.after_worker_group_poll_status",
         by=f"{TRAIN}.GroupWatcher",
         replaced_by=f"{TRAIN}.GroupWatcher.after_worker_group_poll_status",
@@ -228,6 +252,7 @@ NAMES = (
         name=f"{GROUP}.worker.Worker", by=f"{TRAIN}.GroupWatcher", says=("    metadata: ActorMetadata\n",)
     ),
     Relied(name=f"{GROUP}.worker.ActorMetadata", by=f"{TRAIN}.GroupWatcher", says=("    node_id: str\n",)),
+    Relied(name=f"{GROUP}.worker.Worker.execute_async", by=f"{TRAIN}.InEachWorker", position=3),
     Relied(name=f"{GROUP}.poll.WorkerGroupPollStatus.errors", by=f"{TRAIN}.GroupWatcher"),
     Relied(name=f"{GROUP}.worker_group.placement_group", by=f"{TRAIN}.name_placements"),
     Relied(
