@@ -260,7 +260,7 @@ NAMES = (
         by=f"{TRAIN}.name_placements",
         says=(" = placement_group(",),
     ),
-    Relied(name=f"{V2}.exceptions.WorkerGroupStartupTimeoutError", by=f"{TRAIN}.is_not_placed"),
+    Relied(name=f"{V2}.exceptions.WorkerGroupStartupTimeoutError", by=f"{TRAIN}.found_no_room"),
     Relied(name=f"{V2}.exceptions.WorkerGroupStartupFailedError", by=f"{TRAIN}.is_start_failed"),
     Relied(
         name=f"{V2}.exceptions.WorkerHealthCheckFailedError",
