@@ -193,7 +193,6 @@ NAMES = (
         value="RAY_worker_niceness",
     ),
     Relied(name="ray.actor._modify_class", by=f"{RAY}.readiness_of", says=("def __ray_ready__(self)",)),
-    Relied(name="ray.train._internal.utils.get_address_and_port", by=f"{RAY}.free_address", position=0),
     Relied(name=f"{V2}.constants.get_env_vars_to_propagate", by=f"{RAY}.variables_handed_on", position=0),
     Relied(name=TRAINER, by=f"{TRAIN}.DrivenTrainer", says=("self.run_config = ",)),
     Relied(
