@@ -1,19 +1,35 @@
 """What is made of failures that no rank could tell of: Ray's own errors, without a Ray."""
 
 import errno
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from ray.exceptions import RayActorError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
+from ray.train.v2.api.exceptions import ControllerError
 
-from cluster.inventory import WorkerGroup
-from jobs.execution.outcomes import Failed
+from checkpointing.errors import Fenced, NothingToResume
+from checkpointing.stores.contract import Unavailable
+from cluster.inventory import ClusterError, Inventory, WorkerGroup
+from jobs.execution.causes import Cause, cause_of
+from jobs.execution.executor import AttemptOrder
+from jobs.execution.outcomes import Cancelled, Failed, Outcome, StoreAway, Unmendable
 from jobs.execution.resources import Claim
+from jobs.launch.inline_executor import InlineExecutor
+from jobs.launch.ray_executor import RayExecutor
 from jobs.launch.ray_train import attempts
 from jobs.launch.ray_train.attempts import Seat, attempt
 from jobs.launch.ray_train.driver_actors import Backstage
-from jobs.launch.ray_train.ray_errors import is_lost_at_start
+from jobs.launch.ray_train.ray_errors import is_lost_at_start, is_not_placed, untold
+from jobs.launch.torchrun import Place
+from jobs.training.task.stop_request import Wish
+from tests.unit.builders import group, inventory
 from tests.unit.recovery.test_notifier import task_in
+
+AWAY = StoreAway(reason="memory: away")
+STOP, MOVE_ON = Wish(aim="stop", why="Ctrl-C"), Wish(aim="move on", why="draining: n1")
 
 
 @pytest.mark.parametrize(
@@ -41,9 +57,119 @@ def test_a_driver_whose_disk_is_full_waits_as_for_a_cluster_that_is_away(
 
     monkeypatch.setattr(attempts, "scratch", full)
     claim = Claim(num_workers=1, resources={"CPU": 1.0}, selector={}, strategy="PACK")
-    group = WorkerGroup(name="local", vendor="cpu", nodes=())
-    seat = Seat(group=group, claim=claim, schedule_timeout_s=1, collective_timeout_s=1, hang_timeout_s=1)
+    nowhere = WorkerGroup(name="local", vendor="cpu", nodes=())
+    seat = Seat(group=nowhere, claim=claim, schedule_timeout_s=1, collective_timeout_s=1, hang_timeout_s=1)
     outcome = attempt(task_in("/nowhere"), seat, Backstage(), lambda _: None, lambda: None)
     assert isinstance(outcome, Failed)
     assert outcome.cause == "cluster away"
     assert "No space left on device" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "cause"),
+    [
+        (None, "the workers ended without a word of it", "error"),
+        (ControllerError(RayActorError()), "a worker was lost before it could begin", "worker died"),
+        (RayActorError(), "Ray Train's controller has died", "worker died"),
+        (ControllerError(ValueError("odd\nlines")), "ValueError: odd", "error"),
+    ],
+)
+def test_what_no_rank_could_tell_is_told_by_rays_error(
+    error: Exception | None, reason: str, cause: Cause
+) -> None:
+    failure = untold(error)
+    assert (failure.reason, cause_of(failure)) == (reason, cause)
+
+
+def test_only_that_there_was_no_room_in_time_is_not_placed() -> None:
+    assert is_not_placed(ControllerError(WorkerGroupStartupTimeoutError(2)))
+    assert not any(map(is_not_placed, (None, RayActorError(), ControllerError(RayActorError()))))
+
+
+@pytest.fixture
+def ray_with(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A Ray executor to which this is all that there is."""
+
+    def executor(live: Inventory) -> RayExecutor:
+        monkeypatch.setattr("cluster.live.live_inventory", lambda **_: live)
+        monkeypatch.setattr("cluster.local_ray.private_ray.ray_for_driver", lambda **_: nullcontext())
+        return RayExecutor(verbose=False, share_nodes=True)
+
+    return executor
+
+
+def order(*, may_wait: bool, wish: Wish | None = None) -> AttemptOrder:
+    return AttemptOrder(
+        group=group("local"),
+        world_size=2,
+        environment={},
+        schedule_timeout_s=0.0,
+        collective_timeout_s=60.0,
+        may_wait=may_wait,
+        wish=lambda: wish,
+    )
+
+
+def never() -> StoreAway:
+    raise AssertionError("there is no place for it")
+
+
+def test_without_a_place_an_attempt_has_no_room_or_is_the_users_to_mend(ray_with: Any) -> None:
+    with ray_with(inventory()) as executor:
+        waited = executor.attempt(order(may_wait=True), never, print)
+        at_once = executor.attempt(order(may_wait=False), never, print)
+    reason = "there is no node of group 'local'"
+    assert isinstance(at_once, Unmendable) and isinstance(at_once.error, ClusterError)
+    assert str(at_once.error) == reason
+    assert isinstance(waited, Failed)
+    assert (waited.cause, waited.reason) == ("no room", reason)
+
+
+@pytest.mark.parametrize("wish", [STOP, MOVE_ON])
+def test_what_is_wished_before_there_is_a_place_ends_the_attempt(ray_with: Any, wish: Wish) -> None:
+    with ray_with(inventory()) as executor:
+        outcome = executor.attempt(order(may_wait=True, wish=wish), never, print)
+    if wish.aim == "stop":
+        assert outcome == Cancelled(wish=wish)
+    else:
+        assert (outcome.cause, outcome.reason) == ("preempted", wish.why)
+
+
+def test_an_attempt_that_gets_no_lease_is_not_begun(ray_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "attempt", never)
+    with ray_with(inventory(group("local"))) as executor:
+        assert executor.attempt(order(may_wait=False), lambda: AWAY, print) is AWAY
+
+
+def test_an_attempt_in_this_process_is_of_its_size_and_ends_with_what_its_task_says() -> None:
+    with InlineExecutor(Place(rank=0, world_size=1, local_rank=0)) as executor:
+        too_large = executor.attempt(order(may_wait=False), never, print)
+        away = executor.attempt(replace(order(may_wait=False), world_size=1), lambda: AWAY, print)
+    assert isinstance(too_large, Unmendable)
+    assert str(too_large.error).startswith("world_size: 2, but this start is of world size 1")
+    assert away == AWAY
+
+
+@pytest.mark.parametrize("error", [NothingToResume("no such"), Fenced("another has it")])
+def test_what_a_rank_in_this_process_can_not_mend_is_no_failure_to_retry(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_inline(error, monkeypatch) == Unmendable(error=error)
+
+
+def test_what_else_a_rank_in_this_process_raises_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_inline(Unavailable("s3: gone"), monkeypatch) == StoreAway(reason="s3: gone")
+    outcome = run_inline(ValueError("a bug"), monkeypatch)
+    assert isinstance(outcome, Failed)
+    assert (outcome.reason, outcome.cause) == ("rank 0: ValueError: a bug", "error")
+
+
+def run_inline(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("jobs.launch.inline.run", fails)
+    with InlineExecutor(Place(rank=0, world_size=1, local_rank=0)) as executor:
+        return executor.attempt(
+            replace(order(may_wait=False), world_size=1), lambda: task_in("/nowhere"), print
+        )

@@ -4,6 +4,7 @@ import pytest
 
 from jobs.execution.board import Lost
 from jobs.execution.causes import LOST_AT_START, LOST_CONTROLLER, Cause, cause_of
+from jobs.execution.outcomes import Failed
 from jobs.training.task.measurement import Failure, Status
 
 
@@ -76,3 +77,16 @@ def test_a_segmentation_fault_is_the_programs_own() -> None:
     found = lost("its worker process has died")
     failure = Failure(status="crash", reason=f"{found.reason}: SIGSEGV", ranks=(0,))
     assert cause_of(failure, found) == "error"
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (Failure(status="crash", reason="boom"), "boom"),
+        (Failure(status="crash", reason="boom", ranks=(1,)), "rank 1: boom"),
+        (Failure(status="oom", reason="full", ranks=(0, 2)), "ranks 0, 2: full"),
+        (Failure(status="hang", reason="rank 1 is silent for 30 s", ranks=(1,)), "rank 1 is silent for 30 s"),
+    ],
+)
+def test_a_failed_attempt_names_its_ranks_once(failure: Failure, reason: str) -> None:
+    assert Failed(failure=failure, cause="error").reason == reason

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -11,7 +11,7 @@ import pytest
 
 from checkpointing.errors import Fenced
 from checkpointing.generations.repository import Repository, generation_name
-from checkpointing.log.history import Commit, Generation
+from checkpointing.log.history import Commit, Generation, Quarantine
 from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from jobs.execution.causes import Cause
@@ -270,9 +270,11 @@ def test_the_report_is_told_of_each_failure_and_that_a_drained_node_is_none() ->
 
 
 def test_a_bug_is_given_up_with_the_cause_on_the_last_line_and_everybody_can_see_it() -> None:
-    driver = Driver()
+    driver, told = Driver(), list[Mapping[str, object]]()
+    driver.recovery.display.on_progress(told.append)
     end = driver.drive(failing("error"), failing("error"), done)
     assert isinstance(end, GivenUp)
+    assert told[-1]["stage"] == "given up"
     assert end.message.splitlines() == [
         "  last word",
         "given up, the same error at step 7 twice: rank 1: boom",
@@ -333,6 +335,8 @@ def test_an_interruption_is_no_failure() -> None:
     note = read_note(driver.store, "r", 1)
     assert note is not None
     assert note.how == "interrupted"
+    (run,), _ = long_runs(driver.store)
+    assert [kind for _, kind, _ in run.incidents] == ["interruption"]
     assert read_past(driver.store, "r", driver.repository.refresh()) == []
 
 
@@ -405,6 +409,15 @@ def test_a_node_that_keeps_failing_is_left_out_and_said_to_be(capsys: pytest.Cap
     assert ", without b\n" in capsys.readouterr().out
     later = Driver(store=driver.store)
     assert later.drive(done) == DONE
+
+
+def test_a_driver_that_comes_later_leaves_it_out_from_its_first_attempt_on() -> None:
+    first, bad = Driver(), failing("worker died", nodes=("b",))
+    with pytest.raises(ZeroDivisionError):
+        first.drive(bad, bad, breaks)
+    later = Driver(store=first.store)
+    later.drive(done)
+    assert later.without == [("b",)]
 
 
 def test_without_a_policy_a_failure_is_noted_and_the_end() -> None:
@@ -504,6 +517,21 @@ def test_nothing_is_loaded_before_the_store_knows_what_is_spoilt(
     assert store.num_refusals == 0
     assert [pause for pause in driver.pauses if pause] == [10, 20][: num_refusals - 1]
     assert "trying again in 0 s from step 20\n" in capsys.readouterr().out
+
+
+def test_what_is_spoilt_is_quarantined_once_however_many_attempts_follow() -> None:
+    driver = Driver()
+
+    def diverging() -> Outcome:
+        driver.save(10, 20, 30)
+        return spoilt(35, 12, (176, 280))()
+
+    driver.drive(diverging, failing("worker died"), failing("hang"), done)
+    entries = [record.entry for record in driver.repository.records()]
+    assert [one.name for one in entries if isinstance(one, Quarantine)] == [
+        generation_name(20, 1, "word.2"),
+        generation_name(30, 1, "word.3"),
+    ]
 
 
 def test_what_is_spoilt_is_found_as_soon_as_the_store_can_be_asked() -> None:
@@ -651,6 +679,23 @@ def test_where_no_attempt_could_begin_the_line_blames_none(capsys: pytest.Captur
 
     driver.recovery.work(attempt)
     assert "r: no attempt could begin: memory: away; trying again in 10 s" in capsys.readouterr().out
+
+
+def test_what_keeps_the_next_attempt_from_beginning_is_not_the_last_one_s(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    driver, ends = Driver(), iter([failing("worker died"), lambda: StoreAway(reason="memory: away"), done])
+
+    def attempt(_without: tuple[str, ...]) -> Outcome:
+        end = next(ends)
+        if len(driver.pauses) != 1:
+            driver.begin()
+        return end()
+
+    assert driver.recovery.work(attempt) == DONE
+    assert "r: no attempt could begin: memory: away; trying again in 10 s" in capsys.readouterr().out
+    note = read_note(driver.store, "r", 1)
+    assert note is not None and note.ending is not None and note.ending.cause == "worker died"
 
 
 def test_what_failed_before_a_run_was_begun_afresh_counts_no_more() -> None:

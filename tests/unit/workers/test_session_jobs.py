@@ -83,6 +83,14 @@ def test_results_end_one_job_after_the_other() -> None:
     assert running.left == []
 
 
+def test_ranks_that_wait_for_the_others_are_not_said_to_be_at_work() -> None:
+    running = Group()
+    running.hear(Assembled(node_ids=("n", "n")), Ready(rank=0, logs=(), oom_kills=0), beat(0))
+    assert running.events == []
+    running.hear(Ready(rank=1, logs=(), oom_kills=0), beat(0))
+    assert running.events == [beat(0)]
+
+
 def test_a_group_that_does_not_go_after_its_last_result_is_ended() -> None:
     running = Group()
     running.start()
