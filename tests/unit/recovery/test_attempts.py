@@ -368,3 +368,16 @@ def test_who_wishes_it_to_stop_while_it_waits_for_a_spare_is_heard() -> None:
 
     wishers = Wishers()
     assert elastic(Full(stop=no_one), wishers) == Cancelled(wish=STOP)
+
+
+def test_peers_that_share_an_attempt_leave_it_to_others_what_follows() -> None:
+    end = failed("worker died")
+    cluster = Loading(stop=no_one, ends=[end], can_retry=False)
+    assert cluster.drive() == end
+    assert len(cluster.orders) == 1
+
+
+def test_who_is_not_to_retry_gives_up_after_one_attempt() -> None:
+    cluster = Loading(stop=no_one, ends=[failed("worker died")])
+    assert isinstance(cluster.drive(may_retry=False), GivenUp)
+    assert len(cluster.orders) == 1
