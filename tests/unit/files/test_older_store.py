@@ -71,7 +71,9 @@ def test_the_collector_takes_what_the_older_version_would_have_taken(tmp_path: P
 
     after = files(older / "results")
     assert before.keys() - after.keys() == {LEFT_BY_A_KILLED_SAVE}
-    assert after.keys() <= before.keys()
+    # That they may go is noted first.
+    noted = after.keys() - before.keys()
+    assert all(name.startswith("runs/recovered/log/") for name in noted)
     longhaul(older, "checkpoints", "verify", "--run", "recovered", "--store", "results")
 
 
