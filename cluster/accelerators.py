@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Dtype = Literal["fp32", "tf32", "bf16", "fp8"]
+PeakDtype = Literal["fp32", "tf32", "bf16", "fp8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Accelerator:
     def memory_bytes(self) -> int:
         return int(self.memory_gib * 2**30)
 
-    def peak_flops(self, dtype: Dtype) -> float | None:
+    def peak_flops(self, dtype: PeakDtype) -> float | None:
         """FLOP/s, or None where no figure is sourced (plain fp32 is not tabulated)."""
         tflops = {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "tf32": self.tf32_tflops}.get(dtype)
         return None if tflops is None else tflops * 1e12

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from cluster.grouping import Described, grouped
+from cluster.grouping import NodesAlike, grouped
 from cluster.inventory import ClusterError, Inventory, Node
 
 # What Ray's launcher takes where the file does not say.
@@ -49,7 +49,7 @@ def _node_types(path: Path, data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: _mapping(f"{path}: available_node_types", node_types, name) for name in node_types}
 
 
-def _described(path: Path, data: dict[str, Any], name: str, node_type: dict[str, Any]) -> Described:
+def _described(path: Path, data: dict[str, Any], name: str, node_type: dict[str, Any]) -> NodesAlike:
     place = f"available_node_types.{name}"
     resources = _mapping(f"{path}: {place}", node_type, "resources")
     num_cpus, num_gpus = (_count(f"{path}: {place}.resources", resources, kind, 0) for kind in ("CPU", "GPU"))
@@ -57,7 +57,7 @@ def _described(path: Path, data: dict[str, Any], name: str, node_type: dict[str,
         Node(node_id=f"{name}-{index}", num_devices=num_gpus, num_cpus=num_cpus)
         for index in range(_num_nodes(path, data, name, node_type))
     )
-    return Described(place=place, labels=_labels(f"{path}: {place}", node_type), nodes=tuple(nodes))
+    return NodesAlike(place=place, labels=_labels(f"{path}: {place}", node_type), nodes=tuple(nodes))
 
 
 def _num_nodes(path: Path, data: dict[str, Any], name: str, node_type: dict[str, Any]) -> int:

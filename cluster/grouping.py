@@ -25,7 +25,7 @@ _OTHER_PREFIXES = ("Intel-", "MXC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class NodesAlike:
     """Nodes that are all alike; the devices of each are its GPUs, until it is known to have the vendor
     ``cpu``. ``place`` is how a message names them.
     """
@@ -35,7 +35,7 @@ class Described:
     nodes: tuple[Node, ...]
 
 
-def grouped(found: Iterable[Described], *, where: str = "") -> tuple[WorkerGroup, ...]:
+def grouped(found: Iterable[NodesAlike], *, where: str = "") -> tuple[WorkerGroup, ...]:
     """The groups in the order of their first nodes; nodes without devices are in none.
 
     Raises ``ClusterError``, whose message begins with ``where``, for a group without a vendor, of two
@@ -47,15 +47,15 @@ def grouped(found: Iterable[Described], *, where: str = "") -> tuple[WorkerGroup
         raise ClusterError(f"{where}{error}") from None
 
 
-def _grouped(found: Iterable[Described]) -> tuple[WorkerGroup, ...]:
-    members: dict[str, list[Described]] = {}
+def _grouped(found: Iterable[NodesAlike]) -> tuple[WorkerGroup, ...]:
+    members: dict[str, list[NodesAlike]] = {}
     for one in found:
         if any(node.num_devices for node in _nodes(one)):
             members.setdefault(one.labels.get(GROUP_LABEL, LOCAL_GROUP), []).append(one)
     return tuple(_group(name, together) for name, together in members.items())
 
 
-def _vendor(one: Described) -> Vendor:
+def _vendor(one: NodesAlike) -> Vendor:
     vendor = one.labels.get(VENDOR_LABEL)
     if vendor in get_args(Vendor):
         return cast(Vendor, vendor)
@@ -73,7 +73,7 @@ def _recognised(accelerator_type: str) -> Vendor | None:
     return "amd" if accelerator_type.startswith(_AMD_PREFIX) else "nvidia"
 
 
-def _without_vendor(one: Described, found: str | None) -> str:
+def _without_vendor(one: NodesAlike, found: str | None) -> str:
     name = one.labels.get(GROUP_LABEL)
     why = (
         f"group {name!r} must say whose devices it has"
@@ -84,7 +84,7 @@ def _without_vendor(one: Described, found: str | None) -> str:
     return f"{one.place}.labels: found {VENDOR_LABEL}={found!r}, expected one of {known}: {why}"
 
 
-def _group(name: str, members: Sequence[Described]) -> WorkerGroup:
+def _group(name: str, members: Sequence[NodesAlike]) -> WorkerGroup:
     _check_alike(name, members)
     models = {_device(one) for one in members}
     nodes = tuple(node for one in members for node in _nodes(one))
@@ -98,7 +98,7 @@ def _group(name: str, members: Sequence[Described]) -> WorkerGroup:
     )
 
 
-def _check_alike(name: str, members: Sequence[Described]) -> None:
+def _check_alike(name: str, members: Sequence[NodesAlike]) -> None:
     first, may_differ = members[0], all(one.labels.get(MIXED_LABEL) == "true" for one in members)
     for one in members[1:]:
         if _vendor(one) != _vendor(first):
@@ -108,22 +108,22 @@ def _check_alike(name: str, members: Sequence[Described]) -> None:
             raise ClusterError(f"{_two_kinds(name, first, one)} ({allow})")
 
 
-def _nodes(one: Described) -> list[Node]:
+def _nodes(one: NodesAlike) -> list[Node]:
     is_cpu, labels = _vendor(one) == "cpu", tuple(sorted(one.labels.items()))
     alike = (replace(node, device=_device(one), labels=labels) for node in one.nodes)
     return [replace(node, num_devices=node.num_cpus) if is_cpu else node for node in alike]
 
 
-def _device(one: Described) -> str | None:
+def _device(one: NodesAlike) -> str | None:
     return one.labels.get(DEVICE_LABEL) or one.labels.get(ACCELERATOR_LABEL)
 
 
-def _two_kinds(name: str, one: Described, other: Described) -> str:
+def _two_kinds(name: str, one: NodesAlike, other: NodesAlike) -> str:
     return (
         f"group {name!r} has {_kind(one)} ({one.place}) and {_kind(other)} ({other.place}); a group is one "
         f"vendor and one device model: give them different {GROUP_LABEL} labels"
     )
 
 
-def _kind(one: Described) -> str:
+def _kind(one: NodesAlike) -> str:
     return f"{_vendor(one)} {_device(one) or 'devices'}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import ray
 
-from cluster.grouping import Described, grouped
+from cluster.grouping import NodesAlike, grouped
 from cluster.inventory import ClusterError, Inventory, Node, WorkerGroup
 from cluster.placement import room
 from cluster.ray_internals import draining_nodes, free_resources
@@ -63,7 +63,7 @@ def _amounts(resources: Mapping[str, float] | None) -> str:
     return f"{resources.get('CPU', 0):g} CPU, {resources.get('GPU', 0):g} GPU free"
 
 
-def _described(found: dict[str, Any], draining: Collection[str]) -> Described:
+def _described(found: dict[str, Any], draining: Collection[str]) -> NodesAlike:
     resources = found["Resources"]
     node = Node(
         node_id=found["NodeID"],
@@ -74,4 +74,4 @@ def _described(found: dict[str, Any], draining: Collection[str]) -> Described:
         name=found["NodeName"],
         is_draining=found["NodeID"] in draining,
     )
-    return Described(place=f"node {node.node_id[:8]}", labels=found["Labels"], nodes=(node,))
+    return NodesAlike(place=f"node {node.node_id[:8]}", labels=found["Labels"], nodes=(node,))

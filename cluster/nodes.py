@@ -14,7 +14,7 @@ from cluster.ray_internals import head_address, tables_of
 
 _KNOCK_TIMEOUT_S = 5.0
 
-State = Literal["alive", "draining", "drained", "lost"]
+NodeState = Literal["alive", "draining", "drained", "lost"]
 # Ray's reasons of death for a node that was told to drain: for a preemption, and because it was idle.
 _DRAINED = frozenset({3, 4})
 _START = "StartTimeMs"
@@ -30,7 +30,7 @@ class SeenNode:
     name: str
     node_id: str
     group: str
-    state: State
+    state: NodeState
     is_simulated: bool
     num_cpus: int
     num_gpus: int
@@ -39,7 +39,7 @@ class SeenNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class ClusterView:
     """One moment of a cluster: Ray's own table, for ``cluster.live``, and what it says of every node."""
 
     address: str
@@ -51,7 +51,7 @@ class View:
         return seen(self.table, self.draining)
 
 
-def look(address: str) -> View:
+def look(address: str) -> ClusterView:
     """``ClusterError`` if nobody answers there, after some seconds."""
     try:
         head = head_address(address)
@@ -61,7 +61,7 @@ def look(address: str) -> View:
         # Ray raises what its several layers happen to raise; all of it says that the head is away.
         raise ClusterError(f"{address}: no Ray cluster answers there ({_first_line(error)})") from None
     dated = tuple({**entry, _START: found.started_ms.get(entry["NodeID"], 0)} for entry in found.nodes)
-    return View(address=address, table=dated, draining=found.draining)
+    return ClusterView(address=address, table=dated, draining=found.draining)
 
 
 def seen(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[SeenNode]:
@@ -83,7 +83,7 @@ def _was_drained(entry: Mapping[str, Any]) -> bool:
     return entry.get("DeathReason") in _DRAINED
 
 
-def _node(entry: Mapping[str, Any], state: State, lost: Mapping[tuple[str, str], int]) -> SeenNode:
+def _node(entry: Mapping[str, Any], state: NodeState, lost: Mapping[tuple[str, str], int]) -> SeenNode:
     resources = entry["Resources"]
     return SeenNode(
         name=entry["NodeName"],

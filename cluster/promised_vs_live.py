@@ -12,7 +12,7 @@ from typing import Literal
 from cluster.accelerators import accelerator
 from cluster.inventory import DEVICE_LABEL, GROUP_LABEL, VENDOR_LABEL, Inventory, Node, WorkerGroup
 
-Kind = Literal[
+NodeFindingKind = Literal[
     "missing_nodes",
     "fewer_devices",
     "more_devices",
@@ -27,15 +27,15 @@ Kind = Literal[
     "returned",
     "joined",
 ]
-Level = Literal["failed", "warning", "note"]
+NodeFindingLevel = Literal["failed", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class NodeFinding:
     """``failed`` means that runs of the group will be refused or wrong, not that there is less room."""
 
-    kind: Kind
-    level: Level
+    kind: NodeFindingKind
+    level: NodeFindingLevel
     group: str
     found: str
     remedy: str
@@ -44,12 +44,12 @@ class Finding:
         return f"{self.level}: {self.group}: {self.found}. {self.remedy}"
 
 
-def presence(promised: Inventory, live: Inventory) -> tuple[Finding, ...]:
+def presence(promised: Inventory, live: Inventory) -> tuple[NodeFinding, ...]:
     """By group in the order of the promise, the unexpected ones last; nothing where all is as promised."""
     return tuple(_presence(promised, live))
 
 
-def _presence(promised: Inventory, live: Inventory) -> Iterator[Finding]:
+def _presence(promised: Inventory, live: Inventory) -> Iterator[NodeFinding]:
     for group in promised.groups:
         there = live.group(group.name)
         yield from _compared(group, there or WorkerGroup(name=group.name, vendor=group.vendor, nodes=()))
@@ -59,7 +59,7 @@ def _presence(promised: Inventory, live: Inventory) -> Iterator[Finding]:
         yield from (draining(group.name, node) for node in group.all_nodes if node.is_draining)
 
 
-def _compared(promised: WorkerGroup, there: WorkerGroup) -> Iterator[Finding]:
+def _compared(promised: WorkerGroup, there: WorkerGroup) -> Iterator[NodeFinding]:
     if promised.vendor != there.vendor:
         yield _other_vendor(promised, there)
         return
@@ -69,8 +69,8 @@ def _compared(promised: WorkerGroup, there: WorkerGroup) -> Iterator[Finding]:
     yield from _counts(promised, there)
 
 
-def _other_vendor(promised: WorkerGroup, there: WorkerGroup) -> Finding:
-    return Finding(
+def _other_vendor(promised: WorkerGroup, there: WorkerGroup) -> NodeFinding:
+    return NodeFinding(
         kind="other_vendor",
         level="failed",
         group=promised.name,
@@ -79,9 +79,9 @@ def _other_vendor(promised: WorkerGroup, there: WorkerGroup) -> Finding:
     )
 
 
-def _other_simulation(promised: WorkerGroup, there: WorkerGroup) -> Finding:
+def _other_simulation(promised: WorkerGroup, there: WorkerGroup) -> NodeFinding:
     what = {True: "simulated", False: "real"}
-    return Finding(
+    return NodeFinding(
         kind="other_simulation",
         level="failed",
         group=promised.name,
@@ -90,12 +90,12 @@ def _other_simulation(promised: WorkerGroup, there: WorkerGroup) -> Finding:
     )
 
 
-def _other_devices(promised: WorkerGroup, there: WorkerGroup) -> Iterator[Finding]:
+def _other_devices(promised: WorkerGroup, there: WorkerGroup) -> Iterator[NodeFinding]:
     models = sorted({device for node in promised.nodes if (device := node.device or promised.device)})
     for node in there.all_nodes:
         device = node.device or there.device
         if models and device and not any(_is_same(device, model) for model in models):
-            yield Finding(
+            yield NodeFinding(
                 kind="other_device",
                 level="failed",
                 group=there.name,
@@ -113,7 +113,7 @@ def _is_same(one: str, other: str) -> bool:
     return longer.startswith(plain)
 
 
-def _counts(promised: WorkerGroup, there: WorkerGroup) -> Iterator[Finding]:
+def _counts(promised: WorkerGroup, there: WorkerGroup) -> Iterator[NodeFinding]:
     """Nodes have no name in a promise: equal counts go together first, then the largest with the largest."""
     expected, found = list(promised.nodes), []
     for node in sorted(there.all_nodes, key=_size):
@@ -131,9 +131,9 @@ def _counts(promised: WorkerGroup, there: WorkerGroup) -> Iterator[Finding]:
         yield _more(promised, there, more)
 
 
-def _other_count(group: str, node: Node, expected: int) -> Finding:
+def _other_count(group: str, node: Node, expected: int) -> NodeFinding:
     is_fewer = node.num_devices < expected
-    return Finding(
+    return NodeFinding(
         kind="fewer_devices" if is_fewer else "more_devices",
         level="failed" if is_fewer else "warning",
         group=group,
@@ -145,8 +145,8 @@ def _other_count(group: str, node: Node, expected: int) -> Finding:
     )
 
 
-def _missing(promised: WorkerGroup, there: WorkerGroup, num_missing: int) -> Finding:
-    return Finding(
+def _missing(promised: WorkerGroup, there: WorkerGroup, num_missing: int) -> NodeFinding:
+    return NodeFinding(
         kind="missing_nodes",
         level="warning",
         group=promised.name,
@@ -157,8 +157,8 @@ def _missing(promised: WorkerGroup, there: WorkerGroup, num_missing: int) -> Fin
     )
 
 
-def _more(promised: WorkerGroup, there: WorkerGroup, num_more: int) -> Finding:
-    return Finding(
+def _more(promised: WorkerGroup, there: WorkerGroup, num_more: int) -> NodeFinding:
+    return NodeFinding(
         kind="more_nodes",
         level="note",
         group=promised.name,
@@ -167,8 +167,8 @@ def _more(promised: WorkerGroup, there: WorkerGroup, num_more: int) -> Finding:
     )
 
 
-def _unexpected(group: WorkerGroup, promised: Inventory) -> Finding:
-    return Finding(
+def _unexpected(group: WorkerGroup, promised: Inventory) -> NodeFinding:
+    return NodeFinding(
         kind="unexpected_group",
         level="warning",
         group=group.name,
@@ -178,8 +178,8 @@ def _unexpected(group: WorkerGroup, promised: Inventory) -> Finding:
     )
 
 
-def draining(group: str, node: Node) -> Finding:
-    return Finding(
+def draining(group: str, node: Node) -> NodeFinding:
+    return NodeFinding(
         kind="draining",
         level="note",
         group=group,

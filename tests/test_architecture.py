@@ -169,7 +169,7 @@ def one(rule: Rule, name: str, source: str) -> str:
         ("reporting.results.tables", "import checkpointing.log"),
         ("reporting.results.tables", "from checkpointing import log"),
         ("jobs.training.benchmark.measure", "from jobs.sweeps.grid import Cell"),
-        ("jobs.training.loop.attempt", "from jobs.execution.messages import Beat"),
+        ("jobs.training.loop.attempt", "from jobs.execution.messages import Heartbeat"),
         (
             "jobs.training.benchmark.measure",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jobs.spec_schema.file",
@@ -187,7 +187,7 @@ def test_an_import_out_of_bounds_is_seen(name: str, source: str) -> None:
     [
         ("reporting.results.tables", "from checkpointing.stores.contract import Store"),
         ("jobs.sweeps.plan", "from cluster.placement import place"),
-        ("jobs.launch.ray_train.heartbeat", "from jobs.execution.messages import Beat"),
+        ("jobs.launch.ray_train.heartbeat", "from jobs.execution.messages import Heartbeat"),
         ("cluster.cluster_file", "import json, os.path\nfrom cluster.inventory import Node"),
     ],
 )
@@ -216,8 +216,8 @@ def test_an_import_that_goes_up_is_seen(name: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("checkpointing.generations.audit", "from checkpointing.log.history import View"),
-        ("checkpointing.log.codec", "from checkpointing.log.history import View"),
+        ("checkpointing.generations.audit", "from checkpointing.log.history import LogView"),
+        ("checkpointing.log.codec", "from checkpointing.log.history import LogView"),
         ("jobs.recovery.loop", "from jobs.training.task.task import Task"),
         ("jobs.training.loop.attempt", "from jobs.training.step import step"),
         ("jobs.training.loop.attempt", "from checkpointing.saving.writer import Writer"),

@@ -7,7 +7,7 @@ from threading import local
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.digests import digest
-from checkpointing.format.manifest import CHUNK_BYTES, Manifest, Part
+from checkpointing.format.manifest import CHUNK_BYTES, FilePart, Manifest
 from checkpointing.format.reshard import Copy
 from checkpointing.stores.contract import Missing, Store, StoreError, Unavailable
 from checkpointing.stores.local import LocalStore
@@ -19,7 +19,7 @@ _MOST_READS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class GenerationPlace:
     """Where a generation's files may be: below ``folder`` of ``store``. ``is_near`` means a disk."""
 
     store: Store
@@ -32,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunk:
-    part: Part
+    part: FilePart
     number: int
     copies: tuple[Copy, ...]
 
@@ -49,7 +49,7 @@ def fill(
     manifest: Manifest,
     copies: Mapping[int, Sequence[Copy]],
     wants: Sequence[memoryview],
-    places: Sequence[Place],
+    places: Sequence[GenerationPlace],
 ) -> None:
     """Carries out ``copies`` (by rank, see ``reshard.plan``), each chunk from the first place that has it.
 
@@ -61,7 +61,7 @@ def fill(
     _for_each(chunks, _Reader(places, wants).load, is_near=places[0].is_near)
 
 
-def verify(part: Part, place: Place) -> None:
+def verify(part: FilePart, place: GenerationPlace) -> None:
     """Reads one rank's file back whole; raises ``Corrupt`` if it is not what was saved."""
     chunks = [_Chunk(part=part, number=number, copies=()) for number in range(len(part.chunks))]
     _for_each(chunks, _Reader([place], []).load, is_near=place.is_near)
@@ -84,7 +84,7 @@ def _for_each(chunks: Sequence[_Chunk], load: Callable[[_Chunk], None], *, is_ne
             pool.shutdown(cancel_futures=True)
 
 
-def _chunks(part: Part, copies: Sequence[Copy]) -> Iterator[_Chunk]:
+def _chunks(part: FilePart, copies: Sequence[Copy]) -> Iterator[_Chunk]:
     """Those that hold something of ``copies``, which are in the file's order, each with its share of them."""
     shares: dict[int, list[Copy]] = {}
     for copy in copies:
@@ -107,7 +107,7 @@ def _split(copy: Copy) -> Iterator[Copy]:
 class _Reader:
     """Reads whole chunks, since digests are theirs."""
 
-    def __init__(self, places: Sequence[Place], wants: Sequence[memoryview]) -> None:
+    def __init__(self, places: Sequence[GenerationPlace], wants: Sequence[memoryview]) -> None:
         self._places = places
         self._wants = wants
         self._threads = local()
@@ -121,7 +121,7 @@ class _Reader:
                 problems.append(error)
         raise next((error for error in problems if isinstance(error, Unavailable)), _as_corrupt(problems[-1]))
 
-    def _load_from(self, place: Place, chunk: _Chunk) -> None:
+    def _load_from(self, place: GenerationPlace, chunk: _Chunk) -> None:
         views, copies = self._views(place, chunk)
         name = f"{place.folder}/{chunk.part.file}"
         start, is_whole = chunk.start, True
@@ -135,7 +135,7 @@ class _Reader:
             found = views[0][begin : begin + copy.num_bytes]
             self._wants[copy.want][copy.to : copy.to + copy.num_bytes] = found
 
-    def _views(self, place: Place, chunk: _Chunk) -> tuple[list[memoryview], Sequence[Copy]]:
+    def _views(self, place: GenerationPlace, chunk: _Chunk) -> tuple[list[memoryview], Sequence[Copy]]:
         """Where the chunk's bytes are read to, in their order, and what is still to be copied from there.
 
         What is near is read right to where each piece belongs: reading once more costs less than a copy.

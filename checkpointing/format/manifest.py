@@ -1,6 +1,7 @@
 """What a generation consists of: which bytes of which file are which elements of which tensor. Pure.
 
-A ``Part`` is what one rank wrote, a ``Manifest`` all parts of one cut. Both are JSON with a digest of their
+A ``FilePart`` is what one rank wrote, a ``Manifest`` all parts of one cut. Both are JSON with a digest of
+their
 own. Nothing of one is believed before it is checked: names that stay in the folder, sizes that add up, and
 every element of every tensor exactly once.
 """
@@ -58,7 +59,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FilePart:
     """One rank's file, and ``state``, what else belongs to that rank. ``chunks`` are digests."""
 
     rank: int
@@ -90,7 +91,7 @@ class Cut:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     cut: Cut
-    parts: tuple[Part, ...]
+    parts: tuple[FilePart, ...]
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:
@@ -121,11 +122,11 @@ def term_of(generation: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def encode_part(cut: Cut, part: Part) -> bytes:
+def encode_part(cut: Cut, part: FilePart) -> bytes:
     return seal({"cut": cut, "part": part})
 
 
-def decode_part(data: bytes) -> tuple[Cut, Part]:
+def decode_part(data: bytes) -> tuple[Cut, FilePart]:
     body = _unsealed(data)
     try:
         cut, part = _cut(body["cut"]), _part(body["part"])
@@ -173,7 +174,7 @@ def _check_cut(cut: Cut) -> None:
     _demand(0 < cut.world_size <= _MOST_RANKS, f"world size {cut.world_size}")
 
 
-def _check_part(part: Part, world_size: int) -> None:
+def _check_part(part: FilePart, world_size: int) -> None:
     _demand(is_count(part.rank) and part.rank < world_size, f"rank {part.rank} of {world_size}")
     _demand(part.file == file_name(part.rank) and is_name(part.file), f"a file named {part.file!r}")
     _demand(is_count(part.num_bytes) and part.num_bytes <= _MOST_FILE_BYTES, f"{part.num_bytes} bytes")
@@ -212,10 +213,10 @@ def _cut(body: dict[str, Any]) -> Cut:
     return Cut(**body)
 
 
-def _part(body: dict[str, Any]) -> Part:
+def _part(body: dict[str, Any]) -> FilePart:
     tensors = tuple(_tensor(tensor) for tensor in body["tensors"])
     shards = tuple(Shard(**shard) for shard in body["shards"])
-    return Part(**{**body, "chunks": tuple(body["chunks"]), "tensors": tensors, "shards": shards})
+    return FilePart(**{**body, "chunks": tuple(body["chunks"]), "tensors": tensors, "shards": shards})
 
 
 def _tensor(body: dict[str, Any]) -> TensorInfo:
@@ -227,7 +228,7 @@ def _demand(is_so: bool, found: str) -> None:
         raise Corrupt(f"it claims {found}")
 
 
-def manifest_of(cut: Cut, parts: Iterable[Part]) -> Manifest:
+def manifest_of(cut: Cut, parts: Iterable[FilePart]) -> Manifest:
     """All parts put together; raises ``Corrupt`` if they are not one whole generation."""
     manifest = Manifest(cut=cut, parts=tuple(sorted(parts, key=lambda part: part.rank)))
     check(manifest)

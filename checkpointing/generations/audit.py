@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.loading import verify
-from checkpointing.format.manifest import Part
+from checkpointing.format.manifest import FilePart
 from checkpointing.generations.repository import Repository
-from checkpointing.log.codec import Record, decode
-from checkpointing.log.history import Generation, View, after
+from checkpointing.log.codec import LogRecord, decode
+from checkpointing.log.history import Generation, LogView, after
 from checkpointing.log.log import Hint, Log, leave_hint, log_folder, numbers_in, read_hint, slot_name
 from checkpointing.stores.contract import Missing, Store
 
@@ -21,7 +21,7 @@ _BATCH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AuditFinding:
     """``is_wrong`` is False for what harms nothing, but should be known."""
 
     place: str
@@ -30,7 +30,7 @@ class Finding:
     is_mendable: bool = False
 
 
-def audit_log(store: Store, run: str) -> list[Finding]:
+def audit_log(store: Store, run: str) -> list[AuditFinding]:
     """Every record is whole, follows from the one before it, and none is missing."""
     numbers = _numbers(store, run)
     return [
@@ -48,7 +48,7 @@ def mend_hint(store: Store, run: str) -> None:
         leave_hint(store, run, Hint(number=log.number, term=term))
 
 
-def audit_generations(repository: Repository) -> list[Finding]:
+def audit_generations(repository: Repository) -> list[AuditFinding]:
     """Every kept one has its manifest and files of the right sizes; their bytes are not read.
 
     Call it after ``refresh``. What a run gives up meanwhile is no finding.
@@ -58,7 +58,7 @@ def audit_generations(repository: Repository) -> list[Finding]:
         problem = _shape_problem(repository, generation)
         if problem and repository.refresh().generation(generation.name):
             is_wrong = generation.quarantined is None
-            found.append(Finding(place=generation.name, says=problem, is_wrong=is_wrong))
+            found.append(AuditFinding(place=generation.name, says=problem, is_wrong=is_wrong))
     return [*found, *_foreign(repository)]
 
 
@@ -77,58 +77,58 @@ def _numbers(store: Store, run: str) -> list[int]:
     return sorted(numbers_in(store.list(log_folder(run))))
 
 
-def _gaps(numbers: Sequence[int]) -> Iterator[Finding]:
+def _gaps(numbers: Sequence[int]) -> Iterator[AuditFinding]:
     for before, behind in pairwise([0, *numbers]):
         if behind == before + 2:
-            yield Finding(place=f"record {before + 1}", says="is gone")
+            yield AuditFinding(place=f"record {before + 1}", says="is gone")
         elif behind > before + 2:
-            yield Finding(place=f"records {before + 1} to {behind - 1}", says="are gone")
+            yield AuditFinding(place=f"records {before + 1} to {behind - 1}", says="are gone")
 
 
-def _records_that_do_not_fit(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Finding]:
-    before: Record | None = None
+def _records_that_do_not_fit(store: Store, run: str, numbers: Sequence[int]) -> Iterator[AuditFinding]:
+    before: LogRecord | None = None
     for found in _records(store, run, numbers):
-        if isinstance(found, Finding):
+        if isinstance(found, AuditFinding):
             yield found
             continue
         place = f"record {found.number}"
         if before and found.view.term < before.view.term:
             says = f"is of term {found.view.term}, the one before it of term {before.view.term}"
-            yield Finding(place=place, says=says)
+            yield AuditFinding(place=place, says=says)
         elif not _follows(before, found):
-            yield Finding(place=place, says="does not follow from the record before it")
+            yield AuditFinding(place=place, says="does not follow from the record before it")
         before = found
 
 
-def _records(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Record | Finding]:
+def _records(store: Store, run: str, numbers: Sequence[int]) -> Iterator[LogRecord | AuditFinding]:
     with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="audit") as pool:
         for start in range(0, len(numbers), _BATCH):
             yield from pool.map(partial(_record, store, run), numbers[start : start + _BATCH])
 
 
-def _record(store: Store, run: str, number: int) -> Record | Finding:
+def _record(store: Store, run: str, number: int) -> LogRecord | AuditFinding:
     try:
         return decode(store.get(slot_name(run, number)), number)
     except (Corrupt, Missing) as error:
-        return Finding(place=f"record {number}", says=f"can't be believed: {error}")
+        return AuditFinding(place=f"record {number}", says=f"can't be believed: {error}")
 
 
-def _follows(before: Record | None, found: Record) -> bool:
+def _follows(before: LogRecord | None, found: LogRecord) -> bool:
     """What comes behind a record that is damaged or gone can't be judged."""
     if before and before.number == found.number - 1:
         return found.view == after(before.view, found.entry)
-    return found.number > 1 or found.view == after(View(), found.entry)
+    return found.number > 1 or found.view == after(LogView(), found.entry)
 
 
-def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Finding]:
+def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[AuditFinding]:
     newest = numbers[-1] if numbers else 0
     hint = read_hint(store, run).number
     # A run that goes on may be further by now than when its records were listed.
-    is_right = hint == newest or (hint > newest and isinstance(_record(store, run, hint), Record))
+    is_right = hint == newest or (hint > newest and isinstance(_record(store, run, hint), LogRecord))
     if not is_right:
         what = "newer records are gone" if hint > newest else "the log is searched anew"
         says = f"names record {hint or 'none'}, the newest is {newest or 'none'}: {what}"
-        yield Finding(place="hint", says=says, is_mendable=True)
+        yield AuditFinding(place="hint", says=says, is_mendable=True)
 
 
 def _shape_problem(repository: Repository, generation: Generation) -> str | None:
@@ -142,7 +142,7 @@ def _shape_problem(repository: Repository, generation: Generation) -> str | None
         return next(filter(None, problems), None)
 
 
-def _size_problem(store: Store, folder: str, part: Part) -> str | None:
+def _size_problem(store: Store, folder: str, part: FilePart) -> str | None:
     try:
         num_bytes = store.size(f"{folder}/{part.file}")
     except Missing:
@@ -154,21 +154,21 @@ def _size_problem(store: Store, folder: str, part: Part) -> str | None:
     )
 
 
-def _foreign(repository: Repository) -> Iterator[Finding]:
+def _foreign(repository: Repository) -> Iterator[AuditFinding]:
     view = repository.view
     unkept = [name for name in repository.foreign() if not view.generation(name)]
     if unkept and not view.generations and (view.term == 0 or view.num_lost):
-        yield Finding(place="log", says=f"names none of {_named(unkept)}, of which there are objects")
+        yield AuditFinding(place="log", says=f"names none of {_named(unkept)}, of which there are objects")
         return
     over = set(repository.garbage())
     if over:
         says = (
             f"{_named(sorted(over))}: left by attempts that are over; gc shows and removes what is not whole"
         )
-        yield Finding(place="objects", says=says, is_wrong=False)
+        yield AuditFinding(place="objects", says=says, is_wrong=False)
     if others := [name for name in unkept if name not in over]:
         says = f"{_named(others)}: not in the log; saves that go on, or of another hand"
-        yield Finding(place="objects", says=says, is_wrong=False)
+        yield AuditFinding(place="objects", says=says, is_wrong=False)
 
 
 def _named(names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from checkpointing.errors import NothingToResume
 from checkpointing.generations.retention import Retention, backup, best, of_this_life
-from checkpointing.log.history import Generation, View
+from checkpointing.log.history import Generation, LogView
 
 # So many loads without one finished step after them: the state itself makes the training crash.
 _POISON_LOADS = 2
@@ -46,7 +46,7 @@ class Decision:
 
 
 def choose(
-    view: View,
+    view: LogView,
     on_disk: Sequence[OnDisk] = (),
     *,
     what: str = "latest",
@@ -86,7 +86,7 @@ def is_trusted(term: int, step: int, spoilt: Spoilt) -> bool:
     return all(term > last_term or step <= last_step for last_term, last_step in spoilt)
 
 
-def find(view: View, what: str, policy: Retention) -> Generation:
+def find(view: LogView, what: str, policy: Retention) -> Generation:
     """The one generation that ``what`` names; raises ``NothingToResume`` if there is none."""
     generations = of_this_life(view)
     kind, _, number = what.partition(":")
@@ -109,7 +109,7 @@ def find(view: View, what: str, policy: Retention) -> Generation:
     return found
 
 
-def _named(view: View, what: str, policy: Retention, refused: Mapping[str, str]) -> Decision:
+def _named(view: LogView, what: str, policy: Retention, refused: Mapping[str, str]) -> Decision:
     found = find(view, what, policy)
     if problem := refused.get(found.name) or found.quarantined:
         raise NothingToResume(f"{what} is {found.name}, which can't be used: {problem}")
@@ -117,7 +117,7 @@ def _named(view: View, what: str, policy: Retention, refused: Mapping[str, str])
     return Decision(chosen=candidate, trail=(f"{found.name}: chosen, it is {what}",))
 
 
-def _newest_first(view: View, on_disk: Sequence[OnDisk]) -> list[tuple[Candidate, Generation | None]]:
+def _newest_first(view: LogView, on_disk: Sequence[OnDisk]) -> list[tuple[Candidate, Generation | None]]:
     """By term and by the order of saves within it; never by step, which may go back."""
     stored = of_this_life(view)
     known = {found.name for found in view.generations}
@@ -139,7 +139,7 @@ def _known_problem(
     return refused.get(candidate.name) or (generation.quarantined if generation else None)
 
 
-def _is_poison(view: View, candidate: Candidate) -> bool:
+def _is_poison(view: LogView, candidate: Candidate) -> bool:
     return view.loads.get(candidate.name, 0) >= _POISON_LOADS
 
 

@@ -20,7 +20,7 @@ _UPLOADS_TAKE_AT_MOST = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remainder:
+class GarbageGeneration:
     """Objects of one generation that no record keeps, and why they are of no use."""
 
     generation: str
@@ -30,15 +30,15 @@ class Remainder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leftovers:
+class Garbage:
     """``unnamed`` look whole, and the log may have lost their commits: they stay unless asked for.
 
     ``uploads`` began so long ago that nobody goes on with them; how large they are no store tells.
     """
 
-    remainders: tuple[Remainder, ...]
+    remainders: tuple[GarbageGeneration, ...]
     uploads: tuple[Upload, ...]
-    unnamed: tuple[Remainder, ...]
+    unnamed: tuple[GarbageGeneration, ...]
 
     @property
     def spared(self) -> tuple[str, ...]:
@@ -57,14 +57,14 @@ class Leftovers:
         return sum(one.num_bytes for one in self.unnamed)
 
 
-def find_leftovers(repository: Repository, *, now: datetime) -> Leftovers:
+def find_leftovers(repository: Repository, *, now: datetime) -> Garbage:
     """Changes nothing. Call it after ``refresh``."""
     over, expendable = repository.garbage(), repository.expendable()
     found = [(name, "attempt is over", expendable[name]) for name in sorted(expendable)]
     given_up = _given_up(repository, set(over))
     found += [(name, "given up", objects) for name, objects in sorted(given_up.items())]
     unnamed = [(name, "whole, but not in the log", over[name]) for name in sorted(over.keys() - expendable)]
-    return Leftovers(
+    return Garbage(
         remainders=tuple(_remainder(repository.store, *one) for one in found),
         uploads=tuple(_old_uploads(repository, now)),
         unnamed=tuple(_remainder(repository.store, *one) for one in unnamed),
@@ -82,7 +82,7 @@ def sweep(repository: Repository, *, now: datetime) -> None:
     abort_uploads(repository.store, over)
 
 
-def remove(repository: Repository, leftovers: Leftovers, *, with_unnamed: bool = False) -> None:
+def remove(repository: Repository, leftovers: Garbage, *, with_unnamed: bool = False) -> None:
     """Doing it again after it was interrupted is harmless. ``with_unnamed`` is for who saw their names."""
     chosen = (*leftovers.remainders, *(leftovers.unnamed if with_unnamed else ()))
     repository.delete_unnamed({one.generation: one.objects for one in chosen})
@@ -103,10 +103,12 @@ def _given_up(repository: Repository, over: set[str]) -> dict[str, list[str]]:
     return {name: objects for name, objects in found.items() if objects}
 
 
-def _remainder(store: Store, generation: str, why: str, objects: Sequence[str]) -> Remainder:
+def _remainder(store: Store, generation: str, why: str, objects: Sequence[str]) -> GarbageGeneration:
     with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="size") as pool:
         num_bytes = sum(pool.map(partial(_size_of, store), objects))
-    return Remainder(generation=generation, why=why, objects=tuple(sorted(objects)), num_bytes=num_bytes)
+    return GarbageGeneration(
+        generation=generation, why=why, objects=tuple(sorted(objects)), num_bytes=num_bytes
+    )
 
 
 def _size_of(store: Store, name: str) -> int:

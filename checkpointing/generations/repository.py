@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from threading import RLock
 
 from checkpointing.errors import Corrupt, NothingToResume
-from checkpointing.format.loading import Place
+from checkpointing.format.loading import GenerationPlace
 from checkpointing.format.manifest import (
     MANIFEST,
     Manifest,
@@ -27,8 +27,8 @@ from checkpointing.format.manifest import (
 from checkpointing.generations.choice import Spoilt
 from checkpointing.generations.retention import Retention, may_go
 from checkpointing.generations.unnamed import Surplus, find_whole, generation_of, looks_whole, newer
-from checkpointing.log.codec import Record
-from checkpointing.log.history import Commit, Entry, Fresh, Generation, Pin, Quarantine, Tombstone, View
+from checkpointing.log.codec import LogRecord
+from checkpointing.log.history import Commit, Entry, Fresh, Generation, LogView, Pin, Quarantine, Tombstone
 from checkpointing.log.log import Log
 from checkpointing.stores.contract import Buffer, Missing, Store, check_name
 
@@ -47,15 +47,15 @@ class Repository:
         self._surplus = Surplus()
 
     @property
-    def view(self) -> View:
+    def view(self) -> LogView:
         """As of the last ``refresh`` or append of this process."""
         return self._log.view
 
-    def refresh(self) -> View:
+    def refresh(self) -> LogView:
         with self._lock:
             return self._log.read()
 
-    def append(self, entry: Entry, *, term: int | None = None) -> View:
+    def append(self, entry: Entry, *, term: int | None = None) -> LogView:
         with self._lock:
             return self._log.append(entry, term=term)
 
@@ -63,7 +63,7 @@ class Repository:
         """See ``Log.lineage``; the log must have begun."""
         return self._log.lineage()
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[LogRecord]:
         return self._log.records()
 
     @property
@@ -122,8 +122,8 @@ class Repository:
         """Names of generations of which there are objects."""
         return sorted(self._objects())
 
-    def place(self, generation: str) -> Place:
-        return Place(store=self.store, folder=self._folder_of(generation))
+    def place(self, generation: str) -> GenerationPlace:
+        return GenerationPlace(store=self.store, folder=self._folder_of(generation))
 
     def put_file(self, generation: str, file: str, data: Buffer) -> None:
         """Doing it again is harmless: a generation's name is drawn at random and has one writer."""
@@ -156,7 +156,7 @@ class Repository:
     def retire(self, policy: Retention, *, term: int) -> tuple[str, ...]:
         """Gives up what ``policy`` doesn't keep and deletes it; only the holder of the lease may."""
 
-        def give_up(view: View) -> Tombstone | None:
+        def give_up(view: LogView) -> Tombstone | None:
             names = may_go(view, policy)
             # Before it is appended: if the answer is lost, or deleting fails, the next call deletes them.
             self._given_up.update(dict.fromkeys(names))
@@ -215,7 +215,7 @@ class Repository:
         log first, so that no start commits one of them again; what was committed meanwhile stays.
         """
 
-        def give_up(view: View) -> Tombstone | None:
+        def give_up(view: LogView) -> Tombstone | None:
             names = tuple(name for name in objects if not view.generation(name))
             return Tombstone(names=names) if names else None
 
@@ -261,7 +261,7 @@ class Repository:
     def _commit_again(self, generation: Generation, term: int) -> bool:
         """Unless somebody has given it up meanwhile."""
 
-        def decide(view: View) -> Commit | None:
+        def decide(view: LogView) -> Commit | None:
             return None if generation.name in self.given_up() else Commit(generation=generation)
 
         return self._log.decide(decide, term=term).generation(generation.name) is not None

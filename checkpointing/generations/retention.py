@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from checkpointing.log.history import Generation, View
+from checkpointing.log.history import Generation, LogView
 
 # However the policy is set: one to go on from, and one behind it.
 LEAST_GOOD = 2
@@ -32,7 +32,7 @@ class Retention:
     every_epochs: int | None = field(default=None, metadata={"ge": 1})
 
 
-def reasons(view: View, policy: Retention) -> dict[str, tuple[str, ...]]:
+def reasons(view: LogView, policy: Retention) -> dict[str, tuple[str, ...]]:
     """Why each is kept; empty for what may go.
 
     What a run had before it was begun afresh stays until its new life has enough to stand on.
@@ -53,12 +53,12 @@ def reasons(view: View, policy: Retention) -> dict[str, tuple[str, ...]]:
     return {name: tuple(rules) for name, rules in found.items()}
 
 
-def may_go(view: View, policy: Retention) -> tuple[str, ...]:
+def may_go(view: LogView, policy: Retention) -> tuple[str, ...]:
     """Those that no rule keeps, oldest first."""
     return tuple(name for name, rules in reasons(view, policy).items() if not rules)
 
 
-def of_this_life(view: View) -> list[Generation]:
+def of_this_life(view: LogView) -> list[Generation]:
     """Since the run was last begun afresh, in the order of their commits."""
     return [found for found in view.generations if found.life == view.life]
 

@@ -14,7 +14,7 @@ from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import MANIFEST, Cut, decode_manifest
 from checkpointing.generations.choice import Spoilt, is_trusted
 from checkpointing.generations.retention import of_this_life
-from checkpointing.log.history import Generation, View
+from checkpointing.log.history import Generation, LogView
 from checkpointing.stores.contract import Missing, Store
 
 
@@ -46,7 +46,7 @@ def find_whole(
     return sorted((one for one in found if one), key=_place)
 
 
-def newer(view: View, whole: Sequence[Generation], spoilt: Spoilt = ()) -> list[Generation]:
+def newer(view: LogView, whole: Sequence[Generation], spoilt: Spoilt = ()) -> list[Generation]:
     """Those that a run would go on from before all that its log names, if their commits were there."""
     newest = max(map(_place, of_this_life(view)), default=(0, 0))
     return [

@@ -13,7 +13,7 @@ from typing import Any
 
 from checkpointing.errors import Corrupt
 from checkpointing.log import history
-from checkpointing.log.history import Entry, Generation, View
+from checkpointing.log.history import Entry, Generation, LogView
 from checkpointing.stores.contract import is_name
 
 SCHEMA = 1
@@ -40,17 +40,17 @@ _KINDS: Mapping[str, type[Entry]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class LogRecord:
     """One slot of the log: what happened, and the view after it. ``id`` is its writer's own."""
 
     number: int
     id: str
     written_s: float
     entry: Entry
-    view: View
+    view: LogView
 
 
-def encode(record: Record) -> bytes:
+def encode(record: LogRecord) -> bytes:
     return seal(
         {
             "number": record.number,
@@ -63,7 +63,7 @@ def encode(record: Record) -> bytes:
     )
 
 
-def decode(data: bytes, number: int) -> Record:
+def decode(data: bytes, number: int) -> LogRecord:
     """The record of slot ``number``; raises ``Corrupt`` if it is not exactly what was written there."""
     body = unseal(data)
     try:
@@ -74,7 +74,7 @@ def decode(data: bytes, number: int) -> Record:
             raise ValueError(f"a lease of term {entry['term']!r}")
         if kind is history.Tombstone:
             entry["names"] = tuple(entry["names"])
-        record = Record(
+        record = LogRecord(
             number=body["number"],
             id=body["id"],
             written_s=body["written_s"],
@@ -126,15 +126,15 @@ def _fields(value: object) -> dict[str, Any]:
         raise TypeError(f"{type(value).__name__} is not JSON")
     found = {field.name: getattr(value, field.name) for field in fields(value)}
     # Older versions don't know these and take them for damage: written only where they say something.
-    if isinstance(value, View) and value.stopped_step is None:
+    if isinstance(value, LogView) and value.stopped_step is None:
         del found["stopped_step"]
     if isinstance(value, history.Lease) and value.term is None:
         del found["term"]
     return found
 
 
-def _view(body: dict[str, Any]) -> View:
-    view = View(**{**body, "generations": tuple(map(_generation, body["generations"]))})
+def _view(body: dict[str, Any]) -> LogView:
+    view = LogView(**{**body, "generations": tuple(map(_generation, body["generations"]))})
     counts = (view.term, view.life, view.life_term, view.num_lost, view.stopped_step or 0)
     if not all(map(is_count, (*counts, *view.loads.values()))):
         raise ValueError(f"a view of term {view.term!r}, life {view.life!r}, loads {view.loads!r}")

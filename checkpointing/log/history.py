@@ -1,6 +1,6 @@
 """What can happen to a run's generations, and what is known after it. Pure.
 
-An ``Entry`` is one event. A ``View`` is what all events so far amount to: ``after`` folds one more in. An
+An ``Entry`` is one event. A ``LogView`` is what all events so far amount to: ``after`` folds one more in. An
 entry may be folded in twice without harm, because a writer whose answer got lost appends it again: most
 change nothing the second time, a ``Lease``, a ``Fresh`` and a ``Load`` only count once more.
 """
@@ -45,7 +45,7 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class LogView:
     """``generations`` are those that are kept, in the order of their commits.
 
     ``life_term`` is the term in which the present life began. ``loads`` counts how often a generation was
@@ -171,7 +171,7 @@ Entry = (
 )  # fmt: skip
 
 
-def after(view: View, entry: Entry) -> View:
+def after(view: LogView, entry: Entry) -> LogView:
     match entry:
         case Lease(owner=owner, term=given):
             view = replace(view, stop_asked=False, stopped_step=None, finished_step=None)
@@ -209,7 +209,7 @@ def after(view: View, entry: Entry) -> View:
             assert_never(unknown)
 
 
-def _changed(view: View, name: str, **changes: object) -> View:
+def _changed(view: LogView, name: str, **changes: object) -> LogView:
     generations = (
         replace(found, **changes) if found.name == name else found  # type: ignore[arg-type]  # fields of it
         for found in view.generations

@@ -22,8 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from checkpointing.errors import Corrupt, Fenced
-from checkpointing.log.codec import Record, decode, encode
-from checkpointing.log.history import Entry, Lease, View, after
+from checkpointing.log.codec import LogRecord, decode, encode
+from checkpointing.log.history import Entry, Lease, LogView, after
 from checkpointing.stores.contract import Buffer, Missing, Store, StoreError, Undecided, check_name
 from checkpointing.stores.retrying import Waiter, create_once
 
@@ -64,12 +64,12 @@ class Log:
         self._new_id = new_id
         self._waiter = waiter or Waiter()
         self._number = 0
-        self._view = View()
+        self._view = LogView()
         self._num_gone = 0
         self._newest_term = 0
 
     @property
-    def view(self) -> View:
+    def view(self) -> LogView:
         """After the newest record that was read or written; empty before."""
         return self._view
 
@@ -83,7 +83,7 @@ class Log:
         """How many records the hint told of when it was last read, behind the newest one that there was."""
         return self._num_gone
 
-    def read(self) -> View:
+    def read(self) -> LogView:
         """The newest view: at most 4 requests however long the log is, if the hint is about right."""
         hint = read_hint(self._store, self._run)
         newest = hint.number
@@ -99,14 +99,14 @@ class Log:
         self._newest_term = hint.term or self._view.term + self._num_gone
         return self._view
 
-    def append(self, entry: Entry, *, term: int | None = None) -> View:
+    def append(self, entry: Entry, *, term: int | None = None) -> LogView:
         """Folds ``entry`` in. With ``term``, only as long as no later attempt began: else ``Fenced``.
 
         After ``Unavailable`` it may have landed or not; appending it again is right either way.
         """
         return self.decide(lambda view: entry, term=term)
 
-    def decide(self, decide: Callable[[View], Entry | None], *, term: int | None = None) -> View:
+    def decide(self, decide: Callable[[LogView], Entry | None], *, term: int | None = None) -> LogView:
         """As ``append``, of what ``decide`` makes of the newest view; None appends nothing.
 
         Asked again after each lost race, so the entry follows from exactly the view that it is folded into.
@@ -142,7 +142,7 @@ class Log:
         except Corrupt:
             return "damaged"
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[LogRecord]:
         """Everything that ever happened, but for records that are damaged; for people and tools."""
         found = []
         for number in sorted(numbers_in(self._store.list(self._folder))):
@@ -150,8 +150,8 @@ class Log:
                 found.append(self._get(number))
         return found
 
-    def _next(self, entry: Entry) -> Record:
-        return Record(
+    def _next(self, entry: Entry) -> LogRecord:
+        return LogRecord(
             number=self._number + 1,
             id=self._new_id(),
             written_s=self._clock(),
@@ -189,13 +189,13 @@ class Log:
         while self._number < number:
             self._step_forward()
 
-    def _unreadable(self, number: int) -> Record:
+    def _unreadable(self, number: int) -> LogRecord:
         """It may have been a lease, and a term must never be given twice."""
         entry = Lease(owner="unknown: its record is damaged")
         view = replace(after(self._view, entry), num_lost=self._view.num_lost + 1)
-        return Record(number=number, id="", written_s=0.0, entry=entry, view=view)
+        return LogRecord(number=number, id="", written_s=0.0, entry=entry, view=view)
 
-    def _get(self, number: int) -> Record:
+    def _get(self, number: int) -> LogRecord:
         try:
             return decode(self._store.get(self._slot(number)), number)
         except Missing as error:

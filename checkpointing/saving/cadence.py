@@ -19,7 +19,7 @@ class Cadence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class SavesSoFar:
     """What was saved so far in this attempt. ``num_due`` also counts saves that were skipped."""
 
     last_s: float
@@ -44,20 +44,20 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class SkippedSave:
     """A save was due, and the one before it is still on its way to the disk and the store."""
 
 
 def next_order(
     cadence: Cadence,
-    past: Past,
+    past: SavesSoFar,
     *,
     step: int,
     now_s: float,
     busy: Busy,
     is_epoch_end: bool,
     is_evaluated: bool = False,
-) -> tuple[Order | Skipped | None, Past]:
+) -> tuple[Order | SkippedSave | None, SavesSoFar]:
     """Whether to save after ``step`` (counted from 1), and what to remember of it.
 
     Also what was just evaluated is saved, and to the store, since the best one can only be kept if it is
@@ -68,7 +68,7 @@ def next_order(
     if not is_evaluated and not _is_due(cadence, past, step, now_s):
         return None, past
     number = past.num_due + 1
-    past = Past(last_s=now_s, num_due=number)
+    past = SavesSoFar(last_s=now_s, num_due=number)
     wanted = Order(
         to_disk=_is_turn(number, cadence.disk_every),
         to_store=is_evaluated or _is_turn(number, cadence.store_every),
@@ -83,12 +83,12 @@ def _everywhere(cadence: Cadence) -> Order:
     return Order(to_disk=cadence.disk_every > 0, to_store=True, must_wait=True)
 
 
-def _without_busy(wanted: Order, busy: Busy) -> Order | Skipped:
+def _without_busy(wanted: Order, busy: Busy) -> Order | SkippedSave:
     to_disk, to_store = wanted.to_disk and not busy.disk, wanted.to_store and not busy.store
-    return replace(wanted, to_disk=to_disk, to_store=to_store) if to_disk or to_store else Skipped()
+    return replace(wanted, to_disk=to_disk, to_store=to_store) if to_disk or to_store else SkippedSave()
 
 
-def _is_due(cadence: Cadence, past: Past, step: int, now_s: float) -> bool:
+def _is_due(cadence: Cadence, past: SavesSoFar, step: int, now_s: float) -> bool:
     if cadence.every_steps is not None:
         return step % cadence.every_steps == 0
     return cadence.every_s is not None and now_s - past.last_s >= cadence.every_s

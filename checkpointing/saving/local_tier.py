@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from checkpointing.errors import Corrupt
-from checkpointing.format.loading import Place
-from checkpointing.format.manifest import Cut, Part, decode_part, encode_part, is_of_a_save, part_name
+from checkpointing.format.loading import GenerationPlace
+from checkpointing.format.manifest import Cut, FilePart, decode_part, encode_part, is_of_a_save, part_name
 from checkpointing.stores.contract import Full, StoreError, check_name
 from checkpointing.stores.local import LocalStore
 
@@ -21,7 +21,7 @@ def near_name(run: str, lineage: str) -> str:
     return f"{run}@{lineage}"
 
 
-class NearDisk:
+class LocalTier:
     """One run's folder on this node; a ``~`` in front of it is this node's home. ``num_kept`` counts
     generations of one rank, and is at least 2.
     """
@@ -31,7 +31,7 @@ class NearDisk:
         self._folder = check_name(f"runs/{run}/gen")
         self._num_kept = num_kept
 
-    def keep(self, cut: Cut, part: Part, data: memoryview) -> None:
+    def keep(self, cut: Cut, part: FilePart, data: memoryview) -> None:
         """Durable when it returns; then the oldest of this rank's beyond ``num_kept`` go.
 
         On a full disk they go before, and all but one do if need be.
@@ -43,7 +43,7 @@ class NearDisk:
             self._put(cut, part, data)
         self._keep_only(self._num_kept, part.rank)
 
-    def inventory(self) -> list[tuple[Cut, Part]]:
+    def inventory(self) -> list[tuple[Cut, FilePart]]:
         """All shares that are whole as far as names tell; their bytes are checked when they are read.
 
         What can't be read, or lies where another share belongs, is left out.
@@ -58,8 +58,8 @@ class NearDisk:
                     found.append((cut, part))
         return found
 
-    def place(self, generation: str) -> Place:
-        return Place(store=self._store, folder=f"{self._folder}/{generation}")
+    def place(self, generation: str) -> GenerationPlace:
+        return GenerationPlace(store=self._store, folder=f"{self._folder}/{generation}")
 
     def tidy(self) -> None:
         """Deletes what killed saves left, by the names that saves give. Call it while no rank saves here."""
@@ -70,7 +70,7 @@ class NearDisk:
         left = self._store.abandoned_uploads(self._folder, before=datetime.now(UTC))
         self._store.abort_uploads(left)
 
-    def _put(self, cut: Cut, part: Part, data: memoryview) -> None:
+    def _put(self, cut: Cut, part: FilePart, data: memoryview) -> None:
         file, its_part = self._names(cut, part)
         self._store.put(file, data)
         self._store.put(its_part, encode_part(cut, part))
@@ -81,11 +81,11 @@ class NearDisk:
             for name in reversed(self._names(cut, part)):
                 self._store.delete(name)
 
-    def _names(self, cut: Cut, part: Part) -> tuple[str, str]:
+    def _names(self, cut: Cut, part: FilePart) -> tuple[str, str]:
         """The file, and the part that makes it count."""
         folder = f"{self._folder}/{cut.generation}"
         return f"{folder}/{part.file}", f"{folder}/{part_name(part.rank)}"
 
 
-def _oldest_first(found: Sequence[tuple[Cut, Part]]) -> list[tuple[Cut, Part]]:
+def _oldest_first(found: Sequence[tuple[Cut, FilePart]]) -> list[tuple[Cut, FilePart]]:
     return sorted(found, key=lambda share: (share[0].term, share[0].number))

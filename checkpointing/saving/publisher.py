@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.loading import verify
-from checkpointing.format.manifest import Cut, Part, decode_part, encode_part, manifest_of
+from checkpointing.format.manifest import Cut, FilePart, decode_part, encode_part, manifest_of
 from checkpointing.generations.garbage import sweep
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
@@ -23,7 +23,7 @@ _VERIFIED = b"verified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class SavingAttempt:
     """What holds for all saves of one rank in one attempt."""
 
     rank: int
@@ -33,7 +33,9 @@ class Attempt:
 
 
 class Publisher:
-    def __init__(self, repository: Repository, mailbox: Mailbox, attempt: Attempt, tally: Tally) -> None:
+    def __init__(
+        self, repository: Repository, mailbox: Mailbox, attempt: SavingAttempt, tally: Tally
+    ) -> None:
         self._repository = repository
         self._mailbox = mailbox
         self._attempt = attempt
@@ -70,13 +72,13 @@ class Publisher:
         self._tally.num_committed += 1
         self._tally.durable(generation)
 
-    def _part_of(self, cut: Cut, rank: int) -> Part:
+    def _part_of(self, cut: Cut, rank: int) -> FilePart:
         found = self._await(cut, "written", rank)
         if found.startswith(_FAILED):
             raise SaveFailed(f"rank {rank} {found.decode()}")
         return decode_part(found)[1]
 
-    def _read_back(self, cut: Cut, part: Part) -> bytes:
+    def _read_back(self, cut: Cut, part: FilePart) -> bytes:
         try:
             verify(part, self._repository.place(cut.generation))
         except Corrupt as error:

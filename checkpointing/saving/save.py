@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from checkpointing.format.manifest import Cut, Part
+from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.log.history import Generation
 
 
@@ -21,7 +21,7 @@ class Mailbox(Protocol):
         """Waits for it; None if it doesn't come in time. What the rank ``sender`` has not written is none."""
 
 
-class Room(Protocol):
+class SaveMemory(Protocol):
     """Memory that holds one rank's file."""
 
     @property
@@ -33,15 +33,15 @@ class Save:
     """One rank's share of a cut. ``part`` is without digests until they are computed in the background."""
 
     cut: Cut
-    part: Part
-    room: Room
+    part: FilePart
+    room: SaveMemory
     to_disk: bool
     to_store: bool
     blocked_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class SaveNote:
     """What became of a save at one place, "disk" or "store". ``problem`` is None where it went well."""
 
     step: int
@@ -53,7 +53,7 @@ class Note:
     problem: str | None = None
 
 
-Tell = Callable[[Note], None]
+Tell = Callable[[SaveNote], None]
 
 
 @dataclass(slots=True, kw_only=True)

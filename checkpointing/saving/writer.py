@@ -1,7 +1,7 @@
 """Arena -> local disk -> store, in the background, one save at a time at each place.
 
-Whatever happens to a save ends in a ``Note``, never in the training: a store that is down or a disk that is
-full costs that save and is told. A slower place takes fewer saves; it never holds up a faster one.
+Whatever happens to a save ends in a ``SaveNote``, never in the training: a store that is down or a disk that
+is full costs that save and is told. A slower place takes fewer saves; it never holds up a faster one.
 """
 
 import logging
@@ -13,9 +13,9 @@ from queue import SimpleQueue
 
 from checkpointing.errors import Fenced
 from checkpointing.format.digests import digests
-from checkpointing.saving.local_tier import NearDisk
+from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.publisher import Publisher
-from checkpointing.saving.save import Note, Room, Save, Tally, Tell
+from checkpointing.saving.save import Save, SaveMemory, SaveNote, Tally, Tell
 
 _log = logging.getLogger(__name__)
 
@@ -23,13 +23,13 @@ _log = logging.getLogger(__name__)
 class Writer:
     """Has two threads of its own, one for each place. ``disk`` is None where only the store is used."""
 
-    def __init__(self, disk: NearDisk | None, publisher: Publisher, tally: Tally, tell: Tell) -> None:
+    def __init__(self, disk: LocalTier | None, publisher: Publisher, tally: Tally, tell: Tell) -> None:
         self._disk = disk
         self._publisher = publisher
         self._tally = tally
         self._tell = tell
         self._changed = threading.Condition(threading.RLock())
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, SaveMemory] = {}
         self._at_disk: Save | None = None
         self._at_store: Save | None = None
         self._to_disk: SimpleQueue[Save] = SimpleQueue()
@@ -39,7 +39,9 @@ class Writer:
         for work in (self._work_for_disk, self._work_for_store):
             threading.Thread(target=work, name=work.__name__.strip("_"), daemon=True).start()
 
-    def room(self, rooms: Sequence[Room], *, to_store: bool, timeout_s: float = 0.0) -> Room | None:
+    def room(
+        self, rooms: Sequence[SaveMemory], *, to_store: bool, timeout_s: float = 0.0
+    ) -> SaveMemory | None:
         """One that a save may use now, or within ``timeout_s``; None if an earlier save is in the way."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_ready(rooms, to_store), timeout_s)
@@ -63,11 +65,11 @@ class Writer:
         with self._changed:
             return self._changed.wait_for(lambda: not self._at_disk and not self._at_store, timeout_s)
 
-    def _is_ready(self, rooms: Sequence[Room], to_store: bool) -> bool:
+    def _is_ready(self, rooms: Sequence[SaveMemory], to_store: bool) -> bool:
         is_busy = self._at_disk is not None or (to_store and self._at_store is not None)
         return not is_busy and bool(self._free(rooms))
 
-    def _free(self, rooms: Sequence[Room]) -> list[Room]:
+    def _free(self, rooms: Sequence[SaveMemory]) -> list[SaveMemory]:
         return [room for room in rooms if not any(room is used for used in self._rooms.values())]
 
     def _work_for_disk(self) -> None:
@@ -113,7 +115,7 @@ class Writer:
             problem = str(error) or type(error).__name__
             self._tally.num_failed += 1
             self._tally.is_fenced = self._tally.is_fenced or isinstance(error, Fenced)
-        note = Note(
+        note = SaveNote(
             step=save.cut.step,
             generation=save.cut.generation,
             place=place,

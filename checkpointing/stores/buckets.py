@@ -20,9 +20,9 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from checkpointing.stores.contract import Store, StoreError, Upload, is_name
-from checkpointing.stores.objects import ObjectStore, Pace
-from checkpointing.stores.refusals import NO_KEYS, Answer, refusal
-from checkpointing.stores.retrying import PatientStore
+from checkpointing.stores.objects import ObjectStore, TransferPace
+from checkpointing.stores.refusals import NO_KEYS, ServerAnswer, refusal
+from checkpointing.stores.retrying import RetryingStore
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config, S3Credential
@@ -42,7 +42,7 @@ _REQUEST_TIMEOUT = timedelta(seconds=300)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class BucketAddress:
     """``prefix`` may be empty."""
 
     scheme: str
@@ -56,10 +56,10 @@ class Address:
 
 def open_bucket(url: str) -> Store:
     """Nothing is touched yet. It waits for a service that is away; only ``probe`` answers at once."""
-    return PatientStore(open_objects(url))
+    return RetryingStore(open_objects(url))
 
 
-def open_objects(url: str, *, pace: Pace | None = None) -> ObjectStore:
+def open_objects(url: str, *, pace: TransferPace | None = None) -> ObjectStore:
     address = _parse(url)
     try:
         match address.scheme:
@@ -74,15 +74,15 @@ def open_objects(url: str, *, pace: Pace | None = None) -> ObjectStore:
         raise StoreError(f"store: {address.url}: {_first_line(error)}") from None
 
 
-def _parse(url: str) -> Address:
+def _parse(url: str) -> BucketAddress:
     found = _URL.fullmatch(url)
     if not found or (found[3] and not is_name(found[3])):
         # The url is not repeated: what does not fit may be a password.
         raise StoreError("store: expected s3://bucket/prefix, az://container/prefix or gs://bucket/prefix")
-    return Address(scheme=found[1], bucket=found[2], prefix=found[3] or "")
+    return BucketAddress(scheme=found[1], bucket=found[2], prefix=found[3] or "")
 
 
-def _s3(address: Address) -> S3Store:
+def _s3(address: BucketAddress) -> S3Store:
     return S3Store(
         address.bucket,
         prefix=address.prefix or None,
@@ -93,7 +93,7 @@ def _s3(address: Address) -> S3Store:
     )
 
 
-def _azure(address: Address) -> AzureStore:
+def _azure(address: BucketAddress) -> AzureStore:
     is_plain = any(os.environ.get(name, "").startswith("http://") for name in _AZURE_ENDPOINTS)
     return AzureStore(
         address.bucket,
@@ -103,7 +103,7 @@ def _azure(address: Address) -> AzureStore:
     )
 
 
-def _google(address: Address) -> GCSStore:
+def _google(address: BucketAddress) -> GCSStore:
     return GCSStore(
         address.bucket,
         prefix=address.prefix or None,
@@ -157,7 +157,7 @@ def _aws_credentials() -> "S3Credential":
 class S3Multiparts:
     """The uploads in parts that were begun below a prefix of a bucket of S3 and never completed."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: BucketAddress) -> None:
         self._address = address
         self._folder = f"{address.prefix}/" if address.prefix else ""
 
@@ -189,9 +189,9 @@ class S3Multiparts:
         except ClientError as error:
             raise refusal(_answer(error), place=place, is_write=True) from None
         except NoCredentialsError:
-            raise refusal(Answer(code=NO_KEYS), place=place, is_write=True) from None
+            raise refusal(ServerAnswer(code=NO_KEYS), place=place, is_write=True) from None
         except BotoCoreError as error:
-            raise refusal(Answer(detail=type(error).__name__), place=place, is_write=True) from None
+            raise refusal(ServerAnswer(detail=type(error).__name__), place=place, is_write=True) from None
 
 
 def _s3_client() -> Any:
@@ -212,9 +212,9 @@ def _s3_client() -> Any:
     )
 
 
-def _answer(error: ClientError) -> Answer:
+def _answer(error: ClientError) -> ServerAnswer:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return Answer(status=status, code=error.response.get("Error", {}).get("Code", ""))
+    return ServerAnswer(status=status, code=error.response.get("Error", {}).get("Code", ""))
 
 
 def _first_line(error: BaseError) -> str:

@@ -38,8 +38,15 @@ from checkpointing.stores.contract import (
     is_name,
 )
 from checkpointing.stores.local import is_half_written
-from checkpointing.stores.refusals import NO_KEYS, Answer, read_answer, refusal
-from checkpointing.stores.transfers import Feed, Landing, Progress, Stalled, finish, side_by_side
+from checkpointing.stores.refusals import NO_KEYS, ServerAnswer, read_answer, refusal
+from checkpointing.stores.transfers import (
+    Download,
+    Stalled,
+    TransferProgress,
+    UploadFeed,
+    finish,
+    side_by_side,
+)
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -54,7 +61,7 @@ _STREAM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TransferPace:
     """How transfers go. A chunk is what moves as one request, ``at_once`` of them side by side.
 
     Progress of an upload shows whenever a chunk is done. So ``stall_s`` must be longer than all chunks that
@@ -74,12 +81,17 @@ class ObjectStore:
     """
 
     def __init__(
-        self, bucket: Bucket, url: str, *, multiparts: KeepsUploads | None = None, pace: Pace | None = None
+        self,
+        bucket: Bucket,
+        url: str,
+        *,
+        multiparts: KeepsUploads | None = None,
+        pace: TransferPace | None = None,
     ) -> None:
         self.url = url
         self._bucket = bucket
         self._multiparts = multiparts
-        self._pace = pace or Pace()
+        self._pace = pace or TransferPace()
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -122,7 +134,7 @@ class ObjectStore:
                 self._wait(lambda: obstore.head(self._bucket, name))
                 return 0
             progress = self._progress()
-            landing = Landing(into, progress)
+            landing = Download(into, progress)
             try:
                 return finish(lambda: self._read_pieces(name, start, len(into), landing), progress)
             finally:
@@ -177,7 +189,7 @@ class ObjectStore:
     def _upload(self, path: str, data: memoryview) -> None:
         progress = self._progress()
         chunk_bytes = max(self._pace.chunk_bytes, -(-len(data) // _MAX_PARTS))
-        feed = Feed(data, chunk_bytes, progress)
+        feed = UploadFeed(data, chunk_bytes, progress)
         upload = partial(
             obstore.put, self._bucket, path, feed,
             use_multipart=len(data) > chunk_bytes, chunk_size=chunk_bytes, max_concurrency=self._pace.at_once,
@@ -201,7 +213,7 @@ class ObjectStore:
             with suppress(BaseError, Stalled):
                 self._delete(side)
 
-    def _read_pieces(self, name: str, start: int, length: int, landing: Landing) -> int:
+    def _read_pieces(self, name: str, start: int, length: int, landing: Download) -> int:
         size = self._pace.chunk_bytes
         ranges = [range(at, min(at + size, length)) for at in range(0, length, size)]
         read_one = partial(_read_piece, self._bucket, name, start, landing)
@@ -223,8 +235,8 @@ class ObjectStore:
     def _wait(self, call: Callable[[], Result]) -> Result:
         return finish(call, self._progress())
 
-    def _progress(self) -> Progress:
-        return Progress(self._pace.stall_s)
+    def _progress(self) -> TransferProgress:
+        return TransferProgress(self._pace.stall_s)
 
     @contextmanager
     def _as_conflict(self, name: str) -> Iterator[None]:
@@ -247,13 +259,13 @@ class ObjectStore:
         except UnauthenticatedError as error:
             answer = read_answer(str(error))
             raise refusal(
-                answer if answer.status else Answer(code=NO_KEYS), place=place, is_write=is_write
+                answer if answer.status else ServerAnswer(code=NO_KEYS), place=place, is_write=is_write
             ) from None
         except (BaseError, FileNotFoundError) as error:
             raise refusal(read_answer(str(error)), place=place, is_write=is_write) from None
 
 
-def _read_whole(bucket: Bucket, path: str, progress: Progress) -> bytes:
+def _read_whole(bucket: Bucket, path: str, progress: TransferProgress) -> bytes:
     pieces = []
     for piece in obstore.get(bucket, path).stream(_STREAM_BYTES):
         pieces.append(bytes(piece))
@@ -261,7 +273,9 @@ def _read_whole(bucket: Bucket, path: str, progress: Progress) -> bytes:
     return b"".join(pieces)
 
 
-def _read_piece(bucket: Bucket, path: str, start: int, landing: Landing, at: range) -> tuple[int, str | None]:
+def _read_piece(
+    bucket: Bucket, path: str, start: int, landing: Download, at: range
+) -> tuple[int, str | None]:
     """How many bytes there were, and of which version of the object."""
     try:
         answer = obstore.get(bucket, path, options={"range": (start + at.start, start + at.stop)})

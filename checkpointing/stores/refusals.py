@@ -30,7 +30,7 @@ _UNDECIDED = {"OperationAborted", "ConditionalRequestConflict"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ServerAnswer:
     """``status`` is 0 where no answer came; ``code`` and ``detail`` may be empty."""
 
     status: int = 0
@@ -54,7 +54,7 @@ class Answer:
         return told or self.detail or "no answer"
 
 
-def refusal(answer: Answer, *, place: str, is_write: bool) -> StoreError:
+def refusal(answer: ServerAnswer, *, place: str, is_write: bool) -> StoreError:
     """To be raised; ``place`` is named first."""
     error = meaning(answer, is_write=is_write)
     if error is Missing:
@@ -62,11 +62,11 @@ def refusal(answer: Answer, *, place: str, is_write: bool) -> StoreError:
     return error(f"{place}: {answer.summary}; {_advice(error, answer)}")
 
 
-def read_answer(text: str) -> Answer:
+def read_answer(text: str) -> ServerAnswer:
     """From the text of an error of obstore's."""
     status, code = _STATUS.search(text), _CODE.search(text)
     detail = _SYSTEM.search(text) or _KIND.search(text)
-    return Answer(
+    return ServerAnswer(
         status=int(status[1]) if status else 0,
         code=code[1] if code else "",
         detail=detail[1].lower() if detail else "",
@@ -74,7 +74,7 @@ def read_answer(text: str) -> Answer:
     )
 
 
-def meaning(answer: Answer, *, is_write: bool) -> type[StoreError]:
+def meaning(answer: ServerAnswer, *, is_write: bool) -> type[StoreError]:
     """The type says what the caller may do; plain ``StoreError`` is the user's turn.
 
     No object where one is written can only mean that the server lost an upload half way: do it again. 409 and
@@ -97,7 +97,7 @@ def meaning(answer: Answer, *, is_write: bool) -> type[StoreError]:
     return StoreError if is_refused and answer.code not in _LATER else Unavailable
 
 
-def _advice(error: type[StoreError], answer: Answer) -> str:
+def _advice(error: type[StoreError], answer: ServerAnswer) -> str:
     if answer.code in _NO_BUCKET:
         return "make the bucket first, or choose another with --store"
     if answer.is_untrusted:

@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryLimits:
     """Waits double from ``first_wait_s`` to ``longest_wait_s``; nothing is begun after ``budget_s``.
 
     The budget counts from the first failure, so that a long transfer which fails at its end is tried again.
@@ -60,13 +60,13 @@ class Waiter:
 
     def __init__(
         self,
-        patience: Patience | None = None,
+        patience: RetryLimits | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         spread: Callable[[], float] = random.random,
     ) -> None:
-        self._patience = patience or Patience()
+        self._patience = patience or RetryLimits()
         self._clock = clock
         self._sleep = sleep
         self._spread = spread
@@ -106,7 +106,7 @@ def create_once(store: Store, name: str, data: Buffer) -> Buffer:
         ) from None
 
 
-class PatientStore:
+class RetryingStore:
     """``inner``, whose ``Unavailable`` is waited out.
 
     ``create`` returns once the object that is there is exactly what was to be created, and raises
@@ -118,7 +118,7 @@ class PatientStore:
     def __init__(
         self,
         inner: Store,
-        patience: Patience | None = None,
+        patience: RetryLimits | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,

@@ -23,7 +23,7 @@ class Stalled(Exception):
     """Nothing moved for too long; the transfer was given up."""
 
 
-class Progress:
+class TransferProgress:
     """A deadline that every call of ``moved`` puts off: ``stall_s`` from the last one, or from the start."""
 
     def __init__(self, stall_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,14 +38,14 @@ class Progress:
         return max(0.0, self._moved_at + self.stall_s - self._clock())
 
 
-class Feed:
+class UploadFeed:
     """A buffer handed out in chunks, each a copy. Once ``close`` returned, no byte of it is read again.
 
     A library that was given up may go on reading; without the close it would upload what the caller has
     written into the buffer since.
     """
 
-    def __init__(self, data: memoryview, chunk_bytes: int, progress: Progress) -> None:
+    def __init__(self, data: memoryview, chunk_bytes: int, progress: TransferProgress) -> None:
         self._rest = data
         self._chunk_bytes = chunk_bytes
         self._progress = progress
@@ -72,10 +72,10 @@ class Feed:
             self._rest = memoryview(b"")
 
 
-class Landing:
+class Download:
     """A buffer that is filled piece by piece. Once ``close`` returned, no byte of it is written again."""
 
-    def __init__(self, into: memoryview, progress: Progress) -> None:
+    def __init__(self, into: memoryview, progress: TransferProgress) -> None:
         self._into = into
         self._progress = progress
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class Landing:
             self._into = memoryview(b"")
 
 
-def finish(work: Callable[[], Result], progress: Progress) -> Result:
+def finish(work: Callable[[], Result], progress: TransferProgress) -> Result:
     """What ``work`` comes to; ``Stalled`` as soon as nothing has moved for ``progress.stall_s``.
 
     It runs in a thread of its own. Work that was given up goes on there until the library lets go, and its
@@ -144,6 +144,6 @@ def within(timeout_s: float, do: Callable[[], Answer]) -> Answer:
     thread of its own that keeps no process alive.
     """
     try:
-        return finish(do, Progress(timeout_s))
+        return finish(do, TransferProgress(timeout_s))
     except Stalled:
         raise TimeoutError(f"no answer within {timeout_s:g} s") from None

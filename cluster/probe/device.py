@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cluster.probe.node_facts import CopyRate, GemmRate, Platform, Shape
-from cluster.telemetry.readings import Address, Nothing, Reading
+from cluster.probe.node_facts import CopyRate, GemmRate, NodePlatform, Shape
+from cluster.telemetry.readings import DeviceAddress, Nothing, Reading
 from cluster.telemetry.sampler import telemetry_of
 
 _INTERFACES = {"cuda": "NVML", "rocm": "AMD SMI"}
@@ -21,7 +21,7 @@ _BATCH_S = 0.03
 _COPY_BYTES = 64 * 2**20
 
 
-def platform_found() -> Platform:
+def platform_found() -> NodePlatform:
     if not torch.cuda.is_available():
         return "cpu"
     return "rocm" if torch.version.hip else "cuda"
@@ -51,7 +51,7 @@ def telemetry(device: torch.device) -> str | None:
     """The interface that answers for power; None where none does."""
     if device.type == "cpu":
         return None
-    found = telemetry_of(platform_found(), Address.of(torch.cuda.get_device_properties(device)))
+    found = telemetry_of(platform_found(), DeviceAddress.of(torch.cuda.get_device_properties(device)))
     return None if isinstance(found, Nothing) or found.read() == Reading() else _INTERFACES[platform_found()]
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
-from cluster.probe.node_facts import PACKAGES, DiskFacts, Platform
+from cluster.probe.node_facts import PACKAGES, DiskFacts, NodePlatform
 
 _SHARED_MEMORY = Path("/dev/shm")
 _DRIVERS = {"cuda": "proc/driver/nvidia/version", "rocm": "sys/module/amdgpu/version"}
@@ -35,7 +35,7 @@ def shared_memory_bytes() -> int | None:
     return shutil.disk_usage(_SHARED_MEMORY).total if _SHARED_MEMORY.is_dir() else None
 
 
-def kernel_driver(platform: Platform, *, root: Path = Path("/")) -> str | None:
+def kernel_driver(platform: NodePlatform, *, root: Path = Path("/")) -> str | None:
     """The version that the kernel module says it has; None where none is loaded or it doesn't say."""
     name = _DRIVERS.get(platform)
     found = re.search(r"\d+\.\d+(\.\d+)*", _text_of(root / name)) if name else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class LinkSeat:
     """``meeting`` is as ``cluster.probe.meeting`` gives it; ``device`` is None on a CPU. All ranks of one
     measurement know its ``key``.
     """

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from cluster.local_ray.variables import variables
-from cluster.probe.link_seat import Seat
+from cluster.probe.link_seat import LinkSeat
 from cluster.probe.meeting import is_of_one_machine, join, meet_in, on_loopback
 from cluster.probe.node_facts import LinkRate
 
@@ -32,7 +32,7 @@ class LinkError(Exception):
     """The ranks did not come together, or not in time; the message is the first one's."""
 
 
-def all_reduce(seat: Seat) -> LinkRate:
+def all_reduce(seat: LinkSeat) -> LinkRate:
     """Collective, in a process without a process group; every rank gets the same sizes."""
     device = torch.device("cpu") if seat.device is None else torch.device("cuda", seat.device)
     backend = "gloo" if seat.device is None else "nccl"
@@ -68,7 +68,7 @@ def within_machine(num_ranks: int, *, on_cpu: bool, deadline_s: float) -> LinkRa
         meeting = meet_in(Path(folder))
         seats = [
             # Without a key, which would stand on a command line: only this user can read the file.
-            Seat(
+            LinkSeat(
                 rank=rank,
                 num_ranks=num_ranks,
                 meeting=meeting,
@@ -80,7 +80,7 @@ def within_machine(num_ranks: int, *, on_cpu: bool, deadline_s: float) -> LinkRa
         return LinkRate(**json.loads(_run_all(seats, deadline_s)[0]))
 
 
-def _run_all(seats: Sequence[Seat], deadline_s: float) -> list[str]:
+def _run_all(seats: Sequence[LinkSeat], deadline_s: float) -> list[str]:
     end = time.monotonic() + deadline_s + _MARGIN_S
     processes = [_start(seat) for seat in seats]
     try:
@@ -93,7 +93,7 @@ def _run_all(seats: Sequence[Seat], deadline_s: float) -> list[str]:
             process.communicate()
 
 
-def _start(seat: Seat) -> "subprocess.Popen[str]":
+def _start(seat: LinkSeat) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "cluster.probe.links", json.dumps(asdict(seat))],
         stdout=subprocess.PIPE,
@@ -134,4 +134,4 @@ def _wait_for(values: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(all_reduce(Seat(**json.loads(sys.argv[1]))))))
+    print(json.dumps(asdict(all_reduce(LinkSeat(**json.loads(sys.argv[1]))))))

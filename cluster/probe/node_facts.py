@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Platform = Literal["cpu", "cuda", "rocm"]
+NodePlatform = Literal["cpu", "cuda", "rocm"]
 
 # What decides whether processes of different nodes understand each other.
 PACKAGES = ("ray", "torch", "deepspeed")
@@ -77,7 +77,7 @@ class NodeFacts:
     """
 
     host: str
-    platform: Platform
+    platform: NodePlatform
     device: str | None
     num_devices: int
     driver: str | None

@@ -7,7 +7,7 @@ between ROCm releases, so each is looked for under all the names that it has had
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster.telemetry.readings import Address, Nothing, Reading, Telemetry, counted, told
+from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry, counted, told
 
 _MICRO = 1e-6
 # No device is capped at a tenth of a megawatt: larger numbers are microwatts, as on bare metal.
@@ -22,7 +22,7 @@ _REASONS = {
 }
 
 
-def open_amd_smi(library: Any, address: Address) -> Telemetry:
+def open_amd_smi(library: Any, address: DeviceAddress) -> Telemetry:
     """The device at that place on the bus. AMD SMI numbers all devices of the node, in its own order."""
     try:
         handles = library.amdsmi_get_processor_handles()

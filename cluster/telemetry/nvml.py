@@ -5,7 +5,7 @@ The caller opens NVML and passes the library: the real module or a record of it.
 
 from typing import Any
 
-from cluster.telemetry.readings import Address, Nothing, Reading, Telemetry, counted, told
+from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry, counted, told
 
 _MILLI = 1e-3
 # NVML's bits for why a clock is not at its highest. "Idle" (1) is left out: nobody holds it back.
@@ -23,7 +23,7 @@ _REASONS = {
 }
 
 
-def open_nvml(library: Any, address: Address) -> Telemetry:
+def open_nvml(library: Any, address: DeviceAddress) -> Telemetry:
     """The device of that address. NVML numbers all devices of the node, whatever this process may see."""
     try:
         return Nvml(library, _handle(library, address))
@@ -31,7 +31,7 @@ def open_nvml(library: Any, address: Address) -> Telemetry:
         return Nothing(reason=f"NVML doesn't tell of the device: {error}")
 
 
-def _handle(library: Any, address: Address) -> Any:
+def _handle(library: Any, address: DeviceAddress) -> Any:
     """By its place on the bus only where there is no uuid: parts of one GPU share the place, not the uuid."""
     if address.uuid is not None:
         return library.nvmlDeviceGetHandleByUUID(_with_prefix(address.uuid))

@@ -14,7 +14,7 @@ _UNKNOWN = frozenset({2**16 - 1, 2**32 - 1, 2**64 - 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class DeviceAddress:
     """Which device it is, whatever its number in this process: that one depends on visible devices.
 
     ``uuid`` is the driver's, without a prefix; ``pci`` is ``domain:bus:device`` in lower-case hex digits.
@@ -24,7 +24,7 @@ class Address:
     pci: str | None = None
 
     @classmethod
-    def of(cls, properties: object) -> "Address":
+    def of(cls, properties: object) -> "DeviceAddress":
         """From torch's properties of a device: an older torch, or a runtime that hides the bus, tells less.
 
         NVIDIA's interface goes by the uuid, AMD's by the place on the bus.

@@ -10,8 +10,8 @@ from typing import Literal
 
 from cluster.telemetry.amd_smi import open_amd_smi
 from cluster.telemetry.nvml import open_nvml
-from cluster.telemetry.readings import Address, Nothing, Reading, Telemetry
-from cluster.telemetry.summary import Look
+from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry
+from cluster.telemetry.summary import DeviceLook
 
 EVERY_S = 0.5
 # Of a window: some hours of looks. A longer one is told of without any.
@@ -21,13 +21,13 @@ PATIENCE_S = 1.0
 _STALE_S = 5.0
 
 
-def telemetry_of(platform: Literal["cpu", "cuda", "rocm"], address: Address) -> Telemetry:
+def telemetry_of(platform: Literal["cpu", "cuda", "rocm"], address: DeviceAddress) -> Telemetry:
     if platform == "cpu":
         return Nothing(reason="a CPU has no telemetry of its own")
     return _of_nvidia(address) if platform == "cuda" else _of_amd(address)
 
 
-def _of_nvidia(address: Address) -> Telemetry:
+def _of_nvidia(address: DeviceAddress) -> Telemetry:
     try:
         import pynvml
 
@@ -37,7 +37,7 @@ def _of_nvidia(address: Address) -> Telemetry:
     return open_nvml(pynvml, address)
 
 
-def _of_amd(address: Address) -> Telemetry:
+def _of_amd(address: DeviceAddress) -> Telemetry:
     """AMD SMI comes with ROCm, not from a package index; a broken one may raise anything on import."""
     try:
         import amdsmi
@@ -66,8 +66,8 @@ class Sampler:
         self._every_s = every_s
         self._patience_s = patience_s
         self._clock = clock
-        self._newest: Look | None = None
-        self._window: list[Look] | None = None
+        self._newest: DeviceLook | None = None
+        self._window: list[DeviceLook] | None = None
         self._began_s = 0.0
         self._num_begun = self._num_done = 0
         self._looked = threading.Condition()
@@ -98,7 +98,7 @@ class Sampler:
         self._window, self._began_s = [], self._clock()
         self._look_now()
 
-    def end(self) -> tuple[Look, ...]:
+    def end(self) -> tuple[DeviceLook, ...]:
         """The looks since ``begin``, one of them before and one after what lies between the two calls;
         none if the driver didn't answer in time for that.
         """
@@ -126,7 +126,7 @@ class Sampler:
     def _look(self) -> None:
         with self._looked:
             self._num_begun += 1
-        look = Look(at_s=self._clock(), reading=self._telemetry.read())
+        look = DeviceLook(at_s=self._clock(), reading=self._telemetry.read())
         window, self._newest = self._window, look
         if window is not None and len(window) < _MOST_LOOKS:
             window.append(look)

@@ -14,7 +14,7 @@ _LONGEST_GAP_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class DeviceLook:
     """``at_s`` is by a monotonic clock, when the look began."""
 
     at_s: float
@@ -43,7 +43,7 @@ class Watched:
     ecc_errors: int | None = None
 
 
-def watched(looks: Sequence[Look]) -> Watched:
+def watched(looks: Sequence[DeviceLook]) -> Watched:
     """``looks`` begin just before the window and end just after it, in order."""
     inside = looks[1:-1] or looks
     counted, integrated = _counted(looks), _integrated(looks)
@@ -65,7 +65,7 @@ def watched(looks: Sequence[Look]) -> Watched:
     )
 
 
-def _counted(looks: Sequence[Look]) -> float | None:
+def _counted(looks: Sequence[DeviceLook]) -> float | None:
     """None where the counter is missing at an end, or ever went backwards: it wrapped, or was reset."""
     counters = [look.reading.energy_joules for look in looks]
     if len(counters) < 2 or counters[0] is None or counters[-1] is None:
@@ -76,7 +76,7 @@ def _counted(looks: Sequence[Look]) -> float | None:
     return known[-1] - known[0]
 
 
-def _integrated(looks: Sequence[Look]) -> float | None:
+def _integrated(looks: Sequence[DeviceLook]) -> float | None:
     """Power over time, by trapezoids."""
     if len(looks) < 2:
         return None
@@ -99,7 +99,7 @@ def _agree(counted: float | None, integrated: float | None) -> bool:
     return abs(counted - integrated) <= MOST_DISAGREEMENT * counted
 
 
-def _known(looks: Sequence[Look], of: Callable[[Reading], float | None]) -> list[float]:
+def _known(looks: Sequence[DeviceLook], of: Callable[[Reading], float | None]) -> list[float]:
     return [value for look in looks if (value := of(look.reading)) is not None]
 
 
@@ -112,7 +112,7 @@ def _shares(reasons: Sequence[tuple[str, ...]]) -> tuple[tuple[str, float], ...]
     return tuple((name, fmean(name in found for found in reasons)) for name in names)
 
 
-def _new_errors(looks: Sequence[Look]) -> int | None:
+def _new_errors(looks: Sequence[DeviceLook]) -> int | None:
     """Of both kinds, since the first look; None where a count is missing or was reset."""
     totals = [_errors(look.reading) for look in looks]
     if len(totals) < 2 or totals[0] is None or totals[-1] is None or totals[-1] < totals[0]:

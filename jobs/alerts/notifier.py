@@ -14,9 +14,9 @@ from typing import Self
 from jobs.alerts.command import Caller, facts_of
 from jobs.alerts.rules import Alarm, Alarms, Ringing
 from jobs.execution.causes import Cause
-from jobs.execution.messages import Beat
-from jobs.run_progress.incident_outbox import Words
-from jobs.training.task.events import Told
+from jobs.execution.messages import Heartbeat
+from jobs.run_progress.incident_outbox import IncidentOutbox
+from jobs.training.task.events import RunEvent
 from jobs.training.task.task import Task
 from reporting.recording.attempts import Incident
 from reporting.results.redaction import without_credentials
@@ -25,7 +25,7 @@ _MOST_WAITING = 16
 _END_TIMEOUT_S = 10.0
 
 
-class Bell:
+class Notifier:
     """Used as a context; its end gives what is under way a moment, no more. ``say`` prints a line.
 
     ``run`` and ``store`` are what an alarm is about, ``newest_term`` the attempt before this driver's first
@@ -36,7 +36,7 @@ class Bell:
         self,
         alarms: Alarms,
         ringing: Ringing | None,
-        words: Words,
+        words: IncidentOutbox,
         say: Callable[[str], None],
         *,
         run: str,
@@ -70,7 +70,7 @@ class Bell:
         self._task = task
         self._alarms.begins()
 
-    def hear(self, told: Told | Beat) -> None:
+    def hear(self, told: RunEvent | Heartbeat) -> None:
         self._ring(self._alarms.hear(told, time.monotonic()))
 
     def failed(self, cause: Cause, reason: str) -> None:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-from jobs.execution.messages import Beat
-from jobs.training.task.events import Evaluated, Progress, Told
+from jobs.execution.messages import Heartbeat
+from jobs.training.task.events import Evaluated, Progress, RunEvent
 
-Kind = Literal[
+AlarmKind = Literal[
     "loss not finite", "loss spike", "throughput drop", "straggler", "stale checkpoint", "low utilization",
     "given up",
 ]  # fmt: skip
-Fact = float | int | str
+AlarmFact = float | int | str
 
 # A normal distribution's standard deviation per median distance from the median.
 _SIGMA = 1.4826
@@ -71,10 +71,10 @@ class Ringing:
 class Alarm:
     """``is_over`` takes back what was raised before."""
 
-    kind: Kind
+    kind: AlarmKind
     text: str
     step: int
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    facts: Mapping[str, AlarmFact] = field(default_factory=dict)
     is_over: bool = False
 
 
@@ -88,7 +88,7 @@ class Alarms:
     def __init__(self, bounds: Bounds, wanted: Wanted) -> None:
         self._bounds = bounds
         self._wanted = wanted
-        self._switches: dict[Kind, _Switch] = {}
+        self._switches: dict[AlarmKind, _Switch] = {}
         self._step = 0
         # When the present attempt last told of its training; None while none trains.
         self._told_s: float | None = None
@@ -122,7 +122,7 @@ class Alarms:
         found = self._judge("given up", True, False, now, lambda: (text, {}))
         return [found] if found else []
 
-    def hear(self, told: Told | Beat, now: float) -> list[Alarm]:
+    def hear(self, told: RunEvent | Heartbeat, now: float) -> list[Alarm]:
         match told:
             case Progress():
                 self._num_steps += 0 if self._told_s is None else told.step - self._step
@@ -132,7 +132,7 @@ class Alarms:
             case Evaluated():
                 self._has_evaluated = True
                 found = []
-            case Beat():
+            case Heartbeat():
                 found = [self._pace(told, now), self._load(told, now)]
             case _:
                 found = []
@@ -140,7 +140,7 @@ class Alarms:
 
     def invalid_loss(self, text: str, now: float) -> list[Alarm]:
         """The workers saw it first, and ended because of it; they tell in words what it was."""
-        kind: Kind = "loss not finite" if "not a finite number" in text else "loss spike"
+        kind: AlarmKind = "loss not finite" if "not a finite number" in text else "loss spike"
         found = self._judge(kind, True, False, now, lambda: (text, {}))
         return [found] if found else []
 
@@ -245,7 +245,7 @@ class Alarms:
             lambda: (text, {"age_s": age_s, "num_steps": num_steps}),
         )
 
-    def _pace(self, beat: Beat, now: float) -> Alarm | None:
+    def _pace(self, beat: Heartbeat, now: float) -> Alarm | None:
         """Ranks wait for each other in a step, so its time tells of none; a product of its own does."""
         bound = self._bounds.straggler
         paces = self._paces.setdefault(beat.rank, deque(maxlen=_NUM_PACES))
@@ -270,7 +270,7 @@ class Alarms:
             lambda: (text, {"rank": slowest, "ratio": ratio}),
         )
 
-    def _load(self, beat: Beat, now: float) -> Alarm | None:
+    def _load(self, beat: Heartbeat, now: float) -> Alarm | None:
         bound = self._bounds.utilization_pct
         if bound is None or beat.utilization_pct is None or beat.phase != "window":
             return None
@@ -296,11 +296,11 @@ class Alarms:
 
     def _judge(
         self,
-        kind: Kind,
+        kind: AlarmKind,
         is_bad: bool,
         is_good: bool,
         now: float,
-        say: Callable[[], tuple[str, Mapping[str, Fact]]],
+        say: Callable[[], tuple[str, Mapping[str, AlarmFact]]],
     ) -> Alarm | None:
         """Between bad and good everything stays as it is."""
         switch = self._switches.setdefault(kind, _Switch())

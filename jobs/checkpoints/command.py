@@ -16,7 +16,7 @@ from checkpointing.log.history import Generation, Pin, Unpin
 from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.opening import open_store
 from jobs.checkpoints.details import portray
-from jobs.checkpoints.listing import Inventory, policy_of, take_inventory
+from jobs.checkpoints.listing import CheckpointListing, policy_of, take_inventory
 from jobs.checkpoints.text import (
     counted,
     finding_text,
@@ -26,7 +26,7 @@ from jobs.checkpoints.text import (
     size_text,
     verdict_text,
 )
-from jobs.checkpoints.verification import Verdict, judge
+from jobs.checkpoints.verification import ShareVerdict, judge
 from jobs.commandline.exit_codes import (
     EXIT_FAILED,
     EXIT_OK,
@@ -78,7 +78,7 @@ def _list(args: argparse.Namespace, repository: Repository) -> int:
     return EXIT_OK
 
 
-def _inventory_json(inventory: Inventory, now_s: float) -> dict[str, Any]:
+def _inventory_json(inventory: CheckpointListing, now_s: float) -> dict[str, Any]:
     rows = [
         {
             **asdict(row.generation),
@@ -122,7 +122,7 @@ def _verify(args: argparse.Namespace, repository: Repository) -> int:
     return EXIT_UNDECIDED if num_problems else EXIT_OK
 
 
-def _quarantine(repository: Repository, verdict: Verdict) -> None:
+def _quarantine(repository: Repository, verdict: ShareVerdict) -> None:
     if verdict.is_corrupt and verdict.generation.quarantined is None:
         repository.quarantine(verdict.generation.name, f"read back: {verdict.problem}")
 

@@ -7,7 +7,7 @@ from typing import Any
 from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import Manifest
 from checkpointing.generations.repository import Repository
-from checkpointing.log.codec import Record
+from checkpointing.log.codec import LogRecord
 from checkpointing.log.history import Commit, Generation, Quarantine, Tombstone
 
 _PARAMETERS = "param/"
@@ -26,30 +26,30 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class GenerationEvent:
     number: int
     written_s: float
     what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Portrait:
+class GenerationDetails:
     """Where the manifest can't be believed, ``problem`` says why and there are no ``contents``."""
 
     generation: Generation
     contents: Contents | None
     problem: str | None
-    events: tuple[Event, ...]
+    events: tuple[GenerationEvent, ...]
 
 
-def portray(repository: Repository, generation: Generation) -> Portrait:
+def portray(repository: Repository, generation: Generation) -> GenerationDetails:
     contents, problem = None, None
     try:
         contents = _contents(repository.manifest(generation))
     except Corrupt as error:
         problem = str(error)
     events = tuple(_event(one) for one in repository.records() if generation.name in _names_in(one))
-    return Portrait(generation=generation, contents=contents, problem=problem, events=events)
+    return GenerationDetails(generation=generation, contents=contents, problem=problem, events=events)
 
 
 def _contents(manifest: Manifest) -> Contents:
@@ -65,7 +65,7 @@ def _contents(manifest: Manifest) -> Contents:
     )
 
 
-def _names_in(record: Record) -> tuple[str, ...]:
+def _names_in(record: LogRecord) -> tuple[str, ...]:
     match record.entry:
         case Commit(generation=generation):
             return (generation.name,)
@@ -75,8 +75,8 @@ def _names_in(record: Record) -> tuple[str, ...]:
             return (getattr(entry, "name", ""),)
 
 
-def _event(record: Record) -> Event:
+def _event(record: LogRecord) -> GenerationEvent:
     what = type(record.entry).__name__.lower()
     if isinstance(record.entry, Quarantine):
         what = f"{what}: {record.entry.reason}"
-    return Event(number=record.number, written_s=record.written_s, what=what)
+    return GenerationEvent(number=record.number, written_s=record.written_s, what=what)

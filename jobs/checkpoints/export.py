@@ -25,12 +25,12 @@ from jobs.commandline.usage_error import SpecError
 from jobs.training.models.hugging_face import config_json
 from jobs.training.task.presets import PRESETS, ModelConfig
 
-Dtype = Literal["fp32", "bf16"]
+ExportDtype = Literal["fp32", "bf16"]
 
 MAX_FILE_BYTES = 5 * 10**9
 _PARAMETERS = "param/"
-_TORCH_NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16"}
-_SAFETENSORS_NAMES: dict[Dtype, str] = {"fp32": "F32", "bf16": "BF16"}
+_TORCH_NAMES: dict[ExportDtype, str] = {"fp32": "float32", "bf16": "bfloat16"}
+_SAFETENSORS_NAMES: dict[ExportDtype, str] = {"fp32": "F32", "bf16": "BF16"}
 _ALIGNMENT = 8
 
 Read = Callable[[TensorInfo], memoryview]
@@ -42,7 +42,7 @@ class Exported:
     files: tuple[str, ...]
     num_tensors: int
     num_bytes: int
-    dtype: Dtype
+    dtype: ExportDtype
 
 
 def export(
@@ -50,7 +50,7 @@ def export(
     generation: Generation,
     folder: Path,
     *,
-    dtype: Dtype = "fp32",
+    dtype: ExportDtype = "fp32",
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Exported:
     """Writes the folder ``folder``, which appears whole or not at all and must not hold anything yet."""
@@ -123,7 +123,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 def _write_file(
-    place: Path, number: int, files: Sequence[Sequence[TensorInfo]], read: Read, dtype: Dtype
+    place: Path, number: int, files: Sequence[Sequence[TensorInfo]], read: Read, dtype: ExportDtype
 ) -> str:
     name = "model.safetensors"
     if len(files) > 1:
@@ -136,7 +136,7 @@ def _write_file(
     return name
 
 
-def _header(tensors: Sequence[TensorInfo], dtype: Dtype) -> bytes:
+def _header(tensors: Sequence[TensorInfo], dtype: ExportDtype) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     kind, end = _SAFETENSORS_NAMES[dtype], 0
     for tensor in tensors:
@@ -147,7 +147,7 @@ def _header(tensors: Sequence[TensorInfo], dtype: Dtype) -> bytes:
     return length.to_bytes(8, "little") + text.ljust(length)
 
 
-def _read(repository: Repository, manifest: Manifest, dtype: Dtype, tensor: TensorInfo) -> memoryview:
+def _read(repository: Repository, manifest: Manifest, dtype: ExportDtype, tensor: TensorInfo) -> memoryview:
     want = Want(
         tensor=tensor.name,
         start=0,

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpointing.format.manifest import Cut, Part
+from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention, backup, best, latest, of_this_life, reasons
 from checkpointing.log.history import Generation
-from checkpointing.saving.local_tier import NearDisk, near_name
+from checkpointing.saving.local_tier import LocalTier, near_name
 from jobs.spec_schema.run_checkpoints import stored_retention
 from jobs.spec_schema.stored_spec import Described, stored_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ListingRow:
     """``places`` has the store, and this machine's disk with how many ranks' shares are found there.
 
     ``called`` are the words that name it now, ``kept_for`` the rules that keep it.
@@ -27,7 +27,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class CheckpointListing:
     """``rows`` in the order of commits; last, what is on this machine's disk alone.
 
     ``num_bytes`` are those in the store.
@@ -36,11 +36,11 @@ class Inventory:
     run: str
     store: str
     policy: Retention
-    rows: tuple[Row, ...]
+    rows: tuple[ListingRow, ...]
     num_bytes: int
 
 
-def take_inventory(repository: Repository) -> Inventory:
+def take_inventory(repository: Repository) -> CheckpointListing:
     """As of the last ``refresh``."""
     spec = stored_spec(repository.store, repository.run) or {}
     policy = _policy(spec)
@@ -49,7 +49,7 @@ def take_inventory(repository: Repository) -> Inventory:
     local = {name: _local(found) for name, found in shares.items()}
     generations = repository.view.generations
     stored = [
-        Row(
+        ListingRow(
             generation=found,
             places=("store", *filter(None, [local.get(found.name)])),
             called=tuple(word for word, name in called.items() if name == found.name),
@@ -58,7 +58,7 @@ def take_inventory(repository: Repository) -> Inventory:
         for found in generations
     ]
     alone = [found for name, found in shares.items() if not repository.view.generation(name)]
-    return Inventory(
+    return CheckpointListing(
         run=repository.run,
         store=repository.store.url,
         policy=policy,
@@ -89,24 +89,24 @@ def _called(repository: Repository, policy: Retention) -> dict[str, str]:
     return {word: generation.name for word, generation in found.items() if generation}
 
 
-def _near_shares(repository: Repository, spec: Described) -> dict[str, list[tuple[Cut, Part]]]:
+def _near_shares(repository: Repository, spec: Described) -> dict[str, list[tuple[Cut, FilePart]]]:
     """What this machine's disk holds for the run, by generation."""
     try:
         folder = Path(spec["checkpoint"]["local"]["dir"])
     except (KeyError, TypeError):
         return {}
-    disk = NearDisk(folder, near_name(repository.run, repository.lineage()), num_kept=2)
-    shares: dict[str, list[tuple[Cut, Part]]] = {}
+    disk = LocalTier(folder, near_name(repository.run, repository.lineage()), num_kept=2)
+    shares: dict[str, list[tuple[Cut, FilePart]]] = {}
     for cut, part in sorted(disk.inventory(), key=lambda share: (share[0].term, share[0].number)):
         shares.setdefault(cut.generation, []).append((cut, part))
     return shares
 
 
-def _local(shares: Sequence[tuple[Cut, Part]]) -> str:
+def _local(shares: Sequence[tuple[Cut, FilePart]]) -> str:
     return f"local {len(shares)}/{shares[0][0].world_size}"
 
 
-def _row_on_disk(shares: Sequence[tuple[Cut, Part]]) -> Row:
+def _row_on_disk(shares: Sequence[tuple[Cut, FilePart]]) -> ListingRow:
     cut = shares[0][0]
     generation = Generation(
         name=cut.generation,
@@ -119,4 +119,4 @@ def _row_on_disk(shares: Sequence[tuple[Cut, Part]]) -> Row:
         epoch_end=cut.epoch_end,
         metrics=cut.metrics,
     )
-    return Row(generation=generation, places=(_local(shares),), called=(), kept_for=())
+    return ListingRow(generation=generation, places=(_local(shares),), called=(), kept_for=())

@@ -4,20 +4,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from checkpointing.generations.audit import Finding
-from checkpointing.generations.garbage import Leftovers
+from checkpointing.generations.audit import AuditFinding
+from checkpointing.generations.garbage import Garbage
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Generation
-from jobs.checkpoints.details import Contents, Portrait
-from jobs.checkpoints.listing import Inventory, Row
-from jobs.checkpoints.verification import Verdict
-from jobs.commandline.text_table import Column, as_text
+from jobs.checkpoints.details import Contents, GenerationDetails
+from jobs.checkpoints.listing import CheckpointListing, ListingRow
+from jobs.checkpoints.verification import ShareVerdict
+from jobs.commandline.text_table import TextColumn, as_text
 
 _AGES = ((86400, "d"), (3600, "h"), (60, "min"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-def inventory_text(inventory: Inventory, *, now_s: float) -> str:
+def inventory_text(inventory: CheckpointListing, *, now_s: float) -> str:
     """A line for each, the newest last."""
     rows, found = inventory.rows, [row.generation for row in inventory.rows]
     columns = [
@@ -38,7 +38,7 @@ def inventory_text(inventory: Inventory, *, now_s: float) -> str:
     return table + "; ".join([total, *named])
 
 
-def portrait_text(portrait: Portrait) -> str:
+def portrait_text(portrait: GenerationDetails) -> str:
     found = portrait.generation
     lines = [
         found.name,
@@ -57,7 +57,7 @@ def portrait_text(portrait: Portrait) -> str:
     return "\n".join(lines)
 
 
-def verdict_text(verdict: Verdict, *, is_quarantined: bool) -> str:
+def verdict_text(verdict: ShareVerdict, *, is_quarantined: bool) -> str:
     found = verdict.generation
     known = "" if found.quarantined is None else f"; quarantined already: {found.quarantined}"
     if verdict.problem is None:
@@ -87,7 +87,7 @@ def surplus_lines(repository: Repository) -> list[str]:
     return lines
 
 
-def leftovers_text(leftovers: Leftovers, *, is_done: bool, with_unnamed: bool = False) -> str:
+def leftovers_text(leftovers: Garbage, *, is_done: bool, with_unnamed: bool = False) -> str:
     lines = [
         f"{one.generation}: {counted(len(one.objects), 'object')}, {size_text(one.num_bytes)}, {one.why}"
         for one in leftovers.remainders
@@ -106,7 +106,7 @@ def leftovers_text(leftovers: Leftovers, *, is_done: bool, with_unnamed: bool = 
     return "\n".join([*lines, *_unnamed_lines(leftovers, is_gone=is_done and with_unnamed)])
 
 
-def _unnamed_lines(leftovers: Leftovers, *, is_gone: bool) -> Iterator[str]:
+def _unnamed_lines(leftovers: Garbage, *, is_gone: bool) -> Iterator[str]:
     if not leftovers.unnamed:
         return
     many = counted(len(leftovers.unnamed), "whole generation")
@@ -114,7 +114,7 @@ def _unnamed_lines(leftovers: Leftovers, *, is_gone: bool) -> Iterator[str]:
     yield f"{what} deleted" if is_gone else f"{what} kept; --unnamed --yes deletes them, and they may be good"
 
 
-def finding_text(finding: Finding, *, is_mended: bool) -> str:
+def finding_text(finding: AuditFinding, *, is_mended: bool) -> str:
     kind = "mended" if is_mended else "wrong" if finding.is_wrong else "note"
     hint = "; --yes mends it" if finding.is_mendable and not is_mended else ""
     return f"{kind}: {finding.place} {finding.says}{hint}"
@@ -159,7 +159,7 @@ def _state(found: Generation) -> str:
     return f"{state}, pinned" if found.is_pinned else state
 
 
-def _reasons(row: Row) -> str:
+def _reasons(row: ListingRow) -> str:
     if "store" not in row.places:
         return "the next start"
     return ", ".join(row.kept_for) or "nothing: goes with the next save"
@@ -176,9 +176,9 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _column(title: str, texts: Iterable[str], *, may_fold: bool = False) -> Column:
-    return Column(title=title, texts=tuple(texts), may_fold=may_fold)
+def _column(title: str, texts: Iterable[str], *, may_fold: bool = False) -> TextColumn:
+    return TextColumn(title=title, texts=tuple(texts), may_fold=may_fold)
 
 
-def _number(title: str, texts: Sequence[str] | Iterable[str]) -> Column:
-    return Column(title=title, texts=tuple(texts), is_number=True)
+def _number(title: str, texts: Sequence[str] | Iterable[str]) -> TextColumn:
+    return TextColumn(title=title, texts=tuple(texts), is_number=True)

@@ -11,7 +11,7 @@ from checkpointing.stores.contract import Unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ShareVerdict:
     """``problem`` is None if all is well. It may also be that it can't be read now: no reason to despair."""
 
     generation: Generation
@@ -20,13 +20,13 @@ class Verdict:
     is_corrupt: bool = False
 
 
-def judge(repository: Repository, generations: Sequence[Generation]) -> Iterator[Verdict]:
+def judge(repository: Repository, generations: Sequence[Generation]) -> Iterator[ShareVerdict]:
     """One after the other, but for those that the run gives up meanwhile."""
     for found in generations:
         try:
-            yield Verdict(generation=found, num_files=read_back(repository, found))
+            yield ShareVerdict(generation=found, num_files=read_back(repository, found))
         except Unavailable as error:
-            yield Verdict(generation=found, problem=str(error))
+            yield ShareVerdict(generation=found, problem=str(error))
         except Corrupt as error:
             if repository.refresh().generation(found.name):
-                yield Verdict(generation=found, problem=str(error), is_corrupt=True)
+                yield ShareVerdict(generation=found, problem=str(error), is_corrupt=True)

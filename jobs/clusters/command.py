@@ -12,8 +12,8 @@ from types import FrameType
 
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, Inventory
-from cluster.nodes import View, look
-from cluster.promised_vs_live import Finding, presence
+from cluster.nodes import ClusterView, look
+from cluster.promised_vs_live import NodeFinding, presence
 from jobs.clusters.tables import as_data, as_lines
 from jobs.commandline.exit_codes import (
     EXIT_FAILED,
@@ -118,7 +118,7 @@ def show(args: argparse.Namespace) -> int:
     return EXIT_FAILED if "failed" in levels else EXIT_UNDECIDED if "warning" in levels else EXIT_OK
 
 
-def _held_against(promised: Inventory, view: View) -> tuple[Finding, ...]:
+def _held_against(promised: Inventory, view: ClusterView) -> tuple[NodeFinding, ...]:
     from cluster.live import inventory_of
 
     return presence(promised, inventory_of(view.table, view.draining, f"the Ray cluster at {view.address}"))

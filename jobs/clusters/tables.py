@@ -5,13 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 from cluster.nodes import SeenNode
-from cluster.promised_vs_live import Finding
-from jobs.commandline.text_table import Column, as_text
+from cluster.promised_vs_live import NodeFinding
+from jobs.commandline.text_table import TextColumn, as_text
 
 _ID_CHARS = 12
 
 
-def as_data(address: str, nodes: Sequence[SeenNode], findings: Sequence[Finding] = ()) -> dict[str, Any]:
+def as_data(address: str, nodes: Sequence[SeenNode], findings: Sequence[NodeFinding] = ()) -> dict[str, Any]:
     groups = sorted({node.group for node in nodes})
     return {
         "address": address,
@@ -23,15 +23,15 @@ def as_data(address: str, nodes: Sequence[SeenNode], findings: Sequence[Finding]
     }
 
 
-def as_lines(address: str, nodes: Sequence[SeenNode], findings: Sequence[Finding] = ()) -> str:
+def as_lines(address: str, nodes: Sequence[SeenNode], findings: Sequence[NodeFinding] = ()) -> str:
     columns = [
-        Column(title="group", texts=tuple(node.group for node in nodes)),
-        Column(title="node", texts=tuple(node.name for node in nodes)),
-        Column(title="state", texts=tuple(node.state for node in nodes)),
-        Column(title="GPUs", texts=tuple(str(node.num_gpus) for node in nodes), is_number=True),
-        Column(title="CPUs", texts=tuple(str(node.num_cpus) for node in nodes), is_number=True),
-        Column(title="id", texts=tuple(node.node_id[:_ID_CHARS] for node in nodes)),
-        Column(title="remarks", texts=tuple("; ".join(_remarks(node)) for node in nodes)),
+        TextColumn(title="group", texts=tuple(node.group for node in nodes)),
+        TextColumn(title="node", texts=tuple(node.name for node in nodes)),
+        TextColumn(title="state", texts=tuple(node.state for node in nodes)),
+        TextColumn(title="GPUs", texts=tuple(str(node.num_gpus) for node in nodes), is_number=True),
+        TextColumn(title="CPUs", texts=tuple(str(node.num_cpus) for node in nodes), is_number=True),
+        TextColumn(title="id", texts=tuple(node.node_id[:_ID_CHARS] for node in nodes)),
+        TextColumn(title="remarks", texts=tuple("; ".join(_remarks(node)) for node in nodes)),
     ]
     lines = [f"the Ray cluster at {address}", as_text(columns).rstrip("\n")]
     return "\n".join([*lines, *(finding.describe() for finding in findings)])

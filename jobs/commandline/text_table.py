@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TextColumn:
     title: str
     texts: tuple[str, ...]
     is_number: bool = False
     may_fold: bool = False
 
 
-def as_text(columns: Sequence[Column]) -> str:
+def as_text(columns: Sequence[TextColumn]) -> str:
     """The folded columns as one line, then the table; trailing blanks cut."""
     folded = [column for column in columns if column.may_fold and len(set(column.texts)) == 1]
     shown = [column for column in columns if column not in folded]

@@ -15,7 +15,7 @@ from cluster.this_machine import this_machine
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_USAGE, run_command
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
-from jobs.doctor.examination import Answer, Examination, Link, Promise, Unusable
+from jobs.doctor.examination import Examination, Link, NodeAnswer, Promise, Unusable
 from jobs.doctor.forecast import forecast
 from jobs.doctor.node_checks import exit_code, judge
 from jobs.doctor.text import as_json, as_text
@@ -91,7 +91,7 @@ def _shapes(model: str, tokens: int) -> tuple[Shape, Shape]:
 
 def _asked(
     spec: RunSpec | None, store: Store | None, is_cluster: bool
-) -> tuple[Inventory, tuple[Answer, ...], tuple[Link, ...]]:
+) -> tuple[Inventory, tuple[NodeAnswer, ...], tuple[Link, ...]]:
     if not is_cluster:
         from jobs.doctor.this_machine import ask_this_machine
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.probe.node_facts import NodeFacts
-from jobs.doctor.examination import Answer, Examination, Finding, Link
+from jobs.doctor.examination import Examination, Finding, Link, NodeAnswer
 
 # A slower device holds up all the others in every step.
 _SLOWER = 0.10
@@ -35,7 +35,7 @@ def versions(seen: Examination) -> Iterator[Finding]:
             yield from _differing(group, package, members)
 
 
-def between_nodes(answers: Sequence[Answer]) -> Iterator[Finding]:
+def between_nodes(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
     told = _told(answers)
     for group in sorted({one.group for one in told}):
         members = [one for one in told if one.group == group]
@@ -90,7 +90,7 @@ def promises(seen: Examination) -> Iterator[Finding]:
                 )
 
 
-def _told(answers: Iterable[Answer]) -> list[_Told]:
+def _told(answers: Iterable[NodeAnswer]) -> list[_Told]:
     return [
         _Told(answer.asked.group, answer.asked.name, answer.facts)
         for answer in answers

@@ -47,7 +47,7 @@ class Skew:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class NodeAnswer:
     """``facts`` is the reason where the node did not answer. ``sees_store``: None where it was not asked."""
 
     asked: Asked
@@ -103,7 +103,7 @@ class Examination:
 
     source: str
     own_versions: Mapping[str, str | None]
-    answers: tuple[Answer, ...]
+    answers: tuple[NodeAnswer, ...]
     store: StoreFacts
     links: tuple[Link, ...] = ()
     promises: tuple[Promise, ...] = ()

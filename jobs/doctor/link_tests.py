@@ -8,17 +8,17 @@ from typing import Any
 
 import ray
 
-from cluster.probe.link_seat import Seat
+from cluster.probe.link_seat import LinkSeat
 from cluster.probe.node_facts import NodeFacts
 from cluster.run_key import new_key
-from jobs.doctor.examination import Answer, Link
-from jobs.doctor.node_sessions import Visit, answer_to, send_envoy
+from jobs.doctor.examination import Link, NodeAnswer
+from jobs.doctor.node_sessions import NodeSession, answer_to, send_envoy
 from jobs.doctor.this_machine import num_ranks
 
 _LINK_DEADLINE_S = 60.0
 
 
-def links_of(visits: Sequence[Visit], answers: Sequence[Answer]) -> Iterator[Link]:
+def links_of(visits: Sequence[NodeSession], answers: Sequence[NodeAnswer]) -> Iterator[Link]:
     """One after another: they would share the links that they measure."""
     facts = {answer.asked.node_id: answer.facts for answer in answers}
     for _, members in groupby(visits, key=lambda visit: visit.asked.group):
@@ -29,7 +29,7 @@ def links_of(visits: Sequence[Visit], answers: Sequence[Answer]) -> Iterator[Lin
             yield _across(there, facts)
 
 
-def _within(visit: Visit, facts: NodeFacts | str) -> Iterator[Link]:
+def _within(visit: NodeSession, facts: NodeFacts | str) -> Iterator[Link]:
     assert isinstance(facts, NodeFacts)
     on_cpu = facts.platform == "cpu"
     count = num_ranks(on_cpu, visit.asked.promised_devices if on_cpu else facts.num_devices)
@@ -45,7 +45,7 @@ def _within(visit: Visit, facts: NodeFacts | str) -> Iterator[Link]:
     yield Link(group=visit.asked.group, node=visit.asked.name, rate=rate)
 
 
-def _across(visits: Sequence[Visit], facts: dict[str, NodeFacts | str]) -> Link:
+def _across(visits: Sequence[NodeSession], facts: dict[str, NodeFacts | str]) -> Link:
     """One device of each node, so that all that is sent goes between nodes."""
     told = [facts[visit.asked.node_id] for visit in visits]
     devices = [None if isinstance(one, NodeFacts) and one.platform == "cpu" else 0 for one in told]
@@ -58,7 +58,7 @@ def _all_reduce(envoys: Sequence[Any], devices: Sequence[int | None], *, is_of_o
     meeting = answer_to(envoys[0].meeting.remote(is_of_one_node), end, str)
     if not meeting.startswith(("tcp://", "file://")):
         return meeting
-    seat = Seat(
+    seat = LinkSeat(
         rank=0,
         num_ranks=len(envoys),
         meeting=meeting,

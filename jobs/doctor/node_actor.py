@@ -11,12 +11,12 @@ import ray
 
 from checkpointing.stores.contract import StoreError
 from checkpointing.stores.opening import open_store
-from cluster.probe.link_seat import Seat
+from cluster.probe.link_seat import LinkSeat
 from cluster.probe.meeting import folder_of, is_of_one_machine, meet_at, meet_in
 from cluster.probe.node_facts import LinkRate, NodeFacts, Question
 
 
-class Envoy:
+class NodeActor:
     def clock(self) -> float:
         return time.time()
 
@@ -39,7 +39,7 @@ class Envoy:
         place = ray.get_runtime_context()
         return meet_in(Path(place.get_temp_dir()) / place.get_session_name())
 
-    def all_reduce(self, seat: Seat) -> LinkRate:
+    def all_reduce(self, seat: LinkSeat) -> LinkRate:
         from cluster.probe.links import all_reduce
 
         try:

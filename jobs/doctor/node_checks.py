@@ -8,12 +8,12 @@ from typing import Literal
 
 from cluster.accelerators import accelerator
 from cluster.inventory import Vendor
-from cluster.probe.node_facts import NodeFacts, Platform
+from cluster.probe.node_facts import NodeFacts, NodePlatform
 from jobs.doctor.cross_node_checks import between_nodes, draining, links, promises, versions
-from jobs.doctor.examination import Answer, Asked, Examination, Finding, Skew
+from jobs.doctor.examination import Asked, Examination, Finding, NodeAnswer, Skew
 from jobs.doctor.store_checks import forecast, store
 
-_PLATFORMS: dict[Vendor, Platform] = {"nvidia": "cuda", "amd": "rocm", "cpu": "cpu"}
+_PLATFORMS: dict[Vendor, NodePlatform] = {"nvidia": "cuda", "amd": "rocm", "cpu": "cpu"}
 _TELEMETRY = {"cuda": "nvidia-ml-py and NVIDIA's driver", "rocm": "ROCm's amdsmi package"}
 
 # Nodes' records are put in order by their clocks; object stores refuse requests that are 15 minutes off.
@@ -52,7 +52,7 @@ def worst(findings: Sequence[Finding]) -> Literal["ok", "warning", "failed"]:
     return min((finding.level for finding in findings), key=_ORDER.index, default="ok")
 
 
-def _node(answer: Answer) -> Iterator[Finding]:
+def _node(answer: NodeAnswer) -> Iterator[Finding]:
     asked = answer.asked
     if isinstance(answer.facts, str):
         yield Finding(

@@ -16,7 +16,7 @@ from cluster.inventory import Inventory, WorkerGroup
 from cluster.local_ray.private_ray import ray_for_driver
 from cluster.ray_internals import free_resources
 from jobs.doctor.examination import Asked, Unusable
-from jobs.doctor.node_actor import Envoy
+from jobs.doctor.node_actor import NodeActor
 
 _KNOCK_DEADLINE_S = 5.0
 _MOST_CHARS = 400
@@ -30,7 +30,7 @@ _SEES_ALL = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class NodeSession:
     """A node that is being asked. ``machine`` is the address that it shares with its neighbours."""
 
     asked: Asked
@@ -59,11 +59,11 @@ def _knock(address: str) -> None:
             pass
 
 
-def visits_of(inventory: Inventory) -> list[Visit]:
+def visits_of(inventory: Inventory) -> list[NodeSession]:
     machines = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     in_use = _in_use()
     return [
-        Visit(
+        NodeSession(
             asked=Asked(
                 node_id=node.node_id,
                 name=node.short_name,
@@ -100,7 +100,7 @@ def _in_use() -> dict[str, str]:
 
 def send_envoy(node_id: str) -> Any:
     """An actor on that node, gone with this driver. It claims neither device nor core, so it never waits."""
-    actor = ray.remote(num_cpus=0, max_restarts=0)(Envoy)
+    actor = ray.remote(num_cpus=0, max_restarts=0)(NodeActor)
     there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     return actor.options(scheduling_strategy=there, runtime_env={"env_vars": _SEES_ALL}).remote()
 

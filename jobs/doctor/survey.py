@@ -16,19 +16,19 @@ from checkpointing.stores.probing import marker
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from cluster.live import live_inventory
 from cluster.probe.node_facts import NodeFacts, Question
-from jobs.doctor.examination import Answer, Link, Skew, Unusable
+from jobs.doctor.examination import Link, NodeAnswer, Skew, Unusable
 from jobs.doctor.link_tests import links_of
-from jobs.doctor.node_sessions import Visit, answer_to, connect, visits_of, words
+from jobs.doctor.node_sessions import NodeSession, answer_to, connect, visits_of, words
 from jobs.doctor.this_machine import FACTS_DEADLINE_S
 
 QuestionOf = Callable[[WorkerGroup], Question]
-Told = tuple[Inventory, tuple[Answer, ...], tuple[Link, ...]]
+SurveyAnswers = tuple[Inventory, tuple[NodeAnswer, ...], tuple[Link, ...]]
 
 _QUICK_DEADLINE_S = 15.0
 _NUM_CLOCKS = 5
 
 
-def ask_cluster(question_of: QuestionOf, store: Store | None) -> Told:
+def ask_cluster(question_of: QuestionOf, store: Store | None) -> SurveyAnswers:
     """Everything of all nodes with devices, or ``Unusable``. ``store`` None: nobody is asked for it."""
     with ExitStack() as stack:
         connect(stack)
@@ -41,7 +41,9 @@ def ask_cluster(question_of: QuestionOf, store: Store | None) -> Told:
             raise Unusable(words(error)) from error
 
 
-def _answers(visits: Sequence[Visit], question_of: QuestionOf, store: Store | None) -> tuple[Answer, ...]:
+def _answers(
+    visits: Sequence[NodeSession], question_of: QuestionOf, store: Store | None
+) -> tuple[NodeAnswer, ...]:
     facts: dict[str, NodeFacts | str] = {}
     for turn in _turns(visits):
         asked = [(visit, visit.envoy.facts.remote(question_of(visit.group))) for visit in turn]
@@ -50,7 +52,7 @@ def _answers(visits: Sequence[Visit], question_of: QuestionOf, store: Store | No
     there = [visit for visit in visits if isinstance(facts[visit.asked.node_id], NodeFacts)]
     seen = _who_sees(store, there) if store and len(there) > 1 else {}
     return tuple(
-        Answer(
+        NodeAnswer(
             asked=visit.asked,
             facts=facts[visit.asked.node_id],
             skew=_skew(visit) if visit in there else None,
@@ -60,7 +62,7 @@ def _answers(visits: Sequence[Visit], question_of: QuestionOf, store: Store | No
     )
 
 
-def _turns(visits: Sequence[Visit]) -> Iterator[list[Visit]]:
+def _turns(visits: Sequence[NodeSession]) -> Iterator[list[NodeSession]]:
     """Each with at most one node of a machine."""
     ordered = sorted(visits, key=lambda visit: visit.machine)
     machines = [list(members) for _, members in groupby(ordered, key=lambda visit: visit.machine)]
@@ -68,7 +70,7 @@ def _turns(visits: Sequence[Visit]) -> Iterator[list[Visit]]:
         yield [visit for visit in turn if visit is not None]
 
 
-def _who_sees(store: Store, visits: Sequence[Visit]) -> dict[str, bool]:
+def _who_sees(store: Store, visits: Sequence[NodeSession]) -> dict[str, bool]:
     try:
         with marker(store) as (name, data):
             asked = [(visit, visit.envoy.reads.remote(store.url, name, data)) for visit in visits]
@@ -78,13 +80,13 @@ def _who_sees(store: Store, visits: Sequence[Visit]) -> dict[str, bool]:
         return {}
 
 
-def _skew(visit: Visit) -> Skew | None:
+def _skew(visit: NodeSession) -> Skew | None:
     """By the quickest of some round trips: the node's clock was read somewhere within it."""
     found = [skew for _ in range(_NUM_CLOCKS) if (skew := _skew_once(visit)) is not None]
     return min(found, key=lambda skew: skew.uncertainty_s, default=None)
 
 
-def _skew_once(visit: Visit) -> Skew | None:
+def _skew_once(visit: NodeSession) -> Skew | None:
     sent_s, start = time.time(), time.perf_counter()
     there_s = answer_to(visit.envoy.clock.remote(), time.monotonic() + _QUICK_DEADLINE_S, float)
     half_s = (time.perf_counter() - start) / 2

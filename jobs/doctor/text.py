@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from checkpointing.stores.probing import StoreFacts
 from cluster.probe.node_facts import NodeFacts
-from jobs.doctor.examination import Answer, Asked, Examination, Finding, Forecast, Link, Skew
+from jobs.doctor.examination import Asked, Examination, Finding, Forecast, Link, NodeAnswer, Skew
 from jobs.doctor.node_checks import exit_code, worst
 
 _VERDICTS = {"ok": "All is well.", "warning": "Usable, with warnings.", "failed": "Not usable as it is."}
@@ -34,7 +34,7 @@ def _block(title: str, lines: Sequence[Line]) -> str:
     return "\n".join([title, *(f"  {name:<{width}}  {value}".rstrip() for name, value in lines)])
 
 
-def _title(answer: Answer) -> str:
+def _title(answer: NodeAnswer) -> str:
     asked = answer.asked
     notes = [
         asked.vendor,
@@ -44,7 +44,7 @@ def _title(answer: Answer) -> str:
     return f"{asked.group}: {asked.name} ({', '.join(notes)})"
 
 
-def _node_lines(answer: Answer) -> list[Line]:
+def _node_lines(answer: NodeAnswer) -> list[Line]:
     facts = answer.facts
     if isinstance(facts, str):
         return [("no answer", facts)]

@@ -4,7 +4,7 @@ import threading
 
 from cluster.inventory import Inventory
 from cluster.probe.node_facts import NodeFacts, Question
-from jobs.doctor.examination import Answer, Asked, Link, Skew
+from jobs.doctor.examination import Asked, Link, NodeAnswer, Skew
 
 # A worker process, torch and, on eight devices, some dozens of products each.
 FACTS_DEADLINE_S = 90.0
@@ -12,7 +12,9 @@ _MOST_RANKS = 8
 _LINK_DEADLINE_S = 20.0
 
 
-def ask_this_machine(inventory: Inventory, question: Question) -> tuple[tuple[Answer, ...], tuple[Link, ...]]:
+def ask_this_machine(
+    inventory: Inventory, question: Question
+) -> tuple[tuple[NodeAnswer, ...], tuple[Link, ...]]:
     (group,) = inventory.groups
     (node,) = group.nodes
     asked = Asked(
@@ -23,7 +25,7 @@ def ask_this_machine(inventory: Inventory, question: Question) -> tuple[tuple[An
         promised_devices=node.num_devices,
     )
     facts = _facts(question)
-    answer = Answer(asked=asked, facts=facts, skew=Skew(offset_s=0.0, uncertainty_s=0.0))
+    answer = NodeAnswer(asked=asked, facts=facts, skew=Skew(offset_s=0.0, uncertainty_s=0.0))
     if isinstance(facts, str):
         return (answer,), ()
     return (answer,), _links(asked, facts.num_devices, on_cpu=facts.platform == "cpu")

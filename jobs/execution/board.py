@@ -7,10 +7,10 @@ there is one word: what the driver wishes a group, which its rank 0 fetches.
 
 from dataclasses import dataclass
 
-from jobs.execution.messages import Beat, Started
-from jobs.training.task.events import Told
+from jobs.execution.messages import Heartbeat, Started
+from jobs.training.task.events import RunEvent
 from jobs.training.task.measurement import Failure, Measurement
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Lost:
         return "its node" in self.reason
 
 
-Post = Assembled | Ready | Started | Beat | Done | Departed | Raised | Lost | Told
+Post = Assembled | Ready | Started | Heartbeat | Done | Departed | Raised | Lost | RunEvent
 
 
 class Board:
@@ -88,11 +88,11 @@ class Board:
 
     def __init__(self) -> None:
         self._posts: list[tuple[str, Post]] = []
-        self._beats: dict[tuple[str, int], Beat] = {}
-        self._wishes: dict[str, Wish] = {}
+        self._beats: dict[tuple[str, int], Heartbeat] = {}
+        self._wishes: dict[str, StopRequest] = {}
 
     def post(self, group: str, post: Post) -> None:
-        if isinstance(post, Beat):
+        if isinstance(post, Heartbeat):
             self._beats[group, post.rank] = post
         else:
             self._posts.append((group, post))
@@ -103,8 +103,8 @@ class Board:
         self._posts, self._beats = [], {}
         return taken
 
-    def wish(self, group: str, wish: Wish) -> None:
+    def wish(self, group: str, wish: StopRequest) -> None:
         self._wishes[group] = wish
 
-    def wished(self, group: str) -> Wish | None:
+    def wished(self, group: str) -> StopRequest | None:
         return self._wishes.get(group)

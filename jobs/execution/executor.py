@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from cluster.inventory import Inventory, WorkerGroup
-from jobs.execution.messages import Beat, Event, Limits, Session
+from jobs.execution.messages import Event, Heartbeat, Session, SessionLimits
 from jobs.execution.outcomes import Outcome, StoreAway, Unmendable
-from jobs.training.task.events import Told
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.events import RunEvent
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
 Listen = Callable[[Event], None]
-Hear = Callable[[Told | Beat], None]
+Hear = Callable[[RunEvent | Heartbeat], None]
 # The task, or how the attempt ended before there was one.
 MakeTask = Callable[[], Task | StoreAway | Unmendable]
 Queues = dict[str, list[Session]]
@@ -39,7 +39,7 @@ class AttemptOrder:
     without: tuple[str, ...] = ()
     may_wait: bool = False
     keeps_spares: bool = False
-    wish: Callable[[], Wish | None] = lambda: None
+    wish: Callable[[], StopRequest | None] = lambda: None
 
 
 class PeersFailed(Exception):
@@ -75,7 +75,7 @@ class Executor(Protocol):
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         """The groups as they are now that it gets serious: starts what must run."""
 
-    def run(self, queues: Queues, limits: Limits, listen: Listen) -> None: ...
+    def run(self, queues: Queues, limits: SessionLimits, listen: Listen) -> None: ...
 
     def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
         """Those of the world sizes ``wanted``, ascending, between which a run on this group may change."""

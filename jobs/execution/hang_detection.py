@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from math import inf
 
-from jobs.execution.messages import Beat, Limits
+from jobs.execution.messages import Heartbeat, SessionLimits
 from jobs.training.task.context import Phase
 from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Task
@@ -35,10 +35,10 @@ _PATIENCE_S: Mapping[str, float] = {
 _LAST_WORD_S = 300.0
 
 
-def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -> Limits:
+def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -> SessionLimits:
     """Of an attempt, which may take as long as it gets on."""
     save_s = task.saving.ending_s if task.saving else 0.0
-    return Limits(
+    return SessionLimits(
         schedule_timeout_s=schedule_timeout_s,
         cell_timeout_s=inf,
         hang_timeout_s=hang_timeout_s,
@@ -46,14 +46,14 @@ def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -
     )
 
 
-class Progress:
+class HangDetection:
     """One run on ``world_size`` ranks that began at ``now``; every rank counts as heard then."""
 
-    def __init__(self, limits: Limits, world_size: int, now: float) -> None:
+    def __init__(self, limits: SessionLimits, world_size: int, now: float) -> None:
         self._limits = limits
         self._began = self._moved = now
         self._heard = dict.fromkeys(range(world_size), now)
-        self._latest: dict[int, Beat] = {}
+        self._latest: dict[int, Heartbeat] = {}
         self._step_times_s: deque[float] = deque(maxlen=_KEPT_STEP_TIMES)
         self._has_moved = False
 
@@ -67,7 +67,7 @@ class Progress:
         self._heard.pop(rank, None)
         self._latest.pop(rank, None)
 
-    def note(self, beat: Beat, now: float) -> None:
+    def note(self, beat: Heartbeat, now: float) -> None:
         if beat.rank not in self._heard:
             return
         before = self._latest.get(beat.rank)
@@ -143,7 +143,7 @@ class Progress:
         return f", in {beat.doing or beat.phase}{at_step}"
 
 
-def _stand(beat: Beat) -> tuple[str, int, int, str]:
+def _stand(beat: Heartbeat) -> tuple[str, int, int, str]:
     return beat.phase, beat.step, beat.num_batches, beat.doing
 
 

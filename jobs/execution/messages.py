@@ -29,7 +29,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SessionLimits:
     """After which time a run is given up. ``hang_timeout_s`` is the least time without a step that counts.
 
     ``patience_s`` is how long a rank may be at what is no step, by what it says that it is ``doing``.
@@ -47,7 +47,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """Where one rank is right now; fields as in ``Pulse``. Sent a few times a second while a run goes on."""
 
     run_id: str
@@ -71,4 +71,4 @@ class Finished:
     outcome: Measurement | Failure
 
 
-Event = Started | Beat | Finished
+Event = Started | Heartbeat | Finished

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
-from jobs.execution.hang_detection import Progress
-from jobs.execution.messages import Beat, Limits
-from jobs.execution.rank_failures import Troubles, failure_of_loss
-from jobs.training.health.postmortem import Remains
+from jobs.execution.hang_detection import HangDetection
+from jobs.execution.messages import Heartbeat, SessionLimits
+from jobs.execution.rank_failures import RankFailures, failure_of_loss
+from jobs.training.health.postmortem import Postmortem
 from jobs.training.task.measurement import Failure
 
 # From the workers' placement until all have met: processes, imports from a slow disk, a first collective.
@@ -28,13 +28,13 @@ class Inquiry:
     learnt of ranks that stand still. ``unmet`` words that these ranks did not join in so many seconds.
     """
 
-    remains: Callable[[str, Ready], Remains | None]
+    remains: Callable[[str, Ready], Postmortem | None]
     last_lines: Callable[[Sequence[tuple[str, Ready]]], tuple[str, ...]]
     unmet: Callable[[tuple[int, ...], float], Failure]
 
 
 class GroupMonitor:
-    def __init__(self, world_size: int, limits: Limits, now: float, inquiry: Inquiry) -> None:
+    def __init__(self, world_size: int, limits: SessionLimits, now: float, inquiry: Inquiry) -> None:
         self.node_ids: tuple[str, ...] = ()
         self.ready: dict[int, Ready] = {}
         self.lost: dict[int, Lost] = {}
@@ -45,8 +45,8 @@ class GroupMonitor:
         self._steps: dict[int, int] = {}
         self._departed: dict[int, float] = {}
         self._step_s = 0.0
-        self._progress: Progress | None = None
-        self._troubles = Troubles(world_size)
+        self._progress: HangDetection | None = None
+        self._troubles = RankFailures(world_size)
 
     @property
     def is_met(self) -> bool:
@@ -68,7 +68,7 @@ class GroupMonitor:
 
     def goes_on_to_next(self, now: float) -> None:
         """From one job of the group to the next: each has its own time."""
-        self._progress = Progress(self._limits, self._world_size, now)
+        self._progress = HangDetection(self._limits, self._world_size, now)
 
     def hear(self, post: Post, now: float) -> None:
         match post:
@@ -78,7 +78,7 @@ class GroupMonitor:
                 self.ready[post.rank] = post
                 if self.is_met:
                     self.goes_on_to_next(now)
-            case Beat():
+            case Heartbeat():
                 self._steps[post.rank], self._step_s = post.step, post.step_s
                 if self._progress:
                     self._progress.note(post, now)

@@ -11,10 +11,10 @@ from checkpointing.stores.contract import StoreError, Unavailable
 from cluster.inventory import ClusterError
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.causes import Cause
-from jobs.execution.messages import Beat
-from jobs.training.task.events import Ended, Told, Withdrawn
+from jobs.execution.messages import Heartbeat
+from jobs.training.task.events import Ended, RunEvent, Withdrawn
 from jobs.training.task.measurement import Failure
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 
 # Errors whose message says all there is to say.
 EXPECTED = (SpecError, ClusterError, NothingToResume, Unfit, Fenced, StoreError)
@@ -34,7 +34,7 @@ class Completed:
 class Cancelled:
     """Somebody wishes the run to stop while nothing goes on that could be saved."""
 
-    wish: Wish
+    wish: StopRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +110,11 @@ class GivenUp:
 class LastWord:
     """Hands on what an attempt tells, and remembers how it said that it ended."""
 
-    def __init__(self, hear: Callable[[Told | Beat], None]) -> None:
+    def __init__(self, hear: Callable[[RunEvent | Heartbeat], None]) -> None:
         self._hear = hear
         self._told: Ended | Withdrawn | None = None
 
-    def hear(self, told: Told | Beat) -> None:
+    def hear(self, told: RunEvent | Heartbeat) -> None:
         if isinstance(told, Ended | Withdrawn):
             self._told = told
         self._hear(told)
@@ -122,7 +122,7 @@ class LastWord:
     def judge(self, outcome: Outcome) -> Outcome:
         """Of an attempt that ended in order it is its own word that counts."""
         match outcome, self._told:
-            case Completed(), Ended(wish=Wish(aim="move on") as wish):
+            case Completed(), Ended(wish=StopRequest(aim="move on") as wish):
                 return moved_on(wish)
             case Completed(), Withdrawn(wish=wish):
                 return withdrawn(wish)
@@ -134,12 +134,12 @@ def outcome_of(error: Exception) -> StoreAway | Unmendable:
     return StoreAway(reason=str(error)) if isinstance(error, Unavailable) else Unmendable(error=error)
 
 
-def withdrawn(wish: Wish, nodes: tuple[str, ...] = ()) -> Cancelled | Failed:
+def withdrawn(wish: StopRequest, nodes: tuple[str, ...] = ()) -> Cancelled | Failed:
     """What a wish means to an attempt that has nothing to save."""
     return Cancelled(wish=wish) if wish.aim == "stop" else moved_on(wish, nodes)
 
 
-def moved_on(wish: Wish, nodes: tuple[str, ...] = ()) -> Failed:
+def moved_on(wish: StopRequest, nodes: tuple[str, ...] = ()) -> Failed:
     """Nobody's fault, and nothing is lost: the next attempt goes on from what this one saved."""
     return crashed(wish.why, "preempted", nodes)
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jobs.execution.board import Lost, Ready
-from jobs.training.health.postmortem import Remains
+from jobs.training.health.postmortem import Postmortem
 from jobs.training.task.measurement import Failure
 
 # One rank's trouble is often the echo of another's: a killed peer shows as a closed connection first.
 GRACE_S = 2.0
 
 
-class Troubles:
+class RankFailures:
     """False while there are none. Of each rank the first word counts."""
 
     def __init__(self, world_size: int) -> None:
@@ -64,7 +64,7 @@ def _essence(failure: Failure) -> tuple[str, str, str | None]:
 
 
 def failure_of_loss(
-    lost: Lost, ready: Ready | None, remains: Remains | None, phase: str | None = None
+    lost: Lost, ready: Ready | None, remains: Postmortem | None, phase: str | None = None
 ) -> Failure:
     """``ready`` is what it said of itself when it began, ``remains`` what was found on its node."""
     was_starved = bool(ready and remains and remains.oom_kills > ready.oom_kills)
@@ -77,7 +77,7 @@ def failure_of_loss(
     )
 
 
-def _reason(lost: Lost, remains: Remains | None, was_starved: bool) -> str:
+def _reason(lost: Lost, remains: Postmortem | None, was_starved: bool) -> str:
     if was_starved:
         return f"{lost.reason}; the kernel of its node ended a process for want of memory meanwhile"
     if remains is None or not lost.is_death:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jobs.execution.board import Done, Post, Raised
-from jobs.execution.messages import Beat, Event, Finished, Started
+from jobs.execution.messages import Event, Finished, Heartbeat, Started
 from jobs.execution.monitor import GroupMonitor
 from jobs.training.task.job import Job
 from jobs.training.task.measurement import Failure, Measurement
@@ -30,7 +30,7 @@ class SessionJobs:
         match post:
             case Started():
                 return [post]
-            case Beat():
+            case Heartbeat():
                 return self._note(post, now)
             case Done():
                 # Its numbers are whole, but a rank in trouble will not follow to the next job.
@@ -64,7 +64,7 @@ class SessionJobs:
         refused, self.left, self.is_condemned = self.left, (), True
         return [Finished(run_id=job.run_id, outcome=failure) for job in refused]
 
-    def _note(self, beat: Beat, now: float) -> list[Event]:
+    def _note(self, beat: Heartbeat, now: float) -> list[Event]:
         if not self._monitor.is_met or beat.run_id != self.left[0].run_id:
             return []
         self._monitor.hear(beat, now)

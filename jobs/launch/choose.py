@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from jobs.execution.executor import Executor
-from jobs.launch.torchrun import Place, is_under_torchrun
+from jobs.launch.torchrun import LauncherPlace, is_under_torchrun
 
 
 def choose_executor(
@@ -16,7 +16,7 @@ def choose_executor(
     if (name or ("inline" if is_under_torchrun() else "ray")) == "inline":
         from jobs.launch.inline_executor import InlineExecutor
 
-        return InlineExecutor(Place.of_this_process())
+        return InlineExecutor(LauncherPlace.of_this_process())
     from jobs.launch.ray_executor import RayExecutor
 
     return RayExecutor(verbose=verbose, share_nodes=share_nodes, spread=spread, excluded=excluded)

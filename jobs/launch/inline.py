@@ -23,16 +23,16 @@ from jobs.execution.causes import cause_of
 from jobs.execution.executor import MakeTask, PeersFailed
 from jobs.execution.messages import Event, Finished, Session, Started
 from jobs.execution.outcomes import EXPECTED, Completed, Failed, Outcome, StoreAway, Unmendable, outcome_of
-from jobs.launch.torchrun import Place
+from jobs.launch.torchrun import LauncherPlace
 from jobs.training.benchmark.measure import measure
 from jobs.training.health.failures import AgreedFailure, failure_of
 from jobs.training.health.problems import Problem, heard, told
 from jobs.training.loop.attempt import Services, run
 from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
-from jobs.training.task.events import Told
+from jobs.training.task.events import RunEvent
 from jobs.training.task.job import Job
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
 _COLLECTIVE_TIMEOUT_S = 1800.0
@@ -44,7 +44,7 @@ _ERRORS: Mapping[str, Callable[[str], Exception]] = {
 }
 
 
-def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Event], None]) -> None:
+def run_inline(sessions: Sequence[Session], place: LauncherPlace, listen: Callable[[Event], None]) -> None:
     """All jobs of ``sessions``, which are of this place's world size. Every rank calls it.
 
     The sessions' environment is the caller's to set, before torch is imported.
@@ -69,9 +69,9 @@ def run_inline(sessions: Sequence[Session], place: Place, listen: Callable[[Even
 
 def attempt_inline(
     make_task: MakeTask,
-    place: Place,
-    hear: Callable[[Told], None],
-    wish: Callable[[], Wish | None],
+    place: LauncherPlace,
+    hear: Callable[[RunEvent], None],
+    wish: Callable[[], StopRequest | None],
     collective_timeout_s: float,
 ) -> Outcome:
     """One attempt of a long run. Every rank calls it; ``make_task`` is called by rank 0 alone.
@@ -101,7 +101,7 @@ def attempt_inline(
         return Completed()
 
 
-def _shared_task(make_task: MakeTask, place: Place) -> Task | StoreAway | Unmendable:
+def _shared_task(make_task: MakeTask, place: LauncherPlace) -> Task | StoreAway | Unmendable:
     """The same for all ranks, or rank 0's exception on all of them."""
     made = _try(make_task) if place.rank == 0 else None
     found = from_rank_0(_as_word(made) if made is not None else _Word(), _Word, most_bytes=_MOST_TASK_BYTES)
@@ -168,7 +168,7 @@ def _run(job: Job, context: Context, listen: Callable[[Event], None]) -> None:
 
 
 @contextmanager
-def _process_group(place: Place, collective_timeout_s: float) -> Iterator[torch.device]:
+def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterator[torch.device]:
     has_device = torch.cuda.is_available()
     device = torch.device("cuda", place.local_rank) if has_device else torch.device("cpu")
     if has_device:

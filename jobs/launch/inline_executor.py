@@ -11,15 +11,15 @@ from cluster.inventory import Inventory, WorkerGroup
 from cluster.this_machine import this_machine
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.executor import AttemptOrder, Hear, Listen, MakeTask, Queues
-from jobs.execution.messages import Limits, Session
+from jobs.execution.messages import Session, SessionLimits
 from jobs.execution.outcomes import LastWord, Outcome, Unmendable
-from jobs.launch.torchrun import Place
+from jobs.launch.torchrun import LauncherPlace
 
 
 class InlineExecutor:
     """This process is the worker. It runs the cells of its world size; the others are for another start."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LauncherPlace) -> None:
         self._place = place
         self.speaks = place.rank == 0
         # Peers that are stuck in a collective can't follow to another attempt.
@@ -43,7 +43,7 @@ class InlineExecutor:
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         return planned
 
-    def run(self, queues: Queues, limits: Limits, listen: Listen) -> None:
+    def run(self, queues: Queues, limits: SessionLimits, listen: Listen) -> None:
         sessions: Sequence[Session] = [session for queue in queues.values() for session in queue]
         for session in sessions[:1]:
             # There is one local group, so one environment; it must stand before torch loads.

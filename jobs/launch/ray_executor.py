@@ -14,14 +14,14 @@ from cluster.inventory import LOCAL_GROUP, ClusterError, Inventory, WorkerGroup,
 from cluster.placement import Refused
 from cluster.this_machine import this_machine
 from jobs.execution.executor import AttemptOrder, Hear, Listen, MakeTask, Queues
-from jobs.execution.messages import Limits
+from jobs.execution.messages import SessionLimits
 from jobs.execution.outcomes import Cancelled, Failed, LastWord, Outcome, Unmendable, withdrawn
 from jobs.execution.resources import Claim, claim_of
 from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Task
 
 if TYPE_CHECKING:
-    from jobs.launch.ray_train.driver_actors import Backstage
+    from jobs.launch.ray_train.driver_actors import DriverActors
 
 # How often a group that has no room is looked at again.
 _ROOM_INTERVAL_S = 0.5
@@ -90,7 +90,7 @@ class RayExecutor:
         self._left_out = LeftOut(excluded)
         self._connections = ExitStack()
         self._live: Inventory | None = None
-        self._backstage: Backstage | None = None
+        self._backstage: DriverActors | None = None
         self.speaks = self.can_retry = True
 
     def __enter__(self) -> Self:
@@ -113,7 +113,7 @@ class RayExecutor:
         live = self._connect()
         return {name: as_promised(group, live.group(name)) for name, group in planned.items()}
 
-    def run(self, queues: Queues, limits: Limits, listen: Listen) -> None:
+    def run(self, queues: Queues, limits: SessionLimits, listen: Listen) -> None:
         from jobs.launch.ray_train.cells import launch
 
         launch(queues, limits, listen, share_nodes=self._share_nodes, spread=self._spread)
@@ -144,10 +144,10 @@ class RayExecutor:
         if not isinstance(room, tuple):
             return room
         group, claim = room
-        from jobs.launch.ray_train.attempts import Seat, attempt
-        from jobs.launch.ray_train.driver_actors import Backstage
+        from jobs.launch.ray_train.attempts import AttemptSeat, attempt
+        from jobs.launch.ray_train.driver_actors import DriverActors
 
-        seat = Seat(
+        seat = AttemptSeat(
             group=group,
             claim=claim,
             schedule_timeout_s=schedule_timeout_s(order),
@@ -157,7 +157,7 @@ class RayExecutor:
             keeps_spares=order.keeps_spares,
         )
         if self._backstage is None:
-            self._backstage = self._connections.enter_context(Backstage())
+            self._backstage = self._connections.enter_context(DriverActors())
         task, last = make_task(), LastWord(hear)
         if not isinstance(task, Task):
             return task

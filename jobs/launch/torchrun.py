@@ -7,7 +7,7 @@ _KEY = "LONGHAUL_RUN_KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LauncherPlace:
     """Which of how many ranks this process is; one of one unless ``torchrun`` says otherwise.
 
     The rendezvous is torchrun's, open to whoever can connect to it. If the user's launcher gives all ranks
@@ -22,7 +22,7 @@ class Place:
     key: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def of_this_process(cls) -> "Place":
+    def of_this_process(cls) -> "LauncherPlace":
         return cls(
             rank=int(os.environ.get("RANK", "0")),
             world_size=int(os.environ.get("WORLD_SIZE", "1")),

@@ -9,9 +9,9 @@ from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.store_location import store_base
 from jobs.packing.documents import find_sources
-from jobs.packing.pieces import InputError, PackingFailed, Piece, cut_into_pieces
+from jobs.packing.pieces import InputError, InputPiece, PackingFailed, cut_into_pieces
 from jobs.packing.shard import Packed, dtype_for
-from jobs.packing.tokenizing import Recipe, read_recipe
+from jobs.packing.tokenizing import TokenizerRecipe, read_recipe
 from jobs.training.task.token_index import INDEX, TokenIndex, to_json
 
 
@@ -44,7 +44,9 @@ def _check_vacant(store: Store) -> None:
     raise InputError(f"--out {store.url}: holds packed tokens already; name another place, or delete {INDEX}")
 
 
-def _pack(pieces: Sequence[Piece], recipe: Recipe, store: Store, args: argparse.Namespace) -> list[Packed]:
+def _pack(
+    pieces: Sequence[InputPiece], recipe: TokenizerRecipe, store: Store, args: argparse.Namespace
+) -> list[Packed]:
     from cluster.local_ray.private_ray import ray_for_driver
 
     with ray_for_driver(verbose=args.verbose):
@@ -54,7 +56,7 @@ def _pack(pieces: Sequence[Piece], recipe: Recipe, store: Store, args: argparse.
         return pack_pieces(work, verbose=args.verbose)
 
 
-def _index(packed: Sequence[Packed], recipe: Recipe, args: argparse.Namespace) -> TokenIndex:
+def _index(packed: Sequence[Packed], recipe: TokenizerRecipe, args: argparse.Namespace) -> TokenIndex:
     shards = tuple(one.shard for one in packed if one.shard)
     if not shards:
         raise InputError(f"{args.inputs[0]}: holds no text; there is nothing to pack")

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from jobs.packing.pieces import InputError, Kind, Source, Span
+from jobs.packing.pieces import InputError, InputSource, SourceKind, TextSpan
 
-_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_KINDS: dict[str, SourceKind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 # A tokenizer needs some hundred bytes for each token of the text that it is given at once.
 _TEXT_BYTES = 2**20
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")
@@ -25,12 +25,12 @@ class Text:
     is_end: bool
 
 
-def find_sources(inputs: list[Path], column: str) -> list[Source]:
+def find_sources(inputs: list[Path], column: str) -> list[InputSource]:
     """In the order of ``inputs``; a folder's files are sorted by their paths."""
     return [_source(path, column) for given in inputs for path in _files(given)]
 
 
-def texts_of(span: Span, column: str) -> Iterator[Text]:
+def texts_of(span: TextSpan, column: str) -> Iterator[Text]:
     """Those without a character are left out. An ``OSError`` has the file's name, whoever raised it."""
     match span.kind:
         case "text":
@@ -66,7 +66,7 @@ def _is_hidden(path: Path, root: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
-def _source(path: Path, column: str) -> Source:
+def _source(path: Path, column: str) -> InputSource:
     suffix = path.suffix.lower()
     if suffix in _COMPRESSED:
         raise InputError(f"{path}: is compressed ({path.suffix}); unpack it first")
@@ -75,7 +75,7 @@ def _source(path: Path, column: str) -> Source:
         sizes = _row_groups(path, column) if kind == "parquet" else (path.stat().st_size,)
     except OSError as error:
         raise InputError(f"{path}: can't be read ({error.strerror or error})") from None
-    return Source(path=str(path.absolute()), kind=kind, sizes=sizes)
+    return InputSource(path=str(path.absolute()), kind=kind, sizes=sizes)
 
 
 def _row_groups(path: Path, column: str) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ def _as_input_error(error: Exception, found: str) -> Exception:
     return InputError(f"{found} ({str(error).partition(chr(10))[0]})")
 
 
-def _plain(span: Span) -> Iterator[Text]:
+def _plain(span: TextSpan) -> Iterator[Text]:
     """Whole lines, about ``_TEXT_BYTES`` at a time."""
     lines: list[bytes] = []
     begin, num_bytes = span.start, 0
@@ -118,7 +118,7 @@ def _plain(span: Span) -> Iterator[Text]:
     yield Text(text=_decoded(b"".join(lines), span.path, begin), is_end=span.is_last)
 
 
-def _lines(span: Span, column: str) -> Iterator[Text]:
+def _lines(span: TextSpan, column: str) -> Iterator[Text]:
     for at, line in _lines_in(span):
         if not line.strip():
             continue
@@ -149,7 +149,7 @@ def _text_in(record: object, column: str, where: str) -> str | None:
     return text
 
 
-def _rows(span: Span, column: str) -> Iterator[Text]:
+def _rows(span: TextSpan, column: str) -> Iterator[Text]:
     with _parquet(Path(span.path)) as file:
         for group in range(span.start, span.end):
             texts = _column(file, group, column, span.path)
@@ -164,7 +164,7 @@ def _column(file: Any, group: int, column: str, path: str) -> list[str | None]:
     return texts
 
 
-def _lines_in(span: Span) -> Iterator[tuple[int, bytes]]:
+def _lines_in(span: TextSpan) -> Iterator[tuple[int, bytes]]:
     """Whole lines with their places in the file: those that begin in the span."""
     with Path(span.path).open("rb") as file:
         at = span.start

@@ -10,7 +10,7 @@ from typing import Literal
 # Of input; a worker holds a few times as much.
 PIECE_BYTES = 64 * 2**20
 
-Kind = Literal["text", "jsonl", "parquet"]
+SourceKind = Literal["text", "jsonl", "parquet"]
 
 
 class InputError(Exception):
@@ -22,46 +22,46 @@ class PackingFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class InputSource:
     """A file; ``sizes`` are its bytes, of Parquet those of each row group."""
 
     path: str
-    kind: Kind
+    kind: SourceKind
     sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TextSpan:
     """What begins from ``start`` on and before ``end``: lines by their first byte, or row groups."""
 
     path: str
-    kind: Kind
+    kind: SourceKind
     start: int
     end: int
     is_last: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class InputPiece:
     number: int
-    spans: tuple[Span, ...]
+    spans: tuple[TextSpan, ...]
 
 
-def cut_into_pieces(sources: Iterable[Source], piece_bytes: int = PIECE_BYTES) -> list[Piece]:
+def cut_into_pieces(sources: Iterable[InputSource], piece_bytes: int = PIECE_BYTES) -> list[InputPiece]:
     """In the order of the sources. Large files are cut, small ones that follow each other share a piece."""
-    pieces: list[Piece] = []
-    spans: list[Span] = []
+    pieces: list[InputPiece] = []
+    spans: list[TextSpan] = []
     room = piece_bytes
     for span, num_bytes in (cut for source in sources for cut in _cut(source, piece_bytes)):
         if spans and num_bytes > room:
-            pieces.append(Piece(number=len(pieces), spans=tuple(spans)))
+            pieces.append(InputPiece(number=len(pieces), spans=tuple(spans)))
             spans, room = [], piece_bytes
         spans.append(span)
         room -= num_bytes
-    return [*pieces, Piece(number=len(pieces), spans=tuple(spans))] if spans else pieces
+    return [*pieces, InputPiece(number=len(pieces), spans=tuple(spans))] if spans else pieces
 
 
-def _cut(source: Source, piece_bytes: int) -> Iterator[tuple[Span, int]]:
+def _cut(source: InputSource, piece_bytes: int) -> Iterator[tuple[TextSpan, int]]:
     """Spans with their sizes."""
     if source.kind == "parquet":
         for number, num_bytes in enumerate(source.sizes):
@@ -73,5 +73,5 @@ def _cut(source: Source, piece_bytes: int) -> Iterator[tuple[Span, int]]:
         yield _span(source, start, end, size), end - start
 
 
-def _span(source: Source, start: int, end: int, whole: int) -> Span:
-    return Span(path=source.path, kind=source.kind, start=start, end=end, is_last=end == whole)
+def _span(source: InputSource, start: int, end: int, whole: int) -> TextSpan:
+    return TextSpan(path=source.path, kind=source.kind, start=start, end=end, is_last=end == whole)

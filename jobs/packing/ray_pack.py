@@ -11,9 +11,9 @@ import ray.exceptions
 
 from checkpointing.stores.contract import StoreError, Unavailable
 from checkpointing.stores.opening import open_store
-from jobs.packing.pieces import InputError, PackingFailed, Piece
+from jobs.packing.pieces import InputError, InputPiece, PackingFailed
 from jobs.packing.shard import Packed, pack_piece
-from jobs.packing.tokenizing import Recipe, Tokenizer
+from jobs.packing.tokenizing import Tokenizer, TokenizerRecipe
 from jobs.training.task.token_index import TokenShard
 
 
@@ -21,8 +21,8 @@ from jobs.training.task.token_index import TokenShard
 class Work:
     """``store`` is absolute."""
 
-    pieces: tuple[Piece, ...]
-    tokenizer: Recipe
+    pieces: tuple[InputPiece, ...]
+    tokenizer: TokenizerRecipe
     column: str
     store: str
 
@@ -62,7 +62,7 @@ def _pack(row: dict[str, Any], work: Work) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(recipe: Recipe) -> Tokenizer:
+def _tokenizer(recipe: TokenizerRecipe) -> Tokenizer:
     """A worker packs many pieces, and opening a large vocabulary takes seconds."""
     return recipe.open()
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from checkpointing.stores.contract import Store
 from jobs.packing.documents import texts_of
-from jobs.packing.pieces import Piece
+from jobs.packing.pieces import InputPiece
 from jobs.packing.tokenizing import Tokenizer
-from jobs.training.task.token_index import Dtype, TokenShard, Vocabulary
+from jobs.training.task.token_index import TokenDtype, TokenShard, Vocabulary
 
-_CODES: dict[Dtype, str] = {"uint16": "H", "uint32": "I"}
+_CODES: dict[TokenDtype, str] = {"uint16": "H", "uint32": "I"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class Packed:
     shard: TokenShard | None
 
 
-def dtype_for(vocabulary: Vocabulary) -> Dtype:
+def dtype_for(vocabulary: Vocabulary) -> TokenDtype:
     return "uint16" if vocabulary.size <= 2**16 else "uint32"
 
 
-def pack_piece(piece: Piece, tokenizer: Tokenizer, column: str, store: Store) -> Packed:
+def pack_piece(piece: InputPiece, tokenizer: Tokenizer, column: str, store: Store) -> Packed:
     """The shard's name carries its digest, so that one is never overwritten by another's bytes."""
     ids = array(_CODES[dtype_for(tokenizer.vocabulary)])
     num_documents = 0

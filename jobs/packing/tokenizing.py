@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class TokenizerRecipe:
     """How to open a tokenizer again on any node. ``content`` is a tokenizer.json; None means bytes."""
 
     name: str
@@ -40,12 +40,12 @@ class Recipe:
         return ByteTokenizer() if self.content is None else FileTokenizer(self)
 
 
-def read_recipe(name: str, end_token: str | None) -> Recipe:
+def read_recipe(name: str, end_token: str | None) -> TokenizerRecipe:
     """Raises ``InputError`` where no tokenizer comes of it."""
     if name == "bytes":
         if end_token is not None:
             raise InputError(f"--end-token {end_token}: bytes have an end of their own; leave it out")
-        return Recipe(name=name)
+        return TokenizerRecipe(name=name)
     path = Path(name)
     try:
         content = path.read_bytes()
@@ -53,7 +53,7 @@ def read_recipe(name: str, end_token: str | None) -> Recipe:
         raise InputError(
             f"--tokenizer {name}: can't be read ({error.strerror}); expected 'bytes' or a tokenizer.json"
         ) from None
-    recipe = Recipe(name=path.name, content=content, end_token=end_token)
+    recipe = TokenizerRecipe(name=path.name, content=content, end_token=end_token)
     recipe.open()
     return recipe
 
@@ -77,7 +77,7 @@ class FileTokenizer:
     All of a text is kept and nothing else: what the file says of cutting and padding is for batches.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: TokenizerRecipe) -> None:
         self._tokenizer = _load(recipe)
         self.vocabulary = Vocabulary(
             tokenizer=recipe.name,
@@ -90,7 +90,7 @@ class FileTokenizer:
         ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _end_id(self, recipe: Recipe) -> int | None:
+    def _end_id(self, recipe: TokenizerRecipe) -> int | None:
         candidates = (recipe.end_token,) if recipe.end_token else _USUAL_ENDS
         found = (self._tokenizer.token_to_id(token) for token in candidates)
         end_id: int | None = next((number for number in found if number is not None), None)
@@ -104,7 +104,7 @@ class FileTokenizer:
         return end_id
 
 
-def _load(recipe: Recipe) -> Any:
+def _load(recipe: TokenizerRecipe) -> Any:
     # Ray runs a piece on each core already.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:

@@ -15,11 +15,11 @@ from typing import Any, Literal, get_args
 from checkpointing.generations.choice import Spoilt
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import latest, of_this_life
-from checkpointing.log.history import View
+from checkpointing.log.history import LogView
 from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 from checkpointing.stores.transfers import within
 from jobs.execution.causes import Cause
-from jobs.recovery.policy import Ending
+from jobs.recovery.policy import FailedAttempt
 from jobs.training.task.skipping import Skips, joined
 from jobs.training.task.task import Task
 
@@ -32,7 +32,7 @@ NOTE_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class AttemptNote:
     """``given_up`` says why, where its driver did; ``log_tail`` is what the rank that failed said last.
 
     There is an ``ending`` if it failed, unless its driver died before it could tell. ``is_branch``: it began
@@ -43,7 +43,7 @@ class Note:
 
     term: int
     how: How
-    ending: Ending | None = None
+    ending: FailedAttempt | None = None
     log_tail: tuple[str, ...] = ()
     given_up: str | None = None
     skips: Skips = ()
@@ -61,7 +61,7 @@ class Journal:
 
     repository: Repository
     life: int
-    history: list[Ending]
+    history: list[FailedAttempt]
     skips: Skips = ()
     spoilt: Spoilt = ()
     branch_term: int = 0
@@ -90,14 +90,14 @@ class Journal:
         self,
         task: Task | None,
         how: How,
-        ending: Ending | None = None,
+        ending: FailedAttempt | None = None,
         log_tail: tuple[str, ...] = (),
         given_up: str | None = None,
     ) -> None:
         """Not of an attempt that got no lease: it has no term to be called by."""
         if task is None:
             return
-        note = Note(
+        note = AttemptNote(
             term=task.term,
             how=how,
             ending=ending,
@@ -125,17 +125,17 @@ def open_journal(repository: Repository, *, timeout_s: float = NOTE_TIMEOUT_S) -
     )
 
 
-def leave_note(store: Store, run: str, note: Note) -> None:
+def leave_note(store: Store, run: str, note: AttemptNote) -> None:
     store.put(_name(run, note.term), json.dumps({"schema": 1, **asdict(note)}, indent=1).encode())
 
 
-def read_past(store: Store, run: str, view: View) -> list[Ending]:
+def read_past(store: Store, run: str, view: LogView) -> list[FailedAttempt]:
     """The failed attempts of the run's present life since somebody began it again by hand, in order.
 
     That is since one was given up, ended well or was interrupted, or since it was told where to go on from.
     Of an attempt that died with its driver no more is known than what it saved.
     """
-    endings: list[Ending] = []
+    endings: list[FailedAttempt] = []
     for term in _terms(view):
         note = read_note(store, run, term)
         if note is not None and note.how != "failed":
@@ -146,18 +146,18 @@ def read_past(store: Store, run: str, view: View) -> list[Ending]:
     return endings[::-1]
 
 
-def read_newest(store: Store, run: str, view: View) -> Note | None:
+def read_newest(store: Store, run: str, view: LogView) -> AttemptNote | None:
     """Of the run's present life: what it says is left out is believed."""
     return next((note for term in _terms(view) if (note := read_note(store, run, term))), None)
 
 
-def given_up(store: Store, run: str, view: View) -> Note | None:
+def given_up(store: Store, run: str, view: LogView) -> AttemptNote | None:
     """Of the newest attempt, if its driver said that going on makes no sense."""
     note = read_note(store, run, view.term)
     return note if note is not None and note.how == "given up" else None
 
 
-def read_note(store: Store, run: str, term: int) -> Note | None:
+def read_note(store: Store, run: str, term: int) -> AttemptNote | None:
     """None where there is none that can be read: then nothing is known of how it ended."""
     try:
         return _note(json.loads(store.get(_name(run, term))))
@@ -165,16 +165,16 @@ def read_note(store: Store, run: str, term: int) -> Note | None:
         return None
 
 
-def _terms(view: View) -> range:
+def _terms(view: LogView) -> range:
     """Of its present life, the newest first."""
     first = max(1, view.life_term, view.term - _MOST_READ + 1)
     return range(view.term, first - 1, -1)
 
 
-def _without_a_word(term: int, view: View) -> Ending:
+def _without_a_word(term: int, view: LogView) -> FailedAttempt:
     durable = [one for one in of_this_life(view) if one.term <= term and one.quarantined is None]
     newest = latest(durable)
-    return Ending(
+    return FailedAttempt(
         term=term,
         cause="driver died",
         reason="the driver ended without a word of it",
@@ -184,10 +184,10 @@ def _without_a_word(term: int, view: View) -> Ending:
     )
 
 
-def _note(body: Mapping[str, Any]) -> Note:
+def _note(body: Mapping[str, Any]) -> AttemptNote:
     if body["how"] not in get_args(How):
         raise ValueError(f"a note of kind {body['how']!r}")
-    return Note(
+    return AttemptNote(
         term=body["term"],
         how=body["how"],
         ending=_ending(body["ending"]) if body["ending"] else None,
@@ -199,17 +199,17 @@ def _note(body: Mapping[str, Any]) -> Note:
     )
 
 
-def _ending(body: Mapping[str, Any]) -> Ending:
+def _ending(body: Mapping[str, Any]) -> FailedAttempt:
     """Fields that a later version adds are left out."""
     if body["cause"] not in get_args(Cause):
         raise ValueError(f"a cause {body['cause']!r}")
-    known = {field.name for field in fields(Ending)}
+    known = {field.name for field in fields(FailedAttempt)}
     found: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in body.items()
         if name in known
     }
-    return Ending(**found)
+    return FailedAttempt(**found)
 
 
 def _name(run: str, term: int) -> str:

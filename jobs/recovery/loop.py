@@ -1,7 +1,7 @@
 """The one loop over attempts: a failure is followed by what the policy decides, until it makes no sense.
 
 A run's driver works through its attempts in it, and a supervisor through its drivers. What a decision means
-to a driver is ``Recovery``'s: notes in the store, lines for people, a step back, a pause.
+to a driver is ``RecoveryLoop``'s: notes in the store, lines for people, a step back, a pause.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar, assert_never
 from checkpointing.errors import NothingToResume, taken_over
 from checkpointing.generations.choice import find
 from checkpointing.generations.retention import Retention, latest, of_this_life
-from checkpointing.log.history import View
+from checkpointing.log.history import LogView
 from checkpointing.stores.contract import StoreError
 from jobs.execution.outcomes import (
     EXPECTED,
@@ -27,11 +27,11 @@ from jobs.execution.outcomes import (
     outcome_of,
 )
 from jobs.recovery.journal import Journal
-from jobs.recovery.policy import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move
+from jobs.recovery.policy import FailedAttempt, GiveUp, Policy, Retry, RollBack, left_out, next_move
 from jobs.recovery.rollback import Rollback
-from jobs.run_progress.incident_outbox import Words
+from jobs.run_progress.incident_outbox import IncidentOutbox
 from jobs.run_progress.run_view import RunDisplay
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 from reporting.recording.attempts import Incident
 from reporting.results.redaction import without_credentials
@@ -43,7 +43,7 @@ class Consequences(Protocol[End]):
     """What a decision means to those whose attempts the loop follows."""
 
     @property
-    def history(self) -> Sequence[Ending]:
+    def history(self) -> Sequence[FailedAttempt]:
         """The failed attempts, also those of earlier drivers; the newest last."""
 
     def failed(self, setback: Setback) -> End | None:
@@ -51,7 +51,7 @@ class Consequences(Protocol[End]):
 
     def give_up(self, setback: Setback, why: str) -> End: ...
 
-    def go_on(self, setback: Setback, move: Retry | StepBack) -> End | None:
+    def go_on(self, setback: Setback, move: Retry | RollBack) -> End | None:
         """Returns when it is time for the next attempt. An end, where somebody ended the waiting."""
 
 
@@ -69,7 +69,7 @@ def keep_trying(
         match next_move(then.history, policy):
             case GiveUp(reason=why):
                 return then.give_up(outcome, why)
-            case Retry() | StepBack() as move:
+            case Retry() | RollBack() as move:
                 if (end := then.go_on(outcome, move)) is not None:
                     return end
                 without = move.without
@@ -81,7 +81,7 @@ RunEnd = Completed | Cancelled | Unmendable | GivenUp
 
 
 @dataclass(slots=True, kw_only=True)
-class Recovery:
+class RecoveryLoop:
     """One driver's. ``begin`` is to be called with each attempt's task.
 
     Without a ``policy`` an attempt that fails is noted, and that is all: somebody else decides. ``pause``
@@ -92,15 +92,15 @@ class Recovery:
     journal: Journal
     rollback: Rollback
     display: RunDisplay
-    words: Words
+    words: IncidentOutbox
     policy: Policy | None
-    pause: Callable[[float], Wish | None]
+    pause: Callable[[float], StopRequest | None]
     clock: Callable[[], float]
     task: Task | None = None
     newest: Task | None = None
 
     @property
-    def history(self) -> Sequence[Ending]:
+    def history(self) -> Sequence[FailedAttempt]:
         return self.journal.history
 
     def begin(self, task: Task) -> Task:
@@ -138,9 +138,9 @@ class Recovery:
         self.display.ends("given up", f"{why}: {ending.reason}")
         return GivenUp(why=why, cause=ending.reason, log_tail=setback.log_tail)
 
-    def go_on(self, setback: Setback, move: Retry | StepBack) -> RunEnd | None:
+    def go_on(self, setback: Setback, move: Retry | RollBack) -> RunEnd | None:
         ending = self.history[-1]
-        if isinstance(move, StepBack) and isinstance(setback, Failed) and self.task is not None:
+        if isinstance(move, RollBack) and isinstance(setback, Failed) and self.task is not None:
             self._step_back(move, setback, self.task)
         self.journal.note(self.task, "failed", ending, setback.log_tail)
         self._leave_word(Incident(kind="restart", step=ending.durable_step, seconds=move.after_s))
@@ -173,7 +173,7 @@ class Recovery:
             self._leave_word(Incident(kind="interruption"))
             raise
 
-    def _step_back(self, move: StepBack, failed: Failed, task: Task) -> None:
+    def _step_back(self, move: RollBack, failed: Failed, task: Task) -> None:
         """Quarantines what must not be gone on from, before the next attempt if the store is away now, and
         remembers the samples to leave out.
         """
@@ -189,7 +189,7 @@ class Recovery:
     def _quarantine_spoilt(self) -> None:
         self.rollback.quarantine_spoilt(self.newest.term if self.newest else 0)
 
-    def _going_on(self, ending: Ending, move: Retry | StepBack) -> str:
+    def _going_on(self, ending: FailedAttempt, move: Retry | RollBack) -> str:
         what = f"attempt {ending.term} {'ended' if ending.cause == 'preempted' else 'failed'}"
         what = what if self.task else "no attempt could begin"
         step = self._durable_step(self.journal.repository.view)
@@ -197,9 +197,9 @@ class Recovery:
         without = f", without {', '.join(move.without)}" if move.without else ""
         return f"{what}: {ending.reason}; trying again in {move.after_s:g} s {where}{without}"
 
-    def _ending(self, setback: Setback, view: View) -> Ending:
+    def _ending(self, setback: Setback, view: LogView) -> FailedAttempt:
         heard, durable_step = self.display.last_step(), self._durable_step(view)
-        reached = Ending(
+        reached = FailedAttempt(
             term=view.term,
             cause=setback.cause,
             reason=without_credentials(setback.reason).partition("\n")[0],
@@ -209,7 +209,7 @@ class Recovery:
         )
         return _as_told(reached, setback) if isinstance(setback, Failed) else reached
 
-    def _durable_step(self, view: View) -> int:
+    def _durable_step(self, view: LogView) -> int:
         newest = latest([one for one in of_this_life(view) if one.name not in self.rollback.names])
         task = self.newest
         if newest is None or task is None or task.resume == "latest" or newest.term >= task.term:
@@ -219,7 +219,7 @@ class Recovery:
             return find(view, task.resume, task.saving.retention if task.saving else Retention()).step
         return 0
 
-    def _incident(self, ending: Ending) -> Incident:
+    def _incident(self, ending: FailedAttempt) -> Incident:
         """Of what nobody is to blame for it is an interruption."""
         heard = self.display.last_step()
         return Incident(
@@ -229,7 +229,7 @@ class Recovery:
             text=ending.reason,
         )
 
-    def _view(self) -> View:
+    def _view(self) -> LogView:
         with suppress(StoreError):
             return self.journal.repository.refresh()
         return self.journal.repository.view
@@ -239,7 +239,7 @@ class Recovery:
             self.words.leave(self.task.described(), incident, now_s=self.clock())
 
 
-def _as_told(reached: Ending, failed: Failed) -> Ending:
+def _as_told(reached: FailedAttempt, failed: Failed) -> FailedAttempt:
     """A rank that had not loaded yet has done no step: what it was about to go on from is where it stood."""
     failure = failed.failure
     return replace(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile, pairwise
 
 from jobs.execution.causes import Cause
-from reporting.results.node_scores import Outcome, Suspicion, scores, suspicious_nodes
+from reporting.results.node_scores import NodeOutcome, Suspicion, scores, suspicious_nodes
 
 # Which failures count together; of those that are left out each counts for itself.
 _KINDS: Mapping[Cause, str] = {
@@ -42,7 +42,7 @@ _HELD_AGAINST_IT_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class FailedAttempt:
     """How one attempt failed: ``step`` is where, ``durable_step`` the run's newest generation's by then.
 
     ``nodes`` are those of the ranks that it is about, ``all_nodes`` those of all its ranks; empty where
@@ -87,7 +87,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepBack:
+class RollBack:
     """Go on from the newest generation that is not spoilt, without the samples that it went wrong on; where
     that did not help, from ``num_generations`` before it, of those that earlier steps back have left.
     """
@@ -104,10 +104,10 @@ class GiveUp:
     reason: str
 
 
-Move = Retry | StepBack | GiveUp
+Move = Retry | RollBack | GiveUp
 
 
-def next_move(history: Sequence[Ending], policy: Policy) -> Move:
+def next_move(history: Sequence[FailedAttempt], policy: Policy) -> Move:
     """After the last of ``history``, which has the failed attempts of one run in their order."""
     last, recent = history[-1], since_progress(history)
     if reason := _hopeless(last, history, recent, policy):
@@ -116,11 +116,11 @@ def next_move(history: Sequence[Ending], policy: Policy) -> Move:
     without = left_out(history)
     if last.cause == "invalid loss":
         num_before = _num_alike(last, recent) - 1
-        return StepBack(after_s=after_s, num_generations=num_before, without=without)
+        return RollBack(after_s=after_s, num_generations=num_before, without=without)
     return Retry(after_s=after_s, without=without)
 
 
-def since_progress(history: Sequence[Ending]) -> list[Ending]:
+def since_progress(history: Sequence[FailedAttempt]) -> list[FailedAttempt]:
     """The last endings: from the newest one that came after a step of progress on."""
     first, newest = 0, None
     for place, one in enumerate(history):
@@ -130,14 +130,14 @@ def since_progress(history: Sequence[Ending]) -> list[Ending]:
     return list(history[first:])
 
 
-def left_out(history: Sequence[Ending]) -> tuple[str, ...]:
+def left_out(history: Sequence[FailedAttempt]) -> tuple[str, ...]:
     """Nodes that took part in attempts and failed them, the last times one after another, within a day."""
     now_s = max((one.ended_s for one in history), default=0.0)
     recent = [one for one in history if now_s - one.ended_s <= _HELD_AGAINST_IT_S]
     return suspicious_nodes(scores(_outcomes(recent), _SUSPICION))
 
 
-def _outcomes(history: Iterable[Ending]) -> Iterable[Outcome]:
+def _outcomes(history: Iterable[FailedAttempt]) -> Iterable[NodeOutcome]:
     newest = 0
     for one in history:
         has_got_on, newest = one.durable_step > newest, max(newest, one.durable_step)
@@ -149,10 +149,12 @@ def _outcomes(history: Iterable[Ending]) -> Iterable[Outcome]:
                 status = "ok"
             else:
                 continue
-            yield Outcome(node=node, run=str(one.term), cell="", status=status)
+            yield NodeOutcome(node=node, run=str(one.term), cell="", status=status)
 
 
-def _hopeless(last: Ending, history: Sequence[Ending], recent: list[Ending], policy: Policy) -> str | None:
+def _hopeless(
+    last: FailedAttempt, history: Sequence[FailedAttempt], recent: list[FailedAttempt], policy: Policy
+) -> str | None:
     if last.cause == "refused":
         return "it can't succeed like this"
     if last.cause != "preempted" and policy.max_attempts is not None:
@@ -176,13 +178,13 @@ def _hopeless(last: Ending, history: Sequence[Ending], recent: list[Ending], pol
             return _too_often(last, recent, policy)
 
 
-def _too_long(last: Ending, recent: list[Ending], policy: Policy) -> str | None:
+def _too_long(last: FailedAttempt, recent: list[FailedAttempt], policy: Policy) -> str | None:
     """An outage goes by without anybody's doing: time bounds it, not a number."""
     waited_s = _waited_s(last.cause, recent, policy)
     return f"{_OUTAGES[last.cause]} for {_span(waited_s)}" if waited_s > policy.patience_s else None
 
 
-def _waited_s(cause: Cause, recent: list[Ending], policy: Policy) -> float:
+def _waited_s(cause: Cause, recent: list[FailedAttempt], policy: Policy) -> float:
     """Since the first of the kind. What lies between two endings counts for half of the patience at most:
     where it is longer nobody tried, or somebody set the clock.
     """
@@ -190,14 +192,14 @@ def _waited_s(cause: Cause, recent: list[Ending], policy: Policy) -> float:
     return sum(min(max(0.0, after - before), policy.patience_s / 2) for before, after in pairwise(times))
 
 
-def _too_often(last: Ending, recent: list[Ending], policy: Policy) -> str | None:
+def _too_often(last: FailedAttempt, recent: list[FailedAttempt], policy: Policy) -> str | None:
     kind = _KINDS[last.cause]
     most = {"lost workers": policy.losses, "hangs": policy.hangs, "errors": policy.errors}[kind]
     count = _num_alike(last, recent)
     return f"{count} {kind} without a newer checkpoint" if count >= most else None
 
 
-def _num_alike(last: Ending, recent: list[Ending]) -> int:
+def _num_alike(last: FailedAttempt, recent: list[FailedAttempt]) -> int:
     kind = _KINDS.get(last.cause, last.cause)
     return sum(_KINDS.get(one.cause, one.cause) == kind for one in recent)
 
@@ -219,7 +221,7 @@ def _pause(cause: Cause, count: int, policy: Policy) -> float:
     return min(first_s * 2.0 ** min(count - 1, 20), policy.most_pause_s)
 
 
-def _is_same(one: Ending, other: Ending) -> bool:
+def _is_same(one: FailedAttempt, other: FailedAttempt) -> bool:
     if one.cause != other.cause or one.step != other.step:
         return False
     return one.cause == "out of memory" or (
@@ -227,7 +229,7 @@ def _is_same(one: Ending, other: Ending) -> bool:
     )
 
 
-def _is_of_a_node(one: Ending, other: Ending) -> bool:
+def _is_of_a_node(one: FailedAttempt, other: FailedAttempt) -> bool:
     """An error that may be one node's doing and not the program's: left out, it shows."""
     are_few = all(len(ending.nodes) < len(ending.all_nodes) for ending in (one, other))
     return are_few and other.cause == "error" and not set(one.nodes).isdisjoint(other.nodes)

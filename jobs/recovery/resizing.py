@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from jobs.recovery.world_size import Outlook, Patience, Start, Wait, began, choose, look_for_more
-from jobs.training.task.events import Told
-from jobs.training.task.stop_request import Wish
+from jobs.recovery.world_size import Outlook, ResizeWaits, SizedStart, Wait, began, choose, look_for_more
+from jobs.training.task.events import RunEvent
+from jobs.training.task.stop_request import StopRequest
 
 # For how many more ranks there is room now, on other nodes than these; None: nobody knows.
-Room = Callable[[Sequence[str]], int | None]
+ClusterRoom = Callable[[Sequence[str]], int | None]
 
 _LOOK_EVERY_S = 2.0
 _ASK_EVERY_S = 0.5
@@ -28,12 +28,12 @@ class Resizing:
     def __init__(
         self,
         sizes: Sequence[int],
-        patience: Patience,
-        room: Room,
+        patience: ResizeWaits,
+        room: ClusterRoom,
         say: Callable[[str], None],
         *,
         ticks: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], Wish | None] = time.sleep,
+        pause: Callable[[float], StopRequest | None] = time.sleep,
     ) -> None:
         self._sizes = sizes
         self._patience = replace(patience, wait_for_spare_s=max(patience.wait_for_spare_s, _SETTLE_S))
@@ -44,13 +44,13 @@ class Resizing:
         self._outlook = Outlook(wanted=sizes[-1])
         self._without: Sequence[str] = ()
         self._runs = False
-        self._wish: Wish | None = None
+        self._wish: StopRequest | None = None
         self._looked_s = float("-inf")
         self._seen = 0
         # A size that had no place, and the room that there was for it.
         self._misfit: tuple[int, int] | None = None
 
-    def next_size(self, without: Sequence[str]) -> int | Wish:
+    def next_size(self, without: Sequence[str]) -> int | StopRequest:
         """Of the next attempt, which is to run on other nodes than these. Waits for a spare where it must,
         unless somebody wishes the run to stop meanwhile.
         """
@@ -82,12 +82,12 @@ class Resizing:
         """
         self._misfit = self._outlook.wanted, self._seen
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: RunEvent) -> None:
         """Whatever an attempt tells, its ranks run by then: what is free is free beside them."""
         if not self._runs:
             self._runs, self._outlook = True, began(self._outlook)
 
-    def wish(self) -> Wish | None:
+    def wish(self) -> StopRequest | None:
         """To move on, once the attempt that runs has room to grow. Asks the cluster every few seconds."""
         may_grow = self._runs and self._wish is None and self._outlook.wanted < self._sizes[-1]
         if may_grow and self._ticks() - self._looked_s >= _LOOK_EVERY_S:
@@ -95,7 +95,7 @@ class Resizing:
             self._look()
         return self._wish
 
-    def _choose(self) -> Start | Wait:
+    def _choose(self) -> SizedStart | Wait:
         answer, self._outlook = choose(
             self._sizes,
             self._outlook,
@@ -115,7 +115,7 @@ class Resizing:
             patience=self._patience,
         )
         if larger is not None:
-            self._wish = Wish(aim="move on", why=f"there is room for {_ranks(larger)}")
+            self._wish = StopRequest(aim="move on", why=f"there is room for {_ranks(larger)}")
 
     def _usable(self, room: int | None) -> int | None:
         if room is None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import of_this_life
-from checkpointing.log.history import Generation, View
+from checkpointing.log.history import Generation, LogView
 from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Task
 
@@ -21,7 +21,7 @@ class Rollback:
     repository: Repository
     names: dict[str, str] = field(default_factory=dict)
     _wrong: tuple[Task, Failure, int] | None = None
-    _find_late: Callable[[View], dict[str, str]] | None = None
+    _find_late: Callable[[LogView], dict[str, str]] | None = None
 
     def is_due(self, task: Task, failure: Failure, num_more: int) -> None:
         """From what ``task`` saved after its loss went wrong, and from ``num_more`` generations before."""
@@ -47,7 +47,7 @@ class Rollback:
             self._find_late = None
 
 
-def spoilt(view: View, *, task: Task, failure: Failure, num_more: int) -> dict[str, str]:
+def spoilt(view: LogView, *, task: Task, failure: Failure, num_more: int) -> dict[str, str]:
     """By name and with the reason what ``task`` saved after its loss went wrong, and ``num_more`` before."""
     bad, line = failure.bad_loss, _line(view, task)
     good = [one for one in line if bad is None or one.step <= bad.good_step]
@@ -58,7 +58,7 @@ def spoilt(view: View, *, task: Task, failure: Failure, num_more: int) -> dict[s
     return {one.name: _reason(failure) for one in line if one not in good}
 
 
-def late(view: View, *, task: Task, failure: Failure, seen: Collection[str]) -> dict[str, str]:
+def late(view: LogView, *, task: Task, failure: Failure, seen: Collection[str]) -> dict[str, str]:
     """What ``task`` has committed besides, after its end: it is fenced only when the next attempt begins."""
     bad = failure.bad_loss
     if bad is None:
@@ -71,7 +71,7 @@ def _reason(failure: Failure) -> str:
     return f"the loss went wrong after it: {failure.reason}"
 
 
-def _line(view: View, task: Task) -> list[Generation]:
+def _line(view: LogView, task: Task) -> list[Generation]:
     """What the attempt saved and what it stood on, oldest first, but nothing from before somebody asked for a
     generation by name: what is newer than that one is of a branch that was left, where nothing went wrong.
     """

@@ -10,7 +10,7 @@ from math import lcm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class DividedBatch:
     """What ranks divide among themselves: a step's sequences and, unless it is 0, an evaluation's samples."""
 
     sequences: int
@@ -27,7 +27,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class ResizeWaits:
     """How long a run waits for a spare before it goes on with fewer ranks, and how long there must have been
     room for more before it stops at a checkpoint to grow. The metadata bound what a spec may say.
     """
@@ -37,7 +37,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class SizedStart:
     world_size: int
 
 
@@ -61,12 +61,12 @@ class Outlook:
     more_since_s: float | None = None
 
 
-def sizes_between(smallest: int, largest: int, batch: Batch) -> tuple[int, ...]:
+def sizes_between(smallest: int, largest: int, batch: DividedBatch) -> tuple[int, ...]:
     """Ascending; those that the batch can be divided among."""
     return tuple(size for size in range(smallest, largest + 1) if batch.divides(size))
 
 
-def refusal(smallest: int, largest: int, batch: Batch) -> str | None:
+def refusal(smallest: int, largest: int, batch: DividedBatch) -> str | None:
     """Why a run can't be between these sizes; None if it can be at both."""
     wrong = next((size for size in (smallest, largest) if not batch.divides(size)), None)
     if wrong is None:
@@ -80,8 +80,8 @@ def refusal(smallest: int, largest: int, batch: Batch) -> str | None:
 
 
 def choose(
-    sizes: Sequence[int], outlook: Outlook, *, room: int, now_s: float, patience: Patience
-) -> tuple[Start | Wait, Outlook]:
+    sizes: Sequence[int], outlook: Outlook, *, room: int, now_s: float, patience: ResizeWaits
+) -> tuple[SizedStart | Wait, Outlook]:
     """At which of ``sizes`` (ascending) an attempt starts that could have ``room`` devices now.
 
     What it reckons with, or more, at once; less only after it has waited for a spare. Where not even the
@@ -93,7 +93,7 @@ def choose(
     if best < outlook.wanted and left_s > 0:
         waits = Wait(wanted=outlook.wanted, room=room, for_s=left_s)
         return waits, replace(outlook, waits_since_s=since_s)
-    return Start(world_size=best), Outlook(wanted=best, waits_since_s=since_s)
+    return SizedStart(world_size=best), Outlook(wanted=best, waits_since_s=since_s)
 
 
 def began(outlook: Outlook) -> Outlook:
@@ -102,7 +102,7 @@ def began(outlook: Outlook) -> Outlook:
 
 
 def look_for_more(
-    sizes: Sequence[int], outlook: Outlook, *, room: int | None, now_s: float, patience: Patience
+    sizes: Sequence[int], outlook: Outlook, *, room: int | None, now_s: float, patience: ResizeWaits
 ) -> tuple[int | None, Outlook]:
     """While ``outlook.wanted`` ranks run: a larger size to move on to, once there has been room for one long
     enough without a break. ``room`` counts their own devices; None is not known, which is a break.

@@ -31,8 +31,8 @@ from reporting.results.skipped import Skipped
 _UNDECIDED = ("inconclusive", "too few repeats")
 _MOST_NAMES = 10
 
-Key = Literal["sweep", "group", "commit"]
-_KEYS: tuple[Key, ...] = ("sweep", "group", "commit")
+TargetKey = Literal["sweep", "group", "commit"]
+_KEYS: tuple[TargetKey, ...] = ("sweep", "group", "commit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Target:
 
     text: str
     url: str
-    wanted: Mapping[Key, tuple[str, ...]]
+    wanted: Mapping[TargetKey, tuple[str, ...]]
 
     def takes(self, row: Row) -> bool:
         return all(
@@ -90,7 +90,7 @@ def exit_code(found: SetComparison) -> int:
 def read_target(text: str) -> Target:
     """Raises ``SpecError``. A key given twice takes rows that have either value."""
     url, _, narrowing = text.partition("#")
-    wanted: dict[Key, tuple[str, ...]] = {}
+    wanted: dict[TargetKey, tuple[str, ...]] = {}
     for part in filter(None, narrowing.replace("&", ",").split(",")):
         name, equals, value = part.partition("=")
         key = next((key for key in _KEYS if key == name), None)
@@ -106,7 +106,7 @@ def read_target(text: str) -> Target:
     return Target(text=text, url=url, wanted=wanted)
 
 
-def _is(found: str | None, key: Key, value: str) -> bool:
+def _is(found: str | None, key: TargetKey, value: str) -> bool:
     """A commit may be given by its beginning."""
     return found is not None and (found.startswith(value) if key == "commit" else found == value)
 

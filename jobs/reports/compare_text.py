@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from jobs.commandline.text_table import Column
+from jobs.commandline.text_table import TextColumn
 from jobs.commandline.text_table import as_text as table_text
 from reporting.analysis.comparing import SetComparison, Unmatched
 from reporting.analysis.findings import Comparison, Difference, Verdict
@@ -95,7 +95,7 @@ def summary(found: SetComparison) -> str:
     return f"B against A: {told} of {counted(sum(places.values()), 'cell')}"
 
 
-def _columns(found: Sequence[Comparison]) -> list[Column]:
+def _columns(found: Sequence[Comparison]) -> list[TextColumn]:
     subjects = [each.subject for each in found]
     return [
         _column("group", map(_groups, found), may_fold=True),
@@ -117,8 +117,10 @@ def _columns(found: Sequence[Comparison]) -> list[Column]:
     ]
 
 
-def _column(title: str, texts: Iterable[str], *, is_number: bool = False, may_fold: bool = False) -> Column:
-    return Column(title=title, texts=tuple(texts), is_number=is_number, may_fold=may_fold)
+def _column(
+    title: str, texts: Iterable[str], *, is_number: bool = False, may_fold: bool = False
+) -> TextColumn:
+    return TextColumn(title=title, texts=tuple(texts), is_number=is_number, may_fold=may_fold)
 
 
 def _markdown_row(found: Comparison) -> list[str]:

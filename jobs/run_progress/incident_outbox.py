@@ -10,7 +10,7 @@ from typing import Self
 
 from checkpointing.stores.contract import Conflict, Store, StoreError
 from checkpointing.stores.transfers import within
-from reporting.recording.attempts import Attempt, Incident
+from reporting.recording.attempts import Incident, RecordedAttempt
 from reporting.recording.recorder import word
 
 _TIMEOUT_S = 15.0
@@ -20,7 +20,7 @@ _MOST_UNSENT = 1000
 _log = logging.getLogger(__name__)
 
 
-class Words:
+class IncidentOutbox:
     """One driver's, for all of its threads. Used as a context; its end tries what is left once more.
 
     Raises nothing. Of more than can be kept the oldest go.
@@ -43,7 +43,7 @@ class Words:
             with suppress(TimeoutError):
                 within(min(self._timeout_s, _END_TIMEOUT_S), self._send_the_last)
 
-    def leave(self, attempt: Attempt, one: Incident, *, now_s: float) -> None:
+    def leave(self, attempt: RecordedAttempt, one: Incident, *, now_s: float) -> None:
         """What was left before and is not in the store yet comes first."""
         name, data = word(attempt, one, now_s=now_s)
         self._unsent[name] = data

@@ -10,8 +10,8 @@ from datetime import timedelta
 from math import ceil
 from typing import Any, Literal
 
-from jobs.training.task.events import Ended, Progress, Resumption, Told
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.events import Ended, Progress, Resumption, RunEvent
+from jobs.training.task.stop_request import StopRequest
 
 Stage = Literal[
     "starting", "training", "waiting", "stopped", "given up", "failed", "interrupted", "finished"
@@ -55,7 +55,7 @@ class RunState:
     def ends(self, stage: Stage, now: float, why: str | None = None) -> None:
         self._enter(stage, now, why)
 
-    def hear(self, told: Told, now: float, wall_s: float) -> None:
+    def hear(self, told: RunEvent, now: float, wall_s: float) -> None:
         match told:
             case Resumption():
                 self._points.append((now, told.step))
@@ -63,7 +63,7 @@ class RunState:
                 self._take(told, now, wall_s)
             case Ended(wish=None, problem=None):
                 self._enter("finished", now)
-            case Ended(wish=Wish(aim="stop", why=why), problem=None):
+            case Ended(wish=StopRequest(aim="stop", why=why), problem=None):
                 self._enter("stopped", now, why)
 
     def last_step(self, now: float) -> LastStep | None:

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self, TextIO
 
-from checkpointing.saving.save import Note
+from checkpointing.saving.save import SaveNote
 from jobs.run_progress.run_state import GOING_ON, LastStep, RunState, Stage
-from jobs.training.task.events import Ended, Evaluated, Progress, Resumption, Told, Warned
+from jobs.training.task.events import Ended, Evaluated, Progress, Resumption, RunEvent, Warned
 from reporting.results.redaction import without_credentials
 
 _RENEWED_EVERY_S = 1.0
@@ -48,7 +48,7 @@ class RunDisplay:
         self._state = RunState(ticks())
         self._start: Resumption | None = None
         self._end: Ended | None = None
-        self._saves: deque[Note] = deque(maxlen=_MOST_SAVES)
+        self._saves: deque[SaveNote] = deque(maxlen=_MOST_SAVES)
         self._is_news = False
         self._shown_s = float("-inf")
         self._tell: Callable[[Mapping[str, Any]], None] = _tell_nobody
@@ -107,7 +107,7 @@ class RunDisplay:
         """Something to know, whoever says it."""
         self._say(text)
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: RunEvent) -> None:
         with self._lock:
             self._state.hear(told, self._ticks(), self._clock())
             self._is_news = True
@@ -185,12 +185,12 @@ class RunDisplay:
         """Else what earlier attempts told of it is the newest there is."""
         return self._start is None or end.step > self._start.step
 
-    def _say_event(self, told: Told) -> None:
+    def _say_event(self, told: RunEvent) -> None:
         match told:
             case Resumption():
                 self._start = told
                 self._say_start(told)
-            case Note():
+            case SaveNote():
                 self._saves.append(told)
                 self._say(_save(told))
             case Evaluated():
@@ -258,7 +258,7 @@ def _value(name: str, value: float | None) -> str:
     return f"{name} not finite" if value is None else f"{name} {value:.4f}"
 
 
-def _save(saved: Note) -> str:
+def _save(saved: SaveNote) -> str:
     what = f"save of step {saved.step} to the {saved.place}"
     if saved.problem:
         return f"{what} failed, training goes on: {saved.problem}"

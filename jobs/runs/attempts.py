@@ -10,12 +10,12 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Resumed
 from cluster.environment import long_run_environment
 from cluster.inventory import WorkerGroup
-from jobs.alerts.notifier import Bell
+from jobs.alerts.notifier import Notifier
 from jobs.alerts.rules import Alarms
 from jobs.checkpoints.text import surplus_lines
 from jobs.execution.causes import Cause
 from jobs.execution.executor import AttemptOrder, Executor
-from jobs.execution.messages import Beat
+from jobs.execution.messages import Heartbeat
 from jobs.execution.outcomes import (
     EXPECTED,
     Cancelled,
@@ -27,16 +27,16 @@ from jobs.execution.outcomes import (
     outcome_of,
 )
 from jobs.recovery.journal import open_journal
-from jobs.recovery.loop import Recovery, RunEnd
+from jobs.recovery.loop import RecoveryLoop, RunEnd
 from jobs.recovery.policy import Policy
 from jobs.recovery.resizing import Resizing
 from jobs.recovery.rollback import Rollback
-from jobs.run_progress.incident_outbox import Words
+from jobs.run_progress.incident_outbox import IncidentOutbox
 from jobs.run_progress.run_view import RunDisplay
-from jobs.runs.stop_signals import Wishers
+from jobs.runs.stop_signals import StopSignals
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.events import Told
-from jobs.training.task.stop_request import Wish, stronger
+from jobs.training.task.events import RunEvent
+from jobs.training.task.stop_request import StopRequest, stronger
 from jobs.training.task.task import Task
 from reporting.recording.steady_clock import steady
 
@@ -61,7 +61,7 @@ class Driver:
     repository: Repository
     make_task: Callable[[int, float], Task]
     display: RunDisplay
-    wishers: Wishers
+    wishers: StopSignals
     may_retry: bool
 
     def policy(self) -> Policy | None:
@@ -78,10 +78,10 @@ class Driver:
 
 def work(driver: Driver) -> RunEnd | Setback:
     """One attempt after another, until one ends well or it makes no sense to go on."""
-    clock, words = steady(), Words(driver.repository.store)
+    clock, words = steady(), IncidentOutbox(driver.repository.store)
     bell = _bell(driver, words)
     pause = partial(_pause, driver.wishers, bell)
-    recovery = Recovery(
+    recovery = RecoveryLoop(
         journal=open_journal(driver.repository),
         rollback=Rollback(repository=driver.repository),
         display=driver.display,
@@ -105,9 +105,9 @@ def work(driver: Driver) -> RunEnd | Setback:
     return end
 
 
-def _bell(driver: Driver, words: Words) -> Bell:
+def _bell(driver: Driver, words: IncidentOutbox) -> Notifier:
     alarms = driver.spec.alarms
-    return Bell(
+    return Notifier(
         Alarms(alarms, driver.spec.wanted()),
         alarms.ringing(),
         words,
@@ -118,7 +118,7 @@ def _bell(driver: Driver, words: Words) -> Bell:
     )
 
 
-def _resizing(driver: Driver, pause: Callable[[float], Wish | None]) -> Resizing:
+def _resizing(driver: Driver, pause: Callable[[float], StopRequest | None]) -> Resizing:
     return Resizing(
         driver.executor.sizes(driver.spec.sizes, driver.group),
         driver.spec.elastic,
@@ -128,7 +128,7 @@ def _resizing(driver: Driver, pause: Callable[[float], Wish | None]) -> Resizing
     )
 
 
-def _pause(wishers: Wishers, bell: Bell, for_s: float) -> Wish | None:
+def _pause(wishers: StopSignals, bell: Notifier, for_s: float) -> StopRequest | None:
     """Waits, or ends early with what is wished; the alarms go on."""
     end_s = time.monotonic() + for_s
     while (left_s := end_s - time.monotonic()) > 0:
@@ -145,9 +145,9 @@ class _Attempts:
     """
 
     driver: Driver
-    recovery: Recovery
+    recovery: RecoveryLoop
     resizing: Resizing
-    bell: Bell
+    bell: Notifier
     clock: Callable[[], float]
     keeps_spares: bool
     ended_by: Cause | None = None
@@ -156,7 +156,7 @@ class _Attempts:
 
     def attempt(self, without: tuple[str, ...]) -> Outcome:
         size = self.resizing.next_size(without)
-        if isinstance(size, Wish):
+        if isinstance(size, StopRequest):
             return Cancelled(wish=size)
         order = self._order(size, without)
         outcome = self.driver.executor.attempt(order, partial(self._begin, size), self._hear)
@@ -216,13 +216,13 @@ class _Attempts:
             self.resizing.had_no_place()
         self.bell.failed(setback.cause, setback.reason)
 
-    def _hear(self, told: Told | Beat) -> None:
+    def _hear(self, told: RunEvent | Heartbeat) -> None:
         self.bell.hear(told)
-        if not isinstance(told, Beat):
+        if not isinstance(told, Heartbeat):
             self.resizing.hear(told)
             self.driver.display.hear(told)
 
-    def _wish(self) -> Wish | None:
+    def _wish(self) -> StopRequest | None:
         # It is asked all the time, also while there is no room.
         self.bell.look()
         return stronger(self.driver.wishers.wish(), self.resizing.wish())

@@ -14,8 +14,8 @@ from typing import Any
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from checkpointing.stores.transfers import within
-from jobs.runs.driver_process import EXIT_CODES, Away, End
-from jobs.training.task.stop_request import Wish
+from jobs.runs.driver_process import EXIT_CODES, Away, DriverEnd
+from jobs.training.task.stop_request import StopRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 _ASK_EVERY_S = 2.0
@@ -36,7 +36,7 @@ class JobServer:
         self._variables = variables
         self._say = say
 
-    def start(self, arguments: list[str]) -> "Job":
+    def start(self, arguments: list[str]) -> "DriverJob":
         """Submits our own source with it; a spec that is not part of it must lie where the head is, too."""
         try:
             client, name = within(_SUBMIT_TIMEOUT_S, lambda: self._submit(arguments))
@@ -45,7 +45,7 @@ class JobServer:
         self._say(
             f"submitted as job {name}; `ray job logs --address {self._address} {name} --follow` shows it"
         )
-        return Job(client, name)
+        return DriverJob(client, name)
 
     def _submit(self, arguments: list[str]) -> tuple[JobSubmissionClient, str]:
         client = JobSubmissionClient(self._address)
@@ -57,7 +57,7 @@ class JobServer:
         return client, name
 
 
-class Job:
+class DriverJob:
     """Of a server that does not answer nothing is concluded but that it takes longer."""
 
     def __init__(self, client: JobSubmissionClient, name: str) -> None:
@@ -67,7 +67,7 @@ class Job:
         self._unseen_since_s: float | None = None
         self._is_to_stop = False
 
-    def end(self) -> End | None:
+    def end(self) -> DriverEnd | None:
         if time.monotonic() < self._next_s:
             return None
         try:
@@ -76,7 +76,7 @@ class Job:
             info = within(_ANSWER_TIMEOUT_S, lambda: self._client.get_job_info(self._name))
         except _NO_ANSWER as error:
             if _UNKNOWN in str(error):
-                return End(code=None, why=f"the cluster has forgotten job {self._name}")
+                return DriverEnd(code=None, why=f"the cluster has forgotten job {self._name}")
             self._unseen_since_s = self._unseen_since_s or time.monotonic()
             return None
         finally:
@@ -87,7 +87,7 @@ class Job:
     def unseen_s(self) -> float:
         return time.monotonic() - self._unseen_since_s if self._unseen_since_s else 0.0
 
-    def stop(self, wish: Wish) -> None:
+    def stop(self, wish: StopRequest) -> None:
         """Ray asks it by SIGTERM, and waits as long as the job's own variables say."""
         self._is_to_stop, self._next_s = True, 0.0
 
@@ -101,21 +101,21 @@ class Job:
         self._is_to_stop = False
 
 
-def end_of(info: Any) -> End | None:
+def end_of(info: Any) -> DriverEnd | None:
     """None while it is at work. Ray keeps no exit code of a job that it was asked to stop."""
     match info.status:
         case JobStatus.SUCCEEDED:
-            return End(code=0, why="the job has succeeded")
+            return DriverEnd(code=0, why="the job has succeeded")
         case JobStatus.STOPPED:
-            return End(code=None, why="the job was stopped", is_stopped=True)
+            return DriverEnd(code=None, why="the job was stopped", is_stopped=True)
         case JobStatus.FAILED if info.driver_exit_code in EXIT_CODES:
-            return End(
+            return DriverEnd(
                 code=info.driver_exit_code, why=f"the driver ended with exit code {info.driver_exit_code}"
             )
         case JobStatus.FAILED:
             # Ray's goes on with the driver's last lines.
             why = (info.message or "its job failed").partition("\n")[0].partition(", last available logs")[0]
-            return End(code=None, why=why)
+            return DriverEnd(code=None, why=why)
         case _:
             return None
 

@@ -21,7 +21,7 @@ _LOOK_EVERY_S = 1.0
 _NUM_LOOKS = 10
 
 
-class Rivals:
+class DriverPresence:
     """Listens for another driver of the run while this one starts. Used as a context.
 
     Who has no lease, as this one, is none. One that died may have had a last word on its way: only who speaks

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 
 # What a driver says to its keeper alone: another one is at work on the run; it makes no sense to go on; the
 # cluster does not have what the run needs.
@@ -28,7 +28,7 @@ _LAST_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class DriverEnd:
     """How a driver ended: with its exit code, or None where something ended it. ``why`` is for people.
 
     ``is_stopped``: it was asked to, and there is no exit code to tell whether it had saved by then.
@@ -43,21 +43,21 @@ class Away(Exception):
     """The cluster that is to run the driver does not answer."""
 
 
-class Driver(Protocol):
-    def end(self) -> End | None:
+class DriverHandle(Protocol):
+    def end(self) -> DriverEnd | None:
         """None while it is at work, or while nobody can tell."""
 
     def unseen_s(self) -> float:
         """For how long nobody could tell by now; 0 if it was seen the last time."""
 
-    def stop(self, wish: Wish) -> None:
+    def stop(self, wish: StopRequest) -> None:
         """Asks it to save and end; does not wait."""
 
     def kill(self) -> None: ...
 
 
 # Gets the arguments of ``longhaul train`` for the driver; may raise ``Away``.
-Start = Callable[[list[str]], Driver]
+StartDriver = Callable[[list[str]], DriverHandle]
 
 
 class Child:
@@ -69,18 +69,18 @@ class Child:
         environment = os.environ | {"PYTHONPATH": path}
         self._process = subprocess.Popen(command, env=environment, start_new_session=True)
 
-    def end(self) -> End | None:
+    def end(self) -> DriverEnd | None:
         code = self._process.poll()
         if code is None:
             return None
         if code >= 0:
-            return End(code=code, why=f"the driver ended with exit code {code}")
-        return End(code=None, why=f"the driver was ended by {signal.Signals(-code).name}")
+            return DriverEnd(code=code, why=f"the driver ended with exit code {code}")
+        return DriverEnd(code=None, why=f"the driver was ended by {signal.Signals(-code).name}")
 
     def unseen_s(self) -> float:
         return 0.0
 
-    def stop(self, wish: Wish) -> None:
+    def stop(self, wish: StopRequest) -> None:
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -8,11 +8,11 @@ from math import ceil
 from checkpointing.errors import Fenced
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import latest, of_this_life
-from checkpointing.log.history import Stopped, View
+from checkpointing.log.history import LogView, Stopped
 from checkpointing.stores.contract import StoreError
 from checkpointing.stores.transfers import within
 from jobs.training.task.events import Ended
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 
 # What is on its way (three), the last cut's memory (one), and that save (three); then the log is told.
 _DEADLINES_OF_THE_END = 7
@@ -21,7 +21,7 @@ _LAST_WORD_S = 300.0
 _NOTE_TIMEOUT_S = 15.0
 
 
-def note_stop(repository: Repository, term: int | None, wish: Wish) -> Ended:
+def note_stop(repository: Repository, term: int | None, wish: StopRequest) -> Ended:
     """How a run stopped of which nothing was going on: where its newest checkpoint is.
 
     Its log says so too, if this driver got a ``term``.
@@ -49,7 +49,7 @@ def resume_command(args: argparse.Namespace, repository: Repository, term: int) 
     return shlex.join(["longhaul", "train", *resume_arguments(args, repository.view, term)])
 
 
-def resume_arguments(args: argparse.Namespace, view: View, term: int) -> list[str]:
+def resume_arguments(args: argparse.Namespace, view: LogView, term: int) -> list[str]:
     """What was asked of ``longhaul train``, but to begin afresh or elsewhere only as long as no attempt from
     ``term`` on has begun the new life, or saved.
     """

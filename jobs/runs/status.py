@@ -10,12 +10,12 @@ from typing import Any
 from checkpointing.errors import NothingToResume
 from checkpointing.generations.repository import existing_run
 from checkpointing.generations.retention import latest, of_this_life
-from checkpointing.log.history import View
+from checkpointing.log.history import LogView
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_OK, EXIT_USAGE, run_command
 from jobs.commandline.store_location import store_base
-from jobs.recovery.journal import Note, given_up
+from jobs.recovery.journal import AttemptNote, given_up
 from jobs.run_progress.run_state import GOING_ON
 from jobs.run_progress.status_file import told_of
 from reporting.analysis.formatting import counted
@@ -65,11 +65,11 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
     }
 
 
-def _why(note: Note) -> str | None:
+def _why(note: AttemptNote) -> str | None:
     return f"{note.given_up}: {note.ending.reason}" if note.ending else note.given_up
 
 
-def _stage(view: View, told: Mapping[str, Any], now_s: float) -> str | None:
+def _stage(view: LogView, told: Mapping[str, Any], now_s: float) -> str | None:
     """What the run is doing. ``silent`` is one of which nothing was heard; None where nobody told."""
     if view.finished_step is not None:
         return "finished"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from checkpointing.errors import Fenced, NothingToResume
 from checkpointing.generations.repository import Repository, existing_run
 from checkpointing.generations.retention import latest, of_this_life
-from checkpointing.log.history import Stop, View
+from checkpointing.log.history import LogView, Stop
 from checkpointing.stores.contract import Store, StoreError, Unavailable
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
@@ -27,18 +27,18 @@ _LOOK_EVERY_S = 0.5
 _SILENT_AFTER_S = 30.0
 _ENDED_STAGES = ("given up", "failed", "interrupted")
 
-State = Literal["stopped", "finished", "not running", "asked"]
+StopState = Literal["stopped", "finished", "not running", "asked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StopOutcome:
     """``step`` is where it ended, None while that is not known; ``generation`` the newest that it left.
 
     ``asked`` is all that is known where the time was over before the run ended.
     """
 
     run: str
-    state: State
+    state: StopState
     attempt: int
     step: int | None
     generation: str | None
@@ -65,7 +65,7 @@ def stop_run(
     *,
     ticks: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Outcome:
+) -> StopOutcome:
     """Returns when it has ended, when nobody seems to be there to hear, or after ``wait_s``."""
     repository = existing_run(store, run)
     deadline, signs = ticks() + wait_s, _Signs(store, run, ticks)
@@ -106,14 +106,14 @@ class _Signs:
         return self._ticks() - self._changed_s > _SILENT_AFTER_S
 
 
-def _newest(repository: Repository) -> View:
+def _newest(repository: Repository) -> LogView:
     """As far as the store tells: a short outage only makes the waiting longer."""
     with suppress(Unavailable):
         return repository.refresh()
     return repository.view
 
 
-def _ended(view: View) -> State | None:
+def _ended(view: LogView) -> StopState | None:
     if view.finished_step is not None:
         return "finished"
     return "stopped" if view.stopped_step is not None else None
@@ -128,9 +128,9 @@ def _ask(repository: Repository, term: int) -> bool:
     return True
 
 
-def _outcome(run: str, state: State, view: View) -> Outcome:
+def _outcome(run: str, state: StopState, view: LogView) -> StopOutcome:
     newest = latest(of_this_life(view))
-    return Outcome(
+    return StopOutcome(
         run=run,
         state=state,
         attempt=view.term,
@@ -140,7 +140,7 @@ def _outcome(run: str, state: State, view: View) -> Outcome:
     )
 
 
-def _text(outcome: Outcome, wait_s: float) -> str:
+def _text(outcome: StopOutcome, wait_s: float) -> str:
     match outcome.state:
         case "finished":
             what = f"finished at step {outcome.step}, nothing to stop"
@@ -155,7 +155,7 @@ def _text(outcome: Outcome, wait_s: float) -> str:
     return f"{outcome.run}: {what}"
 
 
-def _left(outcome: Outcome) -> str:
+def _left(outcome: StopOutcome) -> str:
     if outcome.generation is None:
         return "without a checkpoint"
     of_step = "" if outcome.generation_step == outcome.step else f" of step {outcome.generation_step}"

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.contract import Store, StoreError
-from jobs.training.task.stop_request import Wish, stronger
+from jobs.training.task.stop_request import StopRequest, stronger
 
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 3.0
@@ -21,7 +21,7 @@ _CLOSE_TIMEOUT_S = 5.0
 _SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
-class Wishers:
+class StopSignals:
     """Entered in the main thread. Inside, the first Ctrl-C and every SIGTERM is a wish.
 
     The second Ctrl-C is a ``KeyboardInterrupt``.
@@ -31,7 +31,7 @@ class Wishers:
         self._look_every_s = look_every_s
         self._ask_every_s = ask_every_s
         self.term: int | None = None
-        self._wish: Wish | None = None
+        self._wish: StopRequest | None = None
         self._num_ctrl_c = 0
         self._before: dict[int, Any] = {}
         self._listener: _Listener | None = None
@@ -46,11 +46,11 @@ class Wishers:
         for number, before in self._before.items():
             signal.signal(number, before)
 
-    def wish(self) -> Wish | None:
+    def wish(self) -> StopRequest | None:
         """What was wished so far. It never waits, and is never taken back."""
         return self._wish
 
-    def pause(self, for_s: float) -> Wish | None:
+    def pause(self, for_s: float) -> StopRequest | None:
         """Waits, or ends early with what is wished."""
         end = time.monotonic() + for_s
         while (left_s := end - time.monotonic()) > 0:
@@ -69,12 +69,12 @@ class Wishers:
         """Who asks the log's attempt ``term`` to stop means this driver."""
         self.term = term
 
-    def hear(self, wish: Wish) -> None:
+    def hear(self, wish: StopRequest) -> None:
         self._wish = stronger(self._wish, wish)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         """Takes no lock: it runs in the midst of anything, itself included."""
-        self.hear(Wish(aim="stop", why=_SIGNALS[signal.Signals(number)]))
+        self.hear(StopRequest(aim="stop", why=_SIGNALS[signal.Signals(number)]))
         self._num_ctrl_c += number == signal.SIGINT
         if self._num_ctrl_c > 1:
             raise KeyboardInterrupt
@@ -83,7 +83,7 @@ class Wishers:
 class _Listener:
     def __init__(
         self,
-        wishers: Wishers,
+        wishers: StopSignals,
         repository: Repository,
         announce: Callable[[str], None],
         look_every_s: float,
@@ -117,4 +117,4 @@ class _Listener:
         with suppress(StoreError):
             view = self._repository.refresh()
             if view.stop_asked and view.term == self._wishers.term:
-                self._wishers.hear(Wish(aim="stop", why="longhaul stop"))
+                self._wishers.hear(StopRequest(aim="stop", why="longhaul stop"))

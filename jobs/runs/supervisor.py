@@ -15,7 +15,7 @@ from pathlib import Path
 
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import latest, of_this_life
-from checkpointing.log.history import View
+from checkpointing.log.history import LogView
 from checkpointing.stores.contract import StoreError, Unavailable
 from checkpointing.stores.opening import open_store
 from jobs.alerts.command import Caller, facts_of
@@ -31,25 +31,25 @@ from jobs.commandline.exit_codes import (
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.outcomes import Setback, StoreAway, crashed
-from jobs.recovery.journal import Note, given_up, leave_note, read_newest, read_note
+from jobs.recovery.journal import AttemptNote, given_up, leave_note, read_newest, read_note
 from jobs.recovery.loop import keep_trying
-from jobs.recovery.policy import Ending, Policy, Retry, StepBack
-from jobs.runs.driver_presence import Rivals
+from jobs.recovery.policy import FailedAttempt, Policy, Retry, RollBack
+from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.driver_process import (
     EXIT_GIVEN_UP,
     EXIT_NO_CLUSTER,
     EXIT_OCCUPIED,
     Away,
     Child,
-    Driver,
-    End,
-    Start,
+    DriverEnd,
+    DriverHandle,
+    StartDriver,
 )
 from jobs.runs.resume_command import job_variables, note_stop, resume_arguments
-from jobs.runs.stop_signals import Wishers
+from jobs.runs.stop_signals import StopSignals
 from jobs.spec_schema.file import check_plain_name
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from reporting.recording.steady_clock import steady
 from reporting.results.redaction import without_credentials
 
@@ -72,10 +72,10 @@ def _keep(args: argparse.Namespace) -> int:
     spec = RunSpec.load(args.spec, args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base())
-    with Wishers() as wishers:
+    with StopSignals() as wishers:
         # What it hears of is its drivers' to tell.
         wishers.listen(store, run, lambda _text: None)
-        keeper = Keeper(
+        keeper = Supervisor(
             Repository(store, run),
             _start_with(args, spec),
             spec.recovery,
@@ -87,7 +87,7 @@ def _keep(args: argparse.Namespace) -> int:
         return keeper.keep(args)
 
 
-def _start_with(args: argparse.Namespace, spec: RunSpec) -> Start:
+def _start_with(args: argparse.Namespace, spec: RunSpec) -> StartDriver:
     address = args.address or os.environ.get("RAY_ADDRESS", "")
     if not address.startswith(("http://", "https://")):
         return Child
@@ -121,11 +121,11 @@ class _Lost(Exception):
 class _StopWished(Exception):
     """For a wait that is not this module's."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: StopRequest) -> None:
         self.wish = wish
 
 
-class Keeper:
+class Supervisor:
     """A run's drivers, as ``jobs.recovery.loop`` goes through them; the end is the keeper's exit code.
 
     Says what it does on standard error; drivers say the rest themselves.
@@ -134,16 +134,16 @@ class Keeper:
     def __init__(
         self,
         repository: Repository,
-        start: Start,
+        start: StartDriver,
         policy: Policy,
-        wishers: Wishers,
+        wishers: StopSignals,
         call: Call,
         *,
         clock: Callable[[], float],
-        pause: Callable[[float], Wish | None],
+        pause: Callable[[float], StopRequest | None],
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
-        self.history: list[Ending] = []
+        self.history: list[FailedAttempt] = []
         self._repository = repository
         self._start = start
         self._policy = policy
@@ -172,7 +172,7 @@ class Keeper:
             self._note(self.history[-1], why)
         return self._give_up(f"{why}: {setback.reason}")
 
-    def go_on(self, setback: Setback, move: Retry | StepBack) -> int | None:
+    def go_on(self, setback: Setback, move: Retry | RollBack) -> int | None:
         _say(f"{self._repository.run}: {setback.reason}; starting it again in {move.after_s:g} s")
         if (term := self.history[-1].term) == self._own_term:
             # Nobody else is there now to hear `longhaul stop`.
@@ -203,8 +203,8 @@ class Keeper:
             self._first_term = self._repository.refresh().term
         return self._first_term
 
-    def _follow(self, driver: Driver) -> End:
-        told: Wish | None = None
+    def _follow(self, driver: DriverHandle) -> DriverEnd:
+        told: StopRequest | None = None
         is_said = False
         try:
             while (end := driver.end()) is None:
@@ -228,7 +228,7 @@ class Keeper:
             )
         return unseen_s > _UNSEEN_S
 
-    def _after(self, end: End, before: View, *, is_anew: bool) -> int | Setback | None:
+    def _after(self, end: DriverEnd, before: LogView, *, is_anew: bool) -> int | Setback | None:
         """The exit code to leave with, or what went wrong; None when it is time for the next driver.
 
         ``is_anew``: the first driver was to begin somewhere else than at the newest checkpoint.
@@ -266,7 +266,7 @@ class Keeper:
     def _stand_by(self) -> int | None:
         """Until the other driver, such as one whose keeper is gone, is silent or has ended."""
         _say(f"{self._repository.run}: this keeper stands by, until the other driver is silent or ends")
-        rivals = Rivals(self._repository.store, self._repository.run, pause=self._pause_or_stop)
+        rivals = DriverPresence(self._repository.store, self._repository.run, pause=self._pause_or_stop)
         try:
             # A store that is away is the next driver's to wait for.
             with suppress(StoreError):
@@ -285,7 +285,7 @@ class Keeper:
         # If it is finished the next driver says so.
         return None
 
-    def _after_stop(self, end: End) -> int:
+    def _after_stop(self, end: DriverEnd) -> int:
         """The run's log tells whether its last step is durable."""
         try:
             view = self._repository.refresh()
@@ -312,7 +312,7 @@ class Keeper:
         _say(f"longhaul train: given up, {why}")
         return EXIT_FAILED
 
-    def _stopped(self, wish: Wish) -> int:
+    def _stopped(self, wish: StopRequest) -> int:
         run, view = self._repository.run, self._view()
         if view.term != self._own_term:
             _say(f"{run}: kept no longer ({wish.why}); whoever is at work on it goes on")
@@ -321,11 +321,11 @@ class Keeper:
         _say(f"{run}: stopped at step {ended.step} ({wish.why}); the same command goes on")
         return EXIT_OK
 
-    def _ending(self, setback: Setback) -> Ending:
+    def _ending(self, setback: Setback) -> FailedAttempt:
         view = self._view()
         newest = latest(of_this_life(view))
         is_ours = newest is not None and newest.term > self._first()
-        return Ending(
+        return FailedAttempt(
             term=view.term,
             cause=setback.cause,
             reason=setback.reason,
@@ -335,12 +335,12 @@ class Keeper:
             durable_step=newest.step if newest and is_ours else 0,
         )
 
-    def _note(self, ending: Ending, why: str) -> None:
+    def _note(self, ending: FailedAttempt, why: str) -> None:
         store, run = self._repository.store, self._repository.run
         with suppress(StoreError):
             if not ending.term or read_note(store, run, ending.term) is not None:
                 return
-            note = Note(term=ending.term, how="given up", ending=ending, given_up=why)
+            note = AttemptNote(term=ending.term, how="given up", ending=ending, given_up=why)
             if before := read_newest(store, run, self._repository.view):
                 note = replace(note, skips=before.skips, spoilt=before.spoilt)
             leave_note(store, run, note)
@@ -348,13 +348,13 @@ class Keeper:
     def _first(self) -> int:
         return self._first_term or 0
 
-    def _view(self) -> View:
+    def _view(self) -> LogView:
         with suppress(StoreError):
             return self._repository.refresh()
         return self._repository.view
 
 
-def driver_arguments(args: argparse.Namespace, view: View, first_term: int) -> list[str]:
+def driver_arguments(args: argparse.Namespace, view: LogView, first_term: int) -> list[str]:
     """What the next driver is started with. ``first_term`` is what the log was at when the keeper came."""
     words = resume_arguments(args, view, first_term + 1)
     words += ["--kept"]

@@ -11,13 +11,13 @@ from typing import Any
 from checkpointing.errors import NothingToResume, taken_over
 from checkpointing.generations.choice import Spoilt, find
 from checkpointing.generations.repository import Repository, existing_run
-from checkpointing.log.history import View
+from checkpointing.log.history import LogView
 from checkpointing.stores.opening import open_store
 from cluster.inventory import WorkerGroup
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.recovery.journal import read_newest
-from jobs.runs.driver_presence import Rivals
+from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.token_check import num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.spec_schema.stored_spec import store_spec
@@ -36,10 +36,10 @@ class Beginning:
     fresh: bool
     term: int
 
-    def is_fresh(self, view: View) -> bool:
+    def is_fresh(self, view: LogView) -> bool:
         return self.fresh and not view.has_begun_since(self.term)
 
-    def resume(self, view: View) -> str:
+    def resume(self, view: LogView) -> str:
         return "latest" if view.has_saved_since(self.term) else self.what
 
 
@@ -77,7 +77,7 @@ class Tasks:
         group: WorkerGroup,
         beginning: Beginning,
         tokens: Tokens | None,
-        rivals: Rivals,
+        rivals: DriverPresence,
     ) -> None:
         self._spec = spec
         self._repository = repository

@@ -13,7 +13,7 @@ from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.shard_cache import PARQUET, one_place
 from jobs.training.task.presets import preset
-from jobs.training.task.task import Near, Tokens
+from jobs.training.task.task import ShardCacheLimits, Tokens
 from jobs.training.task.token_index import DTYPE_BYTES, INDEX, DataError, TokenIndex, TokenShard, from_json
 from jobs.training.task.windows import cut_into_windows
 
@@ -107,7 +107,7 @@ def _is_parquet(name: str) -> bool:
     return name.lower().endswith(PARQUET) and not is_hidden
 
 
-def _near(spec: RunSpec, index: TokenIndex) -> Near | None:
+def _near(spec: RunSpec, index: TokenIndex) -> ShardCacheLimits | None:
     """None where shards are read where they lie; but Parquet has to be decoded somewhere."""
     local = spec.data.local
     if local.dir is None and not any(shard.name.endswith(PARQUET) for shard in index.shards):
@@ -115,7 +115,7 @@ def _near(spec: RunSpec, index: TokenIndex) -> Near | None:
     folder, saves = local.dir or gettempdir(), spec.checkpoint.local.dir
     if saves is not None and (problem := one_place(folder, saves)):
         raise SpecError([problem])
-    return Near(folder=folder, limit_bytes=round(local.gib * 2**30))
+    return ShardCacheLimits(folder=folder, limit_bytes=round(local.gib * 2**30))
 
 
 def _wrong_vocabulary(spec: RunSpec, store: Store, index: TokenIndex) -> Iterator[str]:

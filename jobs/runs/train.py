@@ -23,16 +23,16 @@ from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import Occupied, SpecError, nearest
 from jobs.execution.outcomes import EXPECTED, Cancelled, Completed, GivenUp, Setback, Unmendable
 from jobs.launch.choose import choose_executor
-from jobs.launch.torchrun import Place
+from jobs.launch.torchrun import LauncherPlace
 from jobs.run_progress.run_view import RunDisplay
 from jobs.run_progress.status_file import StatusFile
 from jobs.runs.attempts import Driver, work
-from jobs.runs.driver_presence import Rivals
+from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.driver_process import EXIT_GIVEN_UP, EXIT_NO_CLUSTER, EXIT_OCCUPIED
 from jobs.runs.resume_checks import check_unchanged, samples_before, without_data
 from jobs.runs.resume_command import note_stop, resume_command
 from jobs.runs.status import status_of
-from jobs.runs.stop_signals import Wishers
+from jobs.runs.stop_signals import StopSignals
 from jobs.runs.tasks import Beginning, Tasks, absolute, beginning, described_run
 from jobs.runs.token_check import find_tokens, num_samples
 from jobs.spec_schema.file import check_plain_name
@@ -52,11 +52,11 @@ class RunFailed(Exception):
 
 def train(args: argparse.Namespace) -> int:
     try:
-        with Wishers() as wishers:
+        with StopSignals() as wishers:
             return _train(args, wishers)
     except (*EXPECTED, RunFailed) as error:
         code = exit_code(error, is_kept=args.kept)
-        return complain("train", error, code) if Place.of_this_process().rank == 0 else code
+        return complain("train", error, code) if LauncherPlace.of_this_process().rank == 0 else code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
@@ -76,12 +76,14 @@ def exit_code(error: Exception, *, is_kept: bool) -> int:
             return EXIT_USAGE
 
 
-def _train(args: argparse.Namespace, wishers: Wishers) -> int:
+def _train(args: argparse.Namespace, wishers: StopSignals) -> int:
     spec = RunSpec.load(args.spec, args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base()) if spec.is_kept else MemoryStore()
     with (
-        Rivals(store, run, is_wanted=Place.of_this_process().rank == 0 and not args.take_over) as rivals,
+        DriverPresence(
+            store, run, is_wanted=LauncherPlace.of_this_process().rank == 0 and not args.take_over
+        ) as rivals,
         choose_executor(
             args.executor,
             verbose=args.verbose,

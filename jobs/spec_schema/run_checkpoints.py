@@ -13,7 +13,7 @@ from jobs.spec_schema.file import Count, Every, Name, NodeFolder, Span, Strict
 from jobs.training.task.task import Recording, Saving, WandbProject
 
 
-class NearPlace(Strict):
+class LocalTierSettings(Strict):
     """Each node's own disk. ``dir`` null: only the store is used."""
 
     dir: NodeFolder | None = None
@@ -32,7 +32,7 @@ class Checkpoint(Strict):
     every_steps: Count | None = None
     on_busy: Literal["skip", "wait"] = "skip"
     deadline_s: Span = 600.0
-    local: NearPlace = NearPlace()
+    local: LocalTierSettings = LocalTierSettings()
     store: StorePlace = StorePlace()
     retention: Retention = Retention()
 
@@ -81,7 +81,7 @@ class Wandb(WandbProject):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record(Recording):
+class RecordSettings(Recording):
     wandb: Wandb | None = None
 
     def policy(self) -> Recording:

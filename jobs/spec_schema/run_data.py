@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from jobs.spec_schema.file import Count, Every, NodeFolder, Span, Strict
 
 
-class NearTokens(Strict):
+class ShardCacheSettings(Strict):
     """Each node's own disk. ``dir`` null: tokens in object storage are read where they lie."""
 
     dir: NodeFolder | None = None
@@ -24,7 +24,7 @@ class Data(Strict):
     samples: Count = 4096
     path: Annotated[str, Field(min_length=1)] | None = None
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
-    local: NearTokens = NearTokens()
+    local: ShardCacheSettings = ShardCacheSettings()
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
@@ -37,7 +37,7 @@ class Data(Strict):
         return self
 
 
-class Evaluation(Strict):
+class EvaluationSettings(Strict):
     """Every so many steps the loss on held-out samples; 0 is never."""
 
     every_steps: Every = 0

@@ -39,7 +39,7 @@ class WorldSize(Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery(Policy):
+class RecoverySettings(Policy):
     """The policy, and beside it ``spares``: workers that have loaded everything by the time one fails.
 
     ``max_attempts: 1`` never tries again.

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from jobs.alerts.rules import Wanted
-from jobs.recovery.world_size import Batch, Patience, refusal, sizes_between
+from jobs.recovery.world_size import DividedBatch, ResizeWaits, refusal, sizes_between
 from jobs.spec_schema.file import (
     Count,
     ModelName,
@@ -17,13 +17,13 @@ from jobs.spec_schema.file import (
     VariableName,
     VariableValue,
 )
-from jobs.spec_schema.run_checkpoints import Checkpoint, Record
-from jobs.spec_schema.run_data import Data, Evaluation
+from jobs.spec_schema.run_checkpoints import Checkpoint, RecordSettings
+from jobs.spec_schema.run_data import Data, EvaluationSettings
 from jobs.spec_schema.run_recovery import (
     AlarmSettings,
     LossGuard,
     OnFinish,
-    Recovery,
+    RecoverySettings,
     RunLimits,
     WorldSize,
 )
@@ -42,7 +42,7 @@ class RunSpec(SpecFile):
     model: ModelName
     strategy: StrategyName = "ddp"
     world_size: WorldSize = WorldSize(min=1, max=1)
-    elastic: Patience = Patience()
+    elastic: ResizeWaits = ResizeWaits()
     group: Name = "local"
     spread: bool = False
     precision: PrecisionName = "fp32"
@@ -57,11 +57,11 @@ class RunSpec(SpecFile):
     data: Data = Data()
     optimizer: Optimizer = OptimizerConfig()
     checkpoint: Checkpoint = Checkpoint()
-    eval: Evaluation = Evaluation()
+    eval: EvaluationSettings = EvaluationSettings()
     guard: LossGuard = LossGuard()
     on_finish: OnFinish = OnFinish()
-    record: Record = Record()
-    recovery: Recovery = Recovery()
+    record: RecordSettings = RecordSettings()
+    recovery: RecoverySettings = RecoverySettings()
     alarms: AlarmSettings = AlarmSettings()
     limits: RunLimits = RunLimits()
     environment: dict[VariableName, VariableValue] = Field(default_factory=dict)
@@ -72,8 +72,8 @@ class RunSpec(SpecFile):
         return sizes_between(self.world_size.min, self.world_size.max, self._batch)
 
     @property
-    def _batch(self) -> Batch:
-        return Batch(
+    def _batch(self) -> DividedBatch:
+        return DividedBatch(
             sequences=self.world_size.max * self.micro_batch * self.grad_accum,
             micro_batch=self.micro_batch,
             eval_samples=self.eval.samples if self.eval.every_steps else 0,

@@ -33,7 +33,7 @@ class Axes(Strict):
     precision: Precisions = ("fp32",)
 
 
-class Limits(Strict):
+class SweepLimits(Strict):
     """Nothing waits for ever. ``memory_gb_per_worker`` bounds a CPU worker's memory (GB = 1e9 bytes)."""
 
     schedule_timeout_s: Annotated[float, Field(gt=0)] = 300.0
@@ -77,7 +77,7 @@ class SweepSpec(SpecFile):
     seed: Annotated[int, Field(ge=0)] = 0
     tier: Literal["A", "B"] | None = None
     optimizer: Optimizer = OptimizerConfig()
-    limits: Limits = Limits()
+    limits: SweepLimits = SweepLimits()
     isolation: Literal["group", "run"] = "group"
     share_nodes: bool = False
     spread: bool = False

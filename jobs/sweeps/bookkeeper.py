@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import assert_never
 
-from jobs.execution.messages import Beat, Event, Finished, Started
+from jobs.execution.messages import Event, Finished, Heartbeat, Started
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Run
 from jobs.sweeps.live_view import Display
 from jobs.sweeps.plan import Plan
-from jobs.sweeps.result_record import Attempt, record_of
-from jobs.sweeps.results import Found, Results
+from jobs.sweeps.result_record import RunAttempt, record_of
+from jobs.sweeps.results import Results, StoredResults
 from jobs.training.task.measurement import Failure, Measurement
 from reporting.results.records import RunRecord
 
@@ -20,7 +20,12 @@ class Bookkeeper:
     """Knows which runs are wanted and which rows are there. ``listen`` is called from one thread only."""
 
     def __init__(
-        self, spec: SweepSpec, results: Results, found: Found, runs: Iterable[Run], plans: dict[str, Plan]
+        self,
+        spec: SweepSpec,
+        results: Results,
+        found: StoredResults,
+        runs: Iterable[Run],
+        plans: dict[str, Plan],
     ) -> None:
         self._spec = spec
         self._results = results
@@ -68,7 +73,7 @@ class Bookkeeper:
             case Started():
                 self._started[event.run_id] = _now()
                 display.started(run)
-            case Beat():
+            case Heartbeat():
                 display.beat(run, event)
             case Finished():
                 self._finish(run, event.outcome, display)
@@ -81,7 +86,7 @@ class Bookkeeper:
 
     def _finish(self, run: Run, outcome: Measurement | Failure, display: Display) -> None:
         now = _now()
-        attempt = Attempt(
+        attempt = RunAttempt(
             number=self._attempt_number(run),
             started_at=self._started.get(run.run_id, now),
             finished_at=now,

@@ -24,10 +24,10 @@ from jobs.commandline.exit_codes import (
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.executor import Executor, PeersFailed
-from jobs.execution.messages import Limits
+from jobs.execution.messages import SessionLimits
 from jobs.execution.resources import mode_of
 from jobs.launch.choose import choose_executor
-from jobs.launch.torchrun import Place
+from jobs.launch.torchrun import LauncherPlace
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.bookkeeper import Bookkeeper
 from jobs.sweeps.grid import Cell, Run, expand, schedule
@@ -44,7 +44,7 @@ Plans = dict[str, Plan]
 def sweep(args: argparse.Namespace) -> int:
     try:
         codes = {SpecError: EXIT_USAGE, ClusterError: EXIT_USAGE, **OF_STORES}
-        speaks = Place.of_this_process().rank == 0
+        speaks = LauncherPlace.of_this_process().rank == 0
         return run_command("sweep", lambda: _sweep(args), codes, speaks=speaks)
     except PeersFailed as error:
         return complain("sweep", f"{error}; running it again goes on with the next run", EXIT_FAILED)
@@ -114,8 +114,8 @@ def _groups_of(runs: Sequence[Run], plans: Plans) -> dict[str, WorkerGroup]:
     return {group.name: group for group in groups if group is not None}
 
 
-def _limits(spec: SweepSpec) -> Limits:
-    return Limits(
+def _limits(spec: SweepSpec) -> SessionLimits:
+    return SessionLimits(
         schedule_timeout_s=spec.limits.schedule_timeout_s,
         cell_timeout_s=spec.limits.cell_timeout_s,
         hang_timeout_s=spec.limits.hang_timeout_s,

@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from jobs.execution.messages import Beat
+from jobs.execution.messages import Heartbeat
 from jobs.sweeps.grid import Run
 from jobs.sweeps.plan import Plan
 from reporting.results.records import RunRecord
@@ -33,7 +33,7 @@ class Display(Protocol):
 
     def started(self, run: Run) -> None: ...
 
-    def beat(self, run: Run, beat: Beat) -> None: ...
+    def beat(self, run: Run, beat: Heartbeat) -> None: ...
 
     def finished(self, run: Run, record: RunRecord) -> None: ...
 
@@ -91,7 +91,7 @@ class _StepLine:
     shown_step: int = 0
     shown_at: float = 0.0
 
-    def text(self, beat: Beat) -> str:
+    def text(self, beat: Heartbeat) -> str:
         self.num_beats += 1
         self.total_s += beat.step_s
         if beat.phase not in ("warmup", "window"):
@@ -122,7 +122,7 @@ class _LineDisplay:
     def started(self, run: Run) -> None:
         self._lines[run.run_id] = _StepLine(run, shown_at=time.monotonic())
 
-    def beat(self, run: Run, beat: Beat) -> None:
+    def beat(self, run: Run, beat: Heartbeat) -> None:
         """At most one line per ten steps and ten seconds: short cells pass in silence."""
         line = self._lines.setdefault(run.run_id, _StepLine(run, shown_at=time.monotonic()))
         text = line.text(beat)
@@ -158,7 +158,7 @@ class _LiveDisplay:
         self._lines[run.run_id] = _StepLine(run)
         self._running[run.run_id] = f"{run.name}: starts"
 
-    def beat(self, run: Run, beat: Beat) -> None:
+    def beat(self, run: Run, beat: Heartbeat) -> None:
         line = self._lines.setdefault(run.run_id, _StepLine(run))
         self._running[run.run_id] = line.text(beat)
 

@@ -17,7 +17,7 @@ from jobs.training.task.measurement import Failure
 from reporting.results.formulas import flops_per_token
 
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
-    from jobs.spec_schema.sweep_spec import Limits
+    from jobs.spec_schema.sweep_spec import SweepLimits
 
 # What a laptop core and a well-fed accelerator reach of their peak: only for the forecast of time,
 # which is printed with a tilde and enters no result.
@@ -49,7 +49,7 @@ class Plan:
 
 
 def plan_all(
-    cells: Sequence[Cell], inventory: Inventory, limits: "Limits", mode: Mode = "whole_node"
+    cells: Sequence[Cell], inventory: Inventory, limits: "SweepLimits", mode: Mode = "whole_node"
 ) -> list[Plan]:
     requests = [Request(group=cell.group, num_workers=cell.recipe.world_size, mode=mode) for cell in cells]
     answers = place(requests, inventory)
@@ -59,7 +59,7 @@ def plan_all(
     ]
 
 
-def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limits: "Limits") -> Plan:
+def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limits: "SweepLimits") -> Plan:
     on_cpu = group is not None and (group.vendor == "cpu" or group.simulated)
     predicted = predict_memory(cell.recipe, on_cpu=on_cpu).total
     limit = _memory_limit(group, answer, limits)
@@ -75,7 +75,9 @@ def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limit
     )
 
 
-def _refusal(answer: Placed | Refused, predicted: int, limit: int | None, limits: "Limits") -> Failure | None:
+def _refusal(
+    answer: Placed | Refused, predicted: int, limit: int | None, limits: "SweepLimits"
+) -> Failure | None:
     if isinstance(answer, Refused):
         return Failure(status="unschedulable", reason=answer.reason)
     cannot_fit = limit is not None and predicted > limit * (1 + PREDICTION_ERROR)
@@ -92,7 +94,7 @@ def _refusal(answer: Placed | Refused, predicted: int, limit: int | None, limits
     return None
 
 
-def _memory_limit(group: WorkerGroup | None, answer: Placed | Refused, limits: "Limits") -> int | None:
+def _memory_limit(group: WorkerGroup | None, answer: Placed | Refused, limits: "SweepLimits") -> int | None:
     if group is None or isinstance(answer, Refused):
         return None
     if group.vendor == "cpu" or group.simulated:

@@ -44,7 +44,7 @@ _MAX_REASON_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class RunAttempt:
     """``number`` counts the starts of this run from 1; times are ISO 8601 in UTC."""
 
     number: int
@@ -53,7 +53,7 @@ class Attempt:
 
 
 def record_of(
-    spec: "SweepSpec", run: Run, plan: Plan, outcome: Measurement | Failure, attempt: Attempt
+    spec: "SweepSpec", run: Run, plan: Plan, outcome: Measurement | Failure, attempt: RunAttempt
 ) -> RunRecord:
     recipe = run.cell.recipe
     common = RunRecord(

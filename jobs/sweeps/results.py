@@ -20,7 +20,7 @@ SWEEP_SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class StoredResults:
     """What a sweep's folder holds, by run name; ``unreadable`` maps a name to what is wrong with it."""
 
     records: dict[str, RunRecord]
@@ -32,7 +32,7 @@ class Results:
         self._store = store
         self._folder = f"sweeps/{sweep}"
 
-    def load(self) -> Found:
+    def load(self) -> StoredResults:
         records: dict[str, RunRecord] = {}
         unreadable: dict[str, str] = {}
         with ThreadPoolExecutor(max_workers=8) as pool:
@@ -42,7 +42,7 @@ class Results:
                         records[run_name] = found
                     case RecordError():
                         unreadable[run_name] = str(found)
-        return Found(records=records, unreadable=unreadable)
+        return StoredResults(records=records, unreadable=unreadable)
 
     def save(self, run: Run, record: RunRecord) -> RunRecord:
         """Stores ``record``; the answer is what now counts: another's, if that one was first.

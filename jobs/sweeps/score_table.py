@@ -6,7 +6,7 @@ The numbers are those of a report: its cells are made by the same code from the 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jobs.commandline.text_table import Column, as_text
+from jobs.commandline.text_table import TextColumn, as_text
 from jobs.sweeps.grid import Cell
 from jobs.sweeps.tables import NOTHING, cell_columns, number_column, or_nothing
 from reporting.analysis.cells import summarise
@@ -33,7 +33,7 @@ def score_table(cells: Sequence[Cell], rows: Iterable[Row]) -> str:
         number_column("scaling", (line.scaling for line in lines)),
         number_column("MFU", (or_nothing(line.mfu, "{:.1%}") for line in lines)),
         number_column("host GB" if is_all_on_host else "GB", (line.memory(is_all_on_host) for line in lines)),
-        Column(title="status", texts=tuple(line.status for line in lines)),
+        TextColumn(title="status", texts=tuple(line.status for line in lines)),
     ]
     return as_text(columns)
 

@@ -6,7 +6,7 @@ A column that says the same in every row is said once, above the table.
 from collections.abc import Iterable, Sequence
 
 from cluster.placement import Placed
-from jobs.commandline.text_table import Column, as_text
+from jobs.commandline.text_table import TextColumn, as_text
 from jobs.sweeps.grid import Cell
 from jobs.sweeps.plan import Plan
 
@@ -20,7 +20,7 @@ def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
         ),
         number_column("GB/worker", (f"{plan.predicted_memory_bytes / 1e9:.2f}" for plan in plans)),
         number_column("~s/run", (or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
-        Column(title="placement", texts=tuple(map(placement_text, plans))),
+        TextColumn(title="placement", texts=tuple(map(placement_text, plans))),
     ]
     refused = sum(1 for plan in plans if plan.refused)
     total = " x ".join([_counted(len(plans), "cell"), _counted(num_repeats, "repeat")])
@@ -52,13 +52,15 @@ def placement_text(plan: Plan) -> str:
     return plan.answer.describe()
 
 
-def cell_columns(cells: Sequence[Cell], are_simulated: Sequence[bool]) -> list[Column]:
+def cell_columns(cells: Sequence[Cell], are_simulated: Sequence[bool]) -> list[TextColumn]:
     recipes = [cell.recipe for cell in cells]
     return [
         _folding("group", map(_group_text, cells, are_simulated)),
         _folding("model", (recipe.model.name for recipe in recipes)),
-        Column(title="strategy", texts=tuple(recipe.strategy for recipe in recipes)),
-        Column(title="devices", texts=tuple(str(recipe.world_size) for recipe in recipes), is_number=True),
+        TextColumn(title="strategy", texts=tuple(recipe.strategy for recipe in recipes)),
+        TextColumn(
+            title="devices", texts=tuple(str(recipe.world_size) for recipe in recipes), is_number=True
+        ),
         _folding("seq", (str(recipe.seq_len) for recipe in recipes)),
         _folding("micro-batch", (str(recipe.micro_batch) for recipe in recipes)),
         _folding("grad-accum", (str(recipe.grad_accum) for recipe in recipes)),
@@ -70,12 +72,12 @@ def _group_text(cell: Cell, is_simulated: bool) -> str:
     return f"{cell.group} (simulated)" if is_simulated else cell.group
 
 
-def _folding(title: str, texts: Iterable[str]) -> Column:
-    return Column(title=title, texts=tuple(texts), may_fold=True)
+def _folding(title: str, texts: Iterable[str]) -> TextColumn:
+    return TextColumn(title=title, texts=tuple(texts), may_fold=True)
 
 
-def number_column(title: str, texts: Iterable[str]) -> Column:
-    return Column(title=title, texts=tuple(texts), is_number=True)
+def number_column(title: str, texts: Iterable[str]) -> TextColumn:
+    return TextColumn(title=title, texts=tuple(texts), is_number=True)
 
 
 def or_nothing(value: float | None, pattern: str, unit: str = "", scale: float = 1) -> str:

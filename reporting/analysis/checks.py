@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from reporting.analysis.findings import CellSummary, Check, Level
+from reporting.analysis.findings import CellSummary, Check, CheckLevel
 from reporting.analysis.inspections import losses, memory, sample_size, speed
 from reporting.analysis.inspections.seen import Seen
 from reporting.long_runs.summary import LongRun
@@ -15,7 +15,7 @@ from reporting.long_runs.summary import LongRun
 MOST_LINES = 20
 # Of runs by their window, of long runs by their clocks' traces.
 _CAPPED = "clocks or power capped"
-_WORST_FIRST: tuple[Level, ...] = ("failed", "warning", "unknown")
+_WORST_FIRST: tuple[CheckLevel, ...] = ("failed", "warning", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

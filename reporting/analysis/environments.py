@@ -7,7 +7,7 @@ from typing import Literal
 from reporting.analysis.formatting import gigabytes, joined, number, short, unit
 from reporting.results.rows import Row
 
-Kind = Literal["hardware", "software", "package", "variable"]
+FactKind = Literal["hardware", "software", "package", "variable"]
 
 NO_GROUP = "no group"
 
@@ -19,7 +19,7 @@ class Fact:
     ``differs`` is between groups that know it: what one doesn't know can't be told apart.
     """
 
-    kind: Kind
+    kind: FactKind
     name: str
     values: tuple[str, ...]
     differs: bool
@@ -36,7 +36,7 @@ def group_of(row: Row) -> str:
 def facts(rows: Sequence[Row]) -> tuple[Fact, ...]:
     """Hardware, software, then packages and variables by name; what nobody knows is left out."""
     groups = groups_of(rows)
-    seen: dict[tuple[Kind, str], dict[str, dict[str, None]]] = {}
+    seen: dict[tuple[FactKind, str], dict[str, dict[str, None]]] = {}
     for row in rows:
         for kind, name, value in _facts_of(row):
             if value:
@@ -48,7 +48,7 @@ def facts(rows: Sequence[Row]) -> tuple[Fact, ...]:
     return tuple(_fact(kind, name, groups, seen[kind, name]) for kind, name in ordered)
 
 
-def _fact(kind: Kind, name: str, groups: Sequence[str], seen: dict[str, dict[str, None]]) -> Fact:
+def _fact(kind: FactKind, name: str, groups: Sequence[str], seen: dict[str, dict[str, None]]) -> Fact:
     known = [sorted(seen[group]) for group in groups if group in seen]
     return Fact(
         kind=kind,
@@ -58,7 +58,7 @@ def _fact(kind: Kind, name: str, groups: Sequence[str], seen: dict[str, dict[str
     )
 
 
-def _facts_of(row: Row) -> Iterator[tuple[Kind, str, str | None]]:
+def _facts_of(row: Row) -> Iterator[tuple[FactKind, str, str | None]]:
     yield "hardware", "vendor", row.vendor
     yield "hardware", "device", row.device_name
     yield "hardware", "device memory", _gigabytes(row.device_memory_bytes)

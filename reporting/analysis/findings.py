@@ -14,7 +14,7 @@ from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 
 Verdict = Literal["faster", "slower", "equivalent", "inconclusive", "too few repeats"]
-Level = Literal["ok", "warning", "failed", "unknown"]
+CheckLevel = Literal["ok", "warning", "failed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class Check:
     """``found`` says what was seen, ``advice`` what to do about it; ``advice`` is empty where all is well."""
 
     name: str
-    level: Level
+    level: CheckLevel
     subject: str
     found: str
     advice: str = ""

@@ -14,7 +14,7 @@ Origins = Mapping[tuple[str, Subject], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class FailedCell:
     """Runs of one cell that failed alike; ``log_tail`` is the last one's that has any."""
 
     cell: CellSummary
@@ -47,7 +47,7 @@ def checks_shown(findings: Findings, most: int) -> tuple[Check, ...]:
     return tuple(sorted(findings.checks, key=lambda check: _LEVELS.index(check.level)))[:most]
 
 
-def failures(cells: Iterable[CellSummary]) -> tuple[Failure, ...]:
+def failures(cells: Iterable[CellSummary]) -> tuple[FailedCell, ...]:
     """What failed alike in one cell is said once, however often it was tried."""
     return tuple(failure for cell in cells for failure in _failures_of(cell))
 
@@ -67,13 +67,13 @@ def _rank(cell: CellSummary, advised: Iterable[str | None]) -> int:
     return 1 if cell.num_failed or cell.flags else 2
 
 
-def _failures_of(cell: CellSummary) -> list[Failure]:
+def _failures_of(cell: CellSummary) -> list[FailedCell]:
     alike: dict[tuple[str, str | None, str | None], list[Row]] = {}
     for row in cell.rows:
         if row.status != "ok":
             alike.setdefault((row.status, row.error_phase, row.error_reason), []).append(row)
     return [
-        Failure(
+        FailedCell(
             cell=cell,
             status=status,
             phase=phase,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reporting.results.node_scores import NODES_OWN_FAILURES, Outcome, Score, scores
+from reporting.results.node_scores import NODES_OWN_FAILURES, NodeOutcome, Score, scores
 from reporting.results.rows import Row
 
 
@@ -62,7 +62,8 @@ def _summary(node: str, group: str | None, rows: Sequence[Row]) -> NodeSummary:
 def _score(node: str, rows: Sequence[Row]) -> Score:
     """``rows`` are in the order in which the runs ended."""
     history = [
-        Outcome(node=node, run=row.run_id or "", cell=row.cell_id or "", status=row.status) for row in rows
+        NodeOutcome(node=node, run=row.run_id or "", cell=row.cell_id or "", status=row.status)
+        for row in rows
     ]
     (score,) = scores(history)
     return score

@@ -20,8 +20,8 @@ from reporting.charts.choice import (
 )
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import (
+    ChartPoint,
     Label,
-    Point,
     draw_failures,
     draw_line,
     label_ends,
@@ -33,7 +33,7 @@ from reporting.charts.marks import (
     write,
     write_above,
 )
-from reporting.charts.sheet import Drawing, Grid, panels, width_for
+from reporting.charts.sheet import Drawing, PanelGrid, panels, width_for
 from reporting.charts.svg import INK
 
 
@@ -104,7 +104,7 @@ class _Row:
     def sizes(self) -> list[int]:
         return sorted({cell.subject.world_size for cell in self.cells})
 
-    def points(self, group: str, strategy: str) -> list[Point]:
+    def points(self, group: str, strategy: str) -> list[ChartPoint]:
         """By size. Of several cells with one subject, the one with most runs speaks."""
         best: dict[int, tuple[int, Estimate]] = {}
         for cell in self.cells:
@@ -138,7 +138,7 @@ def _drawing(
     groups = groups_of(shown)
     longest = max(len(wording.name_of(name, 12)) for name in strategies_of(shown))
     room = 0.3 + 0.07 * longest
-    grid = Grid(
+    grid = PanelGrid(
         rows=len(rows),
         widths=(1.0,) * len(groups),
         width=width_for(len(groups)),
@@ -181,7 +181,7 @@ def _draw_row(view: View, row: _Row, panel_of: dict[str, Axes]) -> None:
     _name_axes(row, list(panel_of.values()))
 
 
-def _draw_panel(view: View, row: _Row, group: str, axes: Axes, lines: dict[str, list[Point]]) -> None:
+def _draw_panel(view: View, row: _Row, group: str, axes: Axes, lines: dict[str, list[ChartPoint]]) -> None:
     for strategy, line in lines.items():
         draw_line(axes, line, strategy, view.looks[group])
     _draw_ideal(axes, row, [point for line in lines.values() for point in line])
@@ -193,7 +193,7 @@ def _draw_panel(view: View, row: _Row, group: str, axes: Axes, lines: dict[str, 
         write(axes, "nothing measured")
 
 
-def _draw_ideal(axes: Axes, row: _Row, points: list[Point]) -> None:
+def _draw_ideal(axes: Axes, row: _Row, points: list[ChartPoint]) -> None:
     if row.measure.is_percentage:
         rule(axes, 100.0)
     if row.measure.is_total and points:
@@ -202,14 +202,14 @@ def _draw_ideal(axes: Axes, row: _Row, points: list[Point]) -> None:
         axes.plot([first, last], [start, end], color=(INK, 0.45), **dots)
 
 
-def _ideal(row: _Row, points: list[Point]) -> tuple[float, float, float, float]:
+def _ideal(row: _Row, points: list[ChartPoint]) -> tuple[float, float, float, float]:
     """From the smallest to the largest size, from the best at the smallest to what it would be there."""
     first, last = min(point.x for point in points), max(point.x for point in points)
     start = max(point.middle for point in points if point.x == first)
     return first, last, start, start if row.is_per_device else start * last / first
 
 
-def _range(row: _Row, points: list[Point]) -> tuple[float, float]:
+def _range(row: _Row, points: list[ChartPoint]) -> tuple[float, float]:
     highs = [point.high for point in points]
     lowest = min(point.middle for point in points)
     if row.measure.is_percentage:
@@ -228,7 +228,7 @@ def _name_axes(row: _Row, panels_of_row: list[Axes]) -> None:
         axes.tick_params(labelleft=False)
 
 
-def _label(strategy: str, end: Point) -> Label:
+def _label(strategy: str, end: ChartPoint) -> Label:
     return Label(
         x=end.x, y=end.middle, text=wording.name_of(strategy, 12), colour=strategy_look(strategy).colour
     )
@@ -246,7 +246,7 @@ def _ends(view: View, row: _Row, groups: Sequence[str]) -> str:
     return " ".join(found)
 
 
-def _value(row: _Row, point: Point) -> str:
+def _value(row: _Row, point: ChartPoint) -> str:
     value = f"{wording.short(point.middle)} {row.unit.name}".strip()
     return f"{value} at {wording.counted(int(point.x), 'device')}"
 

@@ -9,7 +9,7 @@ from reporting.charts import wording
 from reporting.charts.choice import View
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, label_ends, leave_empty, scale_values, write_above
-from reporting.charts.sheet import Drawing, Grid, panels
+from reporting.charts.sheet import Drawing, PanelGrid, panels
 from reporting.charts.traces import MOST_POINTS, Trace, runs_left_out, thinned, xy
 from reporting.long_runs.summary import LongRun
 
@@ -23,7 +23,7 @@ def power_and_clocks(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
     if not shown:
         return []
     figure, rows = panels(
-        Grid(rows=len(shown), widths=(1, 1), row_height=2.0, gap=1.0, row_gap=1.0, right=0.9)
+        PanelGrid(rows=len(shown), widths=(1, 1), row_height=2.0, gap=1.0, row_gap=1.0, right=0.9)
     )
     for run, (left, right) in zip(shown, rows, strict=True):
         colour = strategy_look(run.strategy).colour

@@ -20,7 +20,7 @@ from reporting.charts.choice import (
 )
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, draw_key, label_points, line_style, scale_values, write_above
-from reporting.charts.sheet import Drawing, Grid, panels, width_for
+from reporting.charts.sheet import Drawing, PanelGrid, panels, width_for
 from reporting.charts.svg import INK, SURFACE
 
 _MOST_POINTS = 150
@@ -58,12 +58,12 @@ def front(view: View) -> list[Drawing]:
     ]
 
 
-def _grid(view: View, groups: Sequence[str], strategies: Sequence[str], num_models: int) -> Grid:
+def _grid(view: View, groups: Sequence[str], strategies: Sequence[str], num_models: int) -> PanelGrid:
     """With room for the key on the right."""
     names = [wording.name_of(name, 16) for name in strategies] + [view.titles[group] for group in groups]
     right = 0.75 + 0.068 * max(map(len, names))
     width = width_for(num_models + 1)
-    return Grid(widths=(1.0,) * num_models, width=width, right=right, row_height=2.9, gap=0.65)
+    return PanelGrid(widths=(1.0,) * num_models, width=width, right=right, row_height=2.9, gap=0.65)
 
 
 def _of_model(view: View, cells: Sequence[CellSummary]) -> list[CellSummary]:

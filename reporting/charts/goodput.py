@@ -10,7 +10,7 @@ from reporting.charts import wording
 from reporting.charts.choice import View
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import beside, draw_rectangle, leave_empty, scale_values, write_above
-from reporting.charts.sheet import FAINT, Drawing, Grid, panels
+from reporting.charts.sheet import FAINT, Drawing, PanelGrid, panels
 from reporting.charts.svg import INK, SURFACE
 from reporting.charts.traces import MOST_POINTS, runs_left_out, thinned, xy
 from reporting.long_runs.summary import LongRun
@@ -46,7 +46,7 @@ def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
         return []
     below = 0.6 + 0.24 * max(len(_lanes(run)) for run in shown)
     rows_and_gaps = {"row_height": 1.8, "row_gap": 0.7 + below, "gap": 1.05}
-    grid = Grid(rows=len(shown), widths=(1.6, 1.0), right=1.15, bottom=0.1 + below, **rows_and_gaps)
+    grid = PanelGrid(rows=len(shown), widths=(1.6, 1.0), right=1.15, bottom=0.1 + below, **rows_and_gaps)
     figure, rows = panels(grid)
     for run, (left, right) in zip(shown, rows, strict=True):
         _draw_trace(left, run)

@@ -11,7 +11,7 @@ from reporting.analysis.findings import CellSummary
 from reporting.charts import wording
 from reporting.charts.choice import View, best_key, groups_of, known, left_out, richest, strategies_of
 from reporting.charts.marks import beside, draw_rectangle, write_above
-from reporting.charts.sheet import Drawing, Grid, panels, width_for
+from reporting.charts.sheet import Drawing, PanelGrid, panels, width_for
 from reporting.charts.svg import INK, SURFACE
 
 _MOST_MICRO_BATCHES = 8
@@ -38,7 +38,7 @@ def heat_map(view: View) -> list[Drawing]:
     left = 0.3 + 0.07 * max(len(wording.name_of(name, 12)) for name in table.strategies)
     height, columns = 0.34 * len(table.strategies), (1.0,) * len(table.groups)
     width = width_for(len(columns))
-    grid = Grid(widths=columns, width=width, left=left, gap=0.25, row_height=height, right=0.2)
+    grid = PanelGrid(widths=columns, width=width, left=left, gap=0.25, row_height=height, right=0.2)
     figure, (row,) = panels(grid)
     for axes, group in zip(row, table.groups, strict=True):
         _draw_group(axes, table, group)

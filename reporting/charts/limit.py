@@ -11,7 +11,7 @@ from reporting.charts import wording
 from reporting.charts.choice import NAMES_MEAN, View, differing_names, groups_of, left_out, same_for_all
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import beside, draw_rectangle, write_above
-from reporting.charts.sheet import FAINT, Drawing, Grid, panels, width_for
+from reporting.charts.sheet import FAINT, Drawing, PanelGrid, panels, width_for
 from reporting.charts.svg import INK
 
 _MOST_BARS = 14
@@ -56,10 +56,10 @@ def _places(
     left = 0.25 + 0.066 * max(map(len, names.values()))
     height = 0.35 + 0.17 * max(map(len, own.values()))
     if _are_long(names.values()):
-        grid = Grid(rows=len(own), row_height=height, row_gap=1.0, left=left, right=0.5, header=0.6)
+        grid = PanelGrid(rows=len(own), row_height=height, row_gap=1.0, left=left, right=0.5, header=0.6)
     else:
         columns, width = (1.0,) * len(own), width_for(len(own))
-        grid = Grid(
+        grid = PanelGrid(
             widths=columns, width=width, row_height=height, left=left, gap=left, right=0.4, header=0.6
         )
     figure, rows = panels(grid)

@@ -11,7 +11,7 @@ from reporting.charts import wording
 from reporting.charts.choice import View
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, label_ends, line_style, scale_values
-from reporting.charts.sheet import Drawing, Grid, panels
+from reporting.charts.sheet import Drawing, PanelGrid, panels
 from reporting.charts.svg import SURFACE
 from reporting.charts.traces import MOST_POINTS, Trace, runs_left_out, thinned, xy
 from reporting.long_runs.summary import LongRun
@@ -41,7 +41,7 @@ def losses(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
     if not shown:
         return []
     room = 0.35 + 0.068 * max(len(curve.name) for curve in shown)
-    figure, ((axes,),) = panels(Grid(row_height=2.8, right=room, header=0.15))
+    figure, ((axes,),) = panels(PanelGrid(row_height=2.8, right=room, header=0.15))
     _scale(axes, [point for curve in shown for point in (*curve.training, *curve.validation)])
     for curve in shown:
         _draw(view, axes, curve)

@@ -21,7 +21,7 @@ _MOST_FAILURES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ChartPoint:
     """A number with its interval; ``low`` and ``high`` equal ``middle`` where there is none."""
 
     x: float
@@ -38,15 +38,15 @@ class Label:
     colour: str
 
 
-def point_of(x: float, found: Estimate, unit: float) -> Point:
+def point_of(x: float, found: Estimate, unit: float) -> ChartPoint:
     """In units of ``unit``; a bound that is not known is the median."""
     low = found.low if found.low is not None and wording.is_number(found.low) else found.median
     high = found.high if found.high is not None and wording.is_number(found.high) else found.median
     middle = found.median / unit
-    return Point(x=x, middle=middle, low=min(low / unit, middle), high=max(high / unit, middle))
+    return ChartPoint(x=x, middle=middle, low=min(low / unit, middle), high=max(high / unit, middle))
 
 
-def draw_line(axes: Axes, points: Sequence[Point], strategy: str, group: GroupLook) -> None:
+def draw_line(axes: Axes, points: Sequence[ChartPoint], strategy: str, group: GroupLook) -> None:
     """A strategy's line on a group; a single point has only its marker."""
     look = strategy_look(strategy)
     axes.plot(
@@ -63,7 +63,7 @@ def draw_line(axes: Axes, points: Sequence[Point], strategy: str, group: GroupLo
     draw_intervals(axes, points, look.colour)
 
 
-def draw_intervals(axes: Axes, points: Iterable[Point], colour: str) -> None:
+def draw_intervals(axes: Axes, points: Iterable[ChartPoint], colour: str) -> None:
     """As one line with gaps: a line for each interval would take most of the time."""
     found = [point for point in points if point.high > point.low]
     xs = [x for point in found for x in (point.x, point.x, nan)]

@@ -22,7 +22,7 @@ from reporting.charts.choice import (
 )
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import (
-    Point,
+    ChartPoint,
     beside,
     draw_intervals,
     draw_rectangle,
@@ -30,7 +30,7 @@ from reporting.charts.marks import (
     point_of,
     scale_values,
 )
-from reporting.charts.sheet import MUTED, Drawing, Grid, panels
+from reporting.charts.sheet import MUTED, Drawing, PanelGrid, panels
 from reporting.charts.svg import INK, SURFACE
 
 NAME = "comparison_plot"
@@ -77,7 +77,9 @@ def _where(cell: CellSummary) -> tuple[object, int]:
 def _drawing(
     view: View, cells: Sequence[CellSummary], groups: Sequence[str], strategies: Sequence[str]
 ) -> Drawing:
-    figure, ((times, rates), (memory, spread)) = panels(Grid(rows=2, widths=(1, 1), row_height=2.1, gap=0.75))
+    figure, ((times, rates), (memory, spread)) = panels(
+        PanelGrid(rows=2, widths=(1, 1), row_height=2.1, gap=0.75)
+    )
     places = _places(cells, groups, strategies)
     step_times = [found.median for cell in cells if (found := known(cell.step_time_sec))]
     unit = wording.step_unit(max(step_times, default=1.0))
@@ -142,7 +144,7 @@ def _draw_bars(view: View, axes: Axes, bars: _Bars) -> None:
     _draw_statuses(axes, bars.places)
 
 
-def _draw_bar(view: View, axes: Axes, place: _Place, point: Point) -> None:
+def _draw_bar(view: View, axes: Axes, place: _Place, point: ChartPoint) -> None:
     colour, look = strategy_look(place.cell.subject.strategy).colour, view.looks[place.cell.group]
     box = (place.x - place.width / 2, 0.0, place.width, point.middle)
     draw_rectangle(axes, box, colour, look.hatch)

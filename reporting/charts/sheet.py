@@ -51,7 +51,7 @@ _STYLE: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class PanelGrid:
     """Where panels lie, in inches. ``widths`` are the columns' shares of what the margins leave."""
 
     rows: int = 1
@@ -93,7 +93,7 @@ def width_for(num_columns: int) -> float:
     return 8.4 if num_columns < 3 else 10.6
 
 
-def panels(grid: Grid) -> tuple[Figure, list[list[Axes]]]:
+def panels(grid: PanelGrid) -> tuple[Figure, list[list[Axes]]]:
     """The figure and its axes by row and column."""
     height = (
         _TITLE_IN + grid.header + grid.rows * grid.row_height + (grid.rows - 1) * grid.row_gap + grid.bottom
@@ -130,7 +130,7 @@ def _svg(figure: Figure) -> str:
     return text.getvalue()
 
 
-def _row(figure: Figure, grid: Grid, index: int, height: float) -> list[Axes]:
+def _row(figure: Figure, grid: PanelGrid, index: int, height: float) -> list[Axes]:
     room = grid.width - grid.left - grid.right - grid.gap * (len(grid.widths) - 1)
     bottom = grid.bottom + (grid.rows - 1 - index) * (grid.row_height + grid.row_gap)
     left, found = grid.left, []

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from reporting.importers.found import Found, Values, is_measured, some
-from reporting.importers.mapping import STEP, NameMapping, Target
+from reporting.importers.mapping import STEP, MappedColumn, NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.series import run_of_points
 
@@ -32,7 +32,7 @@ class _Header:
     """``row`` is the last one that belongs to it. ``targets`` by column of the sheet, each known once."""
 
     row: int
-    targets: Mapping[int, Target]
+    targets: Mapping[int, MappedColumn]
     unknown: tuple[str, ...]
 
 
@@ -87,7 +87,7 @@ def _header(grid: Grid, mapping: NameMapping) -> _Header:
 
 
 def _header_at(grid: Grid, row: int, mapping: NameMapping) -> _Header:
-    targets: dict[int, Target] = {}
+    targets: dict[int, MappedColumn] = {}
     unknown: list[str] = []
     for index, label in enumerate(grid[row][:_MOST_LABELS]):
         if not isinstance(label, str) or not label.strip():
@@ -156,7 +156,7 @@ def _run(row: Row_, header: _Header, mapping: NameMapping, notes: list[str]) -> 
     return found
 
 
-def _value(cell: Any, target: Target, mapping: NameMapping, notes: list[str]) -> Any:
+def _value(cell: Any, target: MappedColumn, mapping: NameMapping, notes: list[str]) -> Any:
     try:
         if target.column == STEP:
             return value_for("steps", cell)

@@ -38,7 +38,7 @@ class MappingError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class MappedColumn:
     """The column that a name means, and what its numbers are multiplied by."""
 
     column: str
@@ -49,12 +49,12 @@ class Target:
 class NameMapping:
     """``targets``, ``values`` and ``vendors`` have plain words for keys (``plain``)."""
 
-    targets: Mapping[str, Target] = field(default_factory=dict)
+    targets: Mapping[str, MappedColumn] = field(default_factory=dict)
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     vendors: Mapping[str, str] = field(default_factory=dict)
     patterns: tuple[re.Pattern[str], ...] = ()
 
-    def target(self, *labels: str) -> Target | None:
+    def target(self, *labels: str) -> MappedColumn | None:
         """Labels are those from the outermost to the innermost: of merged headers, of nested keys."""
         parts = [part for part in map(plain, labels) if part]
         for tried in _ways_to_say(parts):
@@ -88,7 +88,7 @@ class NameMapping:
             patterns=(*other.patterns, *self.patterns),
         )
 
-    def _target_of(self, parts: Sequence[str]) -> Target | None:
+    def _target_of(self, parts: Sequence[str]) -> MappedColumn | None:
         if found := self.targets.get(" ".join(parts)):
             return found
         for index, part in enumerate(parts):
@@ -96,7 +96,7 @@ class NameMapping:
             rest = [*parts[:index], name.removesuffix(" in"), *parts[index + 1 :]]
             found = self.targets.get(" ".join(filter(None, rest)))
             if found and unit in units_of(found.column):
-                return Target(column=found.column, factor=units_of(found.column)[unit])
+                return MappedColumn(column=found.column, factor=units_of(found.column)[unit])
         return None
 
 
@@ -131,7 +131,7 @@ def read_mapping(data: bytes, name: str) -> NameMapping:
     )
 
 
-def _targets(file: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, Target]]:
+def _targets(file: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, MappedColumn]]:
     for column, entries in columns.items():
         _check_known(f"{file}: columns", "column", column, COLUMNS)
         if not isinstance(entries, list):
@@ -140,16 +140,16 @@ def _targets(file: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, Targe
             yield _entry(f"{file}: columns.{column}", column, entry)
 
 
-def _entry(where: str, column: str, entry: Any) -> tuple[str, Target]:
+def _entry(where: str, column: str, entry: Any) -> tuple[str, MappedColumn]:
     name, unit = (entry.get("name"), entry.get("unit")) if isinstance(entry, dict) else (entry, None)
     if not isinstance(name, str) or not plain(name):
         raise MappingError(f'{where}: {entry!r} is neither a name nor {{name = "...", unit = "ms"}}')
     if unit is None:
-        return plain(name), Target(column=column)
+        return plain(name), MappedColumn(column=column)
     units = units_of(column) if column != STEP else {}
     if str(unit).lower() not in units:
         raise MappingError(f"{where}: {unit!r} is no unit of it ({', '.join(units) or 'it has none'})")
-    return plain(name), Target(column=column, factor=units[str(unit).lower()])
+    return plain(name), MappedColumn(column=column, factor=units[str(unit).lower()])
 
 
 def _values(file: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:

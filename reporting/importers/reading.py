@@ -17,7 +17,7 @@ from reporting.importers.found import Found, ImportProblem, Values
 from reporting.importers.mapping import STEP, NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.separated import read_separated
-from reporting.importers.sources import Source, Unread, find_sources
+from reporting.importers.sources import ImportSource, Unread, find_sources
 from reporting.importers.spreadsheets import read_spreadsheet
 from reporting.importers.trust import judged, scaled
 from reporting.results.records import RecordError
@@ -78,7 +78,7 @@ def read_all(
     return Import(rows=_numbered(rows, name), read=tuple(read), unread=tuple(problems))
 
 
-def _read(source: Source, mapping: NameMapping) -> Found:
+def _read(source: ImportSource, mapping: NameMapping) -> Found:
     path = source.paths[0]
     if ".tfevents." in path.name:
         _check_size(source.paths, _MOST_LOG_BYTES)

@@ -11,7 +11,7 @@ _MEASURED_FIRST = (".json", ".xlsx", ".csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ImportSource:
     """``label`` names it without saying where on this machine it lies; several files are one log."""
 
     label: str
@@ -26,7 +26,7 @@ class Unread:
     reason: str
 
 
-def find_sources(paths: Sequence[Path]) -> tuple[tuple[Source, ...], tuple[Unread, ...]]:
+def find_sources(paths: Sequence[Path]) -> tuple[tuple[ImportSource, ...], tuple[Unread, ...]]:
     """Single results before tables of them, as a table often repeats what lies beside it."""
     files: dict[Path, str] = {}
     unread: list[Unread] = []
@@ -41,10 +41,10 @@ def find_sources(paths: Sequence[Path]) -> tuple[tuple[Source, ...], tuple[Unrea
         if _is_log(file):
             logs.setdefault(file.parent, []).append(file)
         else:
-            sources.append(Source(label=label, paths=(file,)))
+            sources.append(ImportSource(label=label, paths=(file,)))
     for parts in logs.values():
         folder = files[parts[0]].rpartition("/")[0]
-        sources.append(Source(label=f"{folder}/events", paths=tuple(sorted(parts))))
+        sources.append(ImportSource(label=f"{folder}/events", paths=tuple(sorted(parts))))
     return tuple(sorted(sources, key=_order)), tuple(unread)
 
 
@@ -87,7 +87,7 @@ def _is_log(path: Path) -> bool:
     return ".tfevents." in path.name
 
 
-def _order(source: Source) -> tuple[int, str]:
+def _order(source: ImportSource) -> tuple[int, str]:
     suffix = source.paths[0].suffix.lower()
     known = suffix in _MEASURED_FIRST and not _is_log(source.paths[0])
     return (_MEASURED_FIRST.index(suffix) if known else len(_MEASURED_FIRST), source.label)

@@ -26,7 +26,7 @@ PHASES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class PhaseSpan:
     """What a stretch of time was spent on; ``seconds`` per phase add up to its length."""
 
     start_s: float
@@ -49,7 +49,7 @@ class AttemptStory:
 
     term: int
     leased_s: float
-    spans: tuple[Span, ...] = ()
+    spans: tuple[PhaseSpan, ...] = ()
     redone_s: float = 0.0
     stalled_s: float = 0.0
     noticed_s: float | None = None
@@ -99,19 +99,21 @@ def ledger(stories: Sequence[AttemptStory]) -> Ledger:
     return _Line(ordered[0].leased_s).walk(ordered) if ordered else Ledger()
 
 
-def coarser(spans: Sequence[Span]) -> list[Span]:
+def coarser(spans: Sequence[PhaseSpan]) -> list[PhaseSpan]:
     """Half as many for the same time; a hole between two is idle."""
     return [_joined(spans[first : first + 2]) for first in range(0, len(spans), 2)]
 
 
-def _joined(pair: Sequence[Span]) -> Span:
+def _joined(pair: Sequence[PhaseSpan]) -> PhaseSpan:
     start_s, end_s = pair[0].start_s, max(span.end_s for span in pair)
     seconds: dict[str, float] = defaultdict(float)
     for span in pair:
         for phase, spent in span.seconds.items():
             seconds[phase] += spent
     hole = end_s - start_s - sum(seconds.values())
-    return Span(start_s=start_s, end_s=end_s, seconds={**seconds, "idle": seconds["idle"] + max(0.0, hole)})
+    return PhaseSpan(
+        start_s=start_s, end_s=end_s, seconds={**seconds, "idle": seconds["idle"] + max(0.0, hole)}
+    )
 
 
 class _Line:
@@ -175,7 +177,7 @@ class _Line:
             self._spent[phase] += end_s - self._now
             self._now = end_s
 
-    def _spend(self, span: Span, until_s: float | None) -> None:
+    def _spend(self, span: PhaseSpan, until_s: float | None) -> None:
         start_s = max(span.start_s, self._now)
         end_s = span.end_s if until_s is None else min(span.end_s, until_s)
         total = sum(span.seconds.values())

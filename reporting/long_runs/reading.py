@@ -11,7 +11,7 @@ from itertools import groupby
 
 from checkpointing.stores.contract import Missing, Store
 from reporting.long_runs.superseded import counted_until
-from reporting.recording.attempts import Attempt
+from reporting.recording.attempts import RecordedAttempt
 from reporting.recording.parts import Part, PartError, PartName, decode_part, part_attempt, parts_of
 from reporting.results.skipped import Skipped
 
@@ -27,13 +27,13 @@ class RunParts:
 
     run: str
     names: tuple[PartName, ...]
-    attempts: dict[int, Attempt]
+    attempts: dict[int, RecordedAttempt]
     counted_until: dict[int, int | None]
 
     def of(self, table: str) -> list[PartName]:
         return [name for name in self.names if name.table == table]
 
-    def newest_attempt(self) -> Attempt | None:
+    def newest_attempt(self) -> RecordedAttempt | None:
         return self.attempts[max(self.attempts)] if self.attempts else None
 
 
@@ -74,9 +74,9 @@ def _run_parts(store: Store, run: str, names: tuple[PartName, ...]) -> RunParts:
     return RunParts(run=run, names=names, attempts=attempts, counted_until=counted_until(attempts))
 
 
-def _attempt(store: Store, names: Sequence[PartName]) -> Attempt | None:
+def _attempt(store: Store, names: Sequence[PartName]) -> RecordedAttempt | None:
     """From the newest part on, since the first ones don't know yet where the attempt began."""
-    newest: Attempt | None = None
+    newest: RecordedAttempt | None = None
     for name in sorted(names, key=lambda name: name.last, reverse=True):
         try:
             attempt = part_attempt(name, store.get(str(name)))

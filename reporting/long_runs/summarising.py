@@ -16,13 +16,13 @@ from statistics import median
 from checkpointing.stores.contract import Store
 from reporting.long_runs.clock_alignment import aligned
 from reporting.long_runs.downsampling import Thinned
-from reporting.long_runs.ledger import AttemptStory, Ledger, Span, coarser, ledger
+from reporting.long_runs.ledger import AttemptStory, Ledger, PhaseSpan, coarser, ledger
 from reporting.long_runs.reading import RunParts, all_runs, one_run, read_parts
 from reporting.long_runs.recoveries import Recovery, Restart, recoveries
 from reporting.long_runs.summary import LongRun
 from reporting.long_runs.superseded import unrecorded
 from reporting.long_runs.timeline import LAST_WORDS, Happening, happening, in_time, last_words, told
-from reporting.recording.attempts import DRIVER, Attempt
+from reporting.recording.attempts import DRIVER, RecordedAttempt
 from reporting.recording.parts import PartName, Rows, StepsFile, rows_in
 from reporting.results.skipped import Skipped
 
@@ -223,8 +223,8 @@ def _stories(
 
 
 def _story(
-    attempt: Attempt,
-    spans: Sequence[Span],
+    attempt: RecordedAttempt,
+    spans: Sequence[PhaseSpan],
     steps: _Steps,
     words: Sequence[Happening],
     heard: Happening | None,
@@ -289,15 +289,15 @@ def _num_unrecorded(parts: RunParts, steps: _AllSteps, term: int, word: Happenin
     return unrecorded(attempt, newest, word.step if word else None, parts.counted_until.get(term, 0))
 
 
-def _spans(store: Store, parts: RunParts, skipped: list[Skipped]) -> dict[int, list[Span]]:
-    found: dict[int, list[Span]] = defaultdict(list)
+def _spans(store: Store, parts: RunParts, skipped: list[Skipped]) -> dict[int, list[PhaseSpan]]:
+    found: dict[int, list[PhaseSpan]] = defaultdict(list)
     for name, part in read_parts(store, parts.of("phases"), skipped):
         spans = found[name.term]
         for (start_s, end_s), rows in groupby(
             rows_in(part.rows), key=lambda row: (row["started_s"], row["ended_s"])
         ):
             seconds = {row["phase"]: row["seconds"] for row in rows}
-            spans.append(Span(start_s=start_s, end_s=end_s, seconds=seconds))
+            spans.append(PhaseSpan(start_s=start_s, end_s=end_s, seconds=seconds))
         if len(spans) > _MOST_SPANS:
             found[name.term] = coarser(spans)
     return found

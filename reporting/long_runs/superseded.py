@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from reporting.recording.attempts import Attempt
+from reporting.recording.attempts import RecordedAttempt
 
 
-def counted_until(attempts: Mapping[int, Attempt]) -> dict[int, int | None]:
+def counted_until(attempts: Mapping[int, RecordedAttempt]) -> dict[int, int | None]:
     """By term, up to which step an attempt's steps count; None: all of them, 0: none.
 
     The newest attempt counts, then the one whose checkpoint it went on from, as far as that, and so on. What
@@ -22,7 +22,7 @@ def counted_until(attempts: Mapping[int, Attempt]) -> dict[int, int | None]:
     return until
 
 
-def unrecorded(of: Attempt, newest: int, heard: int | None, until: int | None) -> tuple[int, int]:
+def unrecorded(of: RecordedAttempt, newest: int, heard: int | None, until: int | None) -> tuple[int, int]:
     """Of the steps after ``newest``, the last one recorded: how many count, and how many were done again.
 
     ``heard`` is the newest step that anybody was told of, ``until`` is as ``counted_until`` has it. Where it
@@ -35,7 +35,7 @@ def unrecorded(of: Attempt, newest: int, heard: int | None, until: int | None) -
     return num_kept, max(0, heard - first) - num_kept
 
 
-def _newest_up_to(parent: int | None, below: int, known: Mapping[int, Attempt]) -> int | None:
+def _newest_up_to(parent: int | None, below: int, known: Mapping[int, RecordedAttempt]) -> int | None:
     """The parent itself; of one that left nothing that can be read, the one before it."""
     if parent is None:
         return None

@@ -32,7 +32,7 @@ from reporting.analysis.formatting import (
 )
 from reporting.analysis.method import how_to_repeat
 from reporting.analysis.selection import (
-    Failure,
+    FailedCell,
     Origins,
     cells_shown,
     checks_shown,
@@ -237,13 +237,13 @@ def _run(run: LongRun) -> list[str]:
     ]
 
 
-def _failures(found: Sequence[Failure]) -> Iterator[str]:
+def _failures(found: Sequence[FailedCell]) -> Iterator[str]:
     for failure in found[:_MOST_FAILURES]:
         yield _failure(failure)
     yield from left_out(min(_MOST_FAILURES, len(found)), len(found), "failure")
 
 
-def _failure(failure: Failure) -> str:
+def _failure(failure: FailedCell) -> str:
     cell, where = failure.cell, f" in {plain(failure.phase, 40)}" if failure.phase else ""
     said = (
         f"**{plain(failure.status, 40)}**{where}, {failure.num_runs} of {counted(len(cell.rows), 'run')}: "

@@ -17,9 +17,9 @@ from reporting.analysis.formatting import (
 from reporting.analysis.selection import Origins, comparisons_shown, origins
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
-    Cell,
-    Column,
     Table,
+    TableCell,
+    TableColumn,
     bullets,
     chip,
     details,
@@ -43,15 +43,15 @@ _TONES: Mapping[Verdict, str] = {
     "too few repeats": "open",
 }
 _COLUMNS = (
-    Column(title="Measured on both sides"),
-    Column(title="Baseline → other"),
-    Column(title="Verdict"),
-    Column(title="Winner"),
-    Column(title="Ratio [95 %]", is_number=True, hint="tokens/s of the other over the baseline's"),
-    Column(title="n", is_number=True, hint="runs of the baseline + runs of the other"),
-    Column(title="p", is_number=True, hint="exact Mann-Whitney, adjusted for the number of comparisons"),
-    Column(title="Cliff's δ", is_number=True, hint="1: the other is always faster, -1: always slower"),
-    Column(title="Differs as well"),
+    TableColumn(title="Measured on both sides"),
+    TableColumn(title="Baseline → other"),
+    TableColumn(title="Verdict"),
+    TableColumn(title="Winner"),
+    TableColumn(title="Ratio [95 %]", is_number=True, hint="tokens/s of the other over the baseline's"),
+    TableColumn(title="n", is_number=True, hint="runs of the baseline + runs of the other"),
+    TableColumn(title="p", is_number=True, hint="exact Mann-Whitney, adjusted for the number of comparisons"),
+    TableColumn(title="Cliff's δ", is_number=True, hint="1: the other is always faster, -1: always slower"),
+    TableColumn(title="Differs as well"),
 )
 
 
@@ -100,17 +100,17 @@ def _tally(findings: Findings) -> Markup:
     return element("p", f"Of {counted(len(findings.comparisons), 'comparison')}: ", *counts, class_="wide")
 
 
-def _row(found: Comparison, known: Origins, reach: float) -> list[Cell]:
+def _row(found: Comparison, known: Origins, reach: float) -> list[TableCell]:
     return [
-        Cell(element("span", short(str(found.subject)), class_="setting")),
-        Cell(_sides(found, known)),
-        Cell(chip(found.verdict, _TONES[found.verdict])),
-        Cell(element("span", _winner(found), class_="winner")),
-        Cell(together((_ratio(found), _bar(found, reach))), found.ratio),
+        TableCell(element("span", short(str(found.subject)), class_="setting")),
+        TableCell(_sides(found, known)),
+        TableCell(chip(found.verdict, _TONES[found.verdict])),
+        TableCell(element("span", _winner(found), class_="winner")),
+        TableCell(together((_ratio(found), _bar(found, reach))), found.ratio),
         numeric(f"{found.num_baseline} + {found.num_other}", min(found.num_baseline, found.num_other)),
         numeric(probability(found.p_adjusted), found.p_adjusted),
         numeric(number(found.cliffs_delta, 2), found.cliffs_delta),
-        Cell(_differences(found)),
+        TableCell(_differences(found)),
     ]
 
 

@@ -3,7 +3,7 @@
 from reporting.analysis.findings import Findings
 from reporting.analysis.method import DEFINITIONS, Command, how_to_repeat
 from reporting.page.markup import Markup, element
-from reporting.page.pieces import Cell, Column, Table, definitions, details, section, table
+from reporting.page.pieces import Table, TableCell, TableColumn, definitions, details, section, table
 from reporting.results.columns import TABLES
 
 
@@ -18,13 +18,13 @@ def repeat(findings: Findings) -> Markup:
 
 def _glossary() -> Markup:
     rows = [
-        [Cell(element("code", column.name)), Cell(column.unit), Cell(column.meaning)]
+        [TableCell(element("code", column.name)), TableCell(column.unit), TableCell(column.meaning)]
         for column in TABLES["metrics"]
     ]
     found = Table(
         label="glossary-table",
         caption="One row per run; what isn't known is empty",
-        columns=(Column(title="Column"), Column(title="Unit"), Column(title="Meaning")),
+        columns=(TableColumn(title="Column"), TableColumn(title="Unit"), TableColumn(title="Meaning")),
         rows=rows,
         is_sortable=False,
     )

@@ -14,9 +14,9 @@ from reporting.analysis.formatting import (
 from reporting.analysis.patterns import Pattern, patterns
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
-    Cell,
-    Column,
     Table,
+    TableCell,
+    TableColumn,
     bullets,
     chip,
     left_out,
@@ -75,14 +75,16 @@ def _reading_help(findings: Findings) -> Markup:
         return NOTHING
     shown = found[:_MOST_PATTERNS]
     columns = (
-        Column(title="Strategy"),
-        Column(title="Of"),
-        Column(title="Pattern"),
-        Column(title="Tokens/s", is_number=True),
-        Column(title="Memory", is_number=True),
-        Column(title="Free", is_number=True, hint="what the device has beyond that"),
-        Column(title="Scaling", is_number=True, hint="throughput per device kept from the fewest devices"),
-        Column(title="What it means"),
+        TableColumn(title="Strategy"),
+        TableColumn(title="Of"),
+        TableColumn(title="Pattern"),
+        TableColumn(title="Tokens/s", is_number=True),
+        TableColumn(title="Memory", is_number=True),
+        TableColumn(title="Free", is_number=True, hint="what the device has beyond that"),
+        TableColumn(
+            title="Scaling", is_number=True, hint="throughput per device kept from the fewest devices"
+        ),
+        TableColumn(title="What it means"),
     )
     caption = "Throughput and memory read together, per group and model, where everything else is the same"
     pattern_table = Table(
@@ -104,19 +106,19 @@ def _reading_help(findings: Findings) -> Markup:
     )
 
 
-def _pattern(found: Pattern) -> list[Cell]:
+def _pattern(found: Pattern) -> list[TableCell]:
     cell, subject = found.cell, found.cell.subject
     speed = middle(cell.tokens_per_sec)
     setting = f"{short(subject.model, 60)} ×{subject.world_size} S{subject.seq_len} {_batch(cell)}"
     return [
-        Cell(short(subject.strategy, 60)),
-        Cell(together((_group(cell), element("span", element("small", setting), class_="of")))),
-        Cell(chip(found.name, _TONES.get(found.name, "calm"))),
+        TableCell(short(subject.strategy, 60)),
+        TableCell(together((_group(cell), element("span", element("small", setting), class_="of")))),
+        TableCell(chip(found.name, _TONES.get(found.name, "calm"))),
         numeric(number(speed), speed, f"n {num_runs(cell.tokens_per_sec)}"),
         numeric(gigabytes(cell.peak_vram_gb), cell.peak_vram_gb),
         numeric(gigabytes(_free(cell)), _free(cell)),
         numeric(percent(cell.scaling_efficiency_pct), cell.scaling_efficiency_pct),
-        Cell(element("span", found.advice, class_="says")),
+        TableCell(element("span", found.advice, class_="says")),
     ]
 
 
@@ -131,15 +133,15 @@ def _front(findings: Findings) -> Markup:
     if not any(is_known(cell.peak_vram_gb) for cell in cells):
         return NOTHING
     columns = (
-        Column(title="Group"),
-        Column(title="Model"),
-        Column(title="Strategy"),
-        Column(title="N", is_number=True, hint="devices"),
-        Column(title="S", is_number=True, hint="tokens per sequence"),
-        Column(title="Batch"),
-        Column(title="Tokens/s [95 %]", is_number=True),
-        Column(title="n", is_number=True, hint="runs"),
-        Column(title="Memory", is_number=True),
+        TableColumn(title="Group"),
+        TableColumn(title="Model"),
+        TableColumn(title="Strategy"),
+        TableColumn(title="N", is_number=True, hint="devices"),
+        TableColumn(title="S", is_number=True, hint="tokens per sequence"),
+        TableColumn(title="Batch"),
+        TableColumn(title="Tokens/s [95 %]", is_number=True),
+        TableColumn(title="n", is_number=True, hint="runs"),
+        TableColumn(title="Memory", is_number=True),
     )
     shown = cells[:_MOST_ON_FRONT]
     caption = "The Pareto front: of the same group, model, S and N, nothing is faster with less memory"
@@ -152,15 +154,15 @@ def _front(findings: Findings) -> Markup:
     )
 
 
-def _on_front(cell: CellSummary) -> list[Cell]:
+def _on_front(cell: CellSummary) -> list[TableCell]:
     found = cell.tokens_per_sec
     return [
-        Cell(_group(cell)),
-        Cell(short(cell.subject.model, 60)),
-        Cell(short(cell.subject.strategy, 60)),
+        TableCell(_group(cell)),
+        TableCell(short(cell.subject.model, 60)),
+        TableCell(short(cell.subject.strategy, 60)),
         numeric(str(cell.subject.world_size), cell.subject.world_size),
         numeric(str(cell.subject.seq_len), cell.subject.seq_len),
-        Cell(_batch(cell)),
+        TableCell(_batch(cell)),
         numeric(estimate(found), middle(found)),
         numeric(str(num_runs(found)), num_runs(found)),
         numeric(gigabytes(cell.peak_vram_gb), cell.peak_vram_gb),

@@ -8,7 +8,7 @@ from reporting.long_runs.recoveries import PHASES as OF_A_RESTART
 from reporting.long_runs.recoveries import Recovery
 from reporting.long_runs.summary import LongRun
 from reporting.page.markup import NOTHING, Markup, element, together
-from reporting.page.pieces import Cell, Column, Table, left_out, numeric, section, table
+from reporting.page.pieces import Table, TableCell, TableColumn, left_out, numeric, section, table
 from reporting.page.trainings import MOST_RUNS
 
 _MOST_ROWS = 50
@@ -37,17 +37,17 @@ def _ledger(run: LongRun, index: int) -> Markup:
         label=f"ledger-{index}",
         caption=f"Goodput {fraction(run.goodput)}. {closing(run)}",
         columns=(
-            Column(title="Time went into"),
-            Column(title="Time", is_number=True),
-            Column(title="Share", is_number=True),
-            Column(title="Which is"),
+            TableColumn(title="Time went into"),
+            TableColumn(title="Time", is_number=True),
+            TableColumn(title="Share", is_number=True),
+            TableColumn(title="Which is"),
         ),
         rows=[
             [
-                Cell(short(name, 40)),
+                TableCell(short(name, 40)),
                 numeric(duration(seconds), seconds),
                 numeric(fraction(seconds / whole), seconds),
-                Cell(PHASES.get(name, "")),
+                TableCell(PHASES.get(name, "")),
             ]
             for name, seconds in spent
         ],
@@ -59,34 +59,38 @@ def _restarts(run: LongRun, index: int) -> Markup:
     shown = run.recoveries[:_MOST_ROWS]
     if not shown:
         return NOTHING
-    phases = (Column(title=name.capitalize(), is_number=True, hint=PHASES[name]) for name in OF_A_RESTART)
+    phases = (
+        TableColumn(title=name.capitalize(), is_number=True, hint=PHASES[name]) for name in OF_A_RESTART
+    )
     found = Table(
         label=f"restarts-{index}",
         caption=costs(run),
         columns=(
-            Column(title="After", is_number=True),
-            Column(title="Ended by"),
+            TableColumn(title="After", is_number=True),
+            TableColumn(title="Ended by"),
             *phases,
-            Column(title="Together", is_number=True),
-            Column(title="Steps again", is_number=True),
-            Column(title="Device time", is_number=True, hint="times the devices that stood still for it"),
-            Column(title="What happened"),
+            TableColumn(title="Together", is_number=True),
+            TableColumn(title="Steps again", is_number=True),
+            TableColumn(
+                title="Device time", is_number=True, hint="times the devices that stood still for it"
+            ),
+            TableColumn(title="What happened"),
         ),
         rows=[_restart(one) for one in shown],
     )
     return together((table(found), left_out(len(shown), len(run.recoveries), "restart", _ELSEWHERE)))
 
 
-def _restart(one: Recovery) -> list[Cell]:
+def _restart(one: Recovery) -> list[TableCell]:
     spent = [one.phases.get(name) for name in OF_A_RESTART]
     return [
         numeric(duration(one.at_s), one.at_s),
-        Cell(short(one.cause, 40)),
+        TableCell(short(one.cause, 40)),
         *(numeric(duration(seconds), seconds) for seconds in spent),
         numeric(duration(one.seconds), one.seconds),
         numeric(count(one.num_redone), one.num_redone),
         numeric(duration(one.device_s), one.device_s),
-        Cell(short(one.text, 200)),
+        TableCell(short(one.text, 200)),
     ]
 
 
@@ -98,7 +102,7 @@ def _alarms(run: LongRun, index: int) -> Markup:
     found = Table(
         label=f"alarms-{index}",
         caption="Alarms, by the time since the run's first start",
-        columns=(Column(title="After", is_number=True), Column(title="What was not as usual")),
-        rows=[[numeric(duration(at_s), at_s), Cell(short(text, 200))] for at_s, text in shown],
+        columns=(TableColumn(title="After", is_number=True), TableColumn(title="What was not as usual")),
+        rows=[[numeric(duration(at_s), at_s), TableCell(short(text, 200))] for at_s, text in shown],
     )
     return together((table(found), left_out(len(shown), len(alarms), "alarm", _ELSEWHERE)))

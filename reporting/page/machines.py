@@ -8,9 +8,9 @@ from reporting.analysis.formatting import counted, short
 from reporting.analysis.selection import most_telling
 from reporting.page.markup import NOTHING, Markup, together
 from reporting.page.pieces import (
-    Cell,
-    Column,
     Table,
+    TableCell,
+    TableColumn,
     chip,
     details,
     left_out,
@@ -57,14 +57,14 @@ def _rest(found: Sequence[Fact], findings: Findings) -> Markup:
 
 def _table(label: str, caption: str, found: Sequence[Fact], findings: Findings) -> Markup:
     groups = groups_of(findings.rows)[:_MOST_GROUPS]
-    columns = [Column(title=""), *(Column(title=short(group, 60)) for group in groups)]
+    columns = [TableColumn(title=""), *(TableColumn(title=short(group, 60)) for group in groups)]
     shown = most_telling(found, _MOST_FACTS, lambda fact: not fact.differs)
     rows = [_origins(groups, findings)] if label == "machine-table" else []
     rows += [_row(fact) for fact in shown]
     return table(Table(label=label, caption=caption, columns=columns, rows=rows, is_sortable=False))
 
 
-def _origins(groups: Sequence[str], findings: Findings) -> list[Cell]:
+def _origins(groups: Sequence[str], findings: Findings) -> list[TableCell]:
     cells = []
     for group in groups:
         rows = [row for row in findings.rows if group_of(row) == group]
@@ -72,11 +72,14 @@ def _origins(groups: Sequence[str], findings: Findings) -> list[Cell]:
             " imported" if any(row.imported for row in rows) else ""
         )
         chips = origin_chips(flags.split())
-        cells.append(Cell(together((f"{len(rows):,} runs", chips))))
-    return [Cell("results"), *cells]
+        cells.append(TableCell(together((f"{len(rows):,} runs", chips))))
+    return [TableCell("results"), *cells]
 
 
-def _row(fact: Fact) -> list[Cell]:
+def _row(fact: Fact) -> list[TableCell]:
     name = short(f"{fact.name} ({fact.kind})" if fact.kind in ("package", "variable") else fact.name)
     mark = together((" ", chip("differs", "open"))) if fact.differs else NOTHING
-    return [Cell(together((name, mark))), *(Cell(short(value, 120)) for value in fact.values[:_MOST_GROUPS])]
+    return [
+        TableCell(together((name, mark))),
+        *(TableCell(short(value, 120)) for value in fact.values[:_MOST_GROUPS]),
+    ]

@@ -14,9 +14,9 @@ from reporting.analysis.formatting import (
 from reporting.analysis.selection import cells_shown
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
-    Cell,
-    Column,
     Table,
+    TableCell,
+    TableColumn,
     chip,
     left_out,
     note,
@@ -31,27 +31,27 @@ MOST_CELLS = 500
 _MOST_FLAGS = 8
 _ORIGINS = ("simulated", "imported")
 _COLUMNS = (
-    Column(title="Group"),
-    Column(title="Model"),
-    Column(title="Strategy"),
-    Column(title="N", is_number=True, hint="torch devices"),
-    Column(title="S", is_number=True, hint="tokens per sequence"),
-    Column(title="b", is_number=True, hint="sequences per device and micro-batch"),
-    Column(title="g", is_number=True, hint="micro-batches per step"),
-    Column(title="Precision"),
-    Column(title="Status"),
-    Column(title="Tokens/s [95 %]", is_number=True, hint="median over runs"),
-    Column(title="CV", is_number=True, hint="coefficient of variation over runs"),
-    Column(title="n", is_number=True, hint="runs that count"),
-    Column(title="Step, s", is_number=True, hint="mean step time, median over runs"),
-    Column(title="Memory, GB", is_number=True, hint="peak allocated, of what the device has"),
-    Column(title="Scaling", is_number=True, hint="per device, against the smallest number of devices"),
-    Column(title="MFU", is_number=True, hint="model FLOP utilisation"),
-    Column(title="H2D, GB/s", is_number=True, hint="host to device, per device"),
-    Column(title="Flags"),
+    TableColumn(title="Group"),
+    TableColumn(title="Model"),
+    TableColumn(title="Strategy"),
+    TableColumn(title="N", is_number=True, hint="torch devices"),
+    TableColumn(title="S", is_number=True, hint="tokens per sequence"),
+    TableColumn(title="b", is_number=True, hint="sequences per device and micro-batch"),
+    TableColumn(title="g", is_number=True, hint="micro-batches per step"),
+    TableColumn(title="Precision"),
+    TableColumn(title="Status"),
+    TableColumn(title="Tokens/s [95 %]", is_number=True, hint="median over runs"),
+    TableColumn(title="CV", is_number=True, hint="coefficient of variation over runs"),
+    TableColumn(title="n", is_number=True, hint="runs that count"),
+    TableColumn(title="Step, s", is_number=True, hint="mean step time, median over runs"),
+    TableColumn(title="Memory, GB", is_number=True, hint="peak allocated, of what the device has"),
+    TableColumn(title="Scaling", is_number=True, hint="per device, against the smallest number of devices"),
+    TableColumn(title="MFU", is_number=True, hint="model FLOP utilisation"),
+    TableColumn(title="H2D, GB/s", is_number=True, hint="host to device, per device"),
+    TableColumn(title="Flags"),
 )
 # Left out where no device told its energy: a column of nothing helps nobody.
-_ENERGY = Column(title="J/token", is_number=True, hint="energy of all devices, median over runs")
+_ENERGY = TableColumn(title="J/token", is_number=True, hint="energy of all devices, median over runs")
 _CAPTION = "Medians over runs; a cell of which no run went well has no numbers"
 _SIZES = (1, *range(4, 8))
 
@@ -80,26 +80,26 @@ def cells(findings: Findings) -> Markup:
     )
 
 
-def _row(cell: CellSummary, has_energy: bool) -> list[Cell]:
+def _row(cell: CellSummary, has_energy: bool) -> list[TableCell]:
     subject, speed, step = cell.subject, cell.tokens_per_sec, cell.step_time_sec
     return [
-        Cell(together((short(cell.group, 60), origin_chips(cell.flags)))),
-        Cell(short(subject.model, 60)),
-        Cell(short(subject.strategy, 60)),
+        TableCell(together((short(cell.group, 60), origin_chips(cell.flags)))),
+        TableCell(short(subject.model, 60)),
+        TableCell(short(subject.strategy, 60)),
         *(numeric(f"{size}", size) for size in (subject.world_size, subject.seq_len)),
         *(numeric(f"{size}", size) for size in (subject.micro_batch, subject.grad_accum)),
-        Cell(short(subject.precision, 20)),
-        Cell(_status(cell)),
+        TableCell(short(subject.precision, 20)),
+        TableCell(_status(cell)),
         _estimate(speed),
         _percent(speed.cv if speed else None),
         numeric(str(num_runs(speed)), num_runs(speed)),
         numeric(number(middle(step)), middle(step)),
-        Cell(_memory(cell), cell.peak_vram_gb),
+        TableCell(_memory(cell), cell.peak_vram_gb),
         numeric(percent(cell.scaling_efficiency_pct), cell.scaling_efficiency_pct),
         _percent(cell.mfu),
         numeric(number(cell.h2d_gbps_per_gpu), cell.h2d_gbps_per_gpu),
         *([numeric(number(cell.joules_per_token), cell.joules_per_token)] if has_energy else []),
-        Cell(_flags(cell)),
+        TableCell(_flags(cell)),
     ]
 
 
@@ -109,13 +109,13 @@ def _status(cell: CellSummary) -> Markup:
     return chip(f"{cell.num_failed} failed", "open") if cell.num_failed else chip("ok", "quiet")
 
 
-def _estimate(found: Estimate | None) -> Cell:
+def _estimate(found: Estimate | None) -> TableCell:
     if found is None:
         return numeric(number(None), None)
     return numeric(number(found.median), found.median, interval(found.low, found.high))
 
 
-def _percent(value: float | None) -> Cell:
+def _percent(value: float | None) -> TableCell:
     return numeric(fraction(value), value)
 
 

@@ -5,9 +5,9 @@ from reporting.analysis.formatting import count, counted, fraction, short
 from reporting.analysis.suspect_nodes import NodeSummary, node_summaries, num_without_nodes
 from reporting.page.markup import NOTHING, Markup, together
 from reporting.page.pieces import (
-    Cell,
-    Column,
     Table,
+    TableCell,
+    TableColumn,
     chip,
     left_out,
     note,
@@ -25,13 +25,13 @@ def nodes(findings: Findings) -> Markup:
     if not found:
         return NOTHING
     columns = (
-        Column(title="Group"),
-        Column(title="Node"),
-        Column(title="Runs", is_number=True),
-        Column(title="Failed", is_number=True, hint="in a way that can be the node's own"),
-        Column(title="Share", is_number=True),
-        Column(title="In a row", is_number=True, hint="failures since the last run that went well"),
-        Column(title="Verdict"),
+        TableColumn(title="Group"),
+        TableColumn(title="Node"),
+        TableColumn(title="Runs", is_number=True),
+        TableColumn(title="Failed", is_number=True, hint="in a way that can be the node's own"),
+        TableColumn(title="Share", is_number=True),
+        TableColumn(title="In a row", is_number=True, hint="failures since the last run that went well"),
+        TableColumn(title="Verdict"),
     )
     shown = found[:MOST_NODES]
     whole = Table(
@@ -44,15 +44,15 @@ def nodes(findings: Findings) -> Markup:
     return section("nodes", "Nodes", table(whole), rest, _unknown(num_without_nodes(findings.rows)))
 
 
-def _node(found: NodeSummary) -> list[Cell]:
+def _node(found: NodeSummary) -> list[TableCell]:
     return [
-        Cell(together((short(found.group, 60), origin_chips(found.origins)))),
-        Cell(short(found.node, 60)),
+        TableCell(together((short(found.group, 60), origin_chips(found.origins)))),
+        TableCell(short(found.node, 60)),
         numeric(count(found.num_runs), found.num_runs),
         numeric(count(found.num_failed), found.num_failed),
         numeric(fraction(found.failed_share), found.failed_share),
         numeric(count(found.num_in_row), found.num_in_row),
-        Cell(chip(found.verdict, "bad") if found.is_suspicious else ""),
+        TableCell(chip(found.verdict, "bad") if found.is_suspicious else ""),
     ]
 
 

@@ -10,7 +10,7 @@ _TALL = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     """``hint`` is shown where the title is not enough."""
 
     title: str
@@ -19,7 +19,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """``order`` is what sorting goes by; without one the text is, and unknown numbers come last."""
 
     content: Content
@@ -32,8 +32,8 @@ class Table:
 
     label: str
     caption: Content
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    columns: Sequence[TableColumn]
+    rows: Sequence[Sequence[TableCell]]
     is_sortable: bool = True
 
 
@@ -79,13 +79,13 @@ def without_repetition(found: Table, candidates: Iterable[int]) -> Table:
     )
 
 
-def _head(column: Column) -> Markup:
+def _head(column: TableColumn) -> Markup:
     return element(
         "th", column.title, scope="col", class_="n" if column.is_number else None, title=column.hint
     )
 
 
-def _row(columns: Sequence[Column], cells: Sequence[Cell]) -> Markup:
+def _row(columns: Sequence[TableColumn], cells: Sequence[TableCell]) -> Markup:
     found = []
     for index, (column, cell) in enumerate(zip(columns, cells, strict=True)):
         order = repr(cell.order) if is_known(cell.order) else None
@@ -95,11 +95,11 @@ def _row(columns: Sequence[Column], cells: Sequence[Cell]) -> Markup:
     return element("tr", *found)
 
 
-def numeric(text: str, order: float | None, note: str = "") -> Cell:
+def numeric(text: str, order: float | None, note: str = "") -> TableCell:
     """``note``, such as an interval, stands smaller behind the number."""
     if not note:
-        return Cell(text, order)
-    return Cell(together((text, " ", element("small", note))), order)
+        return TableCell(text, order)
+    return TableCell(together((text, " ", element("small", note))), order)
 
 
 def chip(text: str, tone: str = "plain") -> Markup:

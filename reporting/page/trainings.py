@@ -10,9 +10,9 @@ from reporting.long_runs.ledger import PHASES
 from reporting.long_runs.summary import LongRun
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
-    Cell,
-    Column,
     Table,
+    TableCell,
+    TableColumn,
     definitions,
     left_out,
     numeric,
@@ -91,9 +91,13 @@ def _incidents(run: LongRun, index: int) -> Markup:
     found = Table(
         label=f"incidents-{index}",
         caption="Incidents, by the time since the run's first start",
-        columns=(Column(title="After", is_number=True), Column(title="Kind"), Column(title="What happened")),
+        columns=(
+            TableColumn(title="After", is_number=True),
+            TableColumn(title="Kind"),
+            TableColumn(title="What happened"),
+        ),
         rows=[
-            [numeric(duration(at), at), Cell(short(kind, 40)), Cell(short(text, 200))]
+            [numeric(duration(at), at), TableCell(short(kind, 40)), TableCell(short(text, 200))]
             for at, kind, text in shown
         ],
     )

@@ -2,12 +2,12 @@
 
 from reporting.analysis.findings import Check, Findings
 from reporting.analysis.formatting import clean, counted, short
-from reporting.analysis.selection import Failure, checks_shown, failures
+from reporting.analysis.selection import FailedCell, checks_shown, failures
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
-    Cell,
-    Column,
     Table,
+    TableCell,
+    TableColumn,
     chip,
     definitions,
     details,
@@ -30,11 +30,11 @@ def checks(findings: Findings) -> Markup:
         return NOTHING
     shown = checks_shown(findings, MOST_CHECKS)
     columns = (
-        Column(title="Check"),
-        Column(title="Result"),
-        Column(title="Of"),
-        Column(title="Found"),
-        Column(title="What to do"),
+        TableColumn(title="Check"),
+        TableColumn(title="Result"),
+        TableColumn(title="Of"),
+        TableColumn(title="Found"),
+        TableColumn(title="What to do"),
     )
     found = Table(
         label="check-table",
@@ -46,13 +46,13 @@ def checks(findings: Findings) -> Markup:
     return section("checks", "Checks", table(found), rest)
 
 
-def _check(check: Check) -> list[Cell]:
+def _check(check: Check) -> list[TableCell]:
     return [
-        Cell(short(check.name)),
-        Cell(chip(check.level, _TONES[check.level])),
-        Cell(short(check.subject)),
-        Cell(element("span", short(check.found, 300), class_="says")),
-        Cell(element("span", short(check.advice, 300) if check.advice else "", class_="says")),
+        TableCell(short(check.name)),
+        TableCell(chip(check.level, _TONES[check.level])),
+        TableCell(short(check.subject)),
+        TableCell(element("span", short(check.found, 300), class_="says")),
+        TableCell(element("span", short(check.advice, 300) if check.advice else "", class_="says")),
     ]
 
 
@@ -66,7 +66,7 @@ def failed(findings: Findings) -> Markup:
     return section("failures", "Failures", element("div", *items, class_="failures"), rest)
 
 
-def _failure(failure: Failure) -> Markup:
+def _failure(failure: FailedCell) -> Markup:
     cell = failure.cell
     title = (
         chip(short(failure.status, 40), "bad"),
@@ -82,7 +82,7 @@ def _failure(failure: Failure) -> Markup:
     return element("article", element("h3", *title), definitions(facts), _log(failure))
 
 
-def _log(failure: Failure) -> Markup:
+def _log(failure: FailedCell) -> Markup:
     lines = [line[:200] for line in failure.log_tail[-_MOST_LINES:]]
     if not lines:
         return NOTHING
@@ -97,12 +97,12 @@ def skipped(findings: Findings) -> Markup:
     found = Table(
         label="skipped-table",
         caption=f"{counted(len(findings.skipped), 'file')} could not be read and count nowhere",
-        columns=(Column(title="File"), Column(title="Why")),
+        columns=(TableColumn(title="File"), TableColumn(title="Why")),
         rows=[_skipped(one) for one in shown],
     )
     rest = left_out(len(shown), len(findings.skipped), "file", "findings.json has all")
     return section("skipped", "Skipped files", table(found), rest)
 
 
-def _skipped(found: Skipped) -> list[Cell]:
-    return [Cell(element("code", short(found.name, 200))), Cell(short(found.reason, 300))]
+def _skipped(found: Skipped) -> list[TableCell]:
+    return [TableCell(element("code", short(found.name, 200))), TableCell(short(found.reason, 300))]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, SupportsFloat
 
-Kind = Literal[
+IncidentKind = Literal[
     "start", "restore", "save", "skipped save", "failed save", "failure", "interruption", "warning",
     "dropped records", "stop", "restart", "give up", "alarm", "end",
 ]  # fmt: skip
@@ -11,7 +11,7 @@ DRIVER = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class RecordedAttempt:
     """Every part carries this about the attempt that it is of; ``start_step`` is None until it is known.
 
     ``parent_term`` is the attempt whose checkpoint it went on from; None where it began at step 0, or from
@@ -57,7 +57,7 @@ class Incident:
     the seconds until the next attempt; ``stop`` has the step that was saved on request.
     """
 
-    kind: Kind
+    kind: IncidentKind
     step: int | None = None
     seconds: float | None = None
     blocked_s: float | None = None

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from checkpointing.stores.contract import Conflict, Store, StoreError
-from reporting.recording.attempts import Attempt
+from reporting.recording.attempts import RecordedAttempt
 from reporting.recording.parts import PartName, Rows, encode_part, joined
 
 # So many flushes become one part: else a day of ten-second flushes would be tens of thousands of objects.
@@ -46,7 +46,7 @@ class Outbox:
         self._landed: dict[str, list[_Sent]] = {}
         self._replaced: dict[str, list[PartName]] = {}
 
-    def add(self, table: str, attempt: Attempt, rows: Rows) -> None:
+    def add(self, table: str, attempt: RecordedAttempt, rows: Rows) -> None:
         """The oldest go where there is no room; ``num_dropped_rows`` counts their rows."""
         self._number += 1
         name = self._name(table, attempt, self._number, self._number)
@@ -54,7 +54,7 @@ class Outbox:
         while len(self._waiting) > 1 and sum(len(data) for _, data, _ in self._waiting) > self._most_bytes:
             self.num_dropped_rows += self._waiting.popleft()[2].num_rows
 
-    def send(self, attempt: Attempt) -> bool:
+    def send(self, attempt: RecordedAttempt) -> bool:
         """Whether all is in the store now. Raises nothing; what is left is tried again with the next call."""
         try:
             while self._waiting:
@@ -70,7 +70,7 @@ class Outbox:
             return False
         return True
 
-    def _merge(self, table: str, attempt: Attempt) -> None:
+    def _merge(self, table: str, attempt: RecordedAttempt) -> None:
         """What the merge before this one replaced goes now: nobody reads it any more."""
         sent = self._landed[table]
         rows = joined([one.rows for one in sent])
@@ -88,7 +88,7 @@ class Outbox:
         with suppress(Conflict):
             self._store.create(str(name), data)
 
-    def _name(self, table: str, attempt: Attempt, first: int, last: int) -> PartName:
+    def _name(self, table: str, attempt: RecordedAttempt, first: int, last: int) -> PartName:
         return PartName(
             run=attempt.run, table=table, term=attempt.term, rank=self._rank, first=first, last=last
         )

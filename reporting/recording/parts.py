@@ -2,7 +2,7 @@
 
 A part is created once and never replaced. Its name says which flushes of which rank it holds; one that holds
 several supersedes those that hold them one by one, which are deleted some time later. The schema's version
-and the ``Attempt`` are in the file's metadata. What can't be read is a ``PartError`` that says why.
+and the ``RecordedAttempt`` are in the file's metadata. What can't be read is a ``PartError`` that says why.
 """
 
 import json
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkpointing.stores.contract import Store, check_name
-from reporting.recording.attempts import DRIVER, Attempt
+from reporting.recording.attempts import DRIVER, RecordedAttempt
 from reporting.results.columns import ADDED, PARTS, SUPERSEDED, Column
 
 SCHEMA_VERSION = 1
@@ -62,7 +62,7 @@ class PartName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    attempt: Attempt
+    attempt: RecordedAttempt
     rows: Rows
 
 
@@ -97,7 +97,7 @@ def without_superseded(names: Iterable[PartName]) -> list[PartName]:
     return kept
 
 
-def table_of(table: str, attempt: Attempt, rank: int, rows: Sequence[Sequence[Any]]) -> Rows:
+def table_of(table: str, attempt: RecordedAttempt, rank: int, rows: Sequence[Sequence[Any]]) -> Rows:
     """``rows`` have the table's columns but those in ``WHOSE``. Null stands for what is not finite."""
     columns = [column for column in PARTS[table] if column.name not in WHOSE]
     values = [_plain(column, found) for column, found in zip(columns, zip(*rows, strict=True), strict=True)]
@@ -109,7 +109,7 @@ def schema_of(table: str, *more: Column) -> pa.Schema:
     return pa.schema([(column.name, _TYPES[column.kind]) for column in (*PARTS[table], *more)])
 
 
-def encode_part(table: str, attempt: Attempt, rows: Rows) -> bytes:
+def encode_part(table: str, attempt: RecordedAttempt, rows: Rows) -> bytes:
     sink = BytesIO()
     about = {
         _VERSION: str(SCHEMA_VERSION).encode(),
@@ -131,7 +131,7 @@ def decode_part(name: PartName, data: bytes) -> Part:
         raise PartError(f"not a part that can be read ({_first_line(error)})") from None
 
 
-def part_attempt(name: PartName, data: bytes) -> Attempt:
+def part_attempt(name: PartName, data: bytes) -> RecordedAttempt:
     """What the part says of its attempt, without reading its rows."""
     try:
         with pq.ParquetFile(BytesIO(data)) as file:
@@ -183,7 +183,7 @@ class StepsFile:
         self._waiting, self._num_waiting = [], 0
 
 
-def _attempt(name: PartName, about: Mapping[bytes, bytes]) -> Attempt:
+def _attempt(name: PartName, about: Mapping[bytes, bytes]) -> RecordedAttempt:
     version = about.get(_VERSION)
     if version != str(SCHEMA_VERSION).encode():
         found = version.decode(errors="replace") if version else None
@@ -191,7 +191,7 @@ def _attempt(name: PartName, about: Mapping[bytes, bytes]) -> Attempt:
     if about.get(_TABLE) != name.table.encode():
         raise PartError(f"its rows are not {name.table}")
     found = json.loads(about[_ATTEMPT])
-    attempt = Attempt(**{field.name: found[field.name] for field in fields(Attempt)})
+    attempt = RecordedAttempt(**{field.name: found[field.name] for field in fields(RecordedAttempt)})
     if (attempt.run, attempt.term) != (name.run, name.term):
         raise PartError(f"it was recorded by attempt {attempt.term} of {attempt.run}")
     return attempt

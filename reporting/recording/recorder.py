@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from typing import Any, get_args
 
-from reporting.recording.attempts import DRIVER, Attempt, DeviceSample, Incident, Kind, Step
+from reporting.recording.attempts import DRIVER, DeviceSample, Incident, IncidentKind, RecordedAttempt, Step
 from reporting.recording.outbox import Outbox
 from reporting.recording.parts import PartName, encode_part, rows_in, table_of
-from reporting.recording.scalars import Window
+from reporting.recording.scalars import RecordedWindow
 
 _LOOK_EVERY_S = 1.0
 _RETRY_EVERY_S = 0.5
@@ -24,7 +24,7 @@ _MOST_ROWS = 100_000
 _log = logging.getLogger(__name__)
 
 
-Sink = Callable[[Window], None]
+Sink = Callable[[RecordedWindow], None]
 # Looks at this rank's device, from the recorder's thread.
 Look = Callable[[], DeviceSample]
 
@@ -34,7 +34,7 @@ class Recorder:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: RecordedAttempt,
         rank: int,
         outbox: Outbox,
         *,
@@ -73,7 +73,9 @@ class Recorder:
         self._thread.start()
 
     def begin_at(self, step: int, parent_term: int | None = None) -> None:
-        """See ``Attempt``. Written soon, so that a crash doesn't hide what became of the steps before it."""
+        """See ``RecordedAttempt``. Written soon, so that a crash doesn't hide what became of the steps
+        before it.
+        """
         self._attempt = replace(self._attempt, start_step=step, parent_term=parent_term)
         self._wake.set()
 
@@ -153,7 +155,7 @@ class Recorder:
             _log.exception("records were lost")
             return True
 
-    def _write(self, attempt: Attempt, is_last: bool) -> bool:
+    def _write(self, attempt: RecordedAttempt, is_last: bool) -> bool:
         phases = self._take_phases() if self._rank == 0 else []
         self._tell_dropped()
         taken = {
@@ -168,7 +170,7 @@ class Recorder:
         is_sent = self._outbox.send(attempt)
         if self._sinks:
             rows = {name: list(rows_in(table)) for name, table in tables.items()}
-            self._feed(Window(attempt=attempt, rows=rows, is_last=is_last))
+            self._feed(RecordedWindow(attempt=attempt, rows=rows, is_last=is_last))
         return is_sent
 
     def _take_phases(self) -> list[tuple[Any, ...]]:
@@ -195,7 +197,7 @@ class Recorder:
             self._num_told_dropped = num_dropped
             self.incident(Incident(kind="dropped records", text=text))
 
-    def _feed(self, window: Window) -> None:
+    def _feed(self, window: RecordedWindow) -> None:
         for number, sink in enumerate(self._sinks):
             try:
                 sink(window)
@@ -206,13 +208,13 @@ class Recorder:
                     self.incident(Incident(kind="warning", text=f"{type(sink).__name__}: {error}"))
 
 
-def word(attempt: Attempt, one: Incident, *, now_s: float) -> tuple[str, bytes]:
+def word(attempt: RecordedAttempt, one: Incident, *, now_s: float) -> tuple[str, bytes]:
     """The driver's, of an attempt whose workers may not tell it themselves any more: a part's name and bytes.
 
     Each word is a part of its own, whichever driver leaves it: the microsecond is its number, and of several
     kinds in one each has another.
     """
-    number = int(now_s * 1e6) + get_args(Kind).index(one.kind)
+    number = int(now_s * 1e6) + get_args(IncidentKind).index(one.kind)
     name = PartName(
         run=attempt.run, table="incidents", term=attempt.term, rank=DRIVER, first=number, last=number
     )

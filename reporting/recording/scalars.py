@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reporting.recording.attempts import Attempt
+from reporting.recording.attempts import RecordedAttempt
 
 _PER_STEP = {
     "loss": "train/loss",
@@ -20,10 +20,10 @@ _PER_SAMPLE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class RecordedWindow:
     """What one rank recorded between two flushes: rows by table. ``is_last`` before the recorder ends."""
 
-    attempt: Attempt
+    attempt: RecordedAttempt
     rows: Mapping[str, Sequence[dict[str, Any]]] = field(default_factory=dict)
     is_last: bool = False
 
@@ -48,7 +48,7 @@ class Scalars:
         self._ended_s: float | None = None
         self._durable_s: float | None = None
 
-    def of(self, window: Window) -> list[Scalar]:
+    def of(self, window: RecordedWindow) -> list[Scalar]:
         for incident in window.of("incidents"):
             if incident["kind"] == "save" and incident["place"] == "store":
                 self._durable_s = incident["happened_s"]
@@ -69,14 +69,14 @@ class Scalars:
             if value is not None
         ]
 
-    def _tokens_per_s(self, attempt: Attempt, steps: Sequence[dict[str, Any]]) -> float | None:
+    def _tokens_per_s(self, attempt: RecordedAttempt, steps: Sequence[dict[str, Any]]) -> float | None:
         """Of all ranks, by the wall clock."""
         since_s = steps[0]["ended_s"] - steps[0]["step_s"] if self._ended_s is None else self._ended_s
         self._ended_s = steps[-1]["ended_s"]
         seconds = self._ended_s - since_s
         return attempt.tokens_per_step * len(steps) / seconds if seconds > 0 else None
 
-    def _state(self, window: Window, at_s: float) -> dict[str, float | None]:
+    def _state(self, window: RecordedWindow, at_s: float) -> dict[str, float | None]:
         newest = window.of("samples")[-1:]
         found = {tag: row[name] for row in newest for name, tag in _PER_SAMPLE.items()}
         age_s = None if self._durable_s is None else max(0.0, at_s - self._durable_s)

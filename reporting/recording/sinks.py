@@ -18,7 +18,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
 from checkpointing.stores.contract import Store, check_name
-from reporting.recording.scalars import Scalar, Scalars, Window
+from reporting.recording.scalars import RecordedWindow, Scalar, Scalars
 
 # Objects can't be appended to, so that each look that TensorBoard gets is a file more. A new file comes once
 # the training is older by this share, so that a day leaves some thousand of them and not ten.
@@ -46,12 +46,12 @@ class TensorBoard:
         self._number = 0
         self._has_begun = False
 
-    def __call__(self, window: Window) -> None:
+    def __call__(self, window: RecordedWindow) -> None:
         self._waiting = [*self._waiting, *self._scalars.of(window)][-_MOST_WAITING:]
         if self._waiting and (window.is_last or self._is_due(self._waiting[-1].at_s)):
             self._write(window)
 
-    def _write(self, window: Window) -> None:
+    def _write(self, window: RecordedWindow) -> None:
         # Also for a try that failed: it may be there all the same.
         self._number += 1
         events = _events(window, self._waiting, begins=not self._has_begun)
@@ -63,14 +63,14 @@ class TensorBoard:
             self._began_s = self._waiting[0].at_s
         return now_s - self._written_s >= min(_LONGEST_WAIT_S, _OLDER_BY * (now_s - self._began_s))
 
-    def _name(self, window: Window, at_s: float) -> str:
+    def _name(self, window: RecordedWindow, at_s: float) -> str:
         attempt = window.attempt
         # TensorBoard knows its files by this word, and takes them in the order of what follows.
         file = f"events.out.tfevents.{int(at_s):010d}.{attempt.term:05d}-{self._number:06d}"
         return check_name(f"runs/{attempt.run}/events/{file}")
 
 
-def _events(window: Window, scalars: Sequence[Scalar], *, begins: bool) -> bytes:
+def _events(window: RecordedWindow, scalars: Sequence[Scalar], *, begins: bool) -> bytes:
     with TemporaryDirectory(prefix="longhaul-") as folder:
         writer = EventsWriter(str(Path(folder) / "events"))
         if begins:
@@ -97,7 +97,7 @@ class WeightsAndBiases:
         self._scalars = Scalars()
         self._run: Any = None
 
-    def __call__(self, window: Window) -> None:
+    def __call__(self, window: RecordedWindow) -> None:
         self._run = self._run or self._begin(window)
         # The step is a column of its own: theirs may never go back, ours does after a restart.
         for step, some in groupby(self._scalars.of(window), key=lambda one: one.step):
@@ -105,7 +105,7 @@ class WeightsAndBiases:
         if window.is_last:
             self._run.finish()
 
-    def _begin(self, window: Window) -> Any:
+    def _begin(self, window: RecordedWindow) -> Any:
         import wandb
 
         attempt = window.attempt
@@ -127,14 +127,14 @@ class Apart:
     What it can't take in time is left out; what it raises is logged once.
     """
 
-    def __init__(self, sink: Callable[[Window], None], *, most_waiting: int = 60) -> None:
+    def __init__(self, sink: Callable[[RecordedWindow], None], *, most_waiting: int = 60) -> None:
         self._sink = sink
         self._most_waiting = most_waiting
-        self._windows: SimpleQueue[Window] = SimpleQueue()
+        self._windows: SimpleQueue[RecordedWindow] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=type(sink).__name__, daemon=True)
         self._has_failed = False
 
-    def __call__(self, window: Window) -> None:
+    def __call__(self, window: RecordedWindow) -> None:
         if not self._thread.is_alive():
             self._thread.start()
         if self._windows.qsize() < self._most_waiting or window.is_last:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "int", "float", "bool", "texts", "floats", "pairs"]
+ColumnKind = Literal["text", "int", "float", "bool", "texts", "floats", "pairs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,12 +16,12 @@ class Column:
     """``unit`` is empty where there is none. ``s since 1970`` is Unix time by the clock of its writer."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     unit: str
     meaning: str
 
 
-def _columns(*described: tuple[str, Kind, str, str]) -> tuple[Column, ...]:
+def _columns(*described: tuple[str, ColumnKind, str, str]) -> tuple[Column, ...]:
     return tuple(
         Column(name=name, kind=kind, unit=unit, meaning=meaning) for name, kind, unit, meaning in described
     )

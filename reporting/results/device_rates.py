@@ -45,7 +45,7 @@ class MachineRecord:
 
 
 # Group, device, precision.
-Kind = tuple[str, str | None, str]
+RateKind = tuple[str, str | None, str]
 
 
 def write_machine(store: Store, machine: MachineRecord) -> str:
@@ -85,9 +85,9 @@ def with_measured_peaks(rows: Iterable[Row], machines: Sequence[MachineRecord]) 
     return tuple(_with_peak(row, peaks) for row in rows)
 
 
-def measured_peaks(machines: Sequence[MachineRecord]) -> Mapping[Kind, float]:
+def measured_peaks(machines: Sequence[MachineRecord]) -> Mapping[RateKind, float]:
     """The median over devices, of each one's best shape: which of them a run gets is not known before."""
-    found: dict[Kind, list[float]] = {}
+    found: dict[RateKind, list[float]] = {}
     for machine in machines:
         for (_, dtype), best in sorted(_best_of_devices(machine).items()):
             found.setdefault((machine.group, machine.device, dtype), []).append(best)
@@ -102,7 +102,7 @@ def _best_of_devices(machine: MachineRecord) -> dict[tuple[int, str], float]:
     return best
 
 
-def _with_peak(row: Row, peaks: Mapping[Kind, float]) -> Row:
+def _with_peak(row: Row, peaks: Mapping[RateKind, float]) -> Row:
     if row.imported or row.group is None or row.precision is None:
         return row
     peak = peaks.get((row.group, row.device_name, row.precision))

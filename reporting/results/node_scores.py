@@ -11,7 +11,7 @@ NODES_OWN_FAILURES = frozenset({"crash", "hang", "device_mismatch", "lost"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class NodeOutcome:
     """How one run ended, for one of the nodes that it ran on; ``status`` is ``ok`` or the kind of failure."""
 
     node: str
@@ -42,9 +42,9 @@ class Score:
     is_suspicious: bool
 
 
-def scores(history: Iterable[Outcome], suspicion: Suspicion | None = None) -> tuple[Score, ...]:
+def scores(history: Iterable[NodeOutcome], suspicion: Suspicion | None = None) -> tuple[Score, ...]:
     """One per node, the most failures in a row first. ``history`` is in the order in which runs ended."""
-    by_node: dict[str, list[Outcome]] = {}
+    by_node: dict[str, list[NodeOutcome]] = {}
     for outcome in history:
         by_node.setdefault(outcome.node, []).append(outcome)
     found = [_score(node, outcomes, suspicion or Suspicion()) for node, outcomes in by_node.items()]
@@ -56,8 +56,8 @@ def suspicious_nodes(found: Iterable[Score]) -> tuple[str, ...]:
     return tuple(score.node for score in found if score.is_suspicious)
 
 
-def _score(node: str, outcomes: list[Outcome], suspicion: Suspicion) -> Score:
-    row: list[Outcome] = []
+def _score(node: str, outcomes: list[NodeOutcome], suspicion: Suspicion) -> Score:
+    row: list[NodeOutcome] = []
     for outcome in outcomes:
         if outcome.status == "ok":
             row = []

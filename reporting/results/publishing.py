@@ -31,7 +31,7 @@ class PullError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class PublishedFile:
     num_bytes: int
     sha256: str
 
@@ -48,7 +48,7 @@ class Pulled:
 
 def publish(store: Store, name: str, files: Mapping[str, bytes | memoryview]) -> None:
     """Replaces the report ``name``; files of an earlier one that are not in ``files`` go, last."""
-    before: dict[str, Entry] = {}
+    before: dict[str, PublishedFile] = {}
     with suppress(PullError):  # What is no manifest is replaced by one.
         before = _read_manifest(store, name)
     entries = {file: _entry(data) for file, data in files.items()}
@@ -91,7 +91,7 @@ class _Changed(Exception):
     """A file is not what the manifest says."""
 
 
-def _pull(store: Store, name: str, entries: Mapping[str, Entry], folder: Path) -> Pulled:
+def _pull(store: Store, name: str, entries: Mapping[str, PublishedFile], folder: Path) -> Pulled:
     before = _local_manifest(folder)
     fetched, unchanged = [], []
     for file, entry in sorted(entries.items()):
@@ -114,7 +114,7 @@ def _pull(store: Store, name: str, entries: Mapping[str, Entry], folder: Path) -
     )
 
 
-def _is_ours(folder: Path, file: str, entry: Entry) -> bool:
+def _is_ours(folder: Path, file: str, entry: PublishedFile) -> bool:
     """Still as it was fetched, and in the folder: what somebody has changed, or replaced by a link, stays."""
     return _is_inside(folder, folder / file) and _is_same(folder / file, entry)
 
@@ -130,7 +130,7 @@ def _unfinished(folder: Path, files: Iterable[str]) -> Iterator[Path]:
             yield from path.parent.glob(f"{_UNFINISHED}{_BEGINNING_OF_DIGEST}-{path.name}")
 
 
-def _fetch(store: Store, source: str, entry: Entry, target: Path) -> None:
+def _fetch(store: Store, source: str, entry: PublishedFile, target: Path) -> None:
     """The digest is in the unfinished file's name: another version's beginning is never gone on with."""
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f"{_UNFINISHED}{entry.sha256[:16]}-{target.name}")
@@ -150,14 +150,14 @@ def _fetch(store: Store, source: str, entry: Entry, target: Path) -> None:
     unfinished.replace(target)
 
 
-def _is_same(path: Path, entry: Entry) -> bool:
+def _is_same(path: Path, entry: PublishedFile) -> bool:
     if not path.is_file() or path.stat().st_size != entry.num_bytes:
         return False
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
 
 
-def _is_there(store: Store, name: str, entry: Entry) -> bool:
+def _is_there(store: Store, name: str, entry: PublishedFile) -> bool:
     """With the right size; its bytes are not read."""
     try:
         return store.size(name) == entry.num_bytes
@@ -165,11 +165,11 @@ def _is_there(store: Store, name: str, entry: Entry) -> bool:
         return False
 
 
-def _entry(data: bytes | memoryview) -> Entry:
-    return Entry(num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+def _entry(data: bytes | memoryview) -> PublishedFile:
+    return PublishedFile(num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def _encode(entries: Mapping[str, Entry]) -> bytes:
+def _encode(entries: Mapping[str, PublishedFile]) -> bytes:
     files = {
         file: {"num_bytes": entry.num_bytes, "sha256": entry.sha256}
         for file, entry in sorted(entries.items())
@@ -177,26 +177,26 @@ def _encode(entries: Mapping[str, Entry]) -> bytes:
     return json.dumps({"schema_version": SCHEMA_VERSION, "files": files}, indent=1).encode() + b"\n"
 
 
-def _read_manifest(store: Store, name: str) -> dict[str, Entry]:
+def _read_manifest(store: Store, name: str) -> dict[str, PublishedFile]:
     try:
         return dict(_decode(store.get(f"reports/{name}/{MANIFEST}"), f"reports/{name}/{MANIFEST}"))
     except Missing:
         return {}
 
 
-def _local_manifest(folder: Path) -> dict[str, Entry]:
+def _local_manifest(folder: Path) -> dict[str, PublishedFile]:
     try:
         return dict(_decode((folder / MANIFEST).read_bytes(), MANIFEST))
     except (OSError, PullError):
         return {}
 
 
-def _decode(data: bytes, where: str) -> Iterator[tuple[str, Entry]]:
+def _decode(data: bytes, where: str) -> Iterator[tuple[str, PublishedFile]]:
     try:
         found = json.loads(data)
         version, files = found["schema_version"], found["files"].items()
         entries = [
-            (file, Entry(num_bytes=int(entry["num_bytes"]), sha256=str(entry["sha256"])))
+            (file, PublishedFile(num_bytes=int(entry["num_bytes"]), sha256=str(entry["sha256"])))
             for file, entry in files
         ]
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -12,7 +12,7 @@ from cluster.this_machine import this_machine
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import expand, schedule
 from jobs.sweeps.plan import plan_all
-from jobs.sweeps.result_record import Attempt, record_of
+from jobs.sweeps.result_record import RunAttempt, record_of
 from jobs.sweeps.results import Results
 from jobs.training.task.measurement import Failure
 
@@ -62,7 +62,7 @@ def _resume_s(folder: Path) -> float:
     cells = expand(spec, ["local"])
     plans = {plan.cell.cell_id: plan for plan in plan_all(cells, this_machine(), spec.limits)}
     results = Results(LocalStore(folder / "store"), spec.name)
-    attempt = Attempt(
+    attempt = RunAttempt(
         number=1, started_at="2026-01-01T00:00:00+00:00", finished_at="2026-01-01T00:00:01+00:00"
     )
     for run in schedule(spec, cells):

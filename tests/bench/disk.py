@@ -18,9 +18,9 @@ from typing import Any
 
 from checkpointing.format.digests import digests
 from checkpointing.format.loading import fill
-from checkpointing.format.manifest import Cut, Part, file_name, manifest_of
+from checkpointing.format.manifest import Cut, FilePart, file_name, manifest_of
 from checkpointing.format.reshard import plan
-from checkpointing.saving.local_tier import NearDisk
+from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.snapshot import Arena, Landing, Layout, layout
 from tests.bench.apart import apart
 from tests.bench.states import LAYERS, pieces_of
@@ -58,7 +58,7 @@ def _measure(folder: Path, num_layers: int) -> dict[str, Any]:
     plan_of_file = layout(pieces)
     arena = Arena(pieces, plan_of_file)
     arena.take(pieces)
-    disk = NearDisk(folder, "bench", 2)
+    disk = LocalTier(folder, "bench", 2)
     saves = _Saves(disk, folder, arena.data, plan_of_file)
     plain = folder / "plain"
 
@@ -90,7 +90,7 @@ class _Saves:
     That the oldest goes comes after a save is durable, and is left out of its time.
     """
 
-    def __init__(self, disk: NearDisk, folder: Path, data: memoryview, plan_of_file: Layout) -> None:
+    def __init__(self, disk: LocalTier, folder: Path, data: memoryview, plan_of_file: Layout) -> None:
         self._disk = disk
         self._folder = folder / "runs" / "bench" / "gen"
         self._data = data
@@ -110,7 +110,7 @@ class _Saves:
     def make_room(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _share(self, chunks: tuple[str, ...]) -> tuple[Cut, Part]:
+    def _share(self, chunks: tuple[str, ...]) -> tuple[Cut, FilePart]:
         cut = Cut(
             generation=f"{self._number:012d}-t1-bench.{self._number}",
             run="bench",
@@ -121,7 +121,7 @@ class _Saves:
             world_size=1,
             created_s=time.time(),
         )
-        part = Part(
+        part = FilePart(
             rank=0,
             file=file_name(0),
             num_bytes=self._layout.num_bytes,
@@ -148,7 +148,7 @@ def _pairs(
     return found[1:]
 
 
-def _restore(disk: NearDisk, cut: Cut, part: Part, landing: Landing) -> None:
+def _restore(disk: LocalTier, cut: Cut, part: FilePart, landing: Landing) -> None:
     manifest = manifest_of(cut, [part])
     fill(manifest, plan(manifest, landing.wants), landing.buffers, [disk.place(cut.generation)])
     landing.settle()

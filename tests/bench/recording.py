@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from tensorboardX import SummaryWriter
 
 from checkpointing.stores.local import LocalStore
-from reporting.recording.attempts import Attempt, Step
+from reporting.recording.attempts import RecordedAttempt, Step
 from reporting.recording.outbox import Outbox
 from reporting.recording.recorder import Recorder
 
@@ -19,7 +19,7 @@ NUM_STEPS = 20_000
 STEP_S = 2e-4
 BOUND_S = 20e-6
 _BLOCK = 200
-_ATTEMPT = Attempt(
+_ATTEMPT = RecordedAttempt(
     run="bench",
     term=1,
     leased_s=0.0,

@@ -51,12 +51,12 @@ def _steps(folder: Path) -> bool:
 
 
 def _make_steps(folder: Path, num_steps: int) -> None:
-    from reporting.recording.attempts import Attempt
+    from reporting.recording.attempts import RecordedAttempt
     from reporting.recording.parts import PartName, encode_part, table_of
     from reporting.results.columns import PARTS
 
     store = LocalStore(folder)
-    attempt = Attempt(
+    attempt = RecordedAttempt(
         run="synthetic",
         term=1,
         leased_s=0.0,

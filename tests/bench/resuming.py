@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 from checkpointing.generations.choice import choose
 from checkpointing.generations.repository import Repository
-from checkpointing.log.codec import Record, encode
-from checkpointing.log.history import Entry, Generation, Lease, Pin, View
+from checkpointing.log.codec import LogRecord, encode
+from checkpointing.log.history import Entry, Generation, Lease, LogView, Pin
 from checkpointing.stores.contract import Buffer
 from checkpointing.stores.local import LocalStore
 from tests.unit.small_generations import RUN, Ranks, generation
@@ -90,16 +90,16 @@ def _fill(folder: Path, num_generations: int) -> str:
     log.mkdir(parents=True)
     number_of_large = 2 * num_generations
     for number in range(1, number_of_large):
-        _write(log, number, Lease(owner="bench"), View(term=1))
+        _write(log, number, Lease(owner="bench"), LogView(term=1))
     kept = tuple(_good(number) for number in range(1, num_generations))
-    _write(log, number_of_large, Pin(name=kept[-1].name), View(term=1, generations=kept))
+    _write(log, number_of_large, Pin(name=kept[-1].name), LogView(term=1, generations=kept))
     repository = Repository(LocalStore(folder), RUN)
     term = repository.take_over("a bench")
     return Ranks(repository, term, num_saved=num_generations).save(num_generations * 10)
 
 
-def _write(log: Path, number: int, entry: Entry, view: View) -> None:
-    record = Record(number=number, id="bench", written_s=0.0, entry=entry, view=view)
+def _write(log: Path, number: int, entry: Entry, view: LogView) -> None:
+    record = LogRecord(number=number, id="bench", written_s=0.0, entry=entry, view=view)
     (log / f"{number:012d}.json").write_bytes(encode(record))
 
 

@@ -14,7 +14,7 @@ from cluster.environment import worker_environment
 from cluster.inventory import WorkerGroup
 from cluster.live import live_inventory
 from cluster.local_ray.private_ray import private_ray
-from jobs.execution.messages import Event, Finished, Limits, Session
+from jobs.execution.messages import Event, Finished, Session, SessionLimits
 from jobs.launch.ray_train.cells import launch
 from jobs.training.task.job import Job, OptimizerConfig, Recipe, Strategy, Window
 from jobs.training.task.measurement import Measurement
@@ -24,7 +24,7 @@ ROUNDS = 3
 BOUND = 1 / 3
 # DeepSpeed first: what it would leave behind in the process would show in those that follow.
 STRATEGIES: tuple[Strategy, ...] = ("zero3", "zero2", "fsdp", "ddp")
-LIMITS = Limits(schedule_timeout_s=120, cell_timeout_s=120)
+LIMITS = SessionLimits(schedule_timeout_s=120, cell_timeout_s=120)
 
 
 def main() -> bool:

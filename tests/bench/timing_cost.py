@@ -5,7 +5,7 @@ import time
 import torch
 
 from jobs.training.benchmark.timing import HostTimer
-from jobs.training.task.context import Pulse
+from jobs.training.task.context import RankStatus
 
 NUM_BORDERS = 100_000
 # The fastest step that we claim to measure; below it the Python of a step dominates anyway.
@@ -14,7 +14,7 @@ BOUND = 0.005
 
 
 def main() -> bool:
-    timer, pulse, device = HostTimer(), Pulse(), torch.device("cpu")
+    timer, pulse, device = HostTimer(), RankStatus(), torch.device("cpu")
     started = time.perf_counter()
     previous = started
     for index in range(NUM_BORDERS):

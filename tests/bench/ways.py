@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence, Order
-from checkpointing.saving.save import Note
+from checkpointing.saving.save import SaveNote
 from checkpointing.saving.snapshot import Piece
 from checkpointing.stores.memory import MemoryStore
 from jobs.training.state.rank_mailbox import open_mailbox
@@ -26,7 +26,7 @@ from jobs.training.state.saving import Saver
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.job import OptimizerConfig, Recipe
-from jobs.training.task.position import Point
+from jobs.training.task.position import StepPoint
 from jobs.training.task.presets import preset
 from jobs.training.task.task import Saving, Task
 
@@ -68,14 +68,14 @@ class Ours:
         repository = Repository(MemoryStore(), "bench")
         saving = _saving(folder)
         task = _task(saving, repository.take_over("a bench"))
-        self._notes: list[Note] = []
+        self._notes: list[SaveNote] = []
         self._saver = Saver(
             task, saving, context, engine, repository, open_mailbox(context), self._notes.append
         )
         self._saver.start()
 
     def save(self, step: int) -> None:
-        point = Point(step=step, position=step, epoch_end=None)
+        point = StepPoint(step=step, position=step, epoch_end=None)
         self._saver.cut(point, Order(to_disk=True, to_store=False, must_wait=True))
 
     def is_busy(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from checkpointing.generations.repository import Repository
-from checkpointing.log.history import View
+from checkpointing.log.history import LogView
 from checkpointing.stores.local import LocalStore
 from cluster.local_ray.timeouts import ACROSS_HOSTS
 from tests.hosts import Host, Lan, wait_until
@@ -179,7 +179,7 @@ class Training:
     def says(self) -> str:
         return self.log()[-3000:]
 
-    def _view(self) -> View:
+    def _view(self) -> LogView:
         return Repository(LocalStore(Path(self.store)), "r").refresh()
 
 

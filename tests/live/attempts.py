@@ -23,17 +23,17 @@ from checkpointing.generations.choice import Spoilt
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
-from checkpointing.saving.save import Note
+from checkpointing.saving.save import SaveNote
 from checkpointing.stores.opening import open_store
 from jobs.training.loop.attempt import Services, run
 from jobs.training.models.decoder import Decoder
 from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
-from jobs.training.task.events import Ended, Resumption, Told, Withdrawn
+from jobs.training.task.events import Ended, Resumption, RunEvent, Withdrawn
 from jobs.training.task.job import Recipe
 from jobs.training.task.skipping import Skips
 from jobs.training.task.spikes import SpikeBound
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Origin, Saving, Task, Tokens
 
 NUM_SAMPLES = 24
@@ -63,7 +63,7 @@ class Wanted:
     tokens: Tokens | None = None
     is_private: bool = False
     dies_after_loading: bool = False
-    wish: Wish | None = None
+    wish: StopRequest | None = None
     wished_rank: int = 0
     wished_at: int = 1
     skips: Skips = ()
@@ -81,7 +81,7 @@ class Story:
 
     num_asks: int = 0
     num_batches: int = 0
-    told: list[Told] = field(default_factory=list)
+    told: list[RunEvent] = field(default_factory=list)
 
     @property
     def start(self) -> Resumption:
@@ -96,8 +96,8 @@ class Story:
         return any(isinstance(one, Withdrawn) for one in self.told)
 
     @property
-    def saves(self) -> list[Note]:
-        return [one for one in self.told if isinstance(one, Note)]
+    def saves(self) -> list[SaveNote]:
+        return [one for one in self.told if isinstance(one, SaveNote)]
 
 
 def attempt_each(wanted: list[Wanted]) -> list[Story]:
@@ -105,7 +105,7 @@ def attempt_each(wanted: list[Wanted]) -> list[Story]:
     return [attempt(one) for one in wanted]
 
 
-def attempt(wanted: Wanted, wish: Callable[[], Wish | None] | None = None) -> Story:
+def attempt(wanted: Wanted, wish: Callable[[], StopRequest | None] | None = None) -> Story:
     """``wish`` is asked instead of what is ``wanted`` to be wished."""
     rank = dist.get_rank()
     context = Context(
@@ -117,16 +117,16 @@ def attempt(wanted: Wanted, wish: Callable[[], Wish | None] | None = None) -> St
     task = replace(_task(wanted, context), store=str(wanted.store))
     pages = wanted.diary / f"{task.term:06}" / str(rank) if wanted.diary else None
 
-    def tell(told: Told) -> None:
+    def tell(told: RunEvent) -> None:
         story.told.append(told)
         if pages and isinstance(told, Resumption):
             _write(pages, str(told.step))
         if wanted.dies_after_loading:
             _die_on_resuming(told)
-        if wanted.ballast and isinstance(told, Note) and told.problem:
+        if wanted.ballast and isinstance(told, SaveNote) and told.problem:
             wanted.ballast.unlink(missing_ok=True)
 
-    def counted_wish() -> Wish | None:
+    def counted_wish() -> StopRequest | None:
         story.num_asks += 1
         is_wished = rank == wanted.wished_rank and story.num_asks >= wanted.wished_at
         return wanted.wish if is_wished else None
@@ -137,7 +137,7 @@ def attempt(wanted: Wanted, wish: Callable[[], Wish | None] | None = None) -> St
     return story
 
 
-def _die_on_resuming(told: Told) -> None:
+def _die_on_resuming(told: RunEvent) -> None:
     if isinstance(told, Resumption):
         os.kill(os.getpid(), signal.SIGKILL)
 

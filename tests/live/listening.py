@@ -9,7 +9,7 @@ import ray
 
 from cluster.environment import worker_environment
 from cluster.inventory import WorkerGroup
-from jobs.execution.messages import Beat, Event, Finished, Session, Started
+from jobs.execution.messages import Event, Finished, Heartbeat, Session, Started
 from jobs.training.task.job import Job, OptimizerConfig, Recipe, Window
 from jobs.training.task.measurement import Failure, Measurement
 from jobs.training.task.presets import preset
@@ -48,7 +48,7 @@ class Listener:
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
-        if self.act and isinstance(event, Beat) and event.phase == "window" and event.step > 0:
+        if self.act and isinstance(event, Heartbeat) and event.phase == "window" and event.step > 0:
             self._stepping.add(event.rank)
             if len(self._stepping) == self.act_at_ranks:
                 act, self.act = self.act, None

@@ -9,7 +9,7 @@ from cluster.inventory import Inventory, Node, Vendor, WorkerGroup
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Cell, Run, expand
 from jobs.sweeps.plan import Plan, plan_all
-from jobs.sweeps.result_record import Attempt, record_of
+from jobs.sweeps.result_record import RunAttempt, record_of
 from jobs.sweeps.results import Results
 from jobs.training.task.measurement import Environment, Failure, Measurement, RankSummary
 from reporting.results.imported import file_of
@@ -117,7 +117,7 @@ def measurement(
     return Measurement(**{**values, **changes})
 
 
-ATTEMPT = Attempt(
+ATTEMPT = RunAttempt(
     number=1, started_at="2026-01-02T03:04:05.678+00:00", finished_at="2026-01-02T03:05:05.678+00:00"
 )
 CRASH = Failure(status="crash", reason="RuntimeError: boom", phase="window", ranks=(0, 1))

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from cluster.telemetry.readings import Address, Reading
+from cluster.telemetry.readings import DeviceAddress, Reading
 
 UUID = "8f2d1f0c-52f1-4b0f-a2bb-1d7a4d0f0c11"
 PCI = "0000:c1:00"
-ADDRESS = Address(uuid=UUID, pci=PCI)
+ADDRESS = DeviceAddress(uuid=UUID, pci=PCI)
 # A test that fails must not leave a thread behind for ever.
 _PATIENCE_S = 10.0
 

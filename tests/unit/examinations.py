@@ -5,7 +5,7 @@ from typing import Any
 
 from checkpointing.stores.probing import StoreFacts
 from cluster.probe.node_facts import CopyRate, DiskFacts, GemmRate, LinkRate, NodeFacts, Shape
-from jobs.doctor.examination import Answer, Asked, Examination, Forecast, Link, Promise, Skew
+from jobs.doctor.examination import Asked, Examination, Forecast, Link, NodeAnswer, Promise, Skew
 
 UP, DOWN = Shape(rows=8192, inner=4096, columns=14336), Shape(rows=8192, inner=14336, columns=4096)
 OWN = {"python": "3.11.9", "ray": "2.60.0", "torch": None, "deepspeed": None}
@@ -61,11 +61,11 @@ def asked(node_id: str, name: str, group: str, **changes: Any) -> Asked:
     )
 
 
-def answer(who: Asked, facts: NodeFacts | str, **changes: Any) -> Answer:
+def answer(who: Asked, facts: NodeFacts | str, **changes: Any) -> NodeAnswer:
     is_there = isinstance(facts, NodeFacts)
     skew = Skew(offset_s=0.0021, uncertainty_s=0.0004) if is_there else None
     return replace(
-        Answer(asked=who, facts=facts, skew=skew, sees_store=True if is_there else None), **changes
+        NodeAnswer(asked=who, facts=facts, skew=skew, sees_store=True if is_there else None), **changes
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from checkpointing.stores.contract import Store
-from reporting.recording.attempts import DRIVER, Attempt
+from reporting.recording.attempts import DRIVER, RecordedAttempt
 from tests.unit.recorded import NOON_S, attempt, incident_row, leave, step_row
 
 STEP_S = 2.0
@@ -50,7 +50,7 @@ def record(store: Store, lives: Sequence[Life], *, run: str = "r") -> None:
         _record_driver(store, of, life)
 
 
-def _record_workers(store: Store, of: Attempt, life: Life) -> None:
+def _record_workers(store: Store, of: RecordedAttempt, life: Life) -> None:
     begin_s = NOON_S + life.at_s + 1 + life.skew_s
     steps = range(life.start + 1, (life.end if life.recorded is None else life.recorded) + 1)
     seconds = STEP_S * len(steps) + life.hung_s
@@ -67,7 +67,7 @@ def _record_workers(store: Store, of: Attempt, life: Life) -> None:
     leave(store, of, "incidents", words)
 
 
-def _record_driver(store: Store, of: Attempt, life: Life) -> None:
+def _record_driver(store: Store, of: RecordedAttempt, life: Life) -> None:
     if life.noticed_s is None:
         return
     now_s = NOON_S + life.noticed_s

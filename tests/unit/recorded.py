@@ -5,13 +5,13 @@ from dataclasses import astuple
 from typing import Any
 
 from checkpointing.stores.contract import Store
-from reporting.recording.attempts import Attempt, DeviceSample
+from reporting.recording.attempts import DeviceSample, RecordedAttempt
 from reporting.recording.parts import PartName, encode_part, table_of
 
 NOON_S = 1_800_000_000.0
 
 
-def attempt(**changes: Any) -> Attempt:
+def attempt(**changes: Any) -> RecordedAttempt:
     values: dict[str, Any] = {
         "run": "r",
         "term": 1,
@@ -25,7 +25,7 @@ def attempt(**changes: Any) -> Attempt:
         "tokens_per_step": 64,
         "start_step": 0,
     }
-    return Attempt(**{**values, **changes})
+    return RecordedAttempt(**{**values, **changes})
 
 
 def step_row(
@@ -51,7 +51,13 @@ def sample_row(sample: DeviceSample, taken_s: float) -> tuple[Any, ...]:
 
 
 def leave(
-    store: Store, of: Attempt, table: str, rows: Sequence[tuple[Any, ...]], *, number: int = 1, rank: int = 0
+    store: Store,
+    of: RecordedAttempt,
+    table: str,
+    rows: Sequence[tuple[Any, ...]],
+    *,
+    number: int = 1,
+    rank: int = 0,
 ) -> PartName:
     name = PartName(run=of.run, table=table, term=of.term, rank=rank, first=number, last=number)
     store.create(str(name), encode_part(table, of, table_of(table, of, rank, rows)))

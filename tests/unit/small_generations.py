@@ -8,14 +8,14 @@ from threading import Condition
 from typing import Any
 
 from checkpointing.format.digests import digests
-from checkpointing.format.loading import Place, fill
-from checkpointing.format.manifest import Cut, Manifest, Part, Shard, TensorInfo, file_name
+from checkpointing.format.loading import GenerationPlace, fill
+from checkpointing.format.manifest import Cut, FilePart, Manifest, Shard, TensorInfo, file_name
 from checkpointing.format.reshard import Want, plan
 from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.generations.retention import Retention
-from checkpointing.log.history import Commit, Entry, Generation, Verified, View, after
-from checkpointing.saving.publisher import Attempt, Publisher
-from checkpointing.saving.save import Room, Save, Tally
+from checkpointing.log.history import Commit, Entry, Generation, LogView, Verified, after
+from checkpointing.saving.publisher import Publisher, SavingAttempt
+from checkpointing.saving.save import Save, SaveMemory, Tally
 from checkpointing.stores.contract import StoreError
 
 RUN = "r"
@@ -25,8 +25,8 @@ SHARE = 23
 HEADER = b"header.."
 
 
-def view_of(*entries: Entry) -> View:
-    view = View()
+def view_of(*entries: Entry) -> LogView:
+    view = LogView()
     for entry in entries:
         view = after(view, entry)
     return view
@@ -75,9 +75,9 @@ def file_of(cut: Cut, rank: int) -> bytes:
     return HEADER + content(cut.generation, cut.world_size)[rank * SHARE : (rank + 1) * SHARE]
 
 
-def part_of(cut: Cut, rank: int) -> Part:
+def part_of(cut: Cut, rank: int) -> FilePart:
     data = file_of(cut, rank)
-    return Part(
+    return FilePart(
         rank=rank,
         file=file_name(rank),
         num_bytes=len(data),
@@ -89,17 +89,17 @@ def part_of(cut: Cut, rank: int) -> Part:
 
 @dataclass(slots=True)
 class Memory:
-    """A room. ``Room`` asks for no more."""
+    """A room. ``SaveMemory`` asks for no more."""
 
     data: memoryview
 
 
-def room_of(cut: Cut, rank: int) -> Room:
+def room_of(cut: Cut, rank: int) -> SaveMemory:
     return Memory(memoryview(bytearray(file_of(cut, rank))))
 
 
 def save_of(
-    cut: Cut, rank: int = 0, *, room: Room | None = None, to_disk: bool = False, to_store: bool = True
+    cut: Cut, rank: int = 0, *, room: SaveMemory | None = None, to_disk: bool = False, to_store: bool = True
 ) -> Save:
     return Save(
         cut=cut,
@@ -149,7 +149,7 @@ class Ranks:
             Publisher(
                 repository,
                 mailbox,
-                Attempt(rank=rank, term=term, deadline_s=0.0, retention=retention or Retention()),
+                SavingAttempt(rank=rank, term=term, deadline_s=0.0, retention=retention or Retention()),
                 self.tally,
             )
             for rank in range(world_size)
@@ -171,12 +171,12 @@ class Ranks:
         self._publishers[rank].publish(save_of(cut, rank), lambda: None)
 
 
-def load(repository: Repository, found: Generation, near: Sequence[Place] = ()) -> bytes:
+def load(repository: Repository, found: Generation, near: Sequence[GenerationPlace] = ()) -> bytes:
     """The whole tensor; raises what loading it raises."""
     return load_from(repository.manifest(found), [*near, repository.place(found.name)])
 
 
-def load_from(manifest: Manifest, places: Sequence[Place]) -> bytes:
+def load_from(manifest: Manifest, places: Sequence[GenerationPlace]) -> bytes:
     num_elements = manifest.tensors[TENSOR].num_elements
     want = Want(tensor=TENSOR, start=0, length=num_elements, num_elements=num_elements, dtype="U8")
     into = bytearray(num_elements)
@@ -188,6 +188,6 @@ def names(found: Sequence[Generation]) -> list[str]:
     return [one.name for one in found]
 
 
-def kept(view: View, reasons: Mapping[str, tuple[str, ...]]) -> list[int]:
+def kept(view: LogView, reasons: Mapping[str, tuple[str, ...]]) -> list[int]:
     """Numbers of those with a reason."""
     return [one.number for one in view.generations if reasons[one.name]]

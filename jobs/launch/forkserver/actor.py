@@ -18,7 +18,7 @@ _PATIENCE_S = 120.0
 _LOOK_EVERY_S = 0.1
 
 
-class Guard:
+class ForkserverActor:
     """An actor on the parent's node. The parent ends with this process, however it ends, and has
     ``environment``, which may hold secrets.
     """

@@ -19,7 +19,7 @@ from cluster.inventory import WorkerGroup
 from cluster.live import nodes_with_room
 from cluster.ray_internals import variables_handed_on
 from jobs.execution.resources import Claim
-from jobs.launch.forkserver.actor import Guard
+from jobs.launch.forkserver.actor import ForkserverActor
 from jobs.training.task.job import Strategy
 
 # With no more than these in a job's environment Ray starts its workers with the Python of their node.
@@ -27,7 +27,7 @@ _AS_USUAL = frozenset({"working_dir", "py_modules", "env_vars", "excludes", "con
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class LoadedFor:
     """What is loaded: a worker's resources decide how many threads its libraries take, for one."""
 
     resources: Mapping[str, float]
@@ -35,13 +35,13 @@ class Kind:
     strategy: Strategy
 
 
-def kind_for(claim: Claim, environment: Mapping[str, str], strategy: Strategy) -> Kind | None:
+def kind_for(claim: Claim, environment: Mapping[str, str], strategy: Strategy) -> LoadedFor | None:
     """None where nothing is to be forked: workers with devices, with which nobody has tried it, and jobs
     whose workers Ray starts in a way of their own.
     """
     if "GPU" in claim.resources or ray.get_runtime_context().runtime_env.keys() - _AS_USUAL:
         return None
-    return Kind(resources=claim.resources, environment=environment, strategy=strategy)
+    return LoadedFor(resources=claim.resources, environment=environment, strategy=strategy)
 
 
 def nodes_beside(claim: Claim, group: WorkerGroup, node_ids: Sequence[str]) -> tuple[str, ...]:
@@ -53,16 +53,16 @@ def nodes_beside(claim: Claim, group: WorkerGroup, node_ids: Sequence[str]) -> t
     return (*used, *others[: len(used)])
 
 
-class Parents:
+class ForkserverPool:
     """It waits for none of them."""
 
     def __init__(self) -> None:
         self._key = ""
-        self._kind: Kind | None = None
+        self._kind: LoadedFor | None = None
         self._guards: dict[str, _Guarded] = {}
         self._is_unproven = False
 
-    def keep(self, kind: Kind, threads: str, node_ids: Sequence[str]) -> None:
+    def keep(self, kind: LoadedFor, threads: str, node_ids: Sequence[str]) -> None:
         """Starts who is missing and ends who is of no use any more.
 
         ``threads`` is what workers of that kind were told of their number.
@@ -86,7 +86,7 @@ class Parents:
                 # It starts a parent that has died.
                 known.answer = known.guard.executable.remote()
 
-    def executable(self, kind: Kind) -> str | None:
+    def executable(self, kind: LoadedFor) -> str | None:
         """What Ray is to start instead of Python; None: Python. One path is for all nodes.
 
         After one that was not ``proven``, it is Python.
@@ -136,7 +136,7 @@ def _start(node_id: str, environment: Mapping[str, str], key: str, load: tuple[S
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
     # Ray writes these into its logs.
     settings = {"env_vars": {**variables_handed_on(), **read_at_start(environment)}}
-    make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env=settings)(Guard)
+    make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env=settings)(ForkserverActor)
     guard = make.remote(key, load, environment)
     return _Guarded(load=load, guard=guard, answer=guard.executable.remote())
 

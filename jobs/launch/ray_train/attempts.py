@@ -18,20 +18,20 @@ from cluster.local_ray.variables import variables
 from jobs.execution.board import Assembled, Post, Ready
 from jobs.execution.causes import cause_of
 from jobs.execution.hang_detection import limits_of
-from jobs.execution.messages import Beat
+from jobs.execution.messages import Heartbeat
 from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_meet
 from jobs.execution.outcomes import Cancelled, Completed, Failed, crashed, withdrawn
 from jobs.execution.resources import Claim
-from jobs.launch.forkserver.pool import Kind, kind_for, nodes_beside
-from jobs.launch.ray_train.driver_actors import Backstage
+from jobs.launch.forkserver.pool import LoadedFor, kind_for, nodes_beside
+from jobs.launch.ray_train.driver_actors import DriverActors
 from jobs.launch.ray_train.fit import Fit, GroupOrder, abort, fit_of
 from jobs.launch.ray_train.on_nodes import on_node
 from jobs.launch.ray_train.ray_errors import is_not_placed, reason_of, untold
 from jobs.launch.ray_train.trainer import scratch, train_settings
-from jobs.training.health.postmortem import Remains, examine, stacks
-from jobs.training.task.events import Resumption, Told
+from jobs.training.health.postmortem import Postmortem, examine, stacks
+from jobs.training.task.events import Resumption, RunEvent
 from jobs.training.task.measurement import Failure
-from jobs.training.task.stop_request import Wish, stronger
+from jobs.training.task.stop_request import StopRequest, stronger
 from jobs.training.task.task import Task
 
 _POLL_INTERVAL_S = 0.25
@@ -47,7 +47,7 @@ _STACKS_TIMEOUT_S = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class AttemptSeat:
     """Where an attempt runs and how long things may take."""
 
     group: WorkerGroup
@@ -61,10 +61,10 @@ class Seat:
 
 def attempt(
     task: Task,
-    seat: Seat,
-    backstage: Backstage,
-    listen: Callable[[Told | Beat], None],
-    wish: Callable[[], Wish | None],
+    seat: AttemptSeat,
+    backstage: DriverActors,
+    listen: Callable[[RunEvent | Heartbeat], None],
+    wish: Callable[[], StopRequest | None],
 ) -> Completed | Cancelled | Failed:
     """Runs it to its end, however it ends.
 
@@ -95,7 +95,9 @@ def attempt(
 
 
 def _follow(
-    followed: "_Followed", listen: Callable[[Told | Beat], None], wish: Callable[[], Wish | None]
+    followed: "_Followed",
+    listen: Callable[[RunEvent | Heartbeat], None],
+    wish: Callable[[], StopRequest | None],
 ) -> Cancelled | Failed | None:
     """Until its ``fit`` is over, or until it is wished to end before it has begun."""
     while followed.fit.is_going():
@@ -110,7 +112,7 @@ def _follow(
     return None
 
 
-def _begin(task: Task, seat: Seat, backstage: Backstage, storage: str) -> "_Followed":
+def _begin(task: Task, seat: AttemptSeat, backstage: DriverActors, storage: str) -> "_Followed":
     kind = kind_for(seat.claim, seat.environment, task.recipe.strategy) if seat.keeps_spares else None
     order = GroupOrder(
         name=f"{task.attempt}-{uuid.uuid4().hex[:8]}",
@@ -140,19 +142,19 @@ class _Followed:
     """An attempt while its ``fit`` goes on."""
 
     task: Task
-    seat: Seat
-    backstage: Backstage
+    seat: AttemptSeat
+    backstage: DriverActors
     # Of the processes that wait for the next attempt; None: none do.
-    kind: Kind | None
+    kind: LoadedFor | None
     board: Any
     monitor: GroupMonitor
     fit: Fit
     verdict: Failure | None = None
-    wish: Wish | None = None
+    wish: StopRequest | None = None
     next_look_s: float = 0.0
     resumed_s: float | None = None
 
-    def hear(self, listen: Callable[[Told | Beat], None]) -> None:
+    def hear(self, listen: Callable[[RunEvent | Heartbeat], None]) -> None:
         for name, post in ray.get(self.board.take.remote(), timeout=_BOARD_TIMEOUT_S):
             # Not what the workers of an attempt before leave there late.
             if name == self.fit.name:
@@ -165,7 +167,7 @@ class _Followed:
         if self.verdict is not None:
             self.fit.condemn()
 
-    def pass_on(self, wish: Wish | None) -> Cancelled | Failed | None:
+    def pass_on(self, wish: StopRequest | None) -> Cancelled | Failed | None:
         """What is wished of the driver, or what its nodes make necessary. Ranks that are not there yet can't
         follow: then the attempt has ended so.
         """
@@ -198,18 +200,22 @@ class _Followed:
         checkpoint = self.fit.result.checkpoint
         return Completed(pointer=pointed_at(checkpoint) if checkpoint else None)
 
-    def _drain(self) -> Wish | None:
+    def _drain(self) -> StopRequest | None:
         """Once it is known, it stays: the workers must be off the node before its deadline."""
         if self.wish is not None or time.monotonic() < self.next_look_s:
             return self.wish
         self.next_look_s = time.monotonic() + _DRAIN_INTERVAL_S
         leaving = draining(self.monitor.node_ids)
         names = node_names(self.seat.group, leaving)
-        return Wish(aim="move on", why=f"draining: {', '.join(dict.fromkeys(names))}") if leaving else None
+        return (
+            StopRequest(aim="move on", why=f"draining: {', '.join(dict.fromkeys(names))}")
+            if leaving
+            else None
+        )
 
-    def _take(self, post: Post, listen: Callable[[Told | Beat], None]) -> None:
+    def _take(self, post: Post, listen: Callable[[RunEvent | Heartbeat], None]) -> None:
         match post:
-            case _ if isinstance(post, Told):
+            case _ if isinstance(post, RunEvent):
                 if isinstance(post, Resumption):
                     self.resumed_s = time.monotonic()
                 listen(post)
@@ -217,7 +223,7 @@ class _Followed:
                 self.monitor.hear(post, time.monotonic())
                 if isinstance(post, Assembled):
                     self.backstage.parents.proven()
-                if isinstance(post, Beat):
+                if isinstance(post, Heartbeat):
                     listen(post)
 
     def _failed(self) -> Failed:
@@ -238,7 +244,7 @@ class _Followed:
         return Failure(status="unschedulable", reason=reason)
 
 
-def _remains(node_id: str, ready: Ready) -> Remains | None:
+def _remains(node_id: str, ready: Ready) -> Postmortem | None:
     return on_node(node_id, examine, ready.logs)
 
 

@@ -19,16 +19,16 @@ from cluster.live import describe_free
 from cluster.local_ray.variables import variables
 from cluster.placement import Refused
 from jobs.execution.board import Post, Ready
-from jobs.execution.messages import Event, Limits, Session
+from jobs.execution.messages import Event, Session, SessionLimits
 from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_join
 from jobs.execution.resources import Claim, claim_of
 from jobs.execution.session_jobs import SessionJobs
-from jobs.launch.ray_train.driver_actors import Backstage
+from jobs.launch.ray_train.driver_actors import DriverActors
 from jobs.launch.ray_train.fit import Fit, GroupOrder, abort, fit_of
 from jobs.launch.ray_train.on_nodes import on_node
 from jobs.launch.ray_train.ray_errors import is_not_placed, reason_of
 from jobs.launch.ray_train.trainer import scratch, train_settings
-from jobs.training.health.postmortem import Remains, examine
+from jobs.training.health.postmortem import Postmortem, examine
 from jobs.training.task.measurement import Failure
 
 _POLL_INTERVAL_S = 0.25
@@ -40,7 +40,7 @@ _COLLECTIVE_MARGIN_S = 60.0
 
 def launch(
     queues: Mapping[str, Sequence[Session]],
-    limits: Limits,
+    limits: SessionLimits,
     listen: Callable[[Event], None],
     *,
     share_nodes: bool = False,
@@ -51,7 +51,11 @@ def launch(
     Call it from the main thread of a driver that is connected to Ray. Whatever ends it early (Ctrl-C, a
     raising ``listen``) is raised again after all its worker groups are ended.
     """
-    with variables(train_settings(limits.schedule_timeout_s)), scratch() as storage, Backstage() as backstage:
+    with (
+        variables(train_settings(limits.schedule_timeout_s)),
+        scratch() as storage,
+        DriverActors() as backstage,
+    ):
         board = backstage.board()
         terms = _Terms(
             limits=limits,
@@ -75,7 +79,7 @@ def launch(
 class _Terms:
     """What holds for every session. ``storage`` is a directory that Ray Train insists on; it stays empty."""
 
-    limits: Limits
+    limits: SessionLimits
     board: Any
     storage: str
     share_nodes: bool
@@ -193,7 +197,7 @@ def _fit(name: str, session: Session, claim: Claim, terms: _Terms) -> Fit:
     return fit_of(order)
 
 
-def _remains(node_id: str, ready: Ready) -> Remains | None:
+def _remains(node_id: str, ready: Ready) -> Postmortem | None:
     return on_node(node_id, examine, ready.logs)
 
 

@@ -8,17 +8,17 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from jobs.execution.board import Board
-from jobs.launch.forkserver.pool import Parents
+from jobs.launch.forkserver.pool import ForkserverPool
 
 # Of what has waited, for weeks maybe: an answer takes a hundredth of it.
 _PATIENCE_S = 10.0
 
 
-class Backstage:
+class DriverActors:
     """Safe to leave at any time; what is gone is started anew when it is needed."""
 
     def __init__(self) -> None:
-        self.parents = Parents()
+        self.parents = ForkserverPool()
         self._board: Any = None
 
     def __enter__(self) -> Self:

@@ -4,14 +4,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from jobs.execution.messages import Beat
-from jobs.training.task.context import Pulse
+from jobs.execution.messages import Heartbeat
+from jobs.training.task.context import RankStatus
 
 INTERVAL_S = 0.5
 
 
 @contextmanager
-def watching(pulse: Pulse, rank: int, post: Callable[[Beat], None]) -> Iterator[None]:
+def watching(pulse: RankStatus, rank: int, post: Callable[[Heartbeat], None]) -> Iterator[None]:
     """Inside, ``post`` gets a beat twice a second from a thread of its own, and none after the end."""
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(pulse, rank, post, done), name="watch", daemon=True)
@@ -23,10 +23,10 @@ def watching(pulse: Pulse, rank: int, post: Callable[[Beat], None]) -> Iterator[
         thread.join()
 
 
-def _watch(pulse: Pulse, rank: int, post: Callable[[Beat], None], done: threading.Event) -> None:
+def _watch(pulse: RankStatus, rank: int, post: Callable[[Heartbeat], None], done: threading.Event) -> None:
     while not done.wait(INTERVAL_S):
         post(
-            Beat(
+            Heartbeat(
                 run_id=pulse.run_id,
                 rank=rank,
                 phase=pulse.phase,

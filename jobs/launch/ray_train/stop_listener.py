@@ -4,15 +4,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from jobs.training.task.stop_request import Wish, stronger
+from jobs.training.task.stop_request import StopRequest, stronger
 
 INTERVAL_S = 0.5
 
 
 @contextmanager
 def hearing(
-    ask: Callable[[], Wish | None], *, interval_s: float = INTERVAL_S
-) -> Iterator[Callable[[], Wish | None]]:
+    ask: Callable[[], StopRequest | None], *, interval_s: float = INTERVAL_S
+) -> Iterator[Callable[[], StopRequest | None]]:
     """Inside, the call that it gives tells at once what was heard so far; a wish is never taken back.
 
     ``ask`` is called from a thread of its own, again and again; that it raises says nothing.
@@ -29,10 +29,12 @@ def hearing(
 
 
 class _Heard:
-    wish: Wish | None = None
+    wish: StopRequest | None = None
 
 
-def _ask(ask: Callable[[], Wish | None], heard: _Heard, done: threading.Event, interval_s: float) -> None:
+def _ask(
+    ask: Callable[[], StopRequest | None], heard: _Heard, done: threading.Event, interval_s: float
+) -> None:
     while not done.wait(interval_s):
         # A driver that is busy may answer next time; one that is gone takes this process with it.
         with suppress(Exception):

@@ -34,7 +34,7 @@ from jobs.launch.ray_train.stop_listener import hearing
 from jobs.training.health.postmortem import answer_with_stacks, log_tail, oom_kills
 from jobs.training.task.context import Context
 from jobs.training.task.job import Job
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ def _attempt(task: Task, context: Context, assignment: Assignment) -> None:
     _post(assignment, Departed(rank=context.rank))
 
 
-def _heard_wish(assignment: Assignment, rank: int) -> AbstractContextManager[Callable[[], Wish | None]]:
+def _heard_wish(
+    assignment: Assignment, rank: int
+) -> AbstractContextManager[Callable[[], StopRequest | None]]:
     """Rank 0's word is enough: the ranks agree at each step."""
     if rank != 0:
         return nullcontext(_wishes_nothing)

@@ -6,7 +6,7 @@ from jobs.training.data.synthetic import Batch, make_batches
 from jobs.training.task.job import Recipe
 
 
-class Feed:
+class BatchFeed:
     """One rank's batches. Where nothing is copied (CPU) there is nothing to time: None."""
 
     def __init__(self, recipe: Recipe, rank: int, device: torch.device) -> None:

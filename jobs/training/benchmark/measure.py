@@ -16,7 +16,7 @@ from torch import Tensor
 from cluster.telemetry.readings import Telemetry
 from cluster.telemetry.sampler import Sampler
 from cluster.telemetry.summary import Watched, watched
-from jobs.training.benchmark.feed import Feed
+from jobs.training.benchmark.feed import BatchFeed
 from jobs.training.benchmark.timing import ROLLING, HostTimer, has_settled, timer_for
 from jobs.training.device import host_memory
 from jobs.training.device.environment import environment_of
@@ -85,7 +85,7 @@ def _measure(job: Job, context: Context, sampler: Sampler) -> Measurement | None
     with host_memory.budget(job.memory_budget_bytes):
         engine = build(job.recipe, context.device)
         try:
-            feed = Feed(job.recipe, context.rank, context.device)
+            feed = BatchFeed(job.recipe, context.rank, context.device)
             _synchronize(context.device)
             setup_s = time.perf_counter() - started
             warmup = _warm_up(job, context, engine, feed)
@@ -138,7 +138,7 @@ def _cool_down(job: Job, context: Context) -> None:
     time.sleep(job.window.cooldown_s)
 
 
-def _warm_up(job: Job, context: Context, engine: Engine, feed: Feed) -> _Warmup:
+def _warm_up(job: Job, context: Context, engine: Engine, feed: BatchFeed) -> _Warmup:
     """Steps until they have settled; every rank stops after the same one, which rank 0 decides."""
     _enter(context, "warmup", job.window.warmup)
     timer = HostTimer()
@@ -168,7 +168,7 @@ def _warm_enough(times: list[float]) -> bool:
 
 
 def _measure_window(
-    job: Job, context: Context, engine: Engine, feed: Feed, warmup: _Warmup, beside: _Beside
+    job: Job, context: Context, engine: Engine, feed: BatchFeed, warmup: _Warmup, beside: _Beside
 ) -> _RankWindow:
     num_steps = _num_steps(job.window, warmup.median_step_s)
     beside.sampler.begin()
@@ -191,7 +191,7 @@ def _num_steps(window: Window, median_step_s: float) -> int:
 
 
 def _run_window(
-    job: Job, context: Context, engine: Engine, feed: Feed, first_step: int, num_steps: int
+    job: Job, context: Context, engine: Engine, feed: BatchFeed, first_step: int, num_steps: int
 ) -> tuple[list[float], list[float]]:
     timer = timer_for(context.device)
     losses: list[Tensor] = []

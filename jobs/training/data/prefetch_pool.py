@@ -11,7 +11,7 @@ T = TypeVar("T")
 _Job = tuple[Future[T], Callable[[], T]]
 
 
-class Readers(Generic[T]):
+class PrefetchPool(Generic[T]):
     """What the standard library's executor does, except that it waits at the process's end for every read."""
 
     def __init__(self, num_threads: int) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from checkpointing.stores.opening import open_store
-from jobs.training.data.prefetch_pool import Readers
-from jobs.training.data.shard_cache import NearShards, one_place
+from jobs.training.data.prefetch_pool import PrefetchPool
+from jobs.training.data.shard_cache import ShardCache, one_place
 from jobs.training.data.shards import Readable, Shards
 from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
@@ -24,7 +24,7 @@ _NUM_READERS = 16
 _TORCH_DTYPES = {"uint16": torch.uint16, "uint32": torch.uint32}
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """Samples by number; those from ``Task.num_samples`` on are held out of the training."""
 
     def read(self, numbers: Sequence[int]) -> list[Tensor]: ...
@@ -44,7 +44,7 @@ class Samples:
         self._rank = context.rank
         self._device = context.device
         _check_places(task)
-        self._source: Source = (
+        self._source: SampleSource = (
             TokenSource(task.tokens, task.recipe.model.vocab_size, is_first=context.local_rank == 0)
             if task.tokens
             else SyntheticSource(task)
@@ -123,7 +123,7 @@ class TokenSource:
         self._windows = tokens.windows
         self._dtype = _TORCH_DTYPES[tokens.index.dtype]
         self._vocab_size = vocab_size
-        self._readers: Readers[Tensor] = Readers(_NUM_READERS)
+        self._readers: PrefetchPool[Tensor] = PrefetchPool(_NUM_READERS)
         self._ahead: dict[int, Future[Tensor]] = {}
 
     def read(self, numbers: Sequence[int]) -> list[Tensor]:
@@ -176,7 +176,7 @@ def _readable(tokens: Tokens, is_first: bool) -> Readable:
     store = open_store(tokens.url)
     if tokens.near is None:
         return store
-    near = NearShards(store, tokens.index, Path(tokens.near.folder), tokens.near.limit_bytes)
+    near = ShardCache(store, tokens.index, Path(tokens.near.folder), tokens.near.limit_bytes)
     if is_first:
         near.bring_all()
     return near

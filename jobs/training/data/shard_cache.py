@@ -69,7 +69,7 @@ def _real(folder: str) -> Path:
     return Path(realpath(expanduser(folder)))  # noqa: PTH111 - that of a Path raises where there is no home
 
 
-class NearShards:
+class ShardCache:
     """Read like a store. ``limit_bytes`` bounds the folder, with what other data has left there. A ``~`` in
     front of it is this node's home.
     """

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from cluster.telemetry.readings import Address, Telemetry
+from cluster.telemetry.readings import DeviceAddress, Telemetry
 from cluster.telemetry.sampler import telemetry_of
 from jobs.training.device.identities import DeviceIdentity, Expected, Platform, mismatch
 from jobs.training.health.failures import DeviceMismatch
@@ -24,12 +24,12 @@ def device_name(device: torch.device) -> str | None:
 
 
 def telemetry(device: torch.device) -> Telemetry:
-    address = Address() if device.type == "cpu" else _address(device)
+    address = DeviceAddress() if device.type == "cpu" else _address(device)
     return telemetry_of(platform_of(device), address)
 
 
-def _address(device: torch.device) -> Address:
-    return Address.of(torch.cuda.get_device_properties(device))
+def _address(device: torch.device) -> DeviceAddress:
+    return DeviceAddress.of(torch.cuda.get_device_properties(device))
 
 
 def identity(context: Context) -> DeviceIdentity:

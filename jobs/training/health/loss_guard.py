@@ -22,7 +22,7 @@ _ADVICE = "a lower optimizer.lr, a longer warm-up or fp32 usually helps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class StepDone:
     """A step of this rank: what it read and what came of it, still on the device."""
 
     step: int
@@ -36,21 +36,21 @@ class Done:
         return is_bad(float(self.loss), norm)
 
 
-class Guard:
+class RankLossGuard:
     """Every rank makes the same calls. ``bound`` None: spikes are not looked for."""
 
     def __init__(self, bound: SpikeBound | None) -> None:
         self.is_alarmed = False
         self._spikes = Spikes(bound) if bound else None
-        self._open: deque[Done] = deque(maxlen=_NUM_OPEN)
-        self._good: Done | None = None
+        self._open: deque[StepDone] = deque(maxlen=_NUM_OPEN)
+        self._good: StepDone | None = None
 
     def look_back(self) -> None:
         """At the last step, when the device is done with it: before the next one begins."""
         if self._open and self._open[-1].is_bad():
             self.is_alarmed = True
 
-    def did(self, done: Done) -> None:
+    def did(self, done: StepDone) -> None:
         self._open.append(done)
 
     def own_loss(self) -> float:
@@ -88,7 +88,7 @@ class Guard:
         if not spikes.is_high:
             self._good = newest
 
-    def _too_high(self, spike: Spike, newest: Done) -> InvalidLoss:
+    def _too_high(self, spike: Spike, newest: StepDone) -> InvalidLoss:
         # Nothing is too high before enough was seen that was not.
         good = self._good
         assert good is not None

@@ -25,7 +25,7 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remains:
+class Postmortem:
     """``signal`` is the one that ended the process, if its log tells; SIGKILL leaves no word.
 
     ``oom_kills`` is how many processes the node's kernel has ended for want of memory since it started.
@@ -36,11 +36,11 @@ class Remains:
     oom_kills: int
 
 
-def examine(logs: tuple[str, ...]) -> Remains:
+def examine(logs: tuple[str, ...]) -> Postmortem:
     """To be called on the worker's node, with the files that it wrote to."""
     lines = _last_lines(logs)
     signals = [found[1] for line in lines if (found := _SIGNAL.search(line))]
-    return Remains(log_tail=_short(lines), signal=signals[0] if signals else None, oom_kills=oom_kills())
+    return Postmortem(log_tail=_short(lines), signal=signals[0] if signals else None, oom_kills=oom_kills())
 
 
 def answer_with_stacks(folder: Path) -> str:

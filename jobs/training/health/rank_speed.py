@@ -17,7 +17,7 @@ _CPU_SIZE, _CPU_TIMES = 192, 4
 _DEVICE_SIZE, _DEVICE_TIMES = 2048, 16
 
 
-class Pace:
+class RankSpeed:
     """``context.pulse.pace_s`` is the newest time, 0 before the first."""
 
     def __init__(self, context: Context, ticks: Callable[[], float] = time.perf_counter) -> None:

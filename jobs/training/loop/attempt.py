@@ -15,27 +15,27 @@ from math import isfinite
 from torch import Tensor
 
 from checkpointing.generations.repository import Repository
-from checkpointing.saving.save import Note
+from checkpointing.saving.save import SaveNote
 from checkpointing.stores.opening import open_store
 from jobs.training.data.samples import Samples
-from jobs.training.health.loss_guard import Done, Guard
+from jobs.training.health.loss_guard import RankLossGuard, StepDone
 from jobs.training.loop.control import Agreed, Control, strongest
 from jobs.training.loop.ending import note_end, note_resumed, save_the_end
 from jobs.training.loop.evaluation import Evaluation
-from jobs.training.loop.progress_reports import PointAt, Tell, Teller
+from jobs.training.loop.progress_reports import PointAt, ProgressReporter, Tell
 from jobs.training.loop.rank_checks import prove_devices, prove_store
-from jobs.training.loop.recording import Record, recording
-from jobs.training.loop.step_boundary import Border
+from jobs.training.loop.recording import AttemptRecord, recording
+from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.state.random_state import seed
-from jobs.training.state.restoring import Start, restore
+from jobs.training.state.restoring import ResumePoint, restore
 from jobs.training.state.saving import near_disk, saver_for
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.events import Resumption, Warned, Withdrawn
-from jobs.training.task.position import Course, Point
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.position import Position, StepPoint
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
 
@@ -49,7 +49,7 @@ class Services:
 
     tell: Tell
     point_at: PointAt | None = None
-    wish: Callable[[], Wish | None] = lambda: None
+    wish: Callable[[], StopRequest | None] = lambda: None
 
 
 def run(task: Task, context: Context, services: Services) -> None:
@@ -57,7 +57,7 @@ def run(task: Task, context: Context, services: Services) -> None:
         _run(task, context, services, record)
 
 
-def _run(task: Task, context: Context, services: Services, record: Record) -> None:
+def _run(task: Task, context: Context, services: Services, record: AttemptRecord) -> None:
     context.pulse.phase = "setup"
     prove_devices(task, context)
     repository = Repository(task.open_store(), task.run)
@@ -81,7 +81,7 @@ def _run(task: Task, context: Context, services: Services, record: Record) -> No
         engine.close()
 
 
-def _tell_start(start: Start, context: Context, tell: Tell) -> None:
+def _tell_start(start: ResumePoint, context: Context, tell: Tell) -> None:
     if start.warning:
         tell(Warned(text=start.warning))
     if context.rank == 0:
@@ -96,8 +96,8 @@ class _Attempt:
         engine: Engine,
         repository: Repository,
         services: Services,
-        record: Record,
-        start: Start,
+        record: AttemptRecord,
+        start: ResumePoint,
     ) -> None:
         self._task = task
         self._context = context
@@ -106,18 +106,18 @@ class _Attempt:
         self._services = services
         self._record = record
         self._start = start
-        self._course = Course(task, step=start.step, position=start.position)
+        self._course = Position(task, step=start.step, position=start.position)
         self._samples = Samples(task, context)
         # Of the next step's samples, on any rank.
         self._are_late = True
         self._control = Control(services.wish, task.longest_wait_s, context.key)
-        self._guard = Guard(task.spike_bound)
+        self._guard = RankLossGuard(task.spike_bound)
         self._saver = saver_for(task, context, engine, repository, self._tell_save)
         tally = self._saver.tally if self._saver else None
-        self._teller = Teller(task, services.tell, services.point_at, tally, start.step)
+        self._teller = ProgressReporter(task, services.tell, services.point_at, tally, start.step)
         is_due = start.is_evaluation_due and task.eval_every > 0
         self._evaluation = Evaluation(context, engine, self._samples, self._control, is_due=is_due)
-        self._border = Border(context, self._evaluation, self._saver, self._teller, record)
+        self._border = StepBoundary(context, self._evaluation, self._saver, self._teller, record)
 
     def work(self) -> None:
         if self._saver:
@@ -155,7 +155,7 @@ class _Attempt:
         self._record.end_step(point, self._engine, own_loss, num_skipped_saves)
         return loss
 
-    def _announce(self, point: Point) -> None:
+    def _announce(self, point: StepPoint) -> None:
         """What this rank has to say to the others of the step that ends at ``point``; does not wait."""
         self._control.begin(
             self._border.orders(point),
@@ -164,7 +164,7 @@ class _Attempt:
             is_alarmed=self._guard.is_alarmed,
         )
 
-    def _train(self, point: Point) -> Tensor:
+    def _train(self, point: StepPoint) -> Tensor:
         """This rank's loss, still on the device."""
         first = self._course.first_of(point)
         rows = self._samples.rows(first)
@@ -172,7 +172,7 @@ class _Attempt:
         batches = self._samples.on_device(rows)
         self._guard.look_back()
         loss, norm = train_step(self._engine, batches), self._engine.grad_norm
-        self._guard.did(Done(step=point.step, samples=(first, point.position), loss=loss, grad_norm=norm))
+        self._guard.did(StepDone(step=point.step, samples=(first, point.position), loss=loss, grad_norm=norm))
         return loss
 
     def _judged_loss(self, agreed: Agreed) -> float:
@@ -211,7 +211,7 @@ class _Attempt:
         point = self._course.here(is_evaluation_due=self._evaluation.is_due)
         return save_the_end(self._saver, self._control, point.with_metrics(loss=loss))
 
-    def _tell_end(self, loss: float, problem: str | None, wish: Wish | None) -> None:
+    def _tell_end(self, loss: float, problem: str | None, wish: StopRequest | None) -> None:
         step = self._course.step
         if wish and step == self._start.step:
             self._note_resumed()
@@ -227,7 +227,7 @@ class _Attempt:
         before = self._repository.view.generation(self._start.generation or "")
         return before.metrics if before else {}
 
-    def _tell_save(self, note: Note) -> None:
+    def _tell_save(self, note: SaveNote) -> None:
         """From the writer's threads. Other ranks' are only told where something went wrong."""
         self._record.save(note)
         if self._context.rank == 0:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from checkpointing.saving.cadence import Busy, Order
 from cluster.probe.meeting import prove
 from jobs.training.ranks.gathering import gather
-from jobs.training.task.stop_request import Aim, Wish, aim_of, strength, stronger
+from jobs.training.task.stop_request import Aim, StopRequest, aim_of, strength, stronger
 
 # How soon a wish is heard while ranks wait for samples.
 _LOOK_EVERY_S = 0.2
@@ -52,7 +52,7 @@ class Control:
     something; it changes in ``end``. A rank that waits for another one raises after ``timeout_s``.
     """
 
-    def __init__(self, wish: Callable[[], Wish | None], timeout_s: float, key: bytes = b"") -> None:
+    def __init__(self, wish: Callable[[], StopRequest | None], timeout_s: float, key: bytes = b"") -> None:
         self.aim: Aim | None = None
         self._wish = wish
         # Of its own and on the CPU: the step's collectives must not wait for it, nor it for a device.
@@ -109,9 +109,9 @@ class Control:
         dist.destroy_process_group(self._group)
 
 
-def strongest(own: Wish | None) -> Wish | None:
+def strongest(own: StopRequest | None) -> StopRequest | None:
     """Of all ranks' wishes, the same on each. Waits for them; needs no ``Control``."""
-    return reduce(stronger, gather(own, Wish | None))
+    return reduce(stronger, gather(own, StopRequest | None))
 
 
 def _flags(order: Order | None) -> int:

@@ -5,14 +5,14 @@ from contextlib import suppress
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Finish, Resumed, Stopped
 from checkpointing.stores.contract import StoreError
-from checkpointing.stores.transfers import Progress, Stalled, finish
+from checkpointing.stores.transfers import Stalled, TransferProgress, finish
 from jobs.training.loop.control import Control
 from jobs.training.state.saving import Saver
-from jobs.training.task.position import Point
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.position import StepPoint
+from jobs.training.task.stop_request import StopRequest
 
 
-def save_the_end(saver: Saver, control: Control, point: Point) -> str | None:
+def save_the_end(saver: Saver, control: Control, point: StepPoint) -> str | None:
     """Waits for what is on its way, and saves once more unless the point is durable by then.
 
     Every rank calls it. On rank 0, why it is not durable; None if it is.
@@ -31,10 +31,10 @@ def note_resumed(repository: Repository, generation: str, *, term: int, timeout_
     A store that is away holds nobody up for longer than ``timeout_s``; it still hears of it once it is back.
     """
     with suppress(StoreError, Stalled):
-        finish(lambda: repository.append(Resumed(name=generation), term=term), Progress(timeout_s))
+        finish(lambda: repository.append(Resumed(name=generation), term=term), TransferProgress(timeout_s))
 
 
-def note_end(repository: Repository, step: int, wish: Wish | None, *, term: int) -> str | None:
+def note_end(repository: Repository, step: int, wish: StopRequest | None, *, term: int) -> str | None:
     """One that moves on has not stopped: its log says nothing until the next attempt begins."""
     try:
         if wish is None:

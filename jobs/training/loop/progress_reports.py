@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 
 from checkpointing.saving.save import Tally
-from jobs.training.task.events import Ended, Evaluated, Progress, Told, finite
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.events import Ended, Evaluated, Progress, RunEvent, finite
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
-Tell = Callable[[Told], None]
+Tell = Callable[[RunEvent], None]
 # Tells Ray Train of a durable generation: its name, its step, the loss. Every rank takes part.
 PointAt = Callable[[str | None, int, float], None]
 
@@ -17,7 +17,7 @@ _TELL_EVERY_S = 1.0
 _POINT_EVERY_S = 10.0
 
 
-class Teller:
+class ProgressReporter:
     """``tally`` is None where nothing is saved, ``point_at`` where there is no Ray."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Teller:
     def evaluated(self, step: int, val_loss: float) -> None:
         self._tell(Evaluated(step=step, val_loss=finite(val_loss)))
 
-    def ended(self, step: int, loss: float, problem: str | None, wish: Wish | None) -> None:
+    def ended(self, step: int, loss: float, problem: str | None, wish: StopRequest | None) -> None:
         self._tell(Ended(step=step, loss=finite(loss), generation=self.newest, problem=problem, wish=wish))
 
     def point(self, step: int, loss: float) -> None:

@@ -11,19 +11,19 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from checkpointing.saving.save import Note
+from checkpointing.saving.save import SaveNote
 from checkpointing.stores.contract import Store
 from cluster.telemetry.readings import Nothing
 from cluster.telemetry.sampler import Sampler
 from jobs.training.device.device_sample import sample_of
 from jobs.training.device.rank_device import telemetry
-from jobs.training.health.rank_speed import Pace
-from jobs.training.state.restoring import Start
+from jobs.training.health.rank_speed import RankSpeed
+from jobs.training.state.restoring import ResumePoint
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
-from jobs.training.task.position import Point
+from jobs.training.task.position import StepPoint
 from jobs.training.task.task import Recording, Task
-from reporting.recording.attempts import DeviceSample, Incident, Kind, Step
+from reporting.recording.attempts import DeviceSample, Incident, IncidentKind, Step
 from reporting.recording.outbox import Outbox
 from reporting.recording.recorder import Look, Recorder, Sink
 from reporting.recording.steady_clock import started_s
@@ -33,7 +33,7 @@ from reporting.results.redaction import without_credentials
 _CLOSE_TIMEOUT_S = 10.0
 
 
-class Record:
+class AttemptRecord:
     """The page's words for it. The time between two calls is the phase's that was named last."""
 
     def __init__(self, task: Task, context: Context, recorder: Recorder) -> None:
@@ -48,7 +48,7 @@ class Record:
         self._restored_s = time.perf_counter()
         self._step = 0
         # A benchmark's steps are its own.
-        self._pace = Pace(context) if task.saving else None
+        self._pace = RankSpeed(context) if task.saving else None
 
     def phase(self, name: str) -> None:
         self._pulse.doing = name
@@ -63,7 +63,7 @@ class Record:
         self.phase("restore")
         self._restored_s = time.perf_counter()
 
-    def restored(self, start: Start) -> None:
+    def restored(self, start: ResumePoint) -> None:
         if start.warning:
             self._recorder.incident(Incident(kind="warning", step=start.step, text=start.warning))
         if self._is_rank_0 and start.generation:
@@ -85,7 +85,7 @@ class Record:
         self.phase("productive")
         self._learning_rate = engine.learning_rate if self._is_rank_0 else None
 
-    def end_step(self, point: Point, engine: Engine, loss: Tensor, num_skipped_saves: int) -> None:
+    def end_step(self, point: StepPoint, engine: Engine, loss: Tensor, num_skipped_saves: int) -> None:
         """``loss`` is read by the recorder's thread: reading it here would wait for the device."""
         if num_skipped_saves > self._num_skipped:
             self._num_skipped = num_skipped_saves
@@ -108,7 +108,7 @@ class Record:
             )
         )
 
-    def save(self, note: Note) -> None:
+    def save(self, note: SaveNote) -> None:
         """From the writer's threads."""
         if self._is_rank_0 or note.problem:
             self._recorder.incident(
@@ -131,12 +131,12 @@ class Record:
         elif error is not None:
             self._recorder.incident(Incident(kind="interruption", step=step, text=type(error).__name__))
         elif self._is_rank_0:
-            kind: Kind = "end" if self._step >= self._task.num_steps else "stop"
+            kind: IncidentKind = "end" if self._step >= self._task.num_steps else "stop"
             self._recorder.incident(Incident(kind=kind, step=self._step))
 
 
 @contextmanager
-def recording(task: Task, context: Context) -> Iterator[Record]:
+def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
     """However the block ends, that is recorded, and what was recorded is written."""
     store = task.open_store()
     source = telemetry(context.device)
@@ -150,7 +150,7 @@ def recording(task: Task, context: Context) -> Iterator[Record]:
         look=_look(context, sampler),
         clock=lambda: started_s(task.leased_s, time.time()),
     )
-    record = Record(task, context, recorder)
+    record = AttemptRecord(task, context, recorder)
     sampler.start()
     recorder.start()
     try:

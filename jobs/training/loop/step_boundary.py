@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from checkpointing.saving.cadence import Busy
 from jobs.training.loop.control import Agreed, Orders
 from jobs.training.loop.evaluation import Evaluation
-from jobs.training.loop.progress_reports import Teller
-from jobs.training.loop.recording import Record
+from jobs.training.loop.progress_reports import ProgressReporter
+from jobs.training.loop.recording import AttemptRecord
 from jobs.training.state.saving import Saver
 from jobs.training.task.context import Context
-from jobs.training.task.position import Point
+from jobs.training.task.position import StepPoint
 
 _ALL_BUSY = Busy(disk=True, store=True)
 
 
-class Border:
+class StepBoundary:
     """``saver`` is None where nothing is saved."""
 
     def __init__(
@@ -25,8 +25,8 @@ class Border:
         context: Context,
         evaluation: Evaluation,
         saver: Saver | None,
-        teller: Teller,
-        record: Record,
+        teller: ProgressReporter,
+        record: AttemptRecord,
     ) -> None:
         self._is_rank_0 = context.rank == 0
         self._evaluation = evaluation
@@ -36,7 +36,7 @@ class Border:
         # Of all ranks, as far as it was heard.
         self._busy = Busy()
 
-    def orders(self, point: Point) -> Orders:
+    def orders(self, point: StepPoint) -> Orders:
         """Rank 0's, decided before the step and carried out after it."""
         if not self._is_rank_0:
             return Orders()
@@ -49,7 +49,7 @@ class Border:
     def own_busy(self) -> Busy:
         return self._saver.busy() if self._saver else Busy()
 
-    def cross(self, point: Point, agreed: Agreed, loss: float) -> Point:
+    def cross(self, point: StepPoint, agreed: Agreed, loss: float) -> StepPoint:
         """Gives the point with what was measured there. ``loss`` is over all ranks; NaN if nobody asked."""
         self._busy = agreed.busy
         if point.is_evaluated:
@@ -63,7 +63,7 @@ class Border:
         self._tell(agreed.orders, point.step, loss)
         return point
 
-    def catch_up(self, point: Point, metrics: Mapping[str, float]) -> None:
+    def catch_up(self, point: StepPoint, metrics: Mapping[str, float]) -> None:
         """The evaluation that a wish came between, where the training stood then and had ``metrics``."""
         val_loss = self._evaluate(point.step)
         if val_loss is not None and self._saver:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpointing.errors import Corrupt, Unfit
-from checkpointing.format.loading import Place, fill
+from checkpointing.format.loading import GenerationPlace, fill
 from checkpointing.format.manifest import (
     MOST_MANIFEST_BYTES,
     Cut,
+    FilePart,
     Manifest,
-    Part,
     decode_manifest,
     encode_manifest,
     manifest_of,
@@ -24,7 +24,7 @@ from checkpointing.generations.choice import Candidate, Decision, OnDisk, choose
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Load
-from checkpointing.saving.local_tier import NearDisk
+from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.snapshot import Landing, Piece
 from checkpointing.stores.contract import StoreError, Unavailable
 from jobs.training.health.problems import Problem, heard, told
@@ -37,7 +37,7 @@ from jobs.training.task.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class ResumePoint:
     """Where the training goes on: ``step`` steps are done, ``position`` samples consumed.
 
     ``is_own`` is False for a generation of another run; else ``term`` is the attempt that saved it.
@@ -59,7 +59,7 @@ class _Source:
     """A run's generations, and as which attempt they are loaded; ``term`` is None for another run's."""
 
     repository: Repository
-    disk: NearDisk | None
+    disk: LocalTier | None
     term: int | None
 
 
@@ -78,8 +78,8 @@ def restore(
     engine: Engine,
     repository: Repository,
     origin: Repository | None,
-    disk: NearDisk | None,
-) -> Start:
+    disk: LocalTier | None,
+) -> ResumePoint:
     """Fills the engine. Every rank calls it. ``origin`` is where a run without generations starts from; else
     it starts from the task's weights, if it has some.
 
@@ -99,7 +99,7 @@ def restore(
     return replace(start, warning="; ".join(warnings) or None)
 
 
-def _readable(disk: NearDisk | None, context: Context) -> tuple[NearDisk | None, str | None]:
+def _readable(disk: LocalTier | None, context: Context) -> tuple[LocalTier | None, str | None]:
     try:
         if disk is not None:
             disk.inventory()
@@ -108,7 +108,7 @@ def _readable(disk: NearDisk | None, context: Context) -> tuple[NearDisk | None,
     return disk, None
 
 
-def _restore(task: Task, context: Context, engine: Engine, source: _Source, what: str) -> Start:
+def _restore(task: Task, context: Context, engine: Engine, source: _Source, what: str) -> ResumePoint:
     refused: dict[str, str] = {}
     while True:
         offer = _offer(task, context, source, what, refused)
@@ -117,12 +117,12 @@ def _restore(task: Task, context: Context, engine: Engine, source: _Source, what
         assert offer.decision is not None
         chosen, trail, is_own = offer.decision.chosen, offer.decision.trail, source.term is not None
         if chosen is None or offer.manifest is None:
-            return Start(step=0, position=0, generation=None, trail=trail, is_own=is_own)
+            return ResumePoint(step=0, position=0, generation=None, trail=trail, is_own=is_own)
         random = RandomState(context.rank, context.device)
         problem = _load(context, engine, source, offer.manifest, random)
         if problem is None:
             cut = offer.manifest.cut
-            return Start(
+            return ResumePoint(
                 step=cut.step,
                 position=cut.state["position"],
                 generation=cut.generation,
@@ -211,10 +211,10 @@ def _stored_manifest(repository: Repository, chosen: Candidate, on_disk: Sequenc
         raise
 
 
-def _put_together(name: str, shares: Sequence[tuple[Cut, Part]]) -> Manifest:
+def _put_together(name: str, shares: Sequence[tuple[Cut, FilePart]]) -> Manifest:
     """Of a generation whose manifest the store does not have: all ranks' parts. Collective."""
     own = [share for share in shares if share[0].generation == name]
-    everyone = gather(own, list[tuple[Cut, Part]], most_bytes=MOST_MANIFEST_BYTES)
+    everyone = gather(own, list[tuple[Cut, FilePart]], most_bytes=MOST_MANIFEST_BYTES)
     found = {part.rank: (cut, part) for of_rank in everyone for cut, part in of_rank}
     cut = found[min(found)][0]
     return manifest_of(cut, [part for _, part in found.values()])
@@ -257,7 +257,7 @@ def _fill(pieces: Sequence[Piece], source: _Source, manifest: Manifest) -> Excep
     name = manifest.cut.generation
     try:
         landing = Landing(pieces)
-        places: list[Place] = [source.disk.place(name)] if source.disk else []
+        places: list[GenerationPlace] = [source.disk.place(name)] if source.disk else []
         places.append(source.repository.place(name))
         fill(manifest, plan(manifest, landing.wants), landing.buffers, places)
         landing.settle()

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from checkpointing.errors import taken_over
-from checkpointing.format.manifest import Cut, Part, file_name
+from checkpointing.format.manifest import Cut, FilePart, file_name
 from checkpointing.generations.repository import Repository, generation_name
-from checkpointing.saving.cadence import Busy, Order, Past, Skipped, next_order
-from checkpointing.saving.local_tier import NearDisk, near_name
-from checkpointing.saving.publisher import Attempt, Publisher
-from checkpointing.saving.save import Mailbox, Note, Save, Tally
+from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order
+from checkpointing.saving.local_tier import LocalTier, near_name
+from checkpointing.saving.publisher import Publisher, SavingAttempt
+from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, layout
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import StoreError
@@ -22,7 +22,7 @@ from jobs.training.state.random_state import RandomState, canary
 from jobs.training.state.rank_mailbox import open_mailbox
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
-from jobs.training.task.position import Point
+from jobs.training.task.position import StepPoint
 from jobs.training.task.task import Saving, Task
 
 # One is written from while the next cut goes into the other.
@@ -40,7 +40,7 @@ class Saver:
         engine: Engine,
         repository: Repository,
         mailbox: Mailbox,
-        tell: Callable[[Note], None],
+        tell: Callable[[SaveNote], None],
     ) -> None:
         self.tally = Tally()
         self._task = task
@@ -52,7 +52,7 @@ class Saver:
         self._pieces = engine.pieces() + self._random.pieces()
         self._layout = layout(self._pieces)
         self._rooms = [Arena(self._pieces, self._layout) for _ in range(_NUM_ROOMS)]
-        attempt = Attempt(
+        attempt = SavingAttempt(
             rank=context.rank,
             term=task.term,
             deadline_s=saving.deadline_s,
@@ -62,7 +62,7 @@ class Saver:
         self._disk = near_disk(task)
         self._writer = Writer(self._disk, publisher, self.tally, tell)
         self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
-        self._past = Past(last_s=time.monotonic())
+        self._past = SavesSoFar(last_s=time.monotonic())
         self._number = 0
 
     def goes_on_from(self, name: str | None) -> None:
@@ -85,7 +85,7 @@ class Saver:
             store=self._writer.room(self._rooms, to_store=True) is None,
         )
 
-    def order(self, point: Point, busy: Busy) -> Order | None:
+    def order(self, point: StepPoint, busy: Busy) -> Order | None:
         """On rank 0: what all ranks are to save once the step is done that ``point`` ends with."""
         if self.tally.is_fenced:
             raise taken_over(self._task.run, self._repository.view.term, self._repository.view.owner)
@@ -98,12 +98,12 @@ class Saver:
             is_epoch_end=point.epoch_end is not None,
             is_evaluated=point.is_evaluated,
         )
-        if isinstance(answer, Skipped):
+        if isinstance(answer, SkippedSave):
             self.tally.num_skipped += 1
             return None
         return answer
 
-    def cut(self, point: Point, order: Order) -> None:
+    def cut(self, point: StepPoint, order: Order) -> None:
         """Copies everything of this rank, of one step border, and hands it over. Every rank calls it.
 
         Waits for memory as long as ``deadline_s`` if the order says so, and else not at all; what finds no
@@ -136,7 +136,7 @@ class Saver:
         # Upload, receipts, reading back: each has the deadline for itself.
         self._writer.finish(3 * self._saving.deadline_s)
 
-    def _cut(self, point: Point) -> Cut:
+    def _cut(self, point: StepPoint) -> Cut:
         """Its name is the same on all ranks, since all of them count the orders."""
         recipe, save_id = self._task.recipe, f"{self._task.attempt}.{self._number}"
         return Cut(
@@ -162,9 +162,9 @@ class Saver:
             },
         )
 
-    def _part(self) -> Part:
+    def _part(self) -> FilePart:
         state: dict[str, Any] = {"canary": canary(self._context.device)}
-        return Part(
+        return FilePart(
             rank=self._context.rank,
             file=file_name(self._context.rank),
             num_bytes=self._layout.num_bytes,
@@ -180,7 +180,7 @@ def saver_for(
     context: Context,
     engine: Engine,
     repository: Repository,
-    tell: Callable[[Note], None],
+    tell: Callable[[SaveNote], None],
 ) -> Saver | None:
     """None where nothing is saved. Every rank calls it. ``tell`` is called by background threads."""
     if task.saving is None:
@@ -188,8 +188,8 @@ def saver_for(
     return Saver(task, task.saving, context, engine, repository, open_mailbox(context), tell)
 
 
-def near_disk(task: Task) -> NearDisk | None:
+def near_disk(task: Task) -> LocalTier | None:
     saving = task.saving
     if saving is None or saving.disk is None:
         return None
-    return NearDisk(Path(saving.disk), near_name(task.run, task.lineage), saving.disk_keep)
+    return LocalTier(Path(saving.disk), near_name(task.run, task.lineage), saving.disk_keep)

@@ -17,11 +17,11 @@ from jobs.training.strategies.contract import Counters
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
-Cut = Callable[[str, Tensor], Piece]
+PieceOf = Callable[[str, Tensor], Piece]
 """This rank's elements of a parameter, or of a moment that is laid out as its parameter is."""
 
 
-def pieces(model: nn.Module, optimizer: AdamW, cut: Cut) -> list[Piece]:
+def pieces(model: nn.Module, optimizer: AdamW, cut: PieceOf) -> list[Piece]:
     """Of all parameters and moments, in an order that is the same on every rank."""
     make_moments(optimizer, model.parameters())
     return [

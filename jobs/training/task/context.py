@@ -15,7 +15,7 @@ Phase = Literal["setup", "warmup", "window", "gather", "teardown", "cooldown"]
 
 
 @dataclass(slots=True)
-class Pulse:
+class RankStatus:
     """Where a rank is right now. The training thread writes it, a watching thread reads it.
 
     Plain attribute writes only, so that telling costs a step well under a microsecond.
@@ -51,5 +51,5 @@ class Context:
     local_rank: int
     device: "torch.device"
     node: str = field(default_factory=socket.gethostname)
-    pulse: Pulse = field(default_factory=Pulse)
+    pulse: RankStatus = field(default_factory=RankStatus)
     key: bytes = field(default=b"", repr=False)

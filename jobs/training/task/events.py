@@ -6,8 +6,8 @@ A loss is None where it is not finite, since JSON has no word for that.
 from dataclasses import dataclass
 from math import isfinite
 
-from checkpointing.saving.save import Note
-from jobs.training.task.stop_request import Wish
+from checkpointing.saving.save import SaveNote
+from jobs.training.task.stop_request import StopRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +58,18 @@ class Ended:
     loss: float | None
     generation: str | None
     problem: str | None = None
-    wish: Wish | None = None
+    wish: StopRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn:
     """It was wished to end before it had loaded anything: there was nothing to save, and nothing is lost."""
 
-    wish: Wish
+    wish: StopRequest
 
 
 # A note is of rank 0's share of a save.
-Told = Resumption | Progress | Evaluated | Note | Warned | Ended | Withdrawn
+RunEvent = Resumption | Progress | Evaluated | SaveNote | Warned | Ended | Withdrawn
 
 
 def finite(value: float) -> float | None:

@@ -9,7 +9,7 @@ from jobs.training.task.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class StepPoint:
     """Where the training stands at a step border: ``step`` steps are done, ``position`` samples consumed.
 
     ``is_evaluation_due``: the step was to be evaluated, and is not yet.
@@ -22,11 +22,11 @@ class Point:
     is_evaluation_due: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
 
-    def with_metrics(self, **metrics: float) -> "Point":
+    def with_metrics(self, **metrics: float) -> "StepPoint":
         return replace(self, metrics={**self.metrics, **metrics})
 
 
-class Course:
+class Position:
     """Stands after ``step`` steps, where ``position`` samples are consumed; goes from point to point."""
 
     def __init__(self, task: Task, *, step: int, position: int) -> None:
@@ -35,29 +35,29 @@ class Course:
         self._task = task
         self._step_samples = task.recipe.sequences_per_step
 
-    def here(self, *, is_evaluation_due: bool = False) -> Point:
+    def here(self, *, is_evaluation_due: bool = False) -> StepPoint:
         """Whatever ended here was told when it did: this is no end of an epoch."""
-        return Point(
+        return StepPoint(
             step=self.step, position=self._position, epoch_end=None, is_evaluation_due=is_evaluation_due
         )
 
-    def next(self) -> Point:
+    def next(self) -> StepPoint:
         """Where the next step ends."""
         step, end = self.step + 1, self.begin_after(self._position) + self._step_samples
-        return Point(
+        return StepPoint(
             step=step,
             position=end,
             epoch_end=epoch_ended(self._position, end, num_samples=self._task.num_samples),
             is_evaluated=bool(self._task.eval_every) and step % self._task.eval_every == 0,
         )
 
-    def reach(self, point: Point) -> None:
+    def reach(self, point: StepPoint) -> None:
         self.step, self._position = point.step, point.position
 
     def begin_after(self, position: int) -> int:
         """Where the samples of the step begin that comes when ``position`` are consumed."""
         return after(position, self._task.skips, num_samples=self._step_samples)
 
-    def first_of(self, point: Point) -> int:
+    def first_of(self, point: StepPoint) -> int:
         """Where the samples begin of the step that ends at ``point``."""
         return point.position - self._step_samples

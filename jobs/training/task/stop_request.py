@@ -12,14 +12,14 @@ _BY_STRENGTH: tuple[Aim, ...] = ("move on", "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class StopRequest:
     """``why`` says for people who wishes it, such as "Ctrl-C"."""
 
     aim: Aim
     why: str
 
 
-def strength(wish: Wish | None) -> int:
+def strength(wish: StopRequest | None) -> int:
     """0 for none; of two wishes the one that asks for more is followed."""
     return 0 if wish is None else 1 + _BY_STRENGTH.index(wish.aim)
 
@@ -28,6 +28,6 @@ def aim_of(strength: int) -> Aim | None:
     return _BY_STRENGTH[strength - 1] if strength else None
 
 
-def stronger(one: Wish | None, other: Wish | None) -> Wish | None:
+def stronger(one: StopRequest | None, other: StopRequest | None) -> StopRequest | None:
     """Of equals the first."""
     return other if strength(other) > strength(one) else one

@@ -17,7 +17,7 @@ from jobs.training.task.skipping import Skips
 from jobs.training.task.spikes import SpikeBound
 from jobs.training.task.token_index import TokenIndex
 from jobs.training.task.windows import Windows
-from reporting.recording.attempts import Attempt
+from reporting.recording.attempts import RecordedAttempt
 
 _FORGOTTEN = MemoryStore().url
 # The driver has no such patience with anything but saves.
@@ -73,7 +73,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Near:
+class ShardCacheLimits:
     """A folder on each node's own disk into which shards are brought, and how much may lie there."""
 
     folder: str
@@ -90,7 +90,7 @@ class Tokens:
     url: str
     index: TokenIndex
     windows: Windows
-    near: Near | None = None
+    near: ShardCacheLimits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +142,9 @@ class Task:
         """
         return _BESIDE_SAVES_S + (self.saving.ending_s if self.saving else 0.0)
 
-    def described(self) -> Attempt:
+    def described(self) -> RecordedAttempt:
         """This attempt as its records name it."""
-        return Attempt(
+        return RecordedAttempt(
             run=self.run,
             term=self.term,
             leased_s=self.leased_s,

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from checkpointing.stores.contract import is_name
 
 INDEX = "index.json"
-Dtype = Literal["uint16", "uint32"]
-DTYPE_BYTES: Mapping[Dtype, int] = {"uint16": 2, "uint32": 4}
+TokenDtype = Literal["uint16", "uint32"]
+DTYPE_BYTES: Mapping[TokenDtype, int] = {"uint16": 2, "uint32": 4}
 _FORMAT = "longhaul tokens 1"
 
 # What values of the wrong type end in, wherever they are used first.
@@ -48,7 +48,7 @@ class Vocabulary:
 class TokenIndex:
     """``vocabulary`` is None where nobody knows which tokenizer made the ids."""
 
-    dtype: Dtype
+    dtype: TokenDtype
     shards: tuple[TokenShard, ...]
     vocabulary: Vocabulary | None = None
 
@@ -108,7 +108,7 @@ def _said(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def _dtype(value: object) -> Dtype:
+def _dtype(value: object) -> TokenDtype:
     for known in DTYPE_BYTES:
         if value == known:
             return known

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from reporting.analysis.findings import CellSummary, Level
+from reporting.analysis.findings import CellSummary, CheckLevel
 from reporting.results.rows import Row
 
 
@@ -10,7 +10,7 @@ from reporting.results.rows import Row
 class Seen:
     """``badness`` orders what is wrong; ``value`` is what was looked at, where it is a number."""
 
-    level: Level
+    level: CheckLevel
     subject: str
     found: str = ""
     advice: str = ""

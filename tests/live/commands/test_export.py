@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from checkpointing.errors import Corrupt, NothingToResume, Unfit
 from checkpointing.format.digests import digests
-from checkpointing.format.manifest import Cut, Part, file_name, manifest_of
+from checkpointing.format.manifest import Cut, FilePart, file_name, manifest_of
 from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.log.history import Generation, Quarantine
 from checkpointing.saving.snapshot import Arena, Piece, layout
@@ -79,11 +79,11 @@ def _pieces(decoder: Decoder, rank: int) -> list[Piece]:
     return pieces
 
 
-def _put(repository: Repository, cut: Cut, rank: int, pieces: list[Piece]) -> Part:
+def _put(repository: Repository, cut: Cut, rank: int, pieces: list[Piece]) -> FilePart:
     arena, found = Arena(pieces, layout(pieces)), layout(pieces)
     arena.take(pieces)
     repository.put_file(cut.generation, file_name(rank), arena.data)
-    return Part(
+    return FilePart(
         rank=rank,
         file=file_name(rank),
         num_bytes=found.num_bytes,

@@ -13,7 +13,7 @@ import pytest
 
 from checkpointing.stores.buckets import open_objects
 from checkpointing.stores.contract import Conflict, Denied, Missing
-from checkpointing.stores.objects import ObjectStore, Pace
+from checkpointing.stores.objects import ObjectStore, TransferPace
 from tests.live import servers
 from tests.live.servers import BUCKET, HOST
 
@@ -101,7 +101,7 @@ def test_what_is_outside_the_prefix_is_closed(place: Place, prefix: str) -> None
 
 
 def _store(prefix: str) -> ObjectStore:
-    return open_objects(f"s3://{BUCKET}/{prefix}", pace=Pace(chunk_bytes=PART))
+    return open_objects(f"s3://{BUCKET}/{prefix}", pace=TransferPace(chunk_bytes=PART))
 
 
 def _user(iam: Any, name: str) -> tuple[str, str]:

@@ -20,12 +20,12 @@ from cluster.inventory import (
 )
 from cluster.live import describe_free, free_devices, live_inventory
 from cluster.local_ray.private_ray import ray_for_driver
-from jobs.execution.messages import Finished, Limits, Started
+from jobs.execution.messages import Finished, SessionLimits, Started
 from jobs.launch.ray_train.cells import launch
 from tests.live.listening import Listener, job, session
 
 PROJECT = Path(__file__).resolve().parents[3]
-LIMITS = Limits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
+LIMITS = SessionLimits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
 
 
 @pytest.fixture(scope="module")

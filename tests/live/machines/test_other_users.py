@@ -28,14 +28,14 @@ from cluster.local_ray.marked_directory import check_closed, guarded_directory
 from cluster.local_ray.private_ray import private_ray
 from cluster.local_ray.simulated import mixed_cluster
 from cluster.local_ray.variables import variables
-from jobs.execution.messages import Limits
+from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
 from jobs.launch.ray_train.trainer import Trainer, train_settings
 from tests.live.command_line import ROOT, below, running, write_spec
 from tests.live.listening import ENDLESS, Listener, job, session, workers
 from tests.live.runs.test_train import RUN, num_commits, train_command
 
-LIMITS = Limits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
+LIMITS = SessionLimits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
 DEADLINE_S = 120
 NOBODY = 65534
 # Where the host's name has an address of the network, gloo would take that.

@@ -8,17 +8,19 @@ import pytest
 import ray
 
 from cluster.local_ray.private_ray import ray_for_driver
-from jobs.launch.ray_train.driver_actors import Backstage
+from jobs.launch.ray_train.driver_actors import DriverActors
 
 
 @pytest.fixture(scope="module")
-def backstage() -> Iterator[Backstage]:
-    with ray_for_driver(), Backstage() as found:
+def backstage() -> Iterator[DriverActors]:
+    with ray_for_driver(), DriverActors() as found:
         yield found
 
 
 @pytest.mark.parametrize("what_happens", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_board_that_does_not_answer_is_replaced(backstage: Backstage, what_happens: signal.Signals) -> None:
+def test_a_board_that_does_not_answer_is_replaced(
+    backstage: DriverActors, what_happens: signal.Signals
+) -> None:
     board = backstage.board()
     ray.get(board.__ray_ready__.remote(), timeout=120)
     assert backstage.board() is board

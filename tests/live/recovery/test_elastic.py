@@ -12,7 +12,7 @@ from checkpointing.log.history import Generation
 from checkpointing.stores.local import LocalStore
 from cluster.inventory import Inventory, Node, WorkerGroup
 from cluster.local_ray.simulated import MixedCluster, mixed_cluster, nodes_to_start
-from jobs.recovery.world_size import Batch
+from jobs.recovery.world_size import DividedBatch
 from reporting.long_runs.reading import one_run, read_parts
 from reporting.long_runs.summarising import long_run
 from tests.live.attempts import Wanted, attempt_each
@@ -22,7 +22,7 @@ from tests.live.ranks import run_ranks
 from tests.live.trainings import recipe_for
 
 TOLERANCE = 1e-5
-BATCH = Batch(sequences=4, micro_batch=1)
+BATCH = DividedBatch(sequences=4, micro_batch=1)
 
 
 def wanted(name: str, store: Path, *, world_size: int, num_steps: int) -> Wanted:

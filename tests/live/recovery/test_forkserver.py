@@ -30,8 +30,8 @@ from cluster.local_ray.private_ray import ray_for_driver
 from cluster.local_ray.variables import variables
 from jobs.execution.resources import Claim
 from jobs.launch.forkserver import client
-from jobs.launch.forkserver.actor import Guard, remove_socket
-from jobs.launch.forkserver.pool import Kind, Parents, kind_for, nodes_beside
+from jobs.launch.forkserver.actor import ForkserverActor, remove_socket
+from jobs.launch.forkserver.pool import ForkserverPool, LoadedFor, kind_for, nodes_beside
 from jobs.launch.ray_train import trainer
 from tests.live.command_line import ROOT
 from tests.live.runs.test_train import wait_until
@@ -186,7 +186,7 @@ def facts_of(executable: str | None) -> dict[str, Any]:
 
 
 def test_ray_s_own_workers_are_forked_and_are_as_others_until_their_parent_is_gone(cluster: None) -> None:
-    parents, kind = Parents(), kind_for(CLAIM, {}, "ddp")
+    parents, kind = ForkserverPool(), kind_for(CLAIM, {}, "ddp")
     assert kind is not None
     assert parents.executable(kind) is None
     nodes = [ray.get_runtime_context().get_node_id()]
@@ -209,7 +209,7 @@ def test_ray_s_own_workers_are_forked_and_are_as_others_until_their_parent_is_go
 
 
 def test_what_another_kind_of_worker_needs_is_loaded_anew(cluster: None) -> None:
-    parents, kind = Parents(), kind_for(CLAIM, {}, "ddp")
+    parents, kind = ForkserverPool(), kind_for(CLAIM, {}, "ddp")
     other = kind_for(CLAIM, {"OTHER": "1"}, "ddp")
     assert kind is not None and other is not None
     parents.keep(kind, "", [])
@@ -220,7 +220,7 @@ def test_what_another_kind_of_worker_needs_is_loaded_anew(cluster: None) -> None
     parents.clear()
 
 
-def await_executable(parents: Parents, kind: Kind) -> str:
+def await_executable(parents: ForkserverPool, kind: LoadedFor) -> str:
     found: list[str | None] = []
 
     def is_there() -> bool:
@@ -235,7 +235,7 @@ def await_executable(parents: Parents, kind: Kind) -> str:
 
 
 def test_what_brought_no_workers_is_not_used_the_next_time(cluster: None) -> None:
-    parents, kind = Parents(), kind_for(CLAIM, {}, "ddp")
+    parents, kind = ForkserverPool(), kind_for(CLAIM, {}, "ddp")
     assert kind is not None
     parents.keep(kind, "", [])
     executable = await_executable(parents, kind)
@@ -249,7 +249,7 @@ def test_a_parent_that_ends_by_itself_is_nobody_s_parent(cluster: None, tmp_path
     fails = "import sys\nif 'jobs.launch.forkserver.server' in sys.orig_argv: sys.exit(1)\n"
     (tmp_path / "sitecustomize.py").write_text(fails)
     environment = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
-    guard = ray.remote(num_cpus=0, runtime_env=environment)(Guard).remote("key", (), {})
+    guard = ray.remote(num_cpus=0, runtime_env=environment)(ForkserverActor).remote("key", (), {})
     with pytest.raises(RuntimeError, match=r"jobs\.launch\.forkserver\.server .*key: 1"):
         ray.get(guard.executable.remote(), timeout=PATIENCE_S)
     ray.kill(guard)

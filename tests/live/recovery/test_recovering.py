@@ -19,7 +19,7 @@ from tests.live.command_line import ROOT, below, run, running, write_spec
 from tests.live.heads import ray_head
 from tests.live.runs.test_train import a_worker_of, num_commits, train_command, wait_until
 
-PARENT, GUARD, CONTROLLER = "jobs.launch.forkserver.server", "ray::Guard", "ray::TrainController"
+PARENT, GUARD, CONTROLLER = "jobs.launch.forkserver.server", "ray::ForkserverActor", "ray::TrainController"
 # It only bounds: a machine with other work takes its time.
 PATIENCE_S = 500
 # Learnt by heart, the samples' loss is nearly 0, and its least change would be a spike.

@@ -20,16 +20,16 @@ from jobs.execution.resources import Claim
 from jobs.launch.inline_executor import InlineExecutor
 from jobs.launch.ray_executor import RayExecutor
 from jobs.launch.ray_train import attempts
-from jobs.launch.ray_train.attempts import Seat, attempt
-from jobs.launch.ray_train.driver_actors import Backstage
+from jobs.launch.ray_train.attempts import AttemptSeat, attempt
+from jobs.launch.ray_train.driver_actors import DriverActors
 from jobs.launch.ray_train.ray_errors import is_lost_at_start, is_not_placed, untold
-from jobs.launch.torchrun import Place
-from jobs.training.task.stop_request import Wish
+from jobs.launch.torchrun import LauncherPlace
+from jobs.training.task.stop_request import StopRequest
 from tests.unit.builders import group, inventory
 from tests.unit.recovery.test_notifier import task_in
 
 AWAY = StoreAway(reason="memory: away")
-STOP, MOVE_ON = Wish(aim="stop", why="Ctrl-C"), Wish(aim="move on", why="draining: n1")
+STOP, MOVE_ON = StopRequest(aim="stop", why="Ctrl-C"), StopRequest(aim="move on", why="draining: n1")
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,10 @@ def test_a_driver_whose_disk_is_full_waits_as_for_a_cluster_that_is_away(
     monkeypatch.setattr(attempts, "scratch", full)
     claim = Claim(num_workers=1, resources={"CPU": 1.0}, selector={}, strategy="PACK")
     nowhere = WorkerGroup(name="local", vendor="cpu", nodes=())
-    seat = Seat(group=nowhere, claim=claim, schedule_timeout_s=1, collective_timeout_s=1, hang_timeout_s=1)
-    outcome = attempt(task_in("/nowhere"), seat, Backstage(), lambda _: None, lambda: None)
+    seat = AttemptSeat(
+        group=nowhere, claim=claim, schedule_timeout_s=1, collective_timeout_s=1, hang_timeout_s=1
+    )
+    outcome = attempt(task_in("/nowhere"), seat, DriverActors(), lambda _: None, lambda: None)
     assert isinstance(outcome, Failed)
     assert outcome.cause == "cluster away"
     assert "No space left on device" in outcome.reason
@@ -98,7 +100,7 @@ def ray_with(monkeypatch: pytest.MonkeyPatch) -> Any:
     return executor
 
 
-def order(*, may_wait: bool, wish: Wish | None = None) -> AttemptOrder:
+def order(*, may_wait: bool, wish: StopRequest | None = None) -> AttemptOrder:
     return AttemptOrder(
         group=group("local"),
         world_size=2,
@@ -126,7 +128,7 @@ def test_without_a_place_an_attempt_has_no_room_or_is_the_users_to_mend(ray_with
 
 
 @pytest.mark.parametrize("wish", [STOP, MOVE_ON])
-def test_what_is_wished_before_there_is_a_place_ends_the_attempt(ray_with: Any, wish: Wish) -> None:
+def test_what_is_wished_before_there_is_a_place_ends_the_attempt(ray_with: Any, wish: StopRequest) -> None:
     with ray_with(inventory()) as executor:
         outcome = executor.attempt(order(may_wait=True, wish=wish), never, print)
     if wish.aim == "stop":
@@ -142,7 +144,7 @@ def test_an_attempt_that_gets_no_lease_is_not_begun(ray_with: Any, monkeypatch: 
 
 
 def test_an_attempt_in_this_process_is_of_its_size_and_ends_with_what_its_task_says() -> None:
-    with InlineExecutor(Place(rank=0, world_size=1, local_rank=0)) as executor:
+    with InlineExecutor(LauncherPlace(rank=0, world_size=1, local_rank=0)) as executor:
         too_large = executor.attempt(order(may_wait=False), never, print)
         away = executor.attempt(replace(order(may_wait=False), world_size=1), lambda: AWAY, print)
     assert isinstance(too_large, Unmendable)
@@ -169,7 +171,7 @@ def run_inline(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Outcome:
         raise error
 
     monkeypatch.setattr("jobs.launch.inline.run", fails)
-    with InlineExecutor(Place(rank=0, world_size=1, local_rank=0)) as executor:
+    with InlineExecutor(LauncherPlace(rank=0, world_size=1, local_rank=0)) as executor:
         return executor.attempt(
             replace(order(may_wait=False), world_size=1), lambda: task_in("/nowhere"), print
         )

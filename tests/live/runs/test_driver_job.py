@@ -8,8 +8,8 @@ import pytest
 from ray.job_submission import JobInfo, JobStatus
 
 from jobs.cli.arguments import train_parser
-from jobs.runs.driver_job import Job, end_of
-from jobs.runs.driver_process import End
+from jobs.runs.driver_job import DriverJob, end_of
+from jobs.runs.driver_process import DriverEnd
 from jobs.runs.supervisor import keep_running
 
 
@@ -17,14 +17,14 @@ from jobs.runs.supervisor import keep_running
     ("job", "end"),
     [
         (JobInfo(status=JobStatus.RUNNING, entrypoint=""), None),
-        (JobInfo(status=JobStatus.SUCCEEDED, entrypoint=""), End(code=0, why="the job has succeeded")),
+        (JobInfo(status=JobStatus.SUCCEEDED, entrypoint=""), DriverEnd(code=0, why="the job has succeeded")),
         (
             JobInfo(status=JobStatus.STOPPED, entrypoint=""),
-            End(code=None, why="the job was stopped", is_stopped=True),
+            DriverEnd(code=None, why="the job was stopped", is_stopped=True),
         ),
         (
             JobInfo(status=JobStatus.FAILED, entrypoint="", driver_exit_code=2),
-            End(code=2, why="the driver ended with exit code 2"),
+            DriverEnd(code=2, why="the driver ended with exit code 2"),
         ),
         (
             JobInfo(
@@ -33,12 +33,12 @@ from jobs.runs.supervisor import keep_running
                 driver_exit_code=137,
                 message="Job entrypoint command failed with exit code 137, last available logs (cut):\nx",
             ),
-            End(code=None, why="Job entrypoint command failed with exit code 137"),
+            DriverEnd(code=None, why="Job entrypoint command failed with exit code 137"),
         ),
-        (JobInfo(status=JobStatus.FAILED, entrypoint=""), End(code=None, why="Job failed.")),
+        (JobInfo(status=JobStatus.FAILED, entrypoint=""), DriverEnd(code=None, why="Job failed.")),
     ],
 )
-def test_only_an_exit_code_of_ours_is_a_drivers_own_word(job: JobInfo, end: End | None) -> None:
+def test_only_an_exit_code_of_ours_is_a_drivers_own_word(job: JobInfo, end: DriverEnd | None) -> None:
     assert end_of(job) == end
 
 
@@ -59,13 +59,13 @@ def test_a_server_that_does_not_answer_hides_its_job_until_it_does(monkeypatch: 
     monkeypatch.setattr("jobs.runs.driver_job._ASK_EVERY_S", 0.0)
     running = JobInfo(status=JobStatus.RUNNING, entrypoint="")
     away = ConnectionError("refused")
-    job = Job(Client(running, away, away, running, RuntimeError("job 'j' does not exist")), "j")
+    job = DriverJob(Client(running, away, away, running, RuntimeError("job 'j' does not exist")), "j")
     seen = []
     for _ in range(4):
         assert job.end() is None
         seen.append(job.unseen_s())
     assert seen[0] == seen[3] == 0.0 < seen[1] < seen[2]
-    assert job.end() == End(code=None, why="the cluster has forgotten job j")
+    assert job.end() == DriverEnd(code=None, why="the cluster has forgotten job j")
 
 
 @dataclass

@@ -19,8 +19,8 @@ from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.local import LocalStore
 from reporting.long_runs.summarising import long_runs, write_steps
 from reporting.long_runs.summary import LongRun
-from reporting.recording.attempts import Attempt
-from reporting.recording.scalars import Window
+from reporting.recording.attempts import RecordedAttempt
+from reporting.recording.scalars import RecordedWindow
 from reporting.recording.sinks import Apart, TensorBoard, WeightsAndBiases
 from tests.live.command_line import run, running, write_spec
 
@@ -45,13 +45,13 @@ def train_command(spec: Path, store: Path, *flags: str) -> list[str]:
     return [*command, "--executor", "inline", *flags]
 
 
-def a_window(steps: range, *, start: int, term: int = 1, is_last: bool = True) -> Window:
+def a_window(steps: range, *, start: int, term: int = 1, is_last: bool = True) -> RecordedWindow:
     rows = [
         {"step": step, "ended_s": NOON_S + 100 * term + step, "step_s": 1.0, "loss": term + 1 / step}
         | dict.fromkeys(("val_loss", "grad_norm", "learning_rate"))
         for step in steps
     ]
-    of = Attempt(
+    of = RecordedAttempt(
         run="r",
         term=term,
         leased_s=NOON_S,
@@ -64,7 +64,7 @@ def a_window(steps: range, *, start: int, term: int = 1, is_last: bool = True) -
         tokens_per_step=64,
         start_step=start,
     )
-    return Window(attempt=of, rows={"steps": rows}, is_last=is_last)
+    return RecordedWindow(attempt=of, rows={"steps": rows}, is_last=is_last)
 
 
 def test_tensorboard_shows_each_step_as_it_was_done_last(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_weights_and_biases_is_told_the_same_offline(tmp_path: Path, monkeypatch
 
 
 def test_a_service_that_fails_is_logged_once_and_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(_window: Window) -> None:
+    def fail(_window: RecordedWindow) -> None:
         raise OSError("no such host")
 
     sink = Apart(fail)

@@ -18,14 +18,14 @@ import psutil
 import pytest
 
 from checkpointing.generations.repository import Repository
-from checkpointing.log.history import Stopped, View
+from checkpointing.log.history import LogView, Stopped
 from checkpointing.stores.local import LocalStore
 from cluster.cluster_file import read_cluster
 from cluster.local_ray.simulated import MixedCluster, mixed_cluster
 from jobs.runs.resume_command import job_variables
 from jobs.runs.token_check import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from reporting.long_runs.reading import one_run, read_parts
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
 from tests.live.command_line import DEADLINE_S, run, running, write_spec
@@ -35,8 +35,8 @@ from tests.live.ranks import run_ranks
 from tests.live.tokens.test_token_runs import data, write_index
 from tests.live.trainings import STRATEGIES, recipe_for
 
-STOP = Wish(aim="stop", why="a test")
-MOVE_ON = Wish(aim="move on", why="a test")
+STOP = StopRequest(aim="stop", why="a test")
+MOVE_ON = StopRequest(aim="move on", why="a test")
 NUM_STEPS, EVAL_EVERY = 6, 3
 NUM_RANKS = 2
 
@@ -84,7 +84,7 @@ def a_run(name: str, store: Path, strategy: Any = "zero2") -> Wanted:
     )
 
 
-def view_of(store: Path, name: str) -> View:
+def view_of(store: Path, name: str) -> LogView:
     return Repository(LocalStore(store), name).refresh()
 
 

@@ -9,8 +9,8 @@ from safetensors import safe_open
 from safetensors.torch import load as load_safetensors
 
 from checkpointing.format.digests import digests
-from checkpointing.format.loading import Place, fill
-from checkpointing.format.manifest import Cut, Part, file_name, manifest_of
+from checkpointing.format.loading import GenerationPlace, fill
+from checkpointing.format.manifest import Cut, FilePart, file_name, manifest_of
 from checkpointing.format.reshard import plan
 from checkpointing.saving.snapshot import Arena, Landing, Layout, Piece, layout
 from checkpointing.stores.local import LocalStore
@@ -37,8 +37,8 @@ def copies(pieces: list[Piece]) -> list[torch.Tensor]:
     return [piece.values.clone() for piece in pieces]
 
 
-def part_of(found: Layout, arena: Arena, rank: int) -> Part:
-    return Part(
+def part_of(found: Layout, arena: Arena, rank: int) -> FilePart:
+    return FilePart(
         rank=rank,
         file=file_name(rank),
         num_bytes=found.num_bytes,
@@ -137,7 +137,12 @@ def test_what_was_saved_lands_in_live_memory_under_any_number_of_ranks(
         for piece in pieces:
             piece.values.zero_()
         landing = Landing(pieces)
-        fill(manifest, plan(manifest, landing.wants), landing.buffers, [Place(store=store, folder="g")])
+        fill(
+            manifest,
+            plan(manifest, landing.wants),
+            landing.buffers,
+            [GenerationPlace(store=store, folder="g")],
+        )
         landing.settle()
         assert all(torch.equal(piece.values, one) for piece, one in zip(pieces, expected, strict=True))
 
@@ -154,6 +159,6 @@ def test_parameters_that_require_gradients_are_saved_and_loaded_in_place() -> No
     store.put(f"g/{file_name(0)}", arena.data)
     manifest = manifest_of(cut_of(1), [part_of(found, arena, 0)])
     landing = Landing([piece])
-    fill(manifest, plan(manifest, landing.wants), landing.buffers, [Place(store=store, folder="g")])
+    fill(manifest, plan(manifest, landing.wants), landing.buffers, [GenerationPlace(store=store, folder="g")])
     landing.settle()
     assert parameter.tolist() == [0, 1, 2, 3, 4, 5]

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from checkpointing.format.digests import digests
-from checkpointing.format.manifest import Cut, Part, Shard, TensorInfo, file_name
+from checkpointing.format.manifest import Cut, FilePart, Shard, TensorInfo, file_name
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Stop
 from checkpointing.log.log import Log
-from checkpointing.saving.local_tier import NearDisk
-from checkpointing.saving.publisher import Attempt, Publisher
-from checkpointing.saving.save import Note, Save, Tally
+from checkpointing.saving.local_tier import LocalTier
+from checkpointing.saving.publisher import Publisher, SavingAttempt
+from checkpointing.saving.save import Save, SaveNote, Tally
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import Full
 from checkpointing.stores.local import LocalStore
@@ -69,7 +69,7 @@ def save_of(number: int, num_bytes: int) -> Save:
         world_size=1,
         created_s=0.0,
     )
-    part = Part(
+    part = FilePart(
         rank=0,
         file=file_name(0),
         num_bytes=num_bytes,
@@ -80,11 +80,11 @@ def save_of(number: int, num_bytes: int) -> Save:
     return Save(cut=cut, part=part, room=room, to_disk=True, to_store=True, blocked_s=0.0)
 
 
-def keep(disk: NearDisk, save: Save) -> None:
+def keep(disk: LocalTier, save: Save) -> None:
     disk.keep(save.cut, save.part, save.room.data)
 
 
-def steps_on(disk: NearDisk) -> list[int]:
+def steps_on(disk: LocalTier) -> list[int]:
     return sorted(cut.step for cut, _ in disk.inventory())
 
 
@@ -99,7 +99,7 @@ def test_a_write_that_finds_no_room_is_full_and_leaves_nothing_behind(small_disk
 
 
 def test_older_shares_make_room_for_the_newest_and_the_newest_whole_one_never_goes(small_disk: Path) -> None:
-    disk = NearDisk(small_disk, "r", 3)
+    disk = LocalTier(small_disk, "r", 3)
     for number in range(1, 6):
         keep(disk, save_of(number, 3 << 20))
     assert steps_on(disk) == [4, 5]
@@ -111,9 +111,9 @@ def test_older_shares_make_room_for_the_newest_and_the_newest_whole_one_never_go
 def test_training_goes_on_with_a_full_disk_and_saves_get_to_the_store(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(7 << 20))
     repository = Repository(MemoryStore(), "r")
-    tally, notes = Tally(), list[Note]()
-    attempt = Attempt(rank=0, term=repository.take_over("me"), deadline_s=DEADLINE_S)
-    disk = NearDisk(small_disk, "r", 2)
+    tally, notes = Tally(), list[SaveNote]()
+    attempt = SavingAttempt(rank=0, term=repository.take_over("me"), deadline_s=DEADLINE_S)
+    disk = LocalTier(small_disk, "r", 2)
     writer = Writer(disk, Publisher(repository, Letters(), attempt, tally), tally, notes.append)
     writer.start()
     for number in (1, 2, 3):

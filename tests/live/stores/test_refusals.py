@@ -12,7 +12,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from checkpointing.stores.contract import Conflict, Undecided
 from checkpointing.stores.objects import Bucket, ObjectStore
-from checkpointing.stores.retrying import PatientStore
+from checkpointing.stores.retrying import RetryingStore
 from tests.live import servers
 from tests.live.servers import BUCKET, HOST
 
@@ -124,7 +124,7 @@ def test_a_write_that_is_refused_once_is_asked_again_and_is_the_writers_own(
 ) -> None:
     service_, url = service
     inner = ObjectStore(bucket(kind, url), f"{kind}://{BUCKET}")
-    store = PatientStore(inner, sleep=lambda _: None)
+    store = RetryingStore(inner, sleep=lambda _: None)
     for name, write in (("log/1", store.create), ("log/2", store.put)):
         service_.refusal, service_.lands = (status, code), lands
         write(name, b"mine")

@@ -12,8 +12,8 @@ from checkpointing.log.history import Commit
 from checkpointing.log.log import Log
 from checkpointing.stores.buckets import open_objects
 from checkpointing.stores.contract import Missing, Unavailable
-from checkpointing.stores.objects import ObjectStore, Pace
-from checkpointing.stores.retrying import Patience, PatientStore
+from checkpointing.stores.objects import ObjectStore, TransferPace
+from checkpointing.stores.retrying import RetryingStore, RetryLimits
 from tests.live import servers
 from tests.live.servers import BUCKET, HOST, S3_KEYS, SWIFT_KEYS
 from tests.proxy import Busy, Conflicted, Fault, Hung, Killed, Mute, Nothing, Proxy, Slow
@@ -21,9 +21,9 @@ from tests.unit.small_generations import generation
 
 MIB = 1 << 20
 LARGE = 16 * MIB
-HASTY = Pace(chunk_bytes=5 * MIB, at_once=2, stall_s=1)
+HASTY = TransferPace(chunk_bytes=5 * MIB, at_once=2, stall_s=1)
 # Where haste is not what is tested: a slow machine must not be taken for a server that stalls.
-CALM = Pace(chunk_bytes=5 * MIB, at_once=2, stall_s=60)
+CALM = TransferPace(chunk_bytes=5 * MIB, at_once=2, stall_s=60)
 MIDWAY = 7 * MIB
 TOLD_WITHIN_S = HASTY.stall_s + 5
 OPENINGS = 5  # on a busy machine a server may take longer than the hasty second to open an upload
@@ -68,7 +68,7 @@ def store(proxy: Proxy) -> ObjectStore:
     return fresh(HASTY)
 
 
-def fresh(pace: Pace) -> ObjectStore:
+def fresh(pace: TransferPace) -> ObjectStore:
     return open_objects(f"s3://{BUCKET}/{secrets.token_hex(8)}", pace=pace)
 
 
@@ -78,10 +78,10 @@ def later(store: ObjectStore, proxy: Proxy) -> ObjectStore:
     return open_objects(store.url)
 
 
-def patient(store: ObjectStore, clock: Clock, budget_s: float = 300) -> PatientStore:
+def patient(store: ObjectStore, clock: Clock, budget_s: float = 300) -> RetryingStore:
     """As patient each time: how many attempts fit a budget must not be drawn."""
-    return PatientStore(
-        store, Patience(budget_s=budget_s), clock=clock, sleep=clock.sleep, spread=lambda: 0.5
+    return RetryingStore(
+        store, RetryLimits(budget_s=budget_s), clock=clock, sleep=clock.sleep, spread=lambda: 0.5
     )
 
 
@@ -152,13 +152,13 @@ def test_no_call_waits_longer_than_its_deadline_for_a_server_that_hangs(
 
 
 def test_a_slow_link_is_borne_for_as_long_as_it_takes(store: ObjectStore, proxy: Proxy) -> None:
-    pace = Pace(chunk_bytes=5 * MIB, at_once=1, stall_s=5)
+    pace = TransferPace(chunk_bytes=5 * MIB, at_once=1, stall_s=5)
     carry_slowly(fresh(pace), proxy, rate=3 * MIB, size=LARGE)
 
 
 @pytest.mark.soak
 def test_a_link_of_one_megabyte_per_second_is_borne(proxy: Proxy) -> None:
-    carry_slowly(fresh(Pace(stall_s=60)), proxy, rate=1e6, size=64 * MIB)
+    carry_slowly(fresh(TransferPace(stall_s=60)), proxy, rate=1e6, size=64 * MIB)
 
 
 def carry_slowly(store: ObjectStore, proxy: Proxy, *, rate: float, size: int) -> None:
@@ -200,7 +200,7 @@ def test_a_minute_of_503_is_waited_out(store: ObjectStore, proxy: Proxy) -> None
     recovery.start()
     began = time.monotonic()
     try:
-        PatientStore(store).put("gen/a", bytes(LARGE))
+        RetryingStore(store).put("gen/a", bytes(LARGE))
     finally:
         recovery.cancel()
     assert 60 < time.monotonic() - began < 120

@@ -13,13 +13,13 @@ import ray
 from cluster.inventory import WorkerGroup
 from cluster.live import live_inventory
 from cluster.local_ray.private_ray import private_ray
-from jobs.execution.messages import Limits
+from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
 from tests.live.listening import ENDLESS, Listener, assert_all_capacity_returns, job, session, workers
 
 NUM_CPUS = 2
 # Shared machines are slow to start processes; what is tested to be short is set short in its test.
-LIMITS = Limits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
+LIMITS = SessionLimits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
 
 
 @pytest.fixture(scope="module")

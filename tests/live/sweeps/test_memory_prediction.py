@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from jobs.sweeps.memory_forecast import MemoryPrediction, predict_memory
-from jobs.training.benchmark.feed import Feed
+from jobs.training.benchmark.feed import BatchFeed
 from jobs.training.device import host_memory
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
@@ -70,7 +70,7 @@ def train(recipe: Recipe) -> int:
     """Runs on a rank: by how many bytes its peak was above where it started."""
     before = host_memory.reset_peak()
     engine = build(recipe, CPU)
-    feed = Feed(recipe, dist.get_rank(), CPU)
+    feed = BatchFeed(recipe, dist.get_rank(), CPU)
     for step in range(NUM_STEPS):
         train_step(engine, feed.of_step(step))
     growth = host_memory.peak_bytes() - before

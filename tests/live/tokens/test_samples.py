@@ -17,7 +17,7 @@ from jobs.training.data.samples import Samples
 from jobs.training.data.synthetic import sample
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import sample_at
-from jobs.training.task.task import Near, Saving, Task, Tokens
+from jobs.training.task.task import Saving, ShardCacheLimits, Task, Tokens
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
 from jobs.training.task.windows import cut_into_windows
 from tests.live.trainings import CPU, recipe_for
@@ -118,7 +118,7 @@ def test_a_jump_reads_what_it_would_have_read_without_it(tmp_path: Path) -> None
 
 def test_shards_brought_near_are_read_as_those_that_are_not(tmp_path: Path) -> None:
     far = write_tokens(tmp_path / "far", [number % 511 for number in range(3000)])
-    near = Near(folder=str(tmp_path / "near"), limit_bytes=2 * 1500)
+    near = ShardCacheLimits(folder=str(tmp_path / "near"), limit_bytes=2 * 1500)
     (plain,) = samples_of(WORLDS[0], far)
     (brought,) = samples_of(WORLDS[0], replace(far, near=near))
     for position in range(0, 88, 8):
@@ -128,7 +128,7 @@ def test_shards_brought_near_are_read_as_those_that_are_not(tmp_path: Path) -> N
 def test_one_place_for_tokens_and_saves_is_refused_where_only_the_nodes_have_the_link(tmp_path: Path) -> None:
     far = write_tokens(tmp_path / "far", [number % 511 for number in range(3000)])
     (tmp_path / "link").symlink_to("disk")
-    near = Near(folder=str(tmp_path / "disk"), limit_bytes=2 * 1500)
+    near = ShardCacheLimits(folder=str(tmp_path / "disk"), limit_bytes=2 * 1500)
     saving = Saving(
         cadence=Cadence(), retention=Retention(), disk=str(tmp_path / "link"), disk_keep=2, deadline_s=1
     )

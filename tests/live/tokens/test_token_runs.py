@@ -21,7 +21,7 @@ from jobs.packing.documents import find_sources
 from jobs.packing.pieces import InputError, cut_into_pieces
 from jobs.packing.ray_pack import Work, pack_pieces
 from jobs.packing.shard import pack_piece
-from jobs.packing.tokenizing import ByteTokenizer, Recipe
+from jobs.packing.tokenizing import ByteTokenizer, TokenizerRecipe
 from jobs.runs.token_check import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.events import Evaluated
@@ -241,7 +241,7 @@ def test_many_pieces_packed_on_workers_are_what_one_process_makes_of_them(tmp_pa
     assert len(pieces) > 10
     here, there = MemoryStore(), LocalStore(tmp_path / "there")
     alone = [pack_piece(piece, ByteTokenizer(), "text", here) for piece in pieces]
-    work = Work(pieces=tuple(pieces), tokenizer=Recipe(name="bytes"), column="text", store=there.url)
+    work = Work(pieces=tuple(pieces), tokenizer=TokenizerRecipe(name="bytes"), column="text", store=there.url)
     with private_ray(num_cpus=2):
         assert pack_pieces(work) == alone
         for one in alone:

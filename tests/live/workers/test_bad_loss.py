@@ -24,13 +24,13 @@ from checkpointing.stores.opening import open_store
 from jobs.recovery.journal import read_note
 from jobs.training.data.synthetic import sample
 from jobs.training.health.failures import InvalidLoss
-from jobs.training.health.loss_guard import Done, Guard
+from jobs.training.health.loss_guard import RankLossGuard, StepDone
 from jobs.training.models.decoder import Decoder
 from jobs.training.task.job import Recipe, Strategy
 from jobs.training.task.measurement import BadLoss
 from jobs.training.task.sample_order import sample_at
 from jobs.training.task.spikes import SpikeBound
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from tests.live.attempts import NUM_SAMPLES, Wanted, attempt, digests_of, newest_manifest
 from tests.live.command_line import run, write_spec
 from tests.live.ranks import run_ranks
@@ -188,7 +188,7 @@ def meet_before_a_wish(wanted: Wanted, curse: Curse, ids: list[int]) -> BadLoss 
     samples = [torch.tensor(ids[start : start + windows.seq_len]) for start in starts]
     with striking(samples, curse.factor) as met:
         try:
-            attempt(wanted, wish=lambda: Wish(aim="stop", why="a test") if met else None)
+            attempt(wanted, wish=lambda: StopRequest(aim="stop", why="a test") if met else None)
         except InvalidLoss as error:
             return error.bad_loss
     return None
@@ -269,7 +269,7 @@ def alone(tmp_path: Path) -> Iterator[None]:
 
 
 def do(
-    guard: Guard,
+    guard: RankLossGuard,
     step: int,
     loss: float,
     *,
@@ -280,7 +280,7 @@ def do(
     """``is_told``: what is found in looking back is in the control word of this step already."""
     guard.look_back()
     is_alarmed = guard.is_alarmed and is_told
-    done = Done(
+    done = StepDone(
         step=step,
         samples=(4 * (step - 1), 4 * step),
         loss=torch.tensor(loss),
@@ -291,7 +291,7 @@ def do(
 
 
 def test_a_loss_that_stays_high_is_told_with_all_samples_since_it_was_not() -> None:
-    guard = Guard(SpikeBound(num_recent=4, in_a_row=2))
+    guard = RankLossGuard(SpikeBound(num_recent=4, in_a_row=2))
     for step in range(1, 9):
         do(guard, step, 2.0 + 0.01 * (step % 3), is_asked=step % 2 == 0)
     do(guard, 9, 9.0, is_asked=False)
@@ -304,26 +304,26 @@ def test_a_loss_that_stays_high_is_told_with_all_samples_since_it_was_not() -> N
 
 
 def test_without_a_bound_a_high_loss_is_nobodys_business() -> None:
-    guard = Guard(None)
+    guard = RankLossGuard(None)
     for step in range(1, 30):
         do(guard, step, 2.0 if step < 25 else 1e9)
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_gradient_that_is_not_finite_is_as_bad_as_a_loss() -> None:
-    guard = Guard(None)
+    guard = RankLossGuard(None)
     do(guard, 1, 2.0)
     do(guard, 2, 2.0, is_asked=False, norm=float("inf"))
     with pytest.raises(InvalidLoss, match=r"the loss of step 2 or its gradient") as found:
         do(guard, 3, 2.0, is_asked=False)
     assert found.value.bad_loss == BadLoss(step=2, good_step=1, samples=(4, 8))
     with pytest.raises(InvalidLoss, match=r"the loss of step 1 or its gradient"):
-        do(Guard(None), 1, 2.0, norm=float("nan"))
+        do(RankLossGuard(None), 1, 2.0, norm=float("nan"))
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_step_that_went_wrong_is_known_at_the_next_one_to_whoever_asks_however_good_that_is() -> None:
-    guard = Guard(None)
+    guard = RankLossGuard(None)
     do(guard, 1, float("nan"), is_asked=False)
     with pytest.raises(InvalidLoss, match=r"the loss of step 1 or its gradient"):
         do(guard, 2, 2.0, is_told=False)

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from jobs.training.health.rank_speed import Pace
+from jobs.training.health.rank_speed import RankSpeed
 from jobs.training.task.context import Context
 
 
@@ -21,7 +21,7 @@ class Later:
 def test_every_few_seconds_a_product_is_timed_that_draws_no_random_number() -> None:
     context = Context(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
     ticks, drawn = Later(), torch.get_rng_state()
-    pace = Pace(context, ticks)
+    pace = RankSpeed(context, ticks)
     paces = []
     for _ in range(3):
         pace.look()

@@ -30,7 +30,7 @@ from cluster.live import live_inventory
 from cluster.local_ray.private_ray import private_ray
 from cluster.probe.meeting import Stranger, join, listen_at, meet_at, meet_in, prove, tcp_store
 from cluster.run_key import new_key, sign
-from jobs.execution.messages import Limits
+from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
 from jobs.training.ranks.gathering import BadWord, from_rank_0, gather
 from jobs.training.state import rank_mailbox
@@ -371,7 +371,7 @@ def attempt_without_pickles(wanted: list[Wanted]) -> int:
 
 # Under Ray.
 
-LIMITS = Limits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
+LIMITS = SessionLimits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
 
 
 @pytest.fixture(scope="module")

@@ -72,8 +72,8 @@ def test_its_own_links_lead_somewhere() -> None:
     ("title", "words"),
     [
         ("How a cell ended", get_args(Status)),
-        ("What `longhaul cluster show` says of nodes", get_args(promised_vs_live.Kind)),
-        ("What happened to a long run", get_args(attempts.Kind)),
+        ("What `longhaul cluster show` says of nodes", get_args(promised_vs_live.NodeFindingKind)),
+        ("What happened to a long run", get_args(attempts.IncidentKind)),
         ("What a report checks", CHECKS),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import file_name
-from checkpointing.generations.audit import Finding, audit_generations, audit_log, mend_hint, read_back
+from checkpointing.generations.audit import AuditFinding, audit_generations, audit_log, mend_hint, read_back
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.codec import decode, encode
@@ -38,7 +38,7 @@ class Run:
     def file(self, rank: int) -> str:
         return f"runs/{RUN}/gen/{self.newest}/{file_name(rank)}"
 
-    def audit(self) -> list[Finding]:
+    def audit(self) -> list[AuditFinding]:
         repository = Repository(self.store, RUN)
         repository.refresh()
         before = self.content()
@@ -50,7 +50,7 @@ class Run:
         return {name: self.store.get(name) for name in self.store.list("runs")}
 
 
-def wrong(found: list[Finding]) -> list[str]:
+def wrong(found: list[AuditFinding]) -> list[str]:
     return [f"{one.place}: {one.says}" for one in found if one.is_wrong]
 
 

@@ -12,10 +12,10 @@ from checkpointing.log.history import (  # fmt: skip
     Generation,
     Lease,
     Load,
+    LogView,
     Quarantine,
     Resumed,
     Tombstone,
-    View,
 )
 from tests.unit.small_generations import generation, good, view_of
 
@@ -208,7 +208,7 @@ def test_what_names_nothing_is_an_error_that_lists_what_there_is(what: str) -> N
 @pytest.mark.parametrize("what", ["latest", "backup", "best", "epoch:1", "step:1", "x"])
 def test_a_word_finds_nothing_where_there_is_nothing(what: str) -> None:
     with pytest.raises(NothingToResume, match="newest: none"):
-        find(View(), what, Retention())
+        find(LogView(), what, Retention())
 
 
 def test_a_named_one_that_cannot_be_used_is_an_error_and_never_another_one() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.loading import verify
-from checkpointing.format.manifest import Cut, Manifest, Part, manifest_of
+from checkpointing.format.manifest import Cut, FilePart, Manifest, manifest_of
 from checkpointing.generations.choice import OnDisk, choose
 from checkpointing.generations.repository import Repository
-from checkpointing.log.history import View
-from checkpointing.saving.local_tier import NearDisk
+from checkpointing.log.history import LogView
+from checkpointing.saving.local_tier import LocalTier
 from checkpointing.stores.memory import MemoryStore
 from tests.unit.small_generations import RUN, Ranks, content, cut_of, file_of, load_from, part_of
 
@@ -38,10 +38,10 @@ def stored() -> Objects:
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> tuple[NearDisk, Path]:
+def disk(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalTier, Path]:
     """The same run's newest two on the node's disk, and one that did not get to the store any more."""
     root = tmp_path_factory.mktemp("disk")
-    disk = NearDisk(root, RUN, 9)
+    disk = LocalTier(root, RUN, 9)
     for number, step in enumerate((*STEPS, LOCAL_ONLY), start=1):
         cut = cut_of(step, term=1, number=number, world_size=NUM_RANKS)
         for rank in range(NUM_RANKS):
@@ -89,7 +89,7 @@ def store_with(objects: Objects, name: str, data: bytes | None) -> MemoryStore:
     return store
 
 
-def resume(store: MemoryStore, disk: NearDisk | None) -> tuple[str, bytes, View]:
+def resume(store: MemoryStore, disk: LocalTier | None) -> tuple[str, bytes, LogView]:
     """As a run does: the newest that can be loaded, stepping back over what can't."""
     repository = Repository(store, RUN)
     term = repository.take_over("next")
@@ -109,12 +109,12 @@ def resume(store: MemoryStore, disk: NearDisk | None) -> tuple[str, bytes, View]
             repository.quarantine(chosen.name, str(error), term=term)
 
 
-def put_together(name: str, shares: Sequence[tuple[Cut, Part]]) -> Manifest:
+def put_together(name: str, shares: Sequence[tuple[Cut, FilePart]]) -> Manifest:
     mine = [(cut, part) for cut, part in shares if cut.generation == name]
     return manifest_of(mine[0][0], [part for _, part in mine])
 
 
-def usable(shares: Sequence[tuple[Cut, Part]]) -> list[OnDisk]:
+def usable(shares: Sequence[tuple[Cut, FilePart]]) -> list[OnDisk]:
     """Those of which all ranks' shares are there."""
     cuts = {cut.generation: cut for cut, _ in shares}
     return [
@@ -181,7 +181,7 @@ def test_every_damage_to_a_generation_is_found_by_reading_it_back(stored: Object
     assert num_damaged > 300
 
 
-def test_nothing_damaged_on_a_disk_is_ever_loaded(stored: Objects, disk: tuple[NearDisk, Path]) -> None:
+def test_nothing_damaged_on_a_disk_is_ever_loaded(stored: Objects, disk: tuple[LocalTier, Path]) -> None:
     near, root = disk
     rng = random.Random(7)
     paths = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
@@ -204,7 +204,7 @@ def test_nothing_damaged_on_a_disk_is_ever_loaded(stored: Objects, disk: tuple[N
 
 @pytest.mark.parametrize("rank", range(NUM_RANKS))
 def test_what_is_damaged_on_the_disk_comes_from_the_store_and_the_reverse(
-    stored: Objects, disk: tuple[NearDisk, Path], rank: int
+    stored: Objects, disk: tuple[LocalTier, Path], rank: int
 ) -> None:
     near, root = disk
     store = store_of(stored)

@@ -19,8 +19,8 @@ from checkpointing.errors import Corrupt, Fenced
 from checkpointing.generations.choice import choose
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
-from checkpointing.log.codec import Record
-from checkpointing.log.history import Commit, Load, Pin, Resumed, Tombstone, View, after
+from checkpointing.log.codec import LogRecord
+from checkpointing.log.history import Commit, Load, LogView, Pin, Resumed, Tombstone, after
 from checkpointing.saving.save import SaveFailed
 from checkpointing.stores.contract import Store, Unavailable
 from checkpointing.stores.memory import MemoryStore
@@ -164,7 +164,7 @@ def check(store: Store, outcomes: dict[str, object]) -> None:
         assert load(repository, found) == content(found.name, 1)
 
 
-def check_step(before: View, record: Record) -> None:
+def check_step(before: LogView, record: LogRecord) -> None:
     """Each record follows from the one before, and takes nothing away that must stay."""
     assert record.view == after(before, record.entry)
     match record.entry:
@@ -178,7 +178,7 @@ def check_step(before: View, record: Record) -> None:
             assert num_good(record.view) >= min(2, num_good(before))
 
 
-def num_good(view: View) -> int:
+def num_good(view: LogView) -> int:
     return sum(found.is_good for found in view.generations)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.errors import Corrupt, Fenced
-from checkpointing.log.codec import Record, decode, encode, seal, unseal
+from checkpointing.log.codec import LogRecord, decode, encode, seal, unseal
 from checkpointing.log.history import (  # fmt: skip
     Commit,
     Entry,
@@ -18,6 +18,7 @@ from checkpointing.log.history import (  # fmt: skip
     Fresh,
     Lease,
     Load,
+    LogView,
     Pin,
     Quarantine,
     Resumed,
@@ -26,7 +27,6 @@ from checkpointing.log.history import (  # fmt: skip
     Tombstone,
     Unpin,
     Verified,
-    View,
     after,
 )
 from checkpointing.log.log import Log
@@ -77,7 +77,7 @@ class RepeatingStore(MemoryStore):
 
 def test_a_new_log_is_empty() -> None:
     log = Log(MemoryStore(), "r")
-    assert (log.read(), log.number) == (View(), 0)
+    assert (log.read(), log.number) == (LogView(), 0)
 
 
 def test_what_was_appended_is_read_by_others() -> None:
@@ -132,9 +132,9 @@ def test_an_entry_is_decided_anew_after_each_lost_race() -> None:
     name = generation(1).name
     writer.append(Commit(generation=generation(1)), term=term)
     tool.read()
-    seen: list[View] = []
+    seen: list[LogView] = []
 
-    def give_up_what_is_not_pinned(view: View) -> Entry | None:
+    def give_up_what_is_not_pinned(view: LogView) -> Entry | None:
         if not seen:
             tool.append(Pin(name=name))  # in between
         seen.append(view)
@@ -404,8 +404,8 @@ def test_a_power_cut_during_an_append_leaves_it_done_or_not_done(
     assert Log(inner, "r").read().stop_asked is is_done
 
 
-def _record(entry: Entry) -> Record:
-    return Record(number=3, id="i", written_s=1.0, entry=entry, view=view_of(*good(1), entry))
+def _record(entry: Entry) -> LogRecord:
+    return LogRecord(number=3, id="i", written_s=1.0, entry=entry, view=view_of(*good(1), entry))
 
 
 def _flipped(data: bytes) -> Iterator[bytes]:

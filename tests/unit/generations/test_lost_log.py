@@ -13,8 +13,8 @@ from checkpointing.generations.choice import choose
 from checkpointing.generations.garbage import find_leftovers, remove
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
-from checkpointing.log.codec import Record, decode, encode
-from checkpointing.log.history import Lease, View, after
+from checkpointing.log.codec import LogRecord, decode, encode
+from checkpointing.log.history import Lease, LogView, after
 from checkpointing.stores.contract import Buffer, Store
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
@@ -332,7 +332,7 @@ def test_a_term_is_not_given_twice_if_a_name_in_the_store_tells_of_it(witness: s
 
 def test_a_lease_is_written_as_before_unless_terms_are_left_out() -> None:
     def written(entry: Lease) -> bytes:
-        return encode(Record(number=1, id="i", written_s=1.0, entry=entry, view=after(View(), entry)))
+        return encode(LogRecord(number=1, id="i", written_s=1.0, entry=entry, view=after(LogView(), entry)))
 
     assert b'"entry":{"owner":"a"}' in written(Lease(owner="a"))
     record = decode(written(Lease(owner="a", term=7)), 1)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from checkpointing.errors import Corrupt, Unfit
 from checkpointing.format.digests import digests
-from checkpointing.format.loading import Place, fill, verify
+from checkpointing.format.loading import GenerationPlace, fill, verify
 from checkpointing.format.manifest import (
     CHUNK_BYTES,
     DTYPE_BYTES,
+    FilePart,
     Manifest,
-    Part,
     Shard,
     TensorInfo,
     file_name,
@@ -35,7 +35,7 @@ class Saved:
     """A generation in memory, and what each tensor consists of."""
 
     manifest: Manifest
-    place: Place
+    place: GenerationPlace
     bytes_of: dict[str, bytes]
 
 
@@ -93,7 +93,7 @@ def _saved(
     store = MemoryStore()
     parts = []
     for rank, data in enumerate(files):
-        part = Part(
+        part = FilePart(
             rank=rank,
             file=file_name(rank),
             num_bytes=len(data),
@@ -104,7 +104,7 @@ def _saved(
         parts.append(part)
         store.put(f"g/{part.file}", memoryview(data))
     manifest = manifest_of(cut_of(1, term=1, number=1, world_size=len(files)), parts)
-    return Saved(manifest=manifest, place=Place(store=store, folder="g"), bytes_of=bytes_of)
+    return Saved(manifest=manifest, place=GenerationPlace(store=store, folder="g"), bytes_of=bytes_of)
 
 
 @st.composite
@@ -185,17 +185,17 @@ def test_a_generation_of_another_model_is_unfit(want: Want) -> None:
         plan(MANIFEST, [want])
 
 
-def place_with(*ranks: int, damaged: int | None = None) -> Place:
+def place_with(*ranks: int, damaged: int | None = None) -> GenerationPlace:
     store = MemoryStore()
     for rank in ranks:
         data = bytearray(file_of(CUT, rank))
         if rank == damaged:
             data[-1] ^= 1
         store.put(f"g/{file_name(rank)}", bytes(data))
-    return Place(store=store, folder="g")
+    return GenerationPlace(store=store, folder="g")
 
 
-AWAY = Place(store=Away(), folder="g")
+AWAY = GenerationPlace(store=Away(), folder="g")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ AWAY = Place(store=Away(), folder="g")
         "the far one is away but not needed",
     ],
 )
-def test_each_file_comes_from_the_first_place_that_has_it_whole(places: list[Place]) -> None:
+def test_each_file_comes_from_the_first_place_that_has_it_whole(places: list[GenerationPlace]) -> None:
     assert load_from(MANIFEST, places) == content(CUT.generation, 2)
 
 
@@ -233,7 +233,7 @@ def test_each_file_comes_from_the_first_place_that_has_it_whole(places: list[Pla
     ids=["missing", "damaged", "damaged here, missing there", "missing here, away there", "the reverse"],
 )
 def test_what_is_nowhere_whole_is_corrupt_unless_a_place_that_is_away_might_have_it(
-    places: list[Place], error: type[Exception]
+    places: list[GenerationPlace], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         load_from(MANIFEST, places)
@@ -268,4 +268,4 @@ def test_an_error_of_the_store_that_nothing_mends_is_told_as_it_is() -> None:
             raise StoreError("no such bucket")
 
     with pytest.raises(StoreError, match="no such bucket"):
-        load_from(MANIFEST, [Place(store=Broken(), folder="g")])
+        load_from(MANIFEST, [GenerationPlace(store=Broken(), folder="g")])

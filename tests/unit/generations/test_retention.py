@@ -20,12 +20,12 @@ from checkpointing.log.history import (  # fmt: skip
     Entry,
     Fresh,
     Lease,
+    LogView,
     Pin,
     Quarantine,
     Tombstone,
     Unpin,
     Verified,
-    View,
     after,
 )
 from tests.unit.small_generations import generation, good, kept, names, view_of
@@ -80,11 +80,11 @@ def _mark(mark: str, name: str) -> Entry:
             return Lease(owner="b")
 
 
-def retired(view: View, policy: Retention) -> View:
+def retired(view: LogView, policy: Retention) -> LogView:
     return after(view, Tombstone(names=may_go(view, policy)))
 
 
-def num_good(view: View) -> int:
+def num_good(view: LogView) -> int:
     return sum(found.is_good for found in view.generations)
 
 
@@ -146,7 +146,7 @@ def test_making_room_all_the_time_loses_nothing_that_the_rules_would_keep_by_com
 ) -> None:
     """If generations are only added and verified, in order, then pruning early or late is the same."""
     commits = [entry.generation for entry in entries if isinstance(entry, Commit)]
-    early = late = View()
+    early = late = LogView()
     for found in commits:
         for entry in (Commit(generation=found), Verified(name=found.name)):
             early, late = retired(after(early, entry), policy), after(late, entry)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.accelerators import Dtype, accelerator
+from cluster.accelerators import PeakDtype, accelerator
 
 # As torch.cuda.get_device_name prints them, and as people write them in a label.
 KNOWN = {
@@ -93,7 +93,7 @@ def test_a_device_that_nobody_has_sourced_never_gets_another_chips_peak(printed:
     ],
 )
 def test_peaks_are_the_dense_figures_of_one_torch_device(
-    printed: str, dtype: Dtype, tflops: float | None
+    printed: str, dtype: PeakDtype, tflops: float | None
 ) -> None:
     chip = accelerator(printed)
     assert chip is not None

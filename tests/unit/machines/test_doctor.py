@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.probe.node_facts import DiskFacts
-from jobs.doctor.examination import Answer, Examination, Finding, Forecast, Link, Promise, Skew
+from jobs.doctor.examination import Examination, Finding, Forecast, Link, NodeAnswer, Promise, Skew
 from jobs.doctor.node_checks import exit_code, judge
 from jobs.doctor.text import as_json, as_text
 from tests.conftest import Golden, strict_json
@@ -36,7 +36,7 @@ def only(seen: Examination) -> Finding:
     return finding
 
 
-def with_answers(*answers: Answer) -> Examination:
+def with_answers(*answers: NodeAnswer) -> Examination:
     return replace(HEALTHY, answers=answers, promises=(), forecast=None)
 
 

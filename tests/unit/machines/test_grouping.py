@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.grouping import Described, grouped
+from cluster.grouping import NodesAlike, grouped
 from cluster.inventory import ClusterError, Node, WorkerGroup
 
 GREEN = {"longhaul.group": "green", "longhaul.vendor": "nvidia", "longhaul.device": "H100"}
@@ -10,12 +10,12 @@ GREEN = {"longhaul.group": "green", "longhaul.vendor": "nvidia", "longhaul.devic
 
 def found(
     node_id: str, labels: dict[str, str], *, num_gpus: int = 0, num_cpus: int = 4, is_draining: bool = False
-) -> Described:
+) -> NodesAlike:
     node = Node(node_id=node_id, num_devices=num_gpus, num_cpus=num_cpus, is_draining=is_draining)
-    return Described(place=f"node {node_id}", labels=labels, nodes=(node,))
+    return NodesAlike(place=f"node {node_id}", labels=labels, nodes=(node,))
 
 
-def only(*nodes: Described) -> WorkerGroup:
+def only(*nodes: NodesAlike) -> WorkerGroup:
     (group,) = grouped(nodes)
     return group
 

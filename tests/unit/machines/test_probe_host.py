@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cluster.probe.host import kernel_driver, measure_disk, versions, visible_devices
-from cluster.probe.node_facts import Platform
+from cluster.probe.node_facts import NodePlatform
 
 
 def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     ],
 )
 def test_the_driver_is_what_the_kernel_module_of_the_platform_says(
-    platform: Platform, file: str, text: str, version: str | None, tmp_path: Path
+    platform: NodePlatform, file: str, text: str, version: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text(text)

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.telemetry.amd_smi import open_amd_smi
 from cluster.telemetry.nvml import open_nvml
-from cluster.telemetry.readings import Address, Nothing, Reading, Telemetry
+from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry
 from cluster.telemetry.sampler import Sampler, telemetry_of
 from jobs.training.device.device_sample import sample_of
 from reporting.recording.attempts import DeviceSample
@@ -31,16 +31,16 @@ def of_mi300x(device: MI300X) -> Reading:
     [
         (
             {"uuid": uuid.UUID("f1e2" * 8), "pci_domain_id": 0, "pci_bus_id": 193, "pci_device_id": 0},
-            Address(uuid="f1e2f1e2-f1e2-f1e2-f1e2-f1e2f1e2f1e2", pci="0000:c1:00"),
+            DeviceAddress(uuid="f1e2f1e2-f1e2-f1e2-f1e2-f1e2f1e2f1e2", pci="0000:c1:00"),
         ),
-        ({"pci_domain_id": 1, "pci_bus_id": 2, "pci_device_id": None}, Address()),
-        ({"uuid": "GPU-3"}, Address(uuid="GPU-3")),
+        ({"pci_domain_id": 1, "pci_bus_id": 2, "pci_device_id": None}, DeviceAddress()),
+        ({"uuid": "GPU-3"}, DeviceAddress(uuid="GPU-3")),
     ],
 )
 def test_an_address_has_what_torch_tells_of_a_device(
-    properties: dict[str, object], expected: Address
+    properties: dict[str, object], expected: DeviceAddress
 ) -> None:
-    assert Address.of(SimpleNamespace(**properties)) == expected
+    assert DeviceAddress.of(SimpleNamespace(**properties)) == expected
 
 
 def test_nvml_tells_everything_in_our_units() -> None:
@@ -91,18 +91,18 @@ def test_the_record_of_nvml_has_the_librarys_own_names_and_constants() -> None:
 @pytest.mark.parametrize("uuid", [UUID, f"GPU-{UUID}"])
 def test_an_nvidia_device_is_found_by_its_uuid_whatever_its_number_is(uuid: str) -> None:
     library = H100()
-    open_nvml(library, Address(uuid=uuid, pci="0000:00:00"))
+    open_nvml(library, DeviceAddress(uuid=uuid, pci="0000:00:00"))
     assert library.asked == ["nvmlDeviceGetHandleByUUID"]
 
 
 def test_an_nvidia_device_without_a_uuid_is_found_by_its_place_on_the_bus() -> None:
     library = H100()
-    open_nvml(library, Address(pci=PCI))
+    open_nvml(library, DeviceAddress(pci=PCI))
     assert library.asked == ["nvmlDeviceGetHandleByPciBusId"]
 
 
 def test_a_part_of_a_gpu_is_not_taken_for_the_whole_one_at_the_same_place() -> None:
-    found = open_nvml(H100(), Address(uuid="MIG-0e9a", pci=PCI))
+    found = open_nvml(H100(), DeviceAddress(uuid="MIG-0e9a", pci=PCI))
     assert found == Nothing(reason="NVML doesn't tell of the device: Not Found")
 
 
@@ -213,7 +213,7 @@ def test_older_names_of_amd_smis_answers_are_known() -> None:
 
 
 def test_a_cpu_has_nothing_to_tell() -> None:
-    assert telemetry_of("cpu", Address()) == Nothing(reason="a CPU has no telemetry of its own")
+    assert telemetry_of("cpu", DeviceAddress()) == Nothing(reason="a CPU has no telemetry of its own")
 
 
 def test_a_machine_without_the_vendors_library_has_nothing_to_tell() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from cluster.telemetry.readings import Reading
-from cluster.telemetry.summary import Look, Watched, watched
+from cluster.telemetry.summary import DeviceLook, Watched, watched
 
 
-def looks(*readings: Reading, every_s: float = 1.0) -> tuple[Look, ...]:
-    return tuple(Look(at_s=number * every_s, reading=one) for number, one in enumerate(readings))
+def looks(*readings: Reading, every_s: float = 1.0) -> tuple[DeviceLook, ...]:
+    return tuple(DeviceLook(at_s=number * every_s, reading=one) for number, one in enumerate(readings))
 
 
-def running(counters: Sequence[float | None], watts: float | None = 100.0) -> tuple[Look, ...]:
+def running(counters: Sequence[float | None], watts: float | None = 100.0) -> tuple[DeviceLook, ...]:
     return looks(*(Reading(energy_joules=counter, power_watts=watts) for counter in counters))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.alerts.rules import Alarm, Alarms, Bounds, Wanted
-from jobs.execution.messages import Beat
+from jobs.execution.messages import Heartbeat
 from jobs.training.task.events import Evaluated, Progress
 
 RECORDED = Path(__file__).parents[2] / "golden" / "recorded_progress.json"
@@ -25,7 +25,7 @@ USUAL = Progress(
     num_failed_saves=0,
     num_skipped_saves=0,
 )
-BEAT = Beat(run_id="", rank=0, phase="window", step=1, num_steps=9, step_s=1.0, memory_bytes=0)
+BEAT = Heartbeat(run_id="", rank=0, phase="window", step=1, num_steps=9, step_s=1.0, memory_bytes=0)
 
 
 def raised(told: Iterable[Progress], alarms: Alarms | None = None, *, since: float = 0.0) -> list[Alarm]:

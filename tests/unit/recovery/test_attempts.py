@@ -15,7 +15,7 @@ from jobs.alerts.rules import Alarm, Alarms
 from jobs.commandline.usage_error import Occupied
 from jobs.execution.causes import Cause
 from jobs.execution.executor import AttemptOrder, MakeTask
-from jobs.execution.messages import Beat, Event, Limits, Session
+from jobs.execution.messages import Event, Heartbeat, Session, SessionLimits
 from jobs.execution.outcomes import (
     Cancelled,
     Completed,
@@ -30,12 +30,12 @@ from jobs.execution.outcomes import (
 from jobs.recovery.loop import RunEnd
 from jobs.run_progress.run_view import RunDisplay
 from jobs.runs.attempts import Driver, work
-from jobs.runs.stop_signals import Wishers
+from jobs.runs.stop_signals import StopSignals
 from jobs.spec_schema.run_checkpoints import Checkpoint
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.sweeps.grid import Cell
-from jobs.training.task.events import Progress, Told
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.events import Progress, RunEvent
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 from reporting.long_runs.summarising import long_run
 from tests.unit.builders import group
@@ -45,10 +45,10 @@ STEP = Progress(
     step=1, num_steps=2, loss=1.0, tokens_per_s=1.0, durable_step=None, durable_s=None,
     num_failed_saves=0, num_skipped_saves=0,
 )  # fmt: skip
-STOP = Wish(aim="stop", why="Ctrl-C")
+STOP = StopRequest(aim="stop", why="Ctrl-C")
 
 
-def no_one(_wish: Wish) -> None:
+def no_one(_wish: StopRequest) -> None:
     raise AssertionError("nobody is to be stopped")
 
 
@@ -77,9 +77,9 @@ class Forgetful(MemoryStore):
 class Cluster:
     """Has room for one rank, and for one more beside it once that one has made a step."""
 
-    stop: Callable[[Wish], None]
+    stop: Callable[[StopRequest], None]
     orders: list[AttemptOrder] = field(default_factory=list)
-    wishes: list[Wish | None] = field(default_factory=list)
+    wishes: list[StopRequest | None] = field(default_factory=list)
     speaks: bool = True
     can_retry: bool = True
 
@@ -101,7 +101,9 @@ class Cluster:
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         return planned
 
-    def run(self, queues: dict[str, list[Session]], limits: Limits, listen: Callable[[Event], None]) -> None:
+    def run(
+        self, queues: dict[str, list[Session]], limits: SessionLimits, listen: Callable[[Event], None]
+    ) -> None:
         raise NotImplementedError
 
     def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
@@ -111,7 +113,7 @@ class Cluster:
         return 1
 
     def attempt(
-        self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[Told | Beat], None]
+        self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[RunEvent | Heartbeat], None]
     ) -> Outcome:
         self.orders.append(order)
         make_task()
@@ -136,7 +138,7 @@ class Loading(Cluster):
     kept_spares: list[bool] = field(default_factory=list)
 
     def attempt(
-        self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[Told | Beat], None]
+        self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[RunEvent | Heartbeat], None]
     ) -> Outcome:
         if self.ends and self.ends[0].cause == "no room":
             return self.ends.pop(0)
@@ -162,7 +164,7 @@ class Loading(Cluster):
             repository=self.repository,
             make_task=lambda world_size, leased_s: self.lease(),
             display=RunDisplay("r", quiet=True, silent=True),
-            wishers=Wishers(),
+            wishers=StopSignals(),
             may_retry=may_retry,
         )
         return work(driver)
@@ -245,7 +247,7 @@ def test_a_run_that_waits_for_its_next_attempt_or_for_room_is_looked_at(
 ) -> None:
     class Asking(Loading):
         def attempt(
-            self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[Told | Beat], None]
+            self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[RunEvent | Heartbeat], None]
         ) -> Outcome:
             order.wish()
             happened.append("asked")
@@ -284,7 +286,7 @@ class Apart(Cluster):
         return 2
 
     def attempt(
-        self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[Told | Beat], None]
+        self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[RunEvent | Heartbeat], None]
     ) -> Outcome:
         self.orders.append(order)
         make_task()
@@ -294,7 +296,7 @@ class Apart(Cluster):
         return Completed(pointer="pointer")
 
 
-def elastic(cluster: Cluster, wishers: Wishers) -> RunEnd | Setback:
+def elastic(cluster: Cluster, wishers: StopSignals) -> RunEnd | Setback:
     spec = RunSpec.model_validate_json(
         '{"name": "r", "model": "llama-tiny", "steps": 2, "world_size": {"min": 1, "max": 2},'
         ' "elastic": {"wait_for_spare_s": 0, "grow_after_s": 0}, "recovery": {"pause_s": 0.01},'
@@ -315,18 +317,18 @@ def elastic(cluster: Cluster, wishers: Wishers) -> RunEnd | Setback:
 
 
 def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
-    wishers = Wishers()
+    wishers = StopSignals()
     cluster = Cluster(stop=wishers.hear)
     assert elastic(cluster, wishers) == Completed(pointer="pointer")
     (order,) = cluster.orders
     assert (order.world_size, order.environment["NCCL_DEBUG"]) == (1, "INFO")
-    assert cluster.wishes == [None, Wish(aim="move on", why="there is room for 2 ranks"), STOP]
+    assert cluster.wishes == [None, StopRequest(aim="move on", why="there is room for 2 ranks"), STOP]
 
 
 def test_a_size_that_had_no_place_is_followed_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.recovery.resizing._SETTLE_S", 0.0)
     cluster = Apart(stop=no_one)
-    assert elastic(cluster, Wishers()) == Completed(pointer="pointer")
+    assert elastic(cluster, StopSignals()) == Completed(pointer="pointer")
     assert [order.world_size for order in cluster.orders] == [2, 1]
 
 
@@ -366,7 +368,7 @@ def test_who_wishes_it_to_stop_while_it_waits_for_a_spare_is_heard() -> None:
             wishers.hear(STOP)
             return 1
 
-    wishers = Wishers()
+    wishers = StopSignals()
     assert elastic(Full(stop=no_one), wishers) == Cancelled(wish=STOP)
 
 

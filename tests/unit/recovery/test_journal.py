@@ -3,8 +3,8 @@
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Commit, Quarantine
 from checkpointing.stores.memory import MemoryStore
-from jobs.recovery.journal import Note, leave_note, read_past
-from jobs.recovery.policy import Ending, since_progress
+from jobs.recovery.journal import AttemptNote, leave_note, read_past
+from jobs.recovery.policy import FailedAttempt, since_progress
 from tests.unit.small_generations import RUN, generation
 
 
@@ -20,8 +20,8 @@ def test_what_a_former_life_saved_is_no_progress_of_a_run_begun_afresh() -> None
     repository.take_over("killed before its first save", fresh=True)
     term = repository.take_over("gets on, and hangs")
     save(repository, 100, term=term)
-    hang = Ending(term=term, cause="hang", reason="no step", ended_s=9.0, step=120, durable_step=100)
-    leave_note(repository.store, RUN, Note(term=term, how="failed", ending=hang))
+    hang = FailedAttempt(term=term, cause="hang", reason="no step", ended_s=9.0, step=120, durable_step=100)
+    leave_note(repository.store, RUN, AttemptNote(term=term, how="failed", ending=hang))
     past = read_past(repository.store, RUN, repository.refresh())
     assert [(one.cause, one.durable_step) for one in past] == [("driver died", 0), ("hang", 100)]
     assert since_progress(past) == [hang]

@@ -26,14 +26,14 @@ from jobs.execution.outcomes import (
     Unmendable,
 )
 from jobs.recovery.journal import given_up, open_journal, read_newest, read_note, read_past
-from jobs.recovery.loop import Recovery, RunEnd
+from jobs.recovery.loop import RecoveryLoop, RunEnd
 from jobs.recovery.policy import Policy
 from jobs.recovery.rollback import Rollback
-from jobs.run_progress.incident_outbox import Words
+from jobs.run_progress.incident_outbox import IncidentOutbox
 from jobs.run_progress.run_view import RunDisplay
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.measurement import BadLoss, Failure, Status
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 from reporting.long_runs.summarising import long_runs
 
@@ -108,17 +108,17 @@ def recovery(
     repository: Repository,
     *,
     policy: Policy | None,
-    pause: Callable[[float], Wish | None] = lambda _: None,
+    pause: Callable[[float], StopRequest | None] = lambda _: None,
     silent: bool = True,
     clock: Callable[[], float] = lambda: 1000.0,
     display: RunDisplay | None = None,
     word_timeout_s: float = 15.0,
-) -> Recovery:
-    return Recovery(
+) -> RecoveryLoop:
+    return RecoveryLoop(
         journal=open_journal(repository, timeout_s=word_timeout_s),
         rollback=Rollback(repository=repository),
         display=display or RunDisplay("r", quiet=False, silent=silent),
-        words=Words(repository.store, timeout_s=word_timeout_s),
+        words=IncidentOutbox(repository.store, timeout_s=word_timeout_s),
         policy=policy,
         pause=pause,
         clock=clock,
@@ -142,7 +142,7 @@ class Driver:
     fresh: bool = False
     resume: str = "latest"
     word_timeout_s: float = 15.0
-    in_pause: Callable[[], Wish | None] = lambda: None
+    in_pause: Callable[[], StopRequest | None] = lambda: None
 
     def __post_init__(self) -> None:
         self.repository = Repository(self.store, "r")
@@ -155,7 +155,7 @@ class Driver:
             word_timeout_s=self.word_timeout_s,
         )
 
-    def _pause(self, for_s: float) -> Wish | None:
+    def _pause(self, for_s: float) -> StopRequest | None:
         self.pauses.append(for_s)
         return self.in_pause()
 
@@ -340,10 +340,10 @@ def test_an_interruption_is_no_failure() -> None:
     assert read_past(driver.store, "r", driver.repository.refresh()) == []
 
 
-STOP = Wish(aim="stop", why="Ctrl-C")
+STOP = StopRequest(aim="stop", why="Ctrl-C")
 
 
-def stopped() -> Wish:
+def stopped() -> StopRequest:
     return STOP
 
 

@@ -8,33 +8,33 @@ import pytest
 from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
 from checkpointing.stores.memory import MemoryStore
-from checkpointing.stores.objects import Pace
-from checkpointing.stores.retrying import Patience
+from checkpointing.stores.objects import TransferPace
+from checkpointing.stores.retrying import RetryLimits
 from jobs.execution.board import Assembled, Departed, Lost, Post, Raised, Ready
 from jobs.execution.causes import cause_of
 from jobs.execution.hang_detection import limits_of
-from jobs.execution.messages import Beat, Limits
+from jobs.execution.messages import Heartbeat, SessionLimits
 from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_meet
-from jobs.training.health.postmortem import Remains
+from jobs.training.health.postmortem import Postmortem
 from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Saving
 from tests.unit.recovery.test_loop import task
 
-LIMITS = Limits(
+LIMITS = SessionLimits(
     schedule_timeout_s=60, cell_timeout_s=float("inf"), patience_s={"eval": 200, "restore": 900, "save": 300}
 )
 SAVING = Saving(cadence=Cadence(), retention=Retention(), disk=None, disk_keep=2, deadline_s=600)
-REMAINS = Remains(log_tail=("its last line",), signal=None, oom_kills=3)
+REMAINS = Postmortem(log_tail=("its last line",), signal=None, oom_kills=3)
 
 
 class Watched:
     """A group of two ranks, and what is found of those that are lost or stand still."""
 
-    def __init__(self, remains: Remains | None = REMAINS) -> None:
+    def __init__(self, remains: Postmortem | None = REMAINS) -> None:
         self.now = 0.0
         self.asked: list[str] = []
 
-        def look(node_id: str, _ready: Ready) -> Remains | None:
+        def look(node_id: str, _ready: Ready) -> Postmortem | None:
             self.asked.append(node_id)
             return remains
 
@@ -69,8 +69,8 @@ class Watched:
         return self.life.verdict(self.now)
 
 
-def beat(rank: int, step: int, doing: str) -> Beat:
-    return Beat(
+def beat(rank: int, step: int, doing: str) -> Heartbeat:
+    return Heartbeat(
         run_id="r",
         rank=rank,
         phase="window",
@@ -242,13 +242,13 @@ def test_the_end_has_time_for_all_its_saves_and_then_for_a_store_that_is_away() 
     deadline_s = 10.0
     ending = replace(task(1, MemoryStore()), saving=replace(SAVING, deadline_s=deadline_s))
     limits = limits_of(ending, schedule_timeout_s=60, hang_timeout_s=30)
-    assert limits.patience_s["save"] >= 6 * deadline_s + Patience().budget_s
+    assert limits.patience_s["save"] >= 6 * deadline_s + RetryLimits().budget_s
 
 
 def test_a_store_of_samples_that_stands_still_is_given_up_by_who_reads_it_before_that_is_a_hang() -> None:
     limits = limits_of(task(1, MemoryStore()), schedule_timeout_s=60, hang_timeout_s=30)
     # The first call stands still before its failure counts, and so may the one that is begun last.
-    assert limits.patience_s["data wait"] > Patience().budget_s + 2 * Pace().stall_s
+    assert limits.patience_s["data wait"] > RetryLimits().budget_s + 2 * TransferPace().stall_s
 
 
 @pytest.mark.parametrize("deadline_s", [None, 1.0, 600.0, 7200.0])

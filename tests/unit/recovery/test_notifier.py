@@ -11,9 +11,9 @@ import pytest
 
 from checkpointing.stores.local import LocalStore
 from jobs.alerts.command import facts_of
-from jobs.alerts.notifier import Bell
+from jobs.alerts.notifier import Notifier
 from jobs.alerts.rules import Alarm, Alarms, Bounds, Ringing, Wanted
-from jobs.run_progress.incident_outbox import Words
+from jobs.run_progress.incident_outbox import IncidentOutbox
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.events import Progress
 from jobs.training.task.task import Task
@@ -63,13 +63,15 @@ def task(tmp_path: Path) -> Task:
     return task_in(str(tmp_path / "store"))
 
 
-def words(task: Task) -> Words:
-    return Words(task.open_store())
+def words(task: Task) -> IncidentOutbox:
+    return IncidentOutbox(task.open_store())
 
 
-def bell_of(task: Task, words: Words, say: Callable[[str], None], ring: Ringing | None = None) -> Bell:
+def bell_of(
+    task: Task, words: IncidentOutbox, say: Callable[[str], None], ring: Ringing | None = None
+) -> Notifier:
     alarms = Alarms(Bounds(min_interval_s=0.0), Wanted(every_s=60.0, every_steps=None))
-    return Bell(alarms, ring, words, say, run=task.run, store=task.store, newest_term=task.term - 1)
+    return Notifier(alarms, ring, words, say, run=task.run, store=task.store, newest_term=task.term - 1)
 
 
 def wait(is_so: Callable[[], bool], said: list[str]) -> None:
@@ -241,7 +243,7 @@ def test_an_alarm_that_the_store_did_not_take_is_in_the_report_once_it_is_back(t
     """Such as that on stale checkpoints, which tells of the store."""
     store = AwayStore()
     store.is_away = True
-    with Words(store) as words:
+    with IncidentOutbox(store) as words:
         with bell_of(task, words, lambda _: None) as bell:
             bell.begins(task)
             bell.hear(DIVERGED)

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.execution.causes import Cause
-from jobs.recovery.policy import Ending, GiveUp, Policy, Retry, StepBack, left_out, next_move, since_progress
+from jobs.recovery.policy import (
+    FailedAttempt,
+    GiveUp,
+    Policy,
+    Retry,
+    RollBack,
+    left_out,
+    next_move,
+    since_progress,
+)
 
 POLICY = Policy()
 CAUSES: tuple[Cause, ...] = (
@@ -17,12 +26,12 @@ CAUSES: tuple[Cause, ...] = (
 )  # fmt: skip
 
 
-def ending(term: int, cause: Cause, **more: object) -> Ending:
-    facts = Ending(term=term, cause=cause, reason="boom", ended_s=60.0 * term, step=term)
+def ending(term: int, cause: Cause, **more: object) -> FailedAttempt:
+    facts = FailedAttempt(term=term, cause=cause, reason="boom", ended_s=60.0 * term, step=term)
     return replace(facts, **more)  # type: ignore[arg-type]  # fields of it
 
 
-def row(*causes: Cause, **more: object) -> list[Ending]:
+def row(*causes: Cause, **more: object) -> list[FailedAttempt]:
     return [ending(term, cause, **more) for term, cause in enumerate(causes, start=1)]
 
 
@@ -45,7 +54,7 @@ def test_the_same_error_at_the_same_step_twice_is_given_up() -> None:
     assert next_move(history, POLICY) == GiveUp(reason="the same error at step 7 twice")
 
 
-def error_on(term: int, node: str) -> Ending:
+def error_on(term: int, node: str) -> FailedAttempt:
     return ending(term, "error", step=7, nodes=(node,), all_nodes=(node, "good"))
 
 
@@ -118,12 +127,12 @@ def test_preemptions_are_free_and_go_on_at_once() -> None:
 
 def test_a_wrong_loss_steps_back_three_times() -> None:
     moves = [next_move(row(*["invalid loss"] * count), POLICY) for count in (1, 2, 3, 4)]
-    assert moves[:3] == [StepBack(after_s=0, num_generations=count) for count in (0, 1, 2)]
+    assert moves[:3] == [RollBack(after_s=0, num_generations=count) for count in (0, 1, 2)]
     assert moves[3] == GiveUp(reason="stepped back 3 times before")
 
 
 def test_a_store_that_is_away_is_waited_for_with_growing_pauses_but_not_for_ever() -> None:
-    history: list[Ending] = []
+    history: list[FailedAttempt] = []
     now, pauses = 0.0, []
     while True:
         history.append(ending(1, "store", ended_s=now))
@@ -150,7 +159,7 @@ def test_a_short_patience_is_told_in_seconds() -> None:
 def test_a_clock_that_is_set_uses_up_half_of_the_patience_at_most_and_adds_none(
     jump_s: float, cause: Cause
 ) -> None:
-    history: list[Ending] = []
+    history: list[FailedAttempt] = []
     waited_s = 0.0
     while True:
         history.append(ending(1, cause, ended_s=waited_s + (jump_s if len(history) >= 3 else 0.0)))
@@ -210,7 +219,7 @@ def test_what_happens_anywhere_is_not_held_against_a_node(cause: Cause) -> None:
 
 
 endings = st.builds(
-    Ending,
+    FailedAttempt,
     term=st.just(1),
     cause=st.sampled_from(CAUSES),
     reason=st.sampled_from(["a", "b"]),
@@ -223,7 +232,9 @@ endings = st.builds(
 
 
 @given(st.lists(endings, min_size=1, max_size=30))
-def test_whatever_happened_a_pause_is_bounded_and_what_is_left_out_was_there(history: list[Ending]) -> None:
+def test_whatever_happened_a_pause_is_bounded_and_what_is_left_out_was_there(
+    history: list[FailedAttempt],
+) -> None:
     move = next_move(history, POLICY)
     if not isinstance(move, GiveUp):
         assert 0 <= move.after_s <= POLICY.most_pause_s
@@ -233,7 +244,7 @@ def test_whatever_happened_a_pause_is_bounded_and_what_is_left_out_was_there(his
 @given(
     st.lists(endings, min_size=1, max_size=30), st.sampled_from(["worker died", "hang", "store", "preempted"])
 )
-def test_an_attempt_that_got_on_is_followed_by_another(history: list[Ending], cause: Cause) -> None:
+def test_an_attempt_that_got_on_is_followed_by_another(history: list[FailedAttempt], cause: Cause) -> None:
     newest = max(one.durable_step for one in history)
     history.append(replace(history[-1], cause=cause, durable_step=newest + 1))
     assert isinstance(next_move(history, POLICY), Retry)
@@ -255,7 +266,7 @@ def test_without_progress_any_run_of_failures_ends(seed: int) -> None:
 
 
 @given(st.lists(endings, min_size=1, max_size=30))
-def test_nothing_recent_is_older_than_the_last_progress(history: list[Ending]) -> None:
+def test_nothing_recent_is_older_than_the_last_progress(history: list[FailedAttempt]) -> None:
     recent = since_progress(history)
     assert recent == history[-len(recent) :]
     assert all(one.durable_step <= max(e.durable_step for e in history) for one in recent[1:])
@@ -265,7 +276,7 @@ def test_nothing_recent_is_older_than_the_last_progress(history: list[Ending]) -
 
 def test_a_deterministic_bug_ends_within_three_attempts_wherever_it_is() -> None:
     for bug_at in range(200):
-        history: list[Ending] = []
+        history: list[FailedAttempt] = []
         durable_step = 0
         for term in (1, 2, 3):
             durable_step = max(durable_step, (bug_at - 1) // 10 * 10)

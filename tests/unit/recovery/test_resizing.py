@@ -6,11 +6,11 @@ import pytest
 
 from jobs.launch.inline_executor import InlineExecutor
 from jobs.launch.ray_executor import RayExecutor
-from jobs.launch.torchrun import Place
+from jobs.launch.torchrun import LauncherPlace
 from jobs.recovery.resizing import Resizing
-from jobs.recovery.world_size import Patience
+from jobs.recovery.world_size import ResizeWaits
 from jobs.training.task.events import Warned
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from tests.unit.builders import group
 
 WORD = Warned(text="anything")
@@ -35,11 +35,11 @@ class Cluster:
 
 
 def resizing(cluster: Cluster, *sizes: int, said: Callable[[str], None] = str) -> Resizing:
-    patience = Patience(wait_for_spare_s=30, grow_after_s=60)
+    patience = ResizeWaits(wait_for_spare_s=30, grow_after_s=60)
     return Resizing(sizes, patience, cluster.room, said, ticks=lambda: cluster.now_s, pause=cluster.pause)
 
 
-def wished(run: Resizing, cluster: Cluster, *, for_s: float) -> tuple[float, Wish] | None:
+def wished(run: Resizing, cluster: Cluster, *, for_s: float) -> tuple[float, StopRequest] | None:
     """When it first wishes to move on, and what, within so many seconds."""
     end = cluster.now_s + for_s
     while cluster.now_s < end:
@@ -78,7 +78,7 @@ def test_what_it_had_itself_is_waited_for_even_by_those_who_wait_for_no_spare() 
     cluster = Cluster(2, later={10: 0, 12: 2})
     run = Resizing(
         (1, 2),
-        Patience(wait_for_spare_s=0),
+        ResizeWaits(wait_for_spare_s=0),
         cluster.room,
         str,
         ticks=lambda: cluster.now_s,
@@ -92,8 +92,8 @@ def test_what_it_had_itself_is_waited_for_even_by_those_who_wait_for_no_spare() 
 
 
 def test_waiting_ends_with_what_is_wished_in_the_pause() -> None:
-    stop = Wish(aim="stop", why="Ctrl-C")
-    run = Resizing((1, 2), Patience(), Cluster(1).room, str, pause=lambda _: stop)
+    stop = StopRequest(aim="stop", why="Ctrl-C")
+    run = Resizing((1, 2), ResizeWaits(), Cluster(1).room, str, pause=lambda _: stop)
     assert run.next_size(()) == stop
 
 
@@ -101,7 +101,7 @@ def test_waiting_ends_with_what_the_pause_raises() -> None:
     def interrupted(_for_s: float) -> None:
         raise KeyboardInterrupt
 
-    run = Resizing((1, 2), Patience(), Cluster(1).room, str, pause=interrupted)
+    run = Resizing((1, 2), ResizeWaits(), Cluster(1).room, str, pause=interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.next_size(())
 
@@ -113,7 +113,10 @@ def test_it_wishes_to_move_on_when_there_has_been_room_for_more_and_then_has_mor
     assert run.next_size(()) == 1
     cluster.now_s = 50
     run.hear(WORD)
-    assert wished(run, cluster, for_s=200) == (160, Wish(aim="move on", why="there is room for 2 ranks"))
+    assert wished(run, cluster, for_s=200) == (
+        160,
+        StopRequest(aim="move on", why="there is room for 2 ranks"),
+    )
     cluster.now_s = 165
     assert run.next_size(()) == 2
     run.hear(WORD)
@@ -176,7 +179,7 @@ def test_a_size_that_had_no_place_is_not_asked_for_again_while_the_room_stays_as
     assert wished(run, cluster, for_s=600) is None
     cluster.now_s = 1000
     found = wished(run, cluster, for_s=100)
-    assert found == (1070, Wish(aim="move on", why="there is room for 8 ranks"))
+    assert found == (1070, StopRequest(aim="move on", why="there is room for 8 ranks"))
 
 
 def test_a_size_that_had_no_place_is_asked_for_again_once_the_room_was_another() -> None:
@@ -210,6 +213,6 @@ def test_a_ray_of_our_own_never_grows_beyond_this_machine(monkeypatch: pytest.Mo
 
 
 def test_processes_that_are_there_are_the_size() -> None:
-    executor = InlineExecutor(Place(rank=0, world_size=2, local_rank=0))
+    executor = InlineExecutor(LauncherPlace(rank=0, world_size=2, local_rank=0))
     assert executor.sizes((1, 2, 4), group()) == (2,)
     assert executor.sizes((1, 4), group()) == (1, 4)

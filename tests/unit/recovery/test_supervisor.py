@@ -11,7 +11,7 @@ import pytest
 
 from checkpointing.errors import Fenced
 from checkpointing.generations.repository import Repository
-from checkpointing.log.history import Commit, Finish, Stopped, View
+from checkpointing.log.history import Commit, Finish, LogView, Stopped
 from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
@@ -19,42 +19,42 @@ from cluster.inventory import ClusterError
 from jobs.cli.arguments import train_parser
 from jobs.commandline.usage_error import Occupied, SpecError
 from jobs.execution.outcomes import GivenUp, StoreAway, crashed
-from jobs.recovery.journal import Note, given_up, leave_note, read_newest
-from jobs.recovery.policy import Ending, Policy
-from jobs.runs.driver_process import EXIT_GIVEN_UP, EXIT_NO_CLUSTER, EXIT_OCCUPIED, Away, End
-from jobs.runs.stop_signals import Wishers
-from jobs.runs.supervisor import Keeper, keep_running
+from jobs.recovery.journal import AttemptNote, given_up, leave_note, read_newest
+from jobs.recovery.policy import FailedAttempt, Policy
+from jobs.runs.driver_process import EXIT_GIVEN_UP, EXIT_NO_CLUSTER, EXIT_OCCUPIED, Away, DriverEnd
+from jobs.runs.stop_signals import StopSignals
+from jobs.runs.supervisor import Supervisor, keep_running
 from jobs.runs.train import RunFailed, exit_code
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from tests.unit.small_generations import generation
 
-KILLED = End(code=None, why="the driver was ended by SIGKILL")
-SIGTERM = Wish(aim="stop", why="SIGTERM")
+KILLED = DriverEnd(code=None, why="the driver was ended by SIGKILL")
+SIGTERM = StopRequest(aim="stop", why="SIGTERM")
 
 
 @dataclass
 class Scripted:
     """Ends when it is looked at, or when it is asked to where it ``waits``."""
 
-    how: End
+    how: DriverEnd
     waits: bool = False
-    wishes: list[Wish] = field(default_factory=list)
+    wishes: list[StopRequest] = field(default_factory=list)
     # For how long it was not seen, look for look; it is at work meanwhile.
     unseen: list[float] = field(default_factory=list)
 
-    def end(self) -> End | None:
+    def end(self) -> DriverEnd | None:
         return None if self.unseen or (self.waits and not self.wishes) else self.how
 
     def unseen_s(self) -> float:
         return self.unseen.pop(0) if self.unseen else 0.0
 
-    def stop(self, wish: Wish) -> None:
+    def stop(self, wish: StopRequest) -> None:
         self.wishes.append(wish)
 
     def kill(self) -> None: ...
 
 
-Act = Callable[[Repository], "End | Scripted"]
+Act = Callable[[Repository], "DriverEnd | Scripted"]
 
 
 class Stage:
@@ -67,12 +67,12 @@ class Stage:
         self.started: list[list[str]] = []
         self.pauses: list[float] = []
         self.calls: list[tuple[str, str, int, int]] = []
-        self.wishers = Wishers()
+        self.wishers = StopSignals()
         self.flags = flags
         self.in_pause: Callable[[], None] = lambda: None
 
     def keep(self) -> int:
-        keeper = Keeper(
+        keeper = Supervisor(
             self.repository,
             self._start,
             Policy(),
@@ -84,7 +84,7 @@ class Stage:
         )
         return keeper.keep(arguments(self.flags))
 
-    def _pause(self, for_s: float) -> Wish | None:
+    def _pause(self, for_s: float) -> StopRequest | None:
         self.pauses.append(for_s)
         self.in_pause()
         return self.wishers.wish()
@@ -101,7 +101,7 @@ def arguments(flags: str) -> argparse.Namespace:
     return train_parser("longhaul train").parse_args(["spec.yaml", "--store", "/s", *flags.split()])
 
 
-def leases_and_dies(repository: Repository) -> End:
+def leases_and_dies(repository: Repository) -> DriverEnd:
     repository.take_over("a driver")
     return KILLED
 
@@ -112,20 +112,20 @@ def leases_and_waits(repository: Repository) -> Scripted:
     return Scripted(KILLED, waits=True)
 
 
-def finishes(repository: Repository) -> End:
+def finishes(repository: Repository) -> DriverEnd:
     repository.append(Finish(step=9), term=repository.take_over("a driver"))
-    return End(code=0, why="")
+    return DriverEnd(code=0, why="")
 
 
-def gives_up(repository: Repository) -> End:
+def gives_up(repository: Repository) -> DriverEnd:
     term = repository.take_over("a driver")
-    ending = Ending(term=term, cause="error", reason="boom", ended_s=0.0)
-    leave_note(repository.store, "r", Note(term=term, how="given up", ending=ending, given_up="twice"))
-    return End(code=1, why="")
+    ending = FailedAttempt(term=term, cause="error", reason="boom", ended_s=0.0)
+    leave_note(repository.store, "r", AttemptNote(term=term, how="given up", ending=ending, given_up="twice"))
+    return DriverEnd(code=1, why="")
 
 
 def ends_with(code: int) -> Act:
-    return lambda _repository: End(code=code, why=f"the driver ended with exit code {code}")
+    return lambda _repository: DriverEnd(code=code, why=f"the driver ended with exit code {code}")
 
 
 def test_a_driver_that_was_killed_is_started_again_until_the_run_is_finished(
@@ -138,7 +138,7 @@ def test_a_driver_that_was_killed_is_started_again_until_the_run_is_finished(
 
 
 def test_a_driver_that_died_after_the_run_had_stopped_is_not_started_again() -> None:
-    def stops_and_dies(repository: Repository) -> End:
+    def stops_and_dies(repository: Repository) -> DriverEnd:
         stops(repository)
         return KILLED
 
@@ -147,12 +147,12 @@ def test_a_driver_that_died_after_the_run_had_stopped_is_not_started_again() -> 
     assert len(stage.started) == 1
 
 
-@pytest.mark.parametrize("end", [KILLED, End(code=1, why=""), End(code=2, why="")])
+@pytest.mark.parametrize("end", [KILLED, DriverEnd(code=1, why=""), DriverEnd(code=2, why="")])
 @pytest.mark.parametrize("next_code", [0, 2])
 def test_what_is_left_to_do_of_a_finished_run_is_the_next_drivers_and_so_is_the_exit_code(
-    end: End, next_code: int
+    end: DriverEnd, next_code: int
 ) -> None:
-    def finishes_and_exports_nothing(repository: Repository) -> End:
+    def finishes_and_exports_nothing(repository: Repository) -> DriverEnd:
         finishes(repository)
         return end
 
@@ -229,7 +229,7 @@ def test_a_store_that_is_away_when_a_keeper_comes_is_waited_for(monkeypatch: pyt
     stage = Stage(finishes)
     refresh = stage.repository.refresh
 
-    def is_away_for_two_pauses() -> View:
+    def is_away_for_two_pauses() -> LogView:
         if len(stage.pauses) < 2:
             raise Unavailable("s3://bucket: gone")
         return refresh()
@@ -269,11 +269,11 @@ class Rival:
             self._ends = None
 
 
-def is_refused(repository: Repository) -> End:
+def is_refused(repository: Repository) -> DriverEnd:
     """Its display has a last word too."""
     told = {"stage": "failed", "driver": "ours", "has_lease": False}
     repository.store.put("runs/r/status.json", json.dumps(told).encode())
-    return End(code=EXIT_OCCUPIED, why="the driver ended with exit code 3")
+    return DriverEnd(code=EXIT_OCCUPIED, why="the driver ended with exit code 3")
 
 
 def test_beside_a_driver_that_is_at_work_a_keeper_stands_by_until_that_one_is_silent(
@@ -292,7 +292,7 @@ def test_a_run_that_the_other_driver_stopped_or_gave_up_is_left_at_that() -> Non
         repository.append(Stopped(step=4, why="longhaul stop"), term=term)
 
     def gives_it_up(repository: Repository, term: int) -> None:
-        leave_note(repository.store, "r", Note(term=term, how="given up", given_up="twice"))
+        leave_note(repository.store, "r", AttemptNote(term=term, how="given up", given_up="twice"))
 
     for ends, code in ((stops_in_order, 0), (gives_it_up, 1)):
         stage = Stage(is_refused)
@@ -356,9 +356,11 @@ def test_drivers_that_die_without_progress_are_given_up_and_the_store_says_so(
 
 
 def test_what_a_run_leaves_out_it_leaves_out_after_its_keeper_gave_it_up() -> None:
-    def leaves_samples_out(repository: Repository) -> End:
+    def leaves_samples_out(repository: Repository) -> DriverEnd:
         term = repository.take_over("a driver")
-        leave_note(repository.store, "r", Note(term=term, how="failed", skips=((32, 40),), spoilt=((1, 7),)))
+        leave_note(
+            repository.store, "r", AttemptNote(term=term, how="failed", skips=((32, 40),), spoilt=((1, 7),))
+        )
         return KILLED
 
     stage = Stage(leaves_samples_out, *[leases_and_dies] * 9)
@@ -370,7 +372,7 @@ def test_what_a_run_leaves_out_it_leaves_out_after_its_keeper_gave_it_up() -> No
 
 
 def test_a_cluster_that_takes_no_job_is_waited_for() -> None:
-    def away(_repository: Repository) -> End:
+    def away(_repository: Repository) -> DriverEnd:
         raise Away("http://head:8265 takes no job")
 
     stage = Stage(away, away, finishes)
@@ -395,7 +397,7 @@ def test_until_something_is_saved_it_begins_where_it_was_told_to() -> None:
 
 def test_drivers_that_get_on_from_an_older_checkpoint_are_not_given_up() -> None:
     def saves_at(step: int) -> Act:
-        def save(repository: Repository) -> End:
+        def save(repository: Repository) -> DriverEnd:
             term = repository.take_over("a driver")
             repository.append(Commit(generation=generation(step, term=term)), term=term)
             return KILLED
@@ -409,7 +411,7 @@ def test_drivers_that_get_on_from_an_older_checkpoint_are_not_given_up() -> None
 
 
 def test_what_is_spoilt_is_not_what_a_later_driver_goes_on_from() -> None:
-    def saves_what_is_spoilt(repository: Repository) -> End:
+    def saves_what_is_spoilt(repository: Repository) -> DriverEnd:
         term = repository.take_over("a driver")
         repository.append(Commit(generation=generation(1, term=term, quarantined="spoilt")), term=term)
         return KILLED
@@ -420,35 +422,35 @@ def test_what_is_spoilt_is_not_what_a_later_driver_goes_on_from() -> None:
 
 
 def test_a_wish_is_handed_to_the_driver_and_its_end_is_the_keepers() -> None:
-    driver = Scripted(End(code=0, why=""), waits=True)
+    driver = Scripted(DriverEnd(code=0, why=""), waits=True)
     stage = Stage(driver)
-    wish = Wish(aim="stop", why="SIGTERM")
+    wish = StopRequest(aim="stop", why="SIGTERM")
     stage.wishers.hear(wish)
     assert stage.keep() == 0
     assert driver.wishes == [wish]
 
 
 def test_a_driver_that_could_not_save_when_it_was_asked_to_stop_is_not_said_to_have_stopped() -> None:
-    stage = Stage(Scripted(End(code=1, why="the driver ended with exit code 1"), waits=True))
-    stage.wishers.hear(Wish(aim="stop", why="SIGTERM"))
+    stage = Stage(Scripted(DriverEnd(code=1, why="the driver ended with exit code 1"), waits=True))
+    stage.wishers.hear(StopRequest(aim="stop", why="SIGTERM"))
     assert stage.keep() == 1
     assert stage.repository.refresh().stopped_step is None
 
 
-STOPPED = End(code=None, why="the job was stopped", is_stopped=True)
+STOPPED = DriverEnd(code=None, why="the job was stopped", is_stopped=True)
 
 
-def stops(repository: Repository) -> End:
+def stops(repository: Repository) -> DriverEnd:
     repository.append(Stopped(step=9, why="SIGTERM"), term=repository.take_over("a driver"))
     return STOPPED
 
 
-def had_just_finished(repository: Repository) -> End:
+def had_just_finished(repository: Repository) -> DriverEnd:
     finishes(repository)
     return STOPPED
 
 
-def had_not_begun(_repository: Repository) -> End:
+def had_not_begun(_repository: Repository) -> DriverEnd:
     return STOPPED
 
 
@@ -462,7 +464,7 @@ def test_a_job_that_was_stopped_ended_well_if_it_had_saved_or_not_begun(act: Act
 def test_a_job_that_was_stopped_before_it_had_saved_did_not_end_well(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def is_killed_while_it_saves(repository: Repository) -> End:
+    def is_killed_while_it_saves(repository: Repository) -> DriverEnd:
         leases_and_dies(repository)
         return STOPPED
 
@@ -478,10 +480,10 @@ def test_a_job_that_was_stopped_before_it_had_saved_did_not_end_well(
 def test_a_job_that_was_stopped_while_its_store_is_away_is_not_said_to_have_saved(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_away() -> View:
+    def is_away() -> LogView:
         raise Unavailable("s3://bucket: gone")
 
-    def loses_its_store(repository: Repository) -> End:
+    def loses_its_store(repository: Repository) -> DriverEnd:
         repository.take_over("a driver")
         monkeypatch.setattr(stage.repository, "refresh", is_away)
         return STOPPED
@@ -494,7 +496,7 @@ def test_a_job_that_was_stopped_while_its_store_is_away_is_not_said_to_have_save
 
 
 def a_rival_leases_and(code: int) -> Act:
-    def act(repository: Repository) -> End:
+    def act(repository: Repository) -> DriverEnd:
         repository.take_over("a rival")
         return ends_with(code)(repository)
 
@@ -543,8 +545,8 @@ def test_while_no_driver_is_there_the_keeper_hears_who_asks_its_attempt_to_stop(
 
 
 def test_a_wish_between_two_drivers_stops_the_run_and_the_log_says_so() -> None:
-    def dies_while_somebody_wishes(repository: Repository) -> End:
-        stage.wishers.hear(Wish(aim="stop", why="Ctrl-C"))
+    def dies_while_somebody_wishes(repository: Repository) -> DriverEnd:
+        stage.wishers.hear(StopRequest(aim="stop", why="Ctrl-C"))
         return leases_and_dies(repository)
 
     stage = Stage(dies_while_somebody_wishes)
@@ -555,7 +557,7 @@ def test_a_wish_between_two_drivers_stops_the_run_and_the_log_says_so() -> None:
 def test_a_cluster_that_falls_silent_under_a_driver_is_waited_for_and_said_once_each_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stage = Stage(Scripted(End(code=0, why=""), unseen=[10.0, 61.0, 300.0, 0.0, 5.0, 100.0]))
+    stage = Stage(Scripted(DriverEnd(code=0, why=""), unseen=[10.0, 61.0, 300.0, 0.0, 5.0, 100.0]))
     assert stage.keep() == 0
     assert capsys.readouterr().err.count("does not answer, which is waited for") == 2
 
@@ -573,9 +575,9 @@ def test_a_cluster_that_stays_silent_under_a_driver_is_given_up_in_the_end(
 
 
 def test_whoever_is_called_is_told_no_credentials() -> None:
-    def dies(repository: Repository) -> End:
+    def dies(repository: Repository) -> DriverEnd:
         repository.take_over("a driver")
-        return End(code=None, why="s3://me:hush@b was away")
+        return DriverEnd(code=None, why="s3://me:hush@b was away")
 
     stage = Stage(*[dies] * 10)
     assert stage.keep() == 1

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reporting.analysis.suspect_nodes import NodeSummary, node_summaries, num_without_nodes
-from reporting.results.node_scores import Outcome, Score, scores
+from reporting.results.node_scores import NodeOutcome, Score, scores
 from reporting.results.rows import Row
 from tests.unit.example_findings import empty_findings
 from tests.unit.pages import page_of
@@ -61,7 +61,7 @@ def test_the_report_suspects_the_nodes_that_the_scores_do(told: list[tuple[str, 
         for second, (node, cell, status) in enumerate(told)
     ]
     history = [
-        Outcome(node=node, run=str(index), cell=cell, status=status)
+        NodeOutcome(node=node, run=str(index), cell=cell, status=status)
         for index, (node, cell, status) in enumerate(told)
     ]
     assert [_score(found) for found in node_summaries(rows)] == [*scores(history)]

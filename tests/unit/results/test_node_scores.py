@@ -2,14 +2,14 @@
 
 import pytest
 
-from reporting.results.node_scores import Outcome, Score, Suspicion, scores, suspicious_nodes
+from reporting.results.node_scores import NodeOutcome, Score, Suspicion, scores, suspicious_nodes
 
 
-def history(node: str, *endings: str) -> list[Outcome]:
+def history(node: str, *endings: str) -> list[NodeOutcome]:
     """Each ending is ``cell status``."""
     pairs = (ending.split() for ending in endings)
     return [
-        Outcome(node=node, run=f"{cell}-{index}", cell=cell, status=status)
+        NodeOutcome(node=node, run=f"{cell}-{index}", cell=cell, status=status)
         for index, (cell, status) in enumerate(pairs)
     ]
 

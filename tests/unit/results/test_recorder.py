@@ -11,7 +11,7 @@ from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from cluster.telemetry.sampler import Sampler
 from jobs.training.device.device_sample import sample_of
-from reporting.recording.attempts import Attempt, DeviceSample, Incident, Step
+from reporting.recording.attempts import DeviceSample, Incident, RecordedAttempt, Step
 from reporting.recording.outbox import Outbox
 from reporting.recording.parts import decode_part, encode_part, parts_of, rows_in, table_of
 from reporting.recording.recorder import Recorder, Sink
@@ -59,7 +59,7 @@ def a_step(number: int, **changes: Any) -> Step:
 def recording(
     store: MemoryStore,
     *,
-    of: Attempt | None = None,
+    of: RecordedAttempt | None = None,
     rank: int = 0,
     flush_s: float = 3600.0,
     outbox: Outbox | None = None,

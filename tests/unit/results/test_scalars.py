@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from reporting.recording.scalars import Scalar, Scalars, Window
+from reporting.recording.scalars import RecordedWindow, Scalar, Scalars
 from tests.unit.recorded import attempt
 
 
@@ -16,7 +16,9 @@ def of(found: list[Scalar], tag: str) -> list[tuple[int, float]]:
 
 
 def test_each_step_has_its_loss_and_what_was_not_recorded_is_left_out() -> None:
-    window = Window(attempt=attempt(), rows={"steps": [a_step(1), a_step(2, loss=None, grad_norm=3.0)]})
+    window = RecordedWindow(
+        attempt=attempt(), rows={"steps": [a_step(1), a_step(2, loss=None, grad_norm=3.0)]}
+    )
     found = Scalars().of(window)
     assert of(found, "train/loss") == [(1, 2.0)]
     assert of(found, "train/grad_norm") == [(2, 3.0)]
@@ -26,7 +28,7 @@ def test_each_step_has_its_loss_and_what_was_not_recorded_is_left_out() -> None:
 def test_tokens_per_second_are_of_all_ranks_by_the_wall_clock() -> None:
     scalars = Scalars()
     windows = [
-        Window(attempt=attempt(tokens_per_step=100), rows={"steps": steps})
+        RecordedWindow(attempt=attempt(tokens_per_step=100), rows={"steps": steps})
         for steps in ([a_step(1), a_step(2)], [a_step(3, ended_s=12.0)])
     ]
     found = [of(scalars.of(window), "train/tokens_per_s") for window in windows]
@@ -40,8 +42,8 @@ def test_the_checkpoints_age_is_that_of_the_newest_in_the_store() -> None:
         {"kind": "save", "place": "disk", "happened_s": 9.0},
         {"kind": "failed save", "place": "store", "happened_s": 9.5},
     ]
-    before = Window(attempt=attempt(), rows={"steps": [a_step(1)]})
-    after = Window(attempt=attempt(), rows={"incidents": saves, "steps": [a_step(10)]})
+    before = RecordedWindow(attempt=attempt(), rows={"steps": [a_step(1)]})
+    after = RecordedWindow(attempt=attempt(), rows={"incidents": saves, "steps": [a_step(10)]})
     assert of(scalars.of(before), "checkpoint/age_s") == []
     assert of(scalars.of(after), "checkpoint/age_s") == [(10, 6.0)]
 
@@ -50,11 +52,11 @@ def test_the_device_is_as_it_was_seen_last() -> None:
     samples = [
         {"utilization_pct": share, "power_watts": None, "memory_bytes": 7_000} for share in (10.0, 90.0)
     ]
-    found = Scalars().of(Window(attempt=attempt(), rows={"steps": [a_step(5)], "samples": samples}))
+    found = Scalars().of(RecordedWindow(attempt=attempt(), rows={"steps": [a_step(5)], "samples": samples}))
     assert of(found, "device/utilization_pct") == [(5, 90.0)]
     assert of(found, "device/memory_bytes") == [(5, 7_000)]
     assert of(found, "device/power_watts") == []
 
 
 def test_a_window_without_a_step_shows_nothing() -> None:
-    assert Scalars().of(Window(attempt=attempt())) == []
+    assert Scalars().of(RecordedWindow(attempt=attempt())) == []

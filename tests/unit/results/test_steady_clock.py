@@ -3,9 +3,9 @@
 import pytest
 
 from checkpointing.stores.memory import MemoryStore
-from jobs.run_progress.incident_outbox import Words
+from jobs.run_progress.incident_outbox import IncidentOutbox
 from reporting.long_runs.summarising import long_run
-from reporting.recording.attempts import Attempt, Incident, Step
+from reporting.recording.attempts import Incident, RecordedAttempt, Step
 from reporting.recording.outbox import Outbox
 from reporting.recording.recorder import Recorder
 from reporting.recording.steady_clock import started_s, steady
@@ -45,7 +45,7 @@ def test_a_worker_begins_when_its_clock_says_so_unless_that_can_not_be() -> None
     assert started_s(1000.0, 1000.0 + DAY_S) == 1000.0
 
 
-def worker(store: MemoryStore, machine: Machine, of: Attempt, jump_s: float) -> None:
+def worker(store: MemoryStore, machine: Machine, of: RecordedAttempt, jump_s: float) -> None:
     """Runs 30 s after its lease, restores for 10, then does a hundred steps of a second; after half of them
     somebody sets the clock.
     """
@@ -83,7 +83,7 @@ def test_a_run_s_ledger_is_of_the_time_that_really_went_by(jump_s: float) -> Non
         if term < 3:
             machine.passed_s += 5
             told = Incident(kind="failure", step=term * 100, seconds=5.0, text="rank 1: killed")
-            Words(store).leave(of, told, now_s=clock())
+            IncidentOutbox(store).leave(of, told, now_s=clock())
     run = long_run(store, "r")
     assert run is not None and run.wall_sec is not None
     assert sum(run.phases.values()) == pytest.approx(run.wall_sec, rel=0.005)

@@ -12,7 +12,7 @@ from checkpointing.log.history import Commit
 from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.memory import MemoryStore
 from jobs.commandline.usage_error import SpecError
-from jobs.runs.driver_presence import Rivals
+from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.resume_checks import check_unchanged, without_data
 from jobs.spec_schema.run_spec import RunSpec
 from tests.unit.small_generations import RUN, generation
@@ -100,18 +100,18 @@ def driver(store: MemoryStore) -> Driver:
 
 
 @pytest.fixture
-def start(store: MemoryStore) -> Callable[..., Rivals]:
+def start(store: MemoryStore) -> Callable[..., DriverPresence]:
     """Has looked once; whether it looks again is the test's to say."""
 
-    def begin(pause: Callable[[float], None] = lambda _: None, **options: Any) -> Rivals:
-        rivals = Rivals(store, RUN, pause=pause, **options)
+    def begin(pause: Callable[[float], None] = lambda _: None, **options: Any) -> DriverPresence:
+        rivals = DriverPresence(store, RUN, pause=pause, **options)
         rivals.look()
         return rivals
 
     return begin
 
 
-Start = Callable[..., Rivals]
+Start = Callable[..., DriverPresence]
 
 
 def test_nobody_is_refused_where_no_driver_ever_was(start: Start) -> None:
@@ -206,7 +206,7 @@ def test_a_store_that_is_away_does_not_tell_and_is_asked_again(
 
 
 def test_where_no_look_succeeded_yet_one_must(driver: Driver, store: MemoryStore) -> None:
-    rivals = Rivals(store, RUN, pause=lambda _: driver.says())
+    rivals = DriverPresence(store, RUN, pause=lambda _: driver.says())
     with pytest.raises(SpecError, match="another driver"):
         rivals.refuse()
 
@@ -304,7 +304,7 @@ def test_it_looks_by_itself_from_its_first_moment_on() -> None:
     """What it hears so is covered by its own word when it is asked."""
     store = Watched()
     driver = Driver(store)
-    with Rivals(store, RUN, pause=lambda _: driver.says()) as rivals:
+    with DriverPresence(store, RUN, pause=lambda _: driver.says()) as rivals:
         store.await_look()
         driver.says()
         store.await_look()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobs.commandline.usage_error import SpecError
-from jobs.recovery.world_size import Patience
+from jobs.recovery.world_size import ResizeWaits
 from jobs.spec_schema.run_spec import RunSpec
 
 RUN = "name: r\nmodel: llama-tiny\nsteps: 4\n"
@@ -52,8 +52,8 @@ def test_what_is_stored_with_the_run_reads_as_it_was_written(written: str, tmp_p
 
 def test_patience_is_the_spec_s(tmp_path: Path) -> None:
     spec = load(tmp_path, RANGE + "elastic: {wait_for_spare_s: 0, grow_after_s: 5}")
-    assert spec.elastic == Patience(wait_for_spare_s=0, grow_after_s=5)
-    assert load(tmp_path).elastic == Patience()
+    assert spec.elastic == ResizeWaits(wait_for_spare_s=0, grow_after_s=5)
+    assert load(tmp_path).elastic == ResizeWaits()
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import threading
 
 from checkpointing.stores.contract import Buffer
 from checkpointing.stores.memory import MemoryStore
-from jobs.run_progress.incident_outbox import Words
-from reporting.recording.attempts import Incident, Kind
+from jobs.run_progress.incident_outbox import IncidentOutbox
+from reporting.recording.attempts import Incident, IncidentKind
 from tests.unit.recorded import attempt
 from tests.unit.results.test_recorder import AwayStore, rows, wait_until
 
@@ -32,8 +32,13 @@ def told(store: MemoryStore) -> list[tuple[float, str]]:
 
 def test_a_driver_leaves_several_words_of_one_attempt_and_none_hides_another() -> None:
     store = MemoryStore()
-    words = Words(store)
-    left: list[tuple[float, Kind]] = [(5.0, "failure"), (5.0, "restart"), (5.1, "alarm"), (5.2, "alarm")]
+    words = IncidentOutbox(store)
+    left: list[tuple[float, IncidentKind]] = [
+        (5.0, "failure"),
+        (5.0, "restart"),
+        (5.1, "alarm"),
+        (5.2, "alarm"),
+    ]
     for now_s, kind in left:
         words.leave(attempt(), Incident(kind=kind), now_s=now_s)
     assert told(store) == left
@@ -43,7 +48,7 @@ def test_a_driver_leaves_several_words_of_one_attempt_and_none_hides_another() -
 def test_what_the_store_did_not_take_is_there_with_a_later_word_and_says_when_it_happened() -> None:
     store = AwayStore()
     store.is_away = True
-    words = Words(store)
+    words = IncidentOutbox(store)
     words.leave(attempt(), ALARM, now_s=5.0)
     words.leave(attempt(term=2), Incident(kind="failure"), now_s=6.0)
     assert told(store) == []
@@ -56,7 +61,7 @@ def test_what_the_store_did_not_take_is_there_with_a_later_word_and_says_when_it
 def test_what_the_store_did_not_take_is_tried_once_more_when_the_driver_ends() -> None:
     store = AwayStore()
     store.num_failing = 1
-    with Words(store) as words:
+    with IncidentOutbox(store) as words:
         words.leave(attempt(), ALARM, now_s=5.0)
         assert told(store) == []
     assert told(store) == [(5.0, "alarm")]
@@ -65,7 +70,7 @@ def test_what_the_store_did_not_take_is_tried_once_more_when_the_driver_ends() -
 def test_a_word_that_landed_although_the_answer_got_lost_holds_no_other_up() -> None:
     store = AwayStore()
     store.num_lost = 1
-    words = Words(store)
+    words = IncidentOutbox(store)
     words.leave(attempt(), ALARM, now_s=5.0)
     words.leave(attempt(), ALARM, now_s=6.0)
     assert told(store) == [(5.0, "alarm"), (6.0, "alarm")]
@@ -73,7 +78,7 @@ def test_a_word_that_landed_although_the_answer_got_lost_holds_no_other_up() -> 
 
 def test_a_store_that_never_answers_is_waited_for_by_one_alone_who_writes_all_once_it_does() -> None:
     store = Stuck()
-    with Words(store, timeout_s=0.05) as words:
+    with IncidentOutbox(store, timeout_s=0.05) as words:
         for now_s in range(5):
             words.leave(attempt(), ALARM, now_s=now_s)
     assert store.num_writes == 1
@@ -83,7 +88,7 @@ def test_a_store_that_never_answers_is_waited_for_by_one_alone_who_writes_all_on
 
 def test_a_driver_that_ends_waits_for_who_is_still_writing() -> None:
     store = Stuck()
-    with Words(store) as words:
+    with IncidentOutbox(store) as words:
         threading.Thread(target=lambda: words.leave(attempt(), ALARM, now_s=5.0)).start()
         wait_until(lambda: store.num_writes == 1)
         threading.Timer(0.5, store.goes_on.set).start()
@@ -93,7 +98,7 @@ def test_a_driver_that_ends_waits_for_who_is_still_writing() -> None:
 def test_of_more_words_than_can_be_kept_the_oldest_go() -> None:
     store = AwayStore()
     store.num_failing = 3
-    words = Words(store, most_unsent=2)
+    words = IncidentOutbox(store, most_unsent=2)
     for now_s in range(4):
         words.leave(attempt(), ALARM, now_s=now_s)
     assert told(store) == [(2.0, "alarm"), (3.0, "alarm")]

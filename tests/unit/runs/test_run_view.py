@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from checkpointing.saving.save import Note
+from checkpointing.saving.save import SaveNote
 from jobs.run_progress.run_state import LastStep, Stage
 from jobs.run_progress.run_view import RunDisplay
-from jobs.training.task.events import Ended, Evaluated, Progress, Resumption, Told, Warned, finite
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.events import Ended, Evaluated, Progress, Resumption, RunEvent, Warned, finite
+from jobs.training.task.stop_request import StopRequest
 from tests.conftest import strict_json
 
 BEGINNING = Resumption(step=0, generation=None, trail=("no generation yet: begins at step 0",))
@@ -41,14 +41,14 @@ DIVERGED = Progress(
     num_failed_saves=3,
     num_skipped_saves=0,
 )
-SAVED = Note(step=4, generation="g4", place="store", num_bytes=1_234_567, blocked_s=0.0123, took_s=1.5)
-TORN = Note(
+SAVED = SaveNote(step=4, generation="g4", place="store", num_bytes=1_234_567, blocked_s=0.0123, took_s=1.5)
+TORN = SaveNote(
     step=6, generation="g6", place="disk", num_bytes=0, blocked_s=0.0, took_s=0.0, problem="no space left"
 )
 END = Ended(step=8, loss=1.98766, generation="g8")
 
 
-def display(*told: Told, quiet: bool = False, silent: bool = False) -> RunDisplay:
+def display(*told: RunEvent, quiet: bool = False, silent: bool = False) -> RunDisplay:
     shown = RunDisplay("r", quiet=quiet, silent=silent)
     for one in told:
         shown.hear(one)
@@ -61,7 +61,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return printed.out.splitlines()
 
 
-def summary(capsys: pytest.CaptureFixture[str], *told: Told, pointer: str | None = None) -> list[str]:
+def summary(capsys: pytest.CaptureFixture[str], *told: RunEvent, pointer: str | None = None) -> list[str]:
     shown = display(*told)
     capsys.readouterr()
     shown.summarise(pointer)
@@ -86,7 +86,7 @@ def summary(capsys: pytest.CaptureFixture[str], *told: Told, pointer: str | None
     ],
 )
 def test_each_event_has_its_lines(
-    told: Told, expected: list[str], capsys: pytest.CaptureFixture[str]
+    told: RunEvent, expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     display(told)
     assert lines(capsys) == expected
@@ -333,11 +333,13 @@ def test_how_a_run_was_left_is_told_to_those_who_ask(stage: Stage, why: str) -> 
     ("wish", "stage"),
     [
         (None, "finished"),
-        (Wish(aim="stop", why="Ctrl-C"), "stopped"),
-        (Wish(aim="move on", why="a drain"), "training"),
+        (StopRequest(aim="stop", why="Ctrl-C"), "stopped"),
+        (StopRequest(aim="move on", why="a drain"), "training"),
     ],
 )
-def test_an_attempt_that_ended_to_move_on_is_no_end_of_the_run(wish: Wish | None, stage: Stage) -> None:
+def test_an_attempt_that_ended_to_move_on_is_no_end_of_the_run(
+    wish: StopRequest | None, stage: Stage
+) -> None:
     heard: list[Mapping[str, Any]] = []
     display = shown(Clock())
     display.on_progress(heard.append)
@@ -397,12 +399,12 @@ def test_until_when_a_run_waits_is_told_as_a_time_of_day() -> None:
     ],
 )
 def test_the_last_line_says_how_it_ended(
-    told: list[Told], expected: str, capsys: pytest.CaptureFixture[str]
+    told: list[RunEvent], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert summary(capsys, *told) == [expected]
 
 
-ASKED = Wish(aim="stop", why="Ctrl-C")
+ASKED = StopRequest(aim="stop", why="Ctrl-C")
 
 
 @pytest.mark.parametrize(
@@ -442,7 +444,7 @@ def test_rays_pointer_is_named_where_there_is_one(capsys: pytest.CaptureFixture[
     ("told", "expected"),
     [([BEGINNING], False), ([END], True), ([Ended(step=8, loss=2.0, generation=None, problem="x")], False)],
 )
-def test_only_an_end_without_a_problem_is_durable(told: list[Told], expected: bool) -> None:
+def test_only_an_end_without_a_problem_is_durable(told: list[RunEvent], expected: bool) -> None:
     assert display(*told, silent=True).is_durable is expected
 
 
@@ -474,7 +476,7 @@ def test_who_is_silent_tells_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     assert (lines(capsys), heard) == ([], [])
 
 
-def progress_of(*told: Told) -> list[Any]:
+def progress_of(*told: RunEvent) -> list[Any]:
     """As the file for those who are not there has it."""
     heard: list[Mapping[str, Any]] = []
     shown = RunDisplay("r", quiet=False, silent=False)

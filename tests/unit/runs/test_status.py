@@ -13,8 +13,8 @@ from checkpointing.log.history import Commit, Finish, Stop
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
-from jobs.recovery.journal import Note, leave_note
-from jobs.recovery.policy import Ending
+from jobs.recovery.journal import AttemptNote, leave_note
+from jobs.recovery.policy import FailedAttempt
 from jobs.run_progress.run_view import RunDisplay
 from jobs.run_progress.status_file import StatusFile, told_of
 from jobs.runs.status import status_of
@@ -125,16 +125,16 @@ def test_a_run_that_its_keeper_gave_up_is_given_up_whatever_its_driver_told_last
     repository: Repository,
 ) -> None:
     tell(repository, json.dumps({**TOLD, "stage": "training", "told_s": 101.0, "attempt": 1}))
-    ending = Ending(term=1, cause="driver died", reason="it was killed", ended_s=101.0)
-    note = Note(term=1, how="given up", ending=ending, given_up="10 lost workers")
+    ending = FailedAttempt(term=1, cause="driver died", reason="it was killed", ended_s=101.0)
+    note = AttemptNote(term=1, how="given up", ending=ending, given_up="10 lost workers")
     leave_note(repository.store, RUN, note)
     found = asked(repository)
     assert (found["stage"], found["why"]) == ("given up", "10 lost workers: it was killed")
 
 
 def test_a_driver_that_was_begun_by_hand_since_is_what_the_run_is_doing(repository: Repository) -> None:
-    ending = Ending(term=1, cause="error", reason="boom", ended_s=50.0)
-    leave_note(repository.store, RUN, Note(term=1, how="given up", ending=ending, given_up="twice"))
+    ending = FailedAttempt(term=1, cause="error", reason="boom", ended_s=50.0)
+    leave_note(repository.store, RUN, AttemptNote(term=1, how="given up", ending=ending, given_up="twice"))
     waiting = {**TOLD, "stage": "waiting", "told_s": 96.0, "attempt": 1, "has_lease": False}
     tell(repository, json.dumps(waiting))
     assert asked(repository)["stage"] == "waiting"

@@ -17,9 +17,9 @@ from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
 from jobs.cli.arguments import longhaul_parser
 from jobs.runs.resume_command import job_variables, note_stop, resume_command
-from jobs.runs.stop import Outcome, stop_run
+from jobs.runs.stop import StopOutcome, stop_run
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from tests.unit.small_generations import generation
 
 RUN = "r"
@@ -71,7 +71,9 @@ def append(driver: Repository, *entries: Entry) -> Deed:
     return lambda: [driver.append(entry) for entry in entries]
 
 
-def asked(driver: Repository, play: Play, wait_s: float = WAIT_S, said: list[str] | None = None) -> Outcome:
+def asked(
+    driver: Repository, play: Play, wait_s: float = WAIT_S, said: list[str] | None = None
+) -> StopOutcome:
     say = (said if said is not None else []).append
     return stop_run(driver.store, RUN, wait_s, say, ticks=play.ticks, sleep=play.sleep)
 
@@ -86,7 +88,7 @@ def test_it_asks_the_present_attempt_once_and_waits_until_that_has_stopped(drive
     play = Play([tell(driver, step=15), append(driver, last_save, Stopped(step=20, why="longhaul stop"))])
     said: list[str] = []
     outcome = asked(driver, play, said=said)
-    assert outcome == Outcome(
+    assert outcome == StopOutcome(
         run=RUN,
         state="stopped",
         attempt=1,
@@ -130,7 +132,7 @@ def test_a_start_after_nobody_is_waiting_any_more_is_not_stopped(driver: Reposit
 
 
 def test_two_that_wish_the_same_both_hear_of_the_end(driver: Repository) -> None:
-    others: list[Outcome] = []
+    others: list[StopOutcome] = []
 
     def another() -> None:
         play = Play([append(driver, Stopped(step=10, why="longhaul stop"))])
@@ -186,7 +188,7 @@ def test_a_run_that_is_not_there_is_an_error_and_none_is_made() -> None:
 
 
 def test_what_stops_while_nothing_goes_on_ends_at_its_newest_checkpoint(driver: Repository) -> None:
-    wish = Wish(aim="stop", why="Ctrl-C")
+    wish = StopRequest(aim="stop", why="Ctrl-C")
     ended = note_stop(driver, 1, wish)
     assert (ended.step, ended.generation, ended.wish) == (10, generation(1).name, wish)
     assert driver.refresh().stopped_step == 10
@@ -202,7 +204,7 @@ def test_a_store_that_falls_silent_keeps_nobody_from_stopping(
     is_over = threading.Event()
     monkeypatch.setattr("jobs.runs.resume_command._NOTE_TIMEOUT_S", 0.1)
     monkeypatch.setattr(driver.store, "create", lambda *_: is_over.wait())
-    ended = note_stop(driver, 1, Wish(aim="stop", why="SIGTERM"))
+    ended = note_stop(driver, 1, StopRequest(aim="stop", why="SIGTERM"))
     is_over.set()
     assert ended.step == 10
 

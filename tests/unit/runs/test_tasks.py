@@ -17,7 +17,7 @@ from checkpointing.stores.memory import MemoryStore
 from jobs.commandline.usage_error import Occupied
 from jobs.execution.outcomes import Cancelled, Outcome, StoreAway, Unmendable, outcome_of
 from jobs.recovery.policy import Policy
-from jobs.runs.driver_presence import Rivals
+from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.tasks import Beginning, Tasks, beginning
 from jobs.training.task.task import Origin, Task
 from tests.unit.builders import group
@@ -103,7 +103,7 @@ class Start:
         self.repository = Repository(self.store, RUN)
         begins = beginning(self.resume, self.repository, spec(), fresh=self.fresh)
         pause = self.listens or (lambda _: None)
-        rivals = Rivals(self.store, RUN, is_wanted=self.listens is not None, pause=pause)
+        rivals = DriverPresence(self.store, RUN, is_wanted=self.listens is not None, pause=pause)
         self.tasks = Tasks(spec(), self.repository, group(), begins, None, rivals)
 
     def begin(self) -> int:

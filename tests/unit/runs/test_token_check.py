@@ -14,7 +14,7 @@ from checkpointing.stores.local import LocalStore
 from jobs.commandline.usage_error import SpecError
 from jobs.runs.token_check import find_tokens, num_samples
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.task import Near
+from jobs.training.task.task import ShardCacheLimits
 from jobs.training.task.token_index import INDEX, TokenIndex, TokenShard, Vocabulary, to_json
 
 BYTES = Vocabulary(tokenizer="bytes", digest="5" * 64, size=257)
@@ -185,7 +185,7 @@ def test_parquet_files_of_ids_need_no_index_and_a_place_to_be_decoded(place: Pat
         ("0.parquet", 25, 14),
         ("1.parquet", 25, 14),
     ]
-    assert found.near == Near(folder="/nvme/tokens", limit_bytes=2 * 2**30)
+    assert found.near == ShardCacheLimits(folder="/nvme/tokens", limit_bytes=2 * 2**30)
     somewhere = find_tokens(spec_for(place))
     assert somewhere is not None
     assert somewhere.near is not None
@@ -251,7 +251,7 @@ def test_shards_are_read_where_they_lie_unless_a_nearer_place_is_named(place: Pa
     assert found is not None
     assert brought is not None
     assert found.near is None
-    assert brought.near == Near(folder="/nvme", limit_bytes=50 * 2**30)
+    assert brought.near == ShardCacheLimits(folder="/nvme", limit_bytes=50 * 2**30)
 
 
 def test_the_tokenizer_beside_the_weights_is_expected_unless_another_is_named(

@@ -4,23 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointing.saving.cadence import Busy, Cadence, Order, Past, Skipped, next_order
+from checkpointing.saving.cadence import Busy, Cadence, Order, SavesSoFar, SkippedSave, next_order
 
 EACH_STEP = Cadence(every_s=None, every_steps=1)
-FRESH = Past(last_s=100.0)
+FRESH = SavesSoFar(last_s=100.0)
 ALL_BUSY = Busy(disk=True, store=True)
 
 
 def ask(
     cadence: Cadence,
-    past: Past = FRESH,
+    past: SavesSoFar = FRESH,
     *,
     step: int = 1,
     now_s: float = 100.0,
     busy: Busy | None = None,
     is_epoch_end: bool = False,
     is_evaluated: bool = False,
-) -> tuple[Order | Skipped | None, Past]:
+) -> tuple[Order | SkippedSave | None, SavesSoFar]:
     return next_order(
         cadence,
         past,
@@ -32,13 +32,15 @@ def ask(
     )
 
 
-def places(answer: Order | Skipped | None) -> tuple[bool, bool]:
+def places(answer: Order | SkippedSave | None) -> tuple[bool, bool]:
     """To the disk, to the store."""
     assert isinstance(answer, Order)
     return answer.to_disk, answer.to_store
 
 
-def over_steps(cadence: Cadence, num_steps: int, busy: Busy | None = None) -> list[Order | Skipped | None]:
+def over_steps(
+    cadence: Cadence, num_steps: int, busy: Busy | None = None
+) -> list[Order | SkippedSave | None]:
     answers, past = [], FRESH
     for step in range(1, num_steps + 1):
         answer, past = ask(cadence, past, step=step, busy=busy)
@@ -51,7 +53,7 @@ def test_a_save_is_due_every_so_many_seconds_after_the_last_one() -> None:
     assert ask(cadence, now_s=159.9) == (None, FRESH)
     answer, past = ask(cadence, now_s=160.0)
     assert answer == Order(to_disk=True, to_store=True)
-    assert past == Past(last_s=160.0, num_due=1)
+    assert past == SavesSoFar(last_s=160.0, num_due=1)
     assert ask(cadence, past, now_s=219.9) == (None, past)
     assert ask(cadence, past, now_s=220.0)[0] == answer
 
@@ -97,10 +99,10 @@ def test_each_place_takes_its_own_share_of_the_saves(
         (Busy(), Order(to_disk=True, to_store=True)),
         (Busy(store=True), Order(to_disk=True, to_store=False)),
         (Busy(disk=True), Order(to_disk=False, to_store=True)),
-        (ALL_BUSY, Skipped()),
+        (ALL_BUSY, SkippedSave()),
     ],
 )
-def test_a_busy_place_is_skipped_and_the_other_is_not(busy: Busy, expected: Order | Skipped) -> None:
+def test_a_busy_place_is_skipped_and_the_other_is_not(busy: Busy, expected: Order | SkippedSave) -> None:
     assert ask(EACH_STEP, busy=busy)[0] == expected
 
 
@@ -112,10 +114,10 @@ def test_who_wants_each_one_waits_for_what_is_on_its_way() -> None:
 def test_a_skipped_save_has_had_its_turn() -> None:
     """Else a store that is slower than the saves would be asked at each of them."""
     cadence = Cadence(every_s=60.0, store_every=2)
-    answer, past = ask(cadence, Past(last_s=0.0, num_due=1), now_s=60.0, busy=ALL_BUSY)
-    assert (answer, past) == (Skipped(), Past(last_s=60.0, num_due=2))
+    answer, past = ask(cadence, SavesSoFar(last_s=0.0, num_due=1), now_s=60.0, busy=ALL_BUSY)
+    assert (answer, past) == (SkippedSave(), SavesSoFar(last_s=60.0, num_due=2))
     answer, past = ask(cadence, past, now_s=120.0)
-    assert (places(answer), past) == ((True, False), Past(last_s=120.0, num_due=3))
+    assert (places(answer), past) == ((True, False), SavesSoFar(last_s=120.0, num_due=3))
 
 
 @pytest.mark.parametrize("on_busy", ["skip", "wait"])
@@ -127,7 +129,7 @@ def test_an_epochs_end_waits_and_reaches_the_store_whatever_is_busy_or_whose_tur
     cadence = replace(cadence, on_busy="wait") if on_busy == "wait" else cadence
     answer, past = ask(cadence, now_s=130.0, busy=ALL_BUSY, is_epoch_end=True)
     assert answer == Order(to_disk=True, to_store=True, must_wait=True)
-    assert past == Past(last_s=130.0, num_due=0)
+    assert past == SavesSoFar(last_s=130.0, num_due=0)
 
 
 def test_an_epochs_end_leaves_out_the_disks_that_nobody_wants() -> None:
@@ -139,12 +141,12 @@ def test_what_was_evaluated_goes_to_the_store_out_of_turn(store_every: int) -> N
     cadence = replace(EACH_STEP, disk_every=2, store_every=store_every)
     answer, past = ask(cadence, now_s=130.0, is_evaluated=True)
     assert answer == Order(to_disk=False, to_store=True)
-    assert past == Past(last_s=130.0, num_due=1)
+    assert past == SavesSoFar(last_s=130.0, num_due=1)
 
 
 def test_what_was_evaluated_is_skipped_where_the_store_is_busy_unless_each_one_is_wanted() -> None:
     cadence = replace(EACH_STEP, disk_every=0, store_every=5)
-    assert ask(cadence, busy=Busy(store=True), is_evaluated=True)[0] == Skipped()
+    assert ask(cadence, busy=Busy(store=True), is_evaluated=True)[0] == SkippedSave()
     waiting = replace(cadence, on_busy="wait")
     expected = Order(to_disk=False, to_store=True, must_wait=True)
     assert ask(waiting, busy=Busy(store=True), is_evaluated=True)[0] == expected

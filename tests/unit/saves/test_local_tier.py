@@ -6,12 +6,12 @@ import pytest
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import Cut, Manifest, encode_part, manifest_of, part_name
-from checkpointing.saving.local_tier import NearDisk, near_name
+from checkpointing.saving.local_tier import LocalTier, near_name
 from checkpointing.stores.contract import StoreError, Unavailable
 from tests.unit.small_generations import content, cut_of, file_of, load_from, part_of
 
 
-def keep(disk: NearDisk, cut: Cut, *ranks: int) -> None:
+def keep(disk: LocalTier, cut: Cut, *ranks: int) -> None:
     for rank in ranks or range(cut.world_size):
         disk.keep(cut, part_of(cut, rank), memoryview(file_of(cut, rank)))
 
@@ -20,11 +20,11 @@ def files_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def steps_of(disk: NearDisk, rank: int = 0) -> list[int]:
+def steps_of(disk: LocalTier, rank: int = 0) -> list[int]:
     return sorted(cut.step for cut, part in disk.inventory() if part.rank == rank)
 
 
-def whole(disk: NearDisk, cut: Cut) -> Manifest:
+def whole(disk: LocalTier, cut: Cut) -> Manifest:
     return manifest_of(cut, [part for found, part in disk.inventory() if found == cut])
 
 
@@ -34,19 +34,19 @@ def cuts(num: int, *, world_size: int = 1) -> list[Cut]:
 
 def test_what_was_kept_comes_back(tmp_path: Path) -> None:
     cut = cut_of(10, term=1, number=1, world_size=3)
-    keep(NearDisk(tmp_path, "r", 2), cut)
-    disk = NearDisk(tmp_path, "r", 2)
+    keep(LocalTier(tmp_path, "r", 2), cut)
+    disk = LocalTier(tmp_path, "r", 2)
     assert load_from(whole(disk, cut), [disk.place(cut.generation)]) == content(cut.generation, 3)
 
 
 def test_a_tilde_is_the_home_of_the_node_that_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    keep(NearDisk(Path("~/disk"), "r", 2), *cuts(1))
-    assert steps_of(NearDisk(tmp_path / "disk", "r", 2)) == [10]
+    keep(LocalTier(Path("~/disk"), "r", 2), *cuts(1))
+    assert steps_of(LocalTier(tmp_path / "disk", "r", 2)) == [10]
 
 
 def test_each_rank_keeps_its_newest_few_and_no_folder_is_left_of_the_others(tmp_path: Path) -> None:
-    disk = NearDisk(tmp_path, "r", 2)
+    disk = LocalTier(tmp_path, "r", 2)
     for cut in cuts(5, world_size=2):
         keep(disk, cut, 0)
         if cut.step != 50:
@@ -58,18 +58,18 @@ def test_each_rank_keeps_its_newest_few_and_no_folder_is_left_of_the_others(tmp_
 
 
 def test_the_newest_are_those_of_the_latest_attempt_whatever_their_step(tmp_path: Path) -> None:
-    disk = NearDisk(tmp_path, "r", 2)
+    disk = LocalTier(tmp_path, "r", 2)
     for term, step in ((1, 50), (1, 60), (2, 10), (2, 20)):
         keep(disk, cut_of(step, term=term, number=step))
     assert steps_of(disk) == [10, 20]
 
 
 def test_runs_do_not_see_each_other(tmp_path: Path) -> None:
-    keep(NearDisk(tmp_path, "r", 2), cuts(1)[0])
-    other = NearDisk(tmp_path, "other", 2)
+    keep(LocalTier(tmp_path, "r", 2), cuts(1)[0])
+    other = LocalTier(tmp_path, "other", 2)
     assert other.inventory() == []
     other.tidy()
-    assert len(NearDisk(tmp_path, "r", 2).inventory()) == 1
+    assert len(LocalTier(tmp_path, "r", 2).inventory()) == 1
 
 
 def test_a_run_of_the_same_name_in_another_log_has_another_place() -> None:
@@ -81,7 +81,7 @@ def test_a_run_of_the_same_name_in_another_log_has_another_place() -> None:
 def test_a_share_that_is_not_what_it_should_be_is_left_out_and_tidied_away(
     tmp_path: Path, damage: str
 ) -> None:
-    disk = NearDisk(tmp_path, "r", 2)
+    disk = LocalTier(tmp_path, "r", 2)
     old, new = cuts(2, world_size=2)
     keep(disk, old)
     keep(disk, new)
@@ -102,7 +102,7 @@ def test_a_share_that_is_not_what_it_should_be_is_left_out_and_tidied_away(
 
 
 def test_a_damaged_file_is_found_when_it_is_read(tmp_path: Path) -> None:
-    disk = NearDisk(tmp_path, "r", 2)
+    disk = LocalTier(tmp_path, "r", 2)
     (cut,) = cuts(1)
     keep(disk, cut)
     path = tmp_path / "runs/r/gen" / cut.generation / part_of(cut, 0).file
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_found_when_it_is_read(tmp_path: Path) -> None:
 
 
 def test_tidying_leaves_nothing_of_saves_that_were_killed_halfway(tmp_path: Path) -> None:
-    disk = NearDisk(tmp_path, "r", 2)
+    disk = LocalTier(tmp_path, "r", 2)
     kept, killed = cuts(2)
     keep(disk, kept)
     folder = tmp_path / "runs/r/gen" / killed.generation
@@ -130,18 +130,18 @@ def test_a_share_does_not_count_before_its_file_is_there(tmp_path: Path) -> None
     folder = tmp_path / "runs/r/gen" / cut.generation
     (folder / part_of(cut, 0).file).mkdir(parents=True)  # in the way of the file
     with pytest.raises(Unavailable):
-        keep(NearDisk(tmp_path, "r", 2), cut)
+        keep(LocalTier(tmp_path, "r", 2), cut)
     assert files_in(tmp_path) == set()
 
 
 def test_tidying_where_nothing_is_does_nothing(tmp_path: Path) -> None:
-    NearDisk(tmp_path / "nowhere", "r", 2).tidy()
+    LocalTier(tmp_path / "nowhere", "r", 2).tidy()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_the_way_of_the_folder_costs_that_save_only(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("in the way")
-    disk = NearDisk(tmp_path, "r", 2)
+    disk = LocalTier(tmp_path, "r", 2)
     with pytest.raises(Unavailable, match="runs"):
         keep(disk, cuts(1)[0])
     (tmp_path / "runs").unlink()
@@ -170,7 +170,7 @@ def test_what_others_put_on_the_disk_outlives_every_save_and_tidying(tmp_path: P
     for name in THEIRS:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("theirs")
-    disk = NearDisk(tmp_path, "r", 2)
+    disk = LocalTier(tmp_path, "r", 2)
     left = tmp_path / "runs/r/gen/000000000020-t1-s2"
     for name in ("rank-00000.safetensors", "rank-00001.json", "manifest.json", ".tmp-0123456789abcdef"):
         (left / name).write_text("left by a killed save")
@@ -188,14 +188,14 @@ def test_what_others_put_on_the_disk_outlives_every_save_and_tidying(tmp_path: P
 
 def test_the_disk_of_saves_is_not_left_by_a_link(tmp_path: Path) -> None:
     disk, moved = tmp_path / "disk", tmp_path / "moved"
-    keep(NearDisk(disk, "r", 2), cuts(1)[0])
+    keep(LocalTier(disk, "r", 2), cuts(1)[0])
     (disk / "runs/r/gen").rename(moved)
     (disk / "runs/r/gen").symlink_to(moved)
     (moved / "000000000090-t1-s9").mkdir()
     (moved / "000000000090-t1-s9" / "rank-00000.json").write_text("half a save, as it seems")
     before = files_in(moved)
     with pytest.raises(StoreError, match="runs/r/gen is a link"):
-        NearDisk(disk, "r", 2).tidy()
+        LocalTier(disk, "r", 2).tidy()
     with pytest.raises(StoreError, match="runs/r/gen is a link"):
-        keep(NearDisk(disk, "r", 2), cuts(2)[1])
+        keep(LocalTier(disk, "r", 2), cuts(2)[1])
     assert files_in(moved) == before

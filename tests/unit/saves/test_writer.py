@@ -8,9 +8,9 @@ import pytest
 
 from checkpointing.format.manifest import Cut
 from checkpointing.generations.repository import Repository
-from checkpointing.saving.local_tier import NearDisk
-from checkpointing.saving.publisher import Attempt, Publisher
-from checkpointing.saving.save import Note, Room, Tally
+from checkpointing.saving.local_tier import LocalTier
+from checkpointing.saving.publisher import Publisher, SavingAttempt
+from checkpointing.saving.save import SaveMemory, SaveNote, Tally
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import Buffer, Store, Unavailable
 from checkpointing.stores.local import LocalStore
@@ -69,13 +69,13 @@ class DownStore(MemoryStore):
 class Bench:
     """A writer with all that it needs, on one rank; ``notes`` is what it told."""
 
-    def __init__(self, store: Store, disk: NearDisk | None = None) -> None:
+    def __init__(self, store: Store, disk: LocalTier | None = None) -> None:
         self.repository = Repository(store, RUN)
         self.term = self.repository.take_over("me")
         self.tally = Tally()
-        self.notes: list[Note] = []
-        self.rooms: Sequence[Room] = [_room(), _room()]
-        attempt = Attempt(rank=0, term=self.term, deadline_s=DEADLINE_S)
+        self.notes: list[SaveNote] = []
+        self.rooms: Sequence[SaveMemory] = [_room(), _room()]
+        attempt = SavingAttempt(rank=0, term=self.term, deadline_s=DEADLINE_S)
         publisher = Publisher(self.repository, Letters(), attempt, self.tally)
         self.writer = Writer(disk, publisher, self.tally, self.notes.append)
         self.writer.start()
@@ -101,7 +101,7 @@ class Bench:
         return [(note.step, note.place, note.problem is not None) for note in self.notes]
 
 
-def _room() -> Room:
+def _room() -> SaveMemory:
     return Memory(memoryview(bytearray(len(HEADER) + len(content("", 1)))))
 
 
@@ -117,7 +117,7 @@ def wait_for(event: threading.Event) -> None:
 
 
 def test_a_save_arrives_at_both_places(tmp_path: Path) -> None:
-    disk = NearDisk(tmp_path, RUN, 2)
+    disk = LocalTier(tmp_path, RUN, 2)
     bench = Bench(MemoryStore(), disk)
     cut = bench.save(10, to_disk=True)
     bench.finish()
@@ -155,7 +155,7 @@ def test_or_waited_for_if_the_training_wants_that(gated: GatedStore) -> None:
 
 
 def test_a_slow_store_does_not_hold_up_the_disk(tmp_path: Path, gated: GatedStore) -> None:
-    disk = NearDisk(tmp_path, RUN, 3)
+    disk = LocalTier(tmp_path, RUN, 3)
     bench = Bench(gated, disk)
     gated.holds = "put runs/r/gen"
     bench.save(10, to_disk=True)
@@ -171,7 +171,7 @@ def test_a_slow_store_does_not_hold_up_the_disk(tmp_path: Path, gated: GatedStor
 def test_memory_is_given_out_again_once_it_is_uploaded_and_not_before(
     tmp_path: Path, gated: GatedStore
 ) -> None:
-    disk = NearDisk(tmp_path, RUN, 2)
+    disk = LocalTier(tmp_path, RUN, 2)
     bench = Bench(gated, disk)
     bench.rooms = bench.rooms[:1]
     gated.holds = "put runs/r/gen"
@@ -195,7 +195,7 @@ def test_memory_is_given_out_again_once_it_is_uploaded_and_not_before(
 def test_a_store_that_is_down_costs_saves_and_nothing_else(tmp_path: Path) -> None:
     store = DownStore()
     store.is_down = False
-    disk = NearDisk(tmp_path, RUN, 9)
+    disk = LocalTier(tmp_path, RUN, 9)
     bench = Bench(store, disk)
     for step, is_down in ((10, False), (20, True), (30, True), (40, False)):
         store.is_down = is_down
@@ -210,7 +210,7 @@ def test_a_store_that_is_down_costs_saves_and_nothing_else(tmp_path: Path) -> No
 
 def test_a_disk_that_fails_does_not_keep_a_save_from_the_store(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("in the way")
-    bench = Bench(MemoryStore(), NearDisk(tmp_path, RUN, 2))
+    bench = Bench(MemoryStore(), LocalTier(tmp_path, RUN, 2))
     bench.save(10, to_disk=True)
     bench.finish()
     assert bench.problems() == [(10, "disk", True), (10, "store", False)]
@@ -220,7 +220,7 @@ def test_a_disk_that_fails_does_not_keep_a_save_from_the_store(tmp_path: Path) -
 
 
 def test_what_nobody_thought_of_costs_one_save_too(tmp_path: Path) -> None:
-    class Surprising(NearDisk):
+    class Surprising(LocalTier):
         def keep(self, *args: object) -> None:
             raise ZeroDivisionError
 
@@ -235,12 +235,12 @@ def test_what_nobody_thought_of_costs_one_save_too(tmp_path: Path) -> None:
 def test_one_who_cannot_be_told_does_not_end_the_saving() -> None:
     bench = Bench(MemoryStore())
 
-    def deaf(note: Note) -> None:
+    def deaf(note: SaveNote) -> None:
         bench.notes.append(note)
         raise BrokenPipeError
 
     publisher = Publisher(
-        bench.repository, Letters(), Attempt(rank=0, term=1, deadline_s=DEADLINE_S), bench.tally
+        bench.repository, Letters(), SavingAttempt(rank=0, term=1, deadline_s=DEADLINE_S), bench.tally
     )
     bench.writer = Writer(None, publisher, bench.tally, deaf)
     bench.writer.start()

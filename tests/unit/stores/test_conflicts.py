@@ -13,7 +13,7 @@ from checkpointing.log.history import Commit, Lease
 from checkpointing.log.log import Log
 from checkpointing.stores.contract import Buffer, Conflict, Store, Unavailable, Undecided
 from checkpointing.stores.memory import MemoryStore
-from checkpointing.stores.retrying import Patience, PatientStore, Waiter
+from checkpointing.stores.retrying import RetryingStore, RetryLimits, Waiter
 from tests.unit.small_generations import RUN, Ranks, generation, names
 
 Answer = TypeVar("Answer")
@@ -73,7 +73,7 @@ class Clock:
 
 
 def waiter(clock: Clock) -> Waiter:
-    return Waiter(Patience(budget_s=60), clock=clock, sleep=clock.sleep, spread=lambda: 0.5)
+    return Waiter(RetryLimits(budget_s=60), clock=clock, sleep=clock.sleep, spread=lambda: 0.5)
 
 
 def log_of(store: Store, clock: Clock | None = None) -> Log:
@@ -83,7 +83,7 @@ def log_of(store: Store, clock: Clock | None = None) -> Log:
 def live(store: Store) -> tuple[Repository, list[str]]:
     """Two attempts that save and retire; the steps that were told durable."""
     clock, told = Clock(), []
-    patient = PatientStore(store, Patience(budget_s=60), clock=clock, sleep=clock.sleep)
+    patient = RetryingStore(store, RetryLimits(budget_s=60), clock=clock, sleep=clock.sleep)
     for owner, steps in (("first", (10, 20, 30)), ("second", (40,))):
         repository = Repository(patient, RUN)
         ranks = Ranks(repository, repository.take_over(owner), retention=TWO)
@@ -116,7 +116,7 @@ def test_two_refusals_in_a_row_leave_a_log_without_gaps(first: int, lands: bool)
     log.lease("before")
     store.at, store.lands = (store.num_calls + first, store.num_calls + first + 2), lands
     clock = Clock()
-    log = log_of(PatientStore(store, Patience(budget_s=60), clock=clock, sleep=clock.sleep), clock)
+    log = log_of(RetryingStore(store, RetryLimits(budget_s=60), clock=clock, sleep=clock.sleep), clock)
     assert log.lease("me") == 2
     for number in (1, 2, 3):
         log.append(Commit(generation=generation(number)), term=2)

@@ -3,7 +3,7 @@
 import pytest
 
 from checkpointing.stores.contract import Denied, Full, Missing, StoreError, Unavailable, Undecided
-from checkpointing.stores.refusals import Answer, meaning, read_answer, refusal
+from checkpointing.stores.refusals import ServerAnswer, meaning, read_answer, refusal
 
 SIGNED = "https://host/b/k?X-Amz-Signature=s3cret"
 STATUS = (
@@ -92,4 +92,4 @@ def test_a_message_says_where_what_and_what_to_do_and_no_secret(text: str, messa
 
 def test_a_range_behind_the_end_is_told_apart() -> None:
     assert read_answer(answered(416, "InvalidRange")).is_behind_the_end
-    assert not Answer(status=404).is_behind_the_end
+    assert not ServerAnswer(status=404).is_behind_the_end

@@ -8,9 +8,9 @@ import pytest
 
 from checkpointing.stores.contract import Conflict, Denied, Full, Missing, StoreError, Unavailable, Undecided
 from checkpointing.stores.memory import MemoryStore
-from checkpointing.stores.retrying import Patience, PatientStore
+from checkpointing.stores.retrying import RetryingStore, RetryLimits
 
-PATIENCE = Patience(budget_s=60, first_wait_s=1, longest_wait_s=8)
+PATIENCE = RetryLimits(budget_s=60, first_wait_s=1, longest_wait_s=8)
 
 
 @dataclass
@@ -56,8 +56,8 @@ def times(count: int, error: type[StoreError] = Unavailable) -> Iterator[StoreEr
     return iter([error("store: away")] * count)
 
 
-def patient(inner: MemoryStore, clock: Clock, spread: float = 1) -> PatientStore:
-    return PatientStore(inner, PATIENCE, clock=clock, sleep=clock.sleep, spread=lambda: spread)
+def patient(inner: MemoryStore, clock: Clock, spread: float = 1) -> RetryingStore:
+    return RetryingStore(inner, PATIENCE, clock=clock, sleep=clock.sleep, spread=lambda: spread)
 
 
 def test_a_store_that_comes_back_is_waited_for_with_waits_that_double_to_a_bound() -> None:

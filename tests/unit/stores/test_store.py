@@ -12,7 +12,7 @@ from checkpointing.stores.contract import Conflict, Denied, Store, StoreError, U
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.opening import open_store
-from checkpointing.stores.retrying import PatientStore
+from checkpointing.stores.retrying import RetryingStore
 from tests.contract import RaceContract, StoreContract
 from tests.faults import FaultyStore
 from tests.unit.other_user import as_nobody, common_folder, needs_root
@@ -33,7 +33,7 @@ class TestMemory(StoreContract, RaceContract):
 class TestPatience(StoreContract, RaceContract):
     @pytest.fixture
     def store(self) -> Store:
-        return PatientStore(MemoryStore())
+        return RetryingStore(MemoryStore())
 
 
 class TestFaultyWithoutFault(StoreContract, RaceContract):

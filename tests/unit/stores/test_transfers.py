@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.stores.transfers import Feed, Landing, Progress, Stalled, finish, side_by_side
+from checkpointing.stores.transfers import (
+    Download,
+    Stalled,
+    TransferProgress,
+    UploadFeed,
+    finish,
+    side_by_side,
+)
 
 ROOT = Path(__file__).parents[3]
 STALL_S = 0.2
@@ -16,7 +23,7 @@ GIVEN_UP_WITHIN_S = 5
 
 
 def test_what_work_comes_to_is_handed_back() -> None:
-    assert finish(lambda: 7, Progress(STALL_S)) == 7
+    assert finish(lambda: 7, TransferProgress(STALL_S)) == 7
 
 
 def test_an_error_of_the_work_is_raised_as_it_is() -> None:
@@ -24,7 +31,7 @@ def test_an_error_of_the_work_is_raised_as_it_is() -> None:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        finish(work, Progress(STALL_S))
+        finish(work, TransferProgress(STALL_S))
 
 
 def test_work_in_which_nothing_moves_is_given_up() -> None:
@@ -32,7 +39,7 @@ def test_work_in_which_nothing_moves_is_given_up() -> None:
     began = time.monotonic()
     try:
         with pytest.raises(Stalled, match=r"nothing moved for 0\.2 s"):
-            finish(let_go.wait, Progress(STALL_S))
+            finish(let_go.wait, TransferProgress(STALL_S))
         assert STALL_S <= time.monotonic() - began < GIVEN_UP_WITHIN_S
     finally:
         let_go.set()
@@ -41,8 +48,8 @@ def test_work_in_which_nothing_moves_is_given_up() -> None:
 def test_work_that_was_given_up_does_not_keep_the_process_from_ending() -> None:
     code = (
         "import threading\n"
-        "from checkpointing.stores.transfers import Progress, Stalled, finish\n"
-        "try: finish(threading.Event().wait, Progress(0.1))\n"
+        "from checkpointing.stores.transfers import TransferProgress, Stalled, finish\n"
+        "try: finish(threading.Event().wait, TransferProgress(0.1))\n"
         "except Stalled: print('told')\n"
     )
     ended = subprocess.run(
@@ -53,7 +60,7 @@ def test_work_that_was_given_up_does_not_keep_the_process_from_ending() -> None:
 
 def test_work_that_lasts_longer_than_the_deadline_is_not_given_up_while_it_moves() -> None:
     deadline_s = 1.0  # A busy machine may not wake a thread for a while.
-    progress = Progress(deadline_s)
+    progress = TransferProgress(deadline_s)
     never = threading.Event()
 
     def work() -> str:
@@ -91,8 +98,8 @@ def test_after_an_item_that_failed_no_further_one_is_begun() -> None:
 
 def test_a_feed_gives_the_whole_in_chunks_and_each_chunk_is_progress() -> None:
     now_s = 0.0
-    progress = Progress(10, clock=lambda: now_s)
-    feed = Feed(memoryview(b"0123456789"), 4, progress)
+    progress = TransferProgress(10, clock=lambda: now_s)
+    feed = UploadFeed(memoryview(b"0123456789"), 4, progress)
     now_s = 9.0
     assert next(feed) == b"0123"
     assert progress.left_s() == 10
@@ -101,7 +108,7 @@ def test_a_feed_gives_the_whole_in_chunks_and_each_chunk_is_progress() -> None:
 
 def test_a_feed_that_was_closed_reads_the_buffer_no_more() -> None:
     data = bytearray(b"0123456789")
-    feed = Feed(memoryview(data), 4, Progress(10))
+    feed = UploadFeed(memoryview(data), 4, TransferProgress(10))
     next(feed)
     feed.close()
     data.clear()  # raises while anyone still holds the buffer
@@ -111,7 +118,7 @@ def test_a_feed_that_was_closed_reads_the_buffer_no_more() -> None:
 
 def test_a_landing_that_was_closed_writes_the_buffer_no_more() -> None:
     into = bytearray(b"......")
-    landing = Landing(memoryview(into), Progress(10))
+    landing = Download(memoryview(into), TransferProgress(10))
     assert landing.write(2, b"ab") == 2
     landing.close()
     with pytest.raises(Stalled):

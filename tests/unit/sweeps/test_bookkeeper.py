@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from checkpointing.stores.memory import MemoryStore
-from jobs.execution.messages import Beat, Finished, Started
+from jobs.execution.messages import Finished, Heartbeat, Started
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.bookkeeper import Bookkeeper
 from jobs.sweeps.grid import Run, schedule
@@ -36,7 +36,7 @@ class Heard:
     def started(self, run: Run) -> None:
         self.lines.append(("started", run.run_id))
 
-    def beat(self, run: Run, beat: Beat) -> None:
+    def beat(self, run: Run, beat: Heartbeat) -> None:
         self.lines.append(("beat", run.run_id))
 
     def finished(self, run: Run, record: RunRecord) -> None:
@@ -199,7 +199,7 @@ def test_every_event_is_shown() -> None:
     run_id = desk.runs[0].run_id
     book.listen(Started(run_id=run_id), desk.heard)
     book.listen(
-        Beat(run_id=run_id, rank=0, phase="window", step=1, num_steps=9, step_s=0.1, memory_bytes=1),
+        Heartbeat(run_id=run_id, rank=0, phase="window", step=1, num_steps=9, step_s=0.1, memory_bytes=1),
         desk.heard,
     )
     book.listen(Finished(run_id=run_id, outcome=measurement(run_id)), desk.heard)

@@ -7,7 +7,7 @@ import pytest
 
 from cluster.telemetry.nvml import open_nvml
 from cluster.telemetry.readings import Reading
-from cluster.telemetry.summary import Look, Watched, watched
+from cluster.telemetry.summary import DeviceLook, Watched, watched
 from jobs.sweeps.energy import power_of
 from reporting.analysis.environments import facts
 from reporting.results.records import PowerRecord, read_record
@@ -115,8 +115,8 @@ def test_from_a_recorded_device_to_its_joules_and_no_further_than_its_power_conf
     device = H100()
     telemetry = open_nvml(device, ADDRESS)
 
-    def look(at_s: float) -> Look:
-        return Look(at_s=at_s, reading=telemetry.read())
+    def look(at_s: float) -> DeviceLook:
+        return DeviceLook(at_s=at_s, reading=telemetry.read())
 
     looks = [look(float(second)) for second in range(10)]
     device.energy_mj += added_mj
@@ -126,5 +126,5 @@ def test_from_a_recorded_device_to_its_joules_and_no_further_than_its_power_conf
 
 
 def test_a_driver_that_tells_nothing_leaves_nothing() -> None:
-    silent = [Look(at_s=float(second), reading=Reading()) for second in range(5)]
+    silent = [DeviceLook(at_s=float(second), reading=Reading()) for second in range(5)]
     assert power(watched(silent)) is None

@@ -15,9 +15,9 @@ from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
 from jobs.packing.documents import find_sources, texts_of
-from jobs.packing.pieces import InputError, Piece, Source, cut_into_pieces
+from jobs.packing.pieces import InputError, InputPiece, InputSource, cut_into_pieces
 from jobs.packing.shard import dtype_for, pack_piece
-from jobs.packing.tokenizing import ByteTokenizer, Recipe, read_recipe
+from jobs.packing.tokenizing import ByteTokenizer, TokenizerRecipe, read_recipe
 from jobs.training.task.token_index import INDEX, Vocabulary
 
 TOKENIZER = ByteTokenizer()
@@ -46,9 +46,10 @@ def write_jsonl(path: Path, *records: object) -> Path:
 
 SOURCES = st.lists(
     st.one_of(
-        st.builds(lambda size: Source(path="t", kind="text", sizes=(size,)), st.integers(0, 40)),
+        st.builds(lambda size: InputSource(path="t", kind="text", sizes=(size,)), st.integers(0, 40)),
         st.builds(
-            lambda sizes: Source(path="p", kind="parquet", sizes=tuple(sizes)), st.lists(st.integers(0, 40))
+            lambda sizes: InputSource(path="p", kind="parquet", sizes=tuple(sizes)),
+            st.lists(st.integers(0, 40)),
         ),
     ),
     max_size=8,
@@ -56,7 +57,9 @@ SOURCES = st.lists(
 
 
 @given(sources=SOURCES, piece_bytes=st.integers(1, 30))
-def test_every_byte_and_row_group_is_in_one_piece_in_order(sources: list[Source], piece_bytes: int) -> None:
+def test_every_byte_and_row_group_is_in_one_piece_in_order(
+    sources: list[InputSource], piece_bytes: int
+) -> None:
     pieces = cut_into_pieces(sources, piece_bytes)
     spans = [span for piece in pieces for span in piece.spans]
     ends = {"text": lambda source: source.sizes[0], "parquet": lambda source: len(source.sizes)}
@@ -69,7 +72,9 @@ def test_every_byte_and_row_group_is_in_one_piece_in_order(sources: list[Source]
 
 
 @given(sources=SOURCES, piece_bytes=st.integers(1, 30))
-def test_a_piece_is_too_large_only_where_one_row_group_is(sources: list[Source], piece_bytes: int) -> None:
+def test_a_piece_is_too_large_only_where_one_row_group_is(
+    sources: list[InputSource], piece_bytes: int
+) -> None:
     for piece in cut_into_pieces(sources, piece_bytes):
         if len(piece.spans) > 1:
             assert all(span.kind != "text" or span.end - span.start <= piece_bytes for span in piece.spans)
@@ -287,7 +292,7 @@ def test_a_file_that_goes_away_is_named(kind: str, tmp_path: Path) -> None:
 
 
 def test_bytes_need_no_file_and_have_their_own_end() -> None:
-    assert read_recipe("bytes", None) == Recipe(name="bytes")
+    assert read_recipe("bytes", None) == TokenizerRecipe(name="bytes")
     with pytest.raises(InputError, match="bytes have an end of their own"):
         read_recipe("bytes", "</s>")
 
@@ -390,7 +395,7 @@ def test_texts_end_where_their_file_does(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     pieces = cut_into_pieces(find_sources([tmp_path], "text"), piece_bytes=4)
     ends = [[text.is_end for text in texts_of(piece.spans[0], "text")] for piece in pieces]
-    assert [type(piece) for piece in pieces] == [Piece, Piece]
+    assert [type(piece) for piece in pieces] == [InputPiece, InputPiece]
     assert ends == [[False], [True]]
 
 

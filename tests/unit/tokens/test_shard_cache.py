@@ -18,7 +18,7 @@ from checkpointing.stores.contract import Missing, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.training.data.parquet_tokens import look
-from jobs.training.data.shard_cache import NearShards
+from jobs.training.data.shard_cache import ShardCache
 from jobs.training.data.shards import Shards
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
 from tests.unit.other_user import NOBODY, as_nobody, common_folder, needs_root
@@ -49,17 +49,17 @@ def packed(*rows: list[int]) -> tuple[CountingStore, TokenIndex]:
     return store, TokenIndex(dtype="uint16", shards=tuple(shards))
 
 
-def near(store: MemoryStore, index: TokenIndex, folder: Path, limit_bytes: int = 10**6) -> NearShards:
-    return NearShards(store, index, folder, limit_bytes)
+def near(store: MemoryStore, index: TokenIndex, folder: Path, limit_bytes: int = 10**6) -> ShardCache:
+    return ShardCache(store, index, folder, limit_bytes)
 
 
-def all_brought(shards: NearShards) -> None:
+def all_brought(shards: ShardCache) -> None:
     thread = shards.bring_all()
     thread.join(timeout=30)
     assert not thread.is_alive()
 
 
-def row_of(shards: NearShards, index: TokenIndex) -> list[int]:
+def row_of(shards: ShardCache, index: TokenIndex) -> list[int]:
     read = Shards(shards, index).read(0, index.num_tokens)
     return list(memoryview(read).cast("H" if index.dtype == "uint16" else "I"))
 
@@ -171,7 +171,7 @@ KILLED_AS_IT_REMOVES = """
 import os, signal, sys
 from pathlib import Path
 from checkpointing.stores.local import LocalStore
-from jobs.training.data.shard_cache import NearShards
+from jobs.training.data.shard_cache import ShardCache
 from jobs.training.task.token_index import TokenIndex, TokenShard
 
 far, near, num_left = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
@@ -186,7 +186,7 @@ def unlink_or_die(*args, **more):
 
 os.unlink = unlink_or_die
 index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=100),))
-NearShards(LocalStore(far), index, near, 200).bring_all()
+ShardCache(LocalStore(far), index, near, 200).bring_all()
 """
 
 
@@ -294,7 +294,7 @@ KILLED_AT_ITS_SECOND_READ = """
 import os, signal, sys
 from pathlib import Path
 from checkpointing.stores.local import LocalStore
-from jobs.training.data.shard_cache import NearShards
+from jobs.training.data.shard_cache import ShardCache
 from jobs.training.task.token_index import TokenIndex, TokenShard
 
 class Killing(LocalStore):
@@ -308,7 +308,7 @@ class Killing(LocalStore):
 
 far, near, num_tokens = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=num_tokens),))
-NearShards(Killing(far), index, near, 10**9).bring_all().join()
+ShardCache(Killing(far), index, near, 10**9).bring_all().join()
 """
 
 
@@ -322,7 +322,7 @@ def test_what_a_process_left_that_was_killed_while_it_brought_a_shard_is_gone_on
     assert killed.returncode == -signal.SIGKILL
     assert bytes_in(folder) > 0
     index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=num_tokens),))
-    all_brought(NearShards(far, index, folder, 10**9))
+    all_brought(ShardCache(far, index, folder, 10**9))
     assert bytes_in(folder) == 2 * num_tokens
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from checkpointing.stores.memory import MemoryStore
 from jobs.training.data.shards import Shards
-from jobs.training.task.token_index import DataError, Dtype, TokenIndex, TokenShard
+from jobs.training.task.token_index import DataError, TokenDtype, TokenIndex, TokenShard
 
-LETTERS: dict[Dtype, str] = {"uint16": "H", "uint32": "I"}
+LETTERS: dict[TokenDtype, str] = {"uint16": "H", "uint32": "I"}
 
 
-def stored(lists: list[list[int]], dtype: Dtype = "uint16") -> tuple[MemoryStore, Shards]:
+def stored(lists: list[list[int]], dtype: TokenDtype = "uint16") -> tuple[MemoryStore, Shards]:
     store = MemoryStore()
     for number, ids in enumerate(lists):
         store.put(f"{number}.bin", struct.pack(f"<{len(ids)}{LETTERS[dtype]}", *ids))
@@ -28,7 +28,7 @@ def stored(lists: list[list[int]], dtype: Dtype = "uint16") -> tuple[MemoryStore
     data=st.data(),
 )
 def test_every_stretch_is_read_as_if_there_were_one_file(
-    lists: list[list[int]], dtype: Dtype, data: st.DataObject
+    lists: list[list[int]], dtype: TokenDtype, data: st.DataObject
 ) -> None:
     row = list(chain(*lists))
     start = data.draw(st.integers(0, len(row)))

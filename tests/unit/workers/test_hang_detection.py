@@ -5,17 +5,19 @@ from typing import Any
 
 import pytest
 
-from jobs.execution.hang_detection import Progress
-from jobs.execution.messages import Beat, Limits
+from jobs.execution.hang_detection import HangDetection
+from jobs.execution.messages import Heartbeat, SessionLimits
 
-LIMITS = Limits(schedule_timeout_s=60, cell_timeout_s=600, hang_timeout_s=30)
-
-
-def beat(rank: int, phase: Any, step: int = 0, step_s: float = 0.0) -> Beat:
-    return Beat(run_id="r", rank=rank, phase=phase, step=step, num_steps=100, step_s=step_s, memory_bytes=0)
+LIMITS = SessionLimits(schedule_timeout_s=60, cell_timeout_s=600, hang_timeout_s=30)
 
 
-def stepping(progress: Progress, *, until: int, step_s: float, ranks: int = 1) -> None:
+def beat(rank: int, phase: Any, step: int = 0, step_s: float = 0.0) -> Heartbeat:
+    return Heartbeat(
+        run_id="r", rank=rank, phase=phase, step=step, num_steps=100, step_s=step_s, memory_bytes=0
+    )
+
+
+def stepping(progress: HangDetection, *, until: int, step_s: float, ranks: int = 1) -> None:
     """One beat of every rank after each step of the window, on time."""
     for step in range(until + 1):
         for rank in range(ranks):
@@ -23,13 +25,13 @@ def stepping(progress: Progress, *, until: int, step_s: float, ranks: int = 1) -
 
 
 def test_steps_on_time_are_no_failure() -> None:
-    progress = Progress(LIMITS, 1, now=0)
+    progress = HangDetection(LIMITS, 1, now=0)
     stepping(progress, until=50, step_s=10)
     assert progress.failure(now=505) is None
 
 
 def test_no_step_for_the_floor_is_a_hang_of_the_rank_behind() -> None:
-    progress = Progress(LIMITS, 2, now=0)
+    progress = HangDetection(LIMITS, 2, now=0)
     stepping(progress, until=10, step_s=1, ranks=2)
     progress.note(beat(0, "window", 11, 1), now=11)
     for now in range(12, 42):
@@ -43,7 +45,7 @@ def test_no_step_for_the_floor_is_a_hang_of_the_rank_behind() -> None:
 
 
 def test_slow_steps_get_five_times_their_p99() -> None:
-    progress = Progress(LIMITS, 1, now=0)
+    progress = HangDetection(LIMITS, 1, now=0)
     stepping(progress, until=4, step_s=20)
     for now in range(81, 181):
         progress.note(beat(0, "window", 4, 20), now)
@@ -54,12 +56,12 @@ def test_slow_steps_get_five_times_their_p99() -> None:
     assert failure.reason.startswith("no step for 100 s;")
 
 
-def evaluating(rank: int, num_batches: int) -> Beat:
+def evaluating(rank: int, num_batches: int) -> Heartbeat:
     return replace(beat(rank, "window", 4, 1), doing="eval", num_batches=num_batches)
 
 
 def test_each_batch_of_an_evaluation_has_its_limit_for_itself() -> None:
-    progress = Progress(replace(LIMITS, patience_s={"eval": 100}), 2, now=0)
+    progress = HangDetection(replace(LIMITS, patience_s={"eval": 100}), 2, now=0)
     stepping(progress, until=4, step_s=1, ranks=2)
     for now in range(5, 350):
         for rank in range(2):
@@ -74,7 +76,7 @@ def test_each_batch_of_an_evaluation_has_its_limit_for_itself() -> None:
 
 
 def test_batches_of_an_evaluation_make_the_step_before_them_no_usual_one() -> None:
-    progress = Progress(LIMITS, 1, now=0)
+    progress = HangDetection(LIMITS, 1, now=0)
     stepping(progress, until=200, step_s=1)
     for number in range(400):
         slow = replace(beat(0, "window", 201, 20), doing="eval", num_batches=number)
@@ -87,7 +89,7 @@ def test_batches_of_an_evaluation_make_the_step_before_them_no_usual_one() -> No
 
 
 def test_the_first_step_gets_ten_times_the_floor() -> None:
-    progress = Progress(LIMITS, 1, now=0)
+    progress = HangDetection(LIMITS, 1, now=0)
     progress.note(beat(0, "setup"), now=1)
     for now in range(2, 303):
         progress.note(beat(0, "warmup"), now)
@@ -99,7 +101,7 @@ def test_the_first_step_gets_ten_times_the_floor() -> None:
 
 
 def test_a_silent_rank_is_a_hang_in_any_phase() -> None:
-    progress = Progress(LIMITS, 3, now=0)
+    progress = HangDetection(LIMITS, 3, now=0)
     for now in range(31):
         progress.note(beat(1, "setup"), now)
     failure = progress.failure(now=31)
@@ -117,9 +119,9 @@ def test_a_silent_rank_is_a_hang_in_any_phase() -> None:
     ids=["behind the other", "ahead of the other"],
 )
 def test_a_silent_rank_is_where_it_was_last_heard_however_far_the_others_are(
-    silent: Beat, other: str, where: str
+    silent: Heartbeat, other: str, where: str
 ) -> None:
-    progress = Progress(LIMITS, 2, now=0)
+    progress = HangDetection(LIMITS, 2, now=0)
     progress.note(silent, now=0)
     for now in range(31):
         progress.note(beat(1, other, now), now)
@@ -130,21 +132,21 @@ def test_a_silent_rank_is_where_it_was_last_heard_however_far_the_others_are(
 
 
 def test_a_rank_that_was_never_heard_has_no_place() -> None:
-    failure = Progress(LIMITS, 1, now=0).failure(now=31)
+    failure = HangDetection(LIMITS, 1, now=0).failure(now=31)
     assert failure is not None
     assert failure.reason == "rank 0 is silent for 30 s, before any sign of life"
     assert failure.phase is None
 
 
 def test_news_after_a_long_wait_of_the_driver_clears_everyone() -> None:
-    progress = Progress(LIMITS, 1, now=0)
+    progress = HangDetection(LIMITS, 1, now=0)
     stepping(progress, until=10, step_s=1)
     progress.note(beat(0, "window", 40, 1), now=100)
     assert progress.failure(now=100) is None
 
 
 def test_progress_until_the_limit_is_a_timeout() -> None:
-    progress = Progress(LIMITS, 1, now=0)
+    progress = HangDetection(LIMITS, 1, now=0)
     stepping(progress, until=601, step_s=1)
     failure = progress.failure(now=601)
     assert failure is not None
@@ -155,7 +157,7 @@ def test_progress_until_the_limit_is_a_timeout() -> None:
 
 
 def test_one_phase_without_any_change_until_the_limit_is_a_hang() -> None:
-    progress = Progress(LIMITS, 1, now=0)
+    progress = HangDetection(LIMITS, 1, now=0)
     for now in range(601):
         progress.note(beat(0, "setup"), now)
         assert progress.failure(now) is None
@@ -166,7 +168,7 @@ def test_one_phase_without_any_change_until_the_limit_is_a_hang() -> None:
 
 
 def test_a_rank_that_waits_for_the_others_results_is_not_the_one_behind() -> None:
-    progress = Progress(LIMITS, 2, now=0)
+    progress = HangDetection(LIMITS, 2, now=0)
     stepping(progress, until=10, step_s=1, ranks=2)
     for now in range(11, 43):
         progress.note(beat(0, "gather"), now)

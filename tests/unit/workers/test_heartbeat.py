@@ -3,13 +3,13 @@
 from dataclasses import asdict
 from queue import SimpleQueue
 
-from jobs.execution.messages import Beat
+from jobs.execution.messages import Heartbeat
 from jobs.launch.ray_train.heartbeat import watching
-from jobs.training.task.context import Pulse
+from jobs.training.task.context import RankStatus
 
 
 def test_a_beat_tells_all_that_the_pulse_knows() -> None:
-    pulse = Pulse(
+    pulse = RankStatus(
         run_id="r",
         phase="window",
         step=3,
@@ -21,7 +21,7 @@ def test_a_beat_tells_all_that_the_pulse_knows() -> None:
         pace_s=0.2,
         utilization_pct=7.0,
     )
-    beats: SimpleQueue[Beat] = SimpleQueue()
+    beats: SimpleQueue[Heartbeat] = SimpleQueue()
     with watching(pulse, 1, beats.put):
         beat = beats.get(timeout=30)
     assert asdict(beat) == {**asdict(pulse), "rank": 1}

@@ -3,13 +3,13 @@
 from typing import Any
 
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.position import Course
+from jobs.training.task.position import Position
 from jobs.training.task.task import Task
 
 STEP_SAMPLES, NUM_SAMPLES = 4, 8
 
 
-def course(**changes: Any) -> Course:
+def course(**changes: Any) -> Position:
     task: dict[str, Any] = {
         "run": "r",
         "store": "memory:",
@@ -24,7 +24,7 @@ def course(**changes: Any) -> Course:
         "lineage": "line",
         "resume": "latest",
     }
-    return Course(Task(**task | changes), step=0, position=0)
+    return Position(Task(**task | changes), step=0, position=0)
 
 
 def test_each_step_goes_on_where_the_one_before_ended_and_knows_what_ends_with_it() -> None:

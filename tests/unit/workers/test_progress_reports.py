@@ -2,16 +2,16 @@
 
 from checkpointing.saving.save import Tally
 from checkpointing.stores.memory import MemoryStore
-from jobs.training.loop.progress_reports import Teller
+from jobs.training.loop.progress_reports import ProgressReporter
 from tests.unit.recovery.test_loop import task
 from tests.unit.small_generations import generation
 
 
-def teller(tally: Tally | None, pointed: list[tuple[str | None, int]]) -> Teller:
+def teller(tally: Tally | None, pointed: list[tuple[str | None, int]]) -> ProgressReporter:
     def point_at(name: str | None, step: int, _loss: float) -> None:
         pointed.append((name, step))
 
-    return Teller(task(1, MemoryStore()), lambda told: None, point_at, tally, 0)
+    return ProgressReporter(task(1, MemoryStore()), lambda told: None, point_at, tally, 0)
 
 
 def test_each_generation_is_pointed_at_once_and_every_report_is_made() -> None:

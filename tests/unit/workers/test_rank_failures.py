@@ -1,6 +1,6 @@
 """Which rank's word counts when a worker group fails: that of the one that died, whoever speaks first."""
 
-from jobs.execution.rank_failures import GRACE_S, Troubles
+from jobs.execution.rank_failures import GRACE_S, RankFailures
 from jobs.training.task.measurement import Failure
 
 
@@ -12,7 +12,7 @@ ECHO, DEATH = failure(1, "connection closed by peer"), failure(0, "its worker pr
 
 
 def test_without_troubles_there_is_nothing_to_tell() -> None:
-    troubles = Troubles(2)
+    troubles = RankFailures(2)
 
     assert not troubles
     assert troubles.failure() is None
@@ -20,7 +20,7 @@ def test_without_troubles_there_is_nothing_to_tell() -> None:
 
 
 def test_a_death_counts_before_what_its_peer_raised_earlier() -> None:
-    troubles = Troubles(2)
+    troubles = RankFailures(2)
     troubles.raised(1, ECHO, now=10)
     assert not troubles.is_all_told(now=10 + GRACE_S / 2)
 
@@ -31,7 +31,7 @@ def test_a_death_counts_before_what_its_peer_raised_earlier() -> None:
 
 
 def test_nobody_is_waited_for_longer_than_the_grace() -> None:
-    troubles = Troubles(2)
+    troubles = RankFailures(2)
     troubles.raised(1, ECHO, now=0.0)
     troubles.raised(1, failure(1, "later"), now=GRACE_S)
 
@@ -41,7 +41,7 @@ def test_nobody_is_waited_for_longer_than_the_grace() -> None:
 
 
 def test_a_rank_that_spoke_before_it_died_has_said_it_itself() -> None:
-    troubles = Troubles(1)
+    troubles = RankFailures(1)
     troubles.raised(0, failure(0, "CUDA out of memory", "oom"), now=1)
     troubles.lost(0, DEATH, now=1)
 

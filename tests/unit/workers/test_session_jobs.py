@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 from jobs.execution.board import Assembled, Board, Done, Lost, Post, Raised, Ready
-from jobs.execution.messages import Beat, Event, Finished, Limits, Started
+from jobs.execution.messages import Event, Finished, Heartbeat, SessionLimits, Started
 from jobs.execution.monitor import START_TIMEOUT_S, GroupMonitor, Inquiry, did_not_join
 from jobs.execution.rank_failures import GRACE_S, one_failure
 from jobs.execution.session_jobs import END_TIMEOUT_S, SessionJobs
-from jobs.training.health.postmortem import Remains
+from jobs.training.health.postmortem import Postmortem
 from jobs.training.task.job import Job, Window
 from jobs.training.task.measurement import Failure
 from tests.unit.builders import measurement, run_of, sweep
 
-LIMITS = Limits(schedule_timeout_s=60, cell_timeout_s=600, hang_timeout_s=30)
+LIMITS = SessionLimits(schedule_timeout_s=60, cell_timeout_s=600, hang_timeout_s=30)
 CLOSED = Failure(status="crash", reason="RuntimeError: connection closed by peer", phase="window", ranks=(0,))
 
 
@@ -26,7 +26,7 @@ def jobs(*run_ids: str) -> tuple[Job, ...]:
 class Group:
     """A worker group at work on ``a`` and ``b``; the log of a dead worker says ``remains``."""
 
-    def __init__(self, remains: Remains | None = None) -> None:
+    def __init__(self, remains: Postmortem | None = None) -> None:
         inquiry = Inquiry(
             remains=lambda _node_id, _ready: remains,
             last_lines=lambda _standing: remains.log_tail if remains else (),
@@ -61,16 +61,18 @@ class Group:
         return [job.run_id for job in self.life.left]
 
 
-def beat(rank: int, run_id: str = "a") -> Beat:
-    return Beat(run_id=run_id, rank=rank, phase="window", step=3, num_steps=9, step_s=0.1, memory_bytes=0)
+def beat(rank: int, run_id: str = "a") -> Heartbeat:
+    return Heartbeat(
+        run_id=run_id, rank=rank, phase="window", step=3, num_steps=9, step_s=0.1, memory_bytes=0
+    )
 
 
 def lost(rank: int, *, is_out_of_memory: bool = False) -> Lost:
     return Lost(rank=rank, reason="it died", is_death=True, is_out_of_memory=is_out_of_memory)
 
 
-def remains(*, signal: str | None = None, oom_kills: int = 7) -> Remains:
-    return Remains(log_tail=("last words",), signal=signal, oom_kills=oom_kills)
+def remains(*, signal: str | None = None, oom_kills: int = 7) -> Postmortem:
+    return Postmortem(log_tail=("last words",), signal=signal, oom_kills=oom_kills)
 
 
 def test_results_end_one_job_after_the_other() -> None:
@@ -79,7 +81,7 @@ def test_results_end_one_job_after_the_other() -> None:
     running.hear(beat(0), Done(measurement=measurement(run_id="a")), beat(0, "a"), beat(1, "b"))
     running.hear(Done(measurement=measurement(run_id="b")))
     assert running.outcomes() == {"a": "ok", "b": "ok"}
-    assert [event for event in running.events if isinstance(event, Beat)] == [beat(0), beat(1, "b")]
+    assert [event for event in running.events if isinstance(event, Heartbeat)] == [beat(0), beat(1, "b")]
     assert running.left == []
 
 

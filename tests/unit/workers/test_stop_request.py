@@ -12,22 +12,22 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Stop
 from checkpointing.stores.contract import Unavailable
 from checkpointing.stores.memory import MemoryStore
-from jobs.execution.messages import Beat
+from jobs.execution.messages import Heartbeat
 from jobs.execution.outcomes import Cancelled, Completed, Failed, LastWord, Outcome, StoreAway, crashed
 from jobs.launch.ray_train.stop_listener import hearing
-from jobs.runs.stop_signals import Wishers
-from jobs.training.task.events import Ended, Told, Withdrawn
-from jobs.training.task.stop_request import Aim, Wish, aim_of, strength, stronger
+from jobs.runs.stop_signals import StopSignals
+from jobs.training.task.events import Ended, RunEvent, Withdrawn
+from jobs.training.task.stop_request import Aim, StopRequest, aim_of, strength, stronger
 
-MOVE_ON = Wish(aim="move on", why="draining: n1")
-STOP = Wish(aim="stop", why="Ctrl-C")
+MOVE_ON = StopRequest(aim="move on", why="draining: n1")
+STOP = StopRequest(aim="stop", why="Ctrl-C")
 DEADLINE_S = 20.0
 SOON_S = 0.005
 
 
 @pytest.fixture
-def wishers() -> Iterator[Wishers]:
-    with Wishers(look_every_s=SOON_S, ask_every_s=SOON_S) as found:
+def wishers() -> Iterator[StopSignals]:
+    with StopSignals(look_every_s=SOON_S, ask_every_s=SOON_S) as found:
         yield found
 
 
@@ -72,59 +72,59 @@ class AskedStore(MemoryStore):
 
 
 def test_in_whatever_order_ranks_are_asked_stopping_outweighs_moving_on_and_that_nothing() -> None:
-    wishes: list[Wish | None] = [None, MOVE_ON, STOP]
+    wishes: list[StopRequest | None] = [None, MOVE_ON, STOP]
     assert sorted(wishes, key=strength) == wishes
     for one, other in permutations(wishes, 2):
         assert stronger(one, other) == max(one, other, key=strength)
 
 
 def test_of_two_that_wish_the_same_the_first_is_named() -> None:
-    assert stronger(STOP, Wish(aim="stop", why="SIGTERM")) is STOP
+    assert stronger(STOP, StopRequest(aim="stop", why="SIGTERM")) is STOP
 
 
 @pytest.mark.parametrize("wish", [None, MOVE_ON, STOP])
-def test_an_aim_survives_the_number_that_ranks_exchange(wish: Wish | None) -> None:
+def test_an_aim_survives_the_number_that_ranks_exchange(wish: StopRequest | None) -> None:
     expected: Aim | None = wish.aim if wish else None
     assert aim_of(strength(wish)) == expected
 
 
 @pytest.mark.parametrize(("number", "why"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
-def test_the_first_signal_is_a_wish(number: int, why: str, wishers: Wishers) -> None:
+def test_the_first_signal_is_a_wish(number: int, why: str, wishers: StopSignals) -> None:
     os.kill(os.getpid(), number)
-    assert wishers.wish() == Wish(aim="stop", why=why)
+    assert wishers.wish() == StopRequest(aim="stop", why=why)
 
 
-def test_the_second_ctrl_c_ends_what_goes_on_at_once(wishers: Wishers) -> None:
+def test_the_second_ctrl_c_ends_what_goes_on_at_once(wishers: StopSignals) -> None:
     os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_launcher_that_passes_on_what_its_processes_got_themselves_interrupts_nothing(
-    wishers: Wishers,
+    wishers: StopSignals,
 ) -> None:
     for _ in range(3):
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGINT)
-    assert wishers.wish() == Wish(aim="stop", why="SIGTERM")
+    assert wishers.wish() == StopRequest(aim="stop", why="SIGTERM")
 
 
 def test_afterwards_signals_are_whose_they_were() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
-    with Wishers():
+    with StopSignals():
         assert [signal.getsignal(number) for number in numbers] != before
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-def test_waiting_ends_with_a_wish(wishers: Wishers) -> None:
+def test_waiting_ends_with_a_wish(wishers: StopSignals) -> None:
     assert wishers.pause(SOON_S) is None
     wishers.hear(STOP)
     assert wishers.pause(DEADLINE_S) == STOP
 
 
 def test_what_somebody_else_asks_of_the_run_is_heard_through_its_log_even_after_an_outage(
-    wishers: Wishers,
+    wishers: StopSignals,
 ) -> None:
     store, announced = AskedStore(num_refusals=2), Announced()
     repository = Repository(store, "r")
@@ -133,11 +133,11 @@ def test_what_somebody_else_asks_of_the_run_is_heard_through_its_log_even_after_
     store.watch()
     wishers.listen(store, "r", announced)
     assert announced.wait()
-    assert wishers.wish() == Wish(aim="stop", why="longhaul stop")
+    assert wishers.wish() == StopRequest(aim="stop", why="longhaul stop")
     assert announced.texts == ["longhaul stop: it saves and ends at the next step; Ctrl-C ends it at once"]
 
 
-def test_a_wish_of_an_earlier_attempt_or_for_a_later_one_is_not_this_drivers(wishers: Wishers) -> None:
+def test_a_wish_of_an_earlier_attempt_or_for_a_later_one_is_not_this_drivers(wishers: StopSignals) -> None:
     store, announced = AskedStore(), Announced()
     repository = Repository(store, "r")
     repository.take_over("before")
@@ -154,10 +154,10 @@ def test_a_wish_of_an_earlier_attempt_or_for_a_later_one_is_not_this_drivers(wis
 
 
 def test_a_rank_hears_a_wish_and_then_a_stronger_one_and_never_less() -> None:
-    said: list[Wish | None] = [None, MOVE_ON, None, STOP, MOVE_ON, None]
+    said: list[StopRequest | None] = [None, MOVE_ON, None, STOP, MOVE_ON, None]
     is_done = threading.Event()
 
-    def ask() -> Wish | None:
+    def ask() -> StopRequest | None:
         if not said:
             is_done.set()
             return None
@@ -169,10 +169,10 @@ def test_a_rank_hears_a_wish_and_then_a_stronger_one_and_never_less() -> None:
 
 
 def test_a_rank_whose_question_got_lost_asks_again() -> None:
-    answers: list[Wish | Exception] = [MOVE_ON, ConnectionError("no answer"), STOP]
+    answers: list[StopRequest | Exception] = [MOVE_ON, ConnectionError("no answer"), STOP]
     is_done = threading.Event()
 
-    def ask() -> Wish | None:
+    def ask() -> StopRequest | None:
         if not answers:
             is_done.set()
             return None
@@ -185,13 +185,13 @@ def test_a_rank_whose_question_got_lost_asks_again() -> None:
         assert wish() == STOP
 
 
-def end(*, wish: Wish | None = None, problem: str | None = None) -> Ended:
+def end(*, wish: StopRequest | None = None, problem: str | None = None) -> Ended:
     return Ended(step=4, loss=1.0, generation="g", wish=wish, problem=problem)
 
 
 @pytest.mark.parametrize("told", [[], [end()], [end(wish=STOP)], [end(wish=STOP, problem="store away")]])
-def test_an_attempt_that_is_done_or_stopped_has_ended_well(told: list[Told]) -> None:
-    heard: list[Told | Beat] = []
+def test_an_attempt_that_is_done_or_stopped_has_ended_well(told: list[RunEvent]) -> None:
+    heard: list[RunEvent | Heartbeat] = []
     last = LastWord(heard.append)
     for one in told:
         last.hear(one)
@@ -202,7 +202,7 @@ def test_an_attempt_that_is_done_or_stopped_has_ended_well(told: list[Told]) -> 
 @pytest.mark.parametrize(
     "told", [end(wish=MOVE_ON), end(wish=MOVE_ON, problem="store away"), Withdrawn(wish=MOVE_ON)]
 )
-def test_an_attempt_that_moves_on_was_preempted(told: Told) -> None:
+def test_an_attempt_that_moves_on_was_preempted(told: RunEvent) -> None:
     last = LastWord(lambda _: None)
     last.hear(told)
     outcome = last.judge(Completed())

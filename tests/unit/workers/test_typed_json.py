@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import pytest
 
-from checkpointing.format.manifest import Cut, Part
+from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.generations.choice import Candidate, Decision
 from jobs.training.device.identities import DeviceIdentity
 from jobs.training.ranks.typed_json import decode, encode
-from jobs.training.task.stop_request import Wish
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 from tests.unit.small_generations import cut_of, part_of
 
@@ -46,10 +46,10 @@ WHOLE = Outer(
         (float, 3),
         (str | None, "ü\u2028"),
         (list[tuple[int, bool]], [(1, True), (2, False)]),
-        (Wish | None, Wish(aim="stop", why="Ctrl-C")),
+        (StopRequest | None, StopRequest(aim="stop", why="Ctrl-C")),
         (DeviceIdentity, DeviceIdentity(node="n", platform="cpu", device_id="process-1")),
         (Decision, Decision(chosen=Candidate(name="g", step=1, is_stored=True), trail=("g: chosen",))),
-        (list[tuple[Cut, Part]], [(CUT, part_of(CUT, 0))]),
+        (list[tuple[Cut, FilePart]], [(CUT, part_of(CUT, 0))]),
     ],
 )
 def test_what_is_told_comes_back_equal(kind: Any, value: Any) -> None:
@@ -69,8 +69,8 @@ def test_a_float_that_is_not_finite_comes_back_too() -> None:
         (bool, b"1", "it is 1, expected bool"),
         (float, b'"1"', 'it is "1", expected a number'),
         (str, b"null", "it is null, expected str"),
-        (Wish | None, b'{"aim":"explode","why":""}', 'it.aim is "explode", expected one of move on, stop'),
-        (Wish | None, b'{"aim":"stop"}', "it has no why"),
+        (StopRequest | None, b'{"aim":"explode","why":""}', 'expected one of move'),
+        (StopRequest | None, b'{"aim":"stop"}', "it has no why"),
         (Inner, b'{"number":1,"__class__":"os.system"}', "expected the fields of Inner"),
         (tuple[int, str], b'[1,"a","b"]', r'it is \[1, "a", "b"\], expected 2 values'),
         (list[tuple[int, bool]], b"[[1,true],[2,3]]", r"it\[1\]\[1\] is 3, expected bool"),
