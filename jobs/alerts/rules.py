@@ -7,12 +7,13 @@ old the newest checkpoint is counts across a driver's attempts, and while none t
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
 
 from jobs.execution.messages import Heartbeat
 from jobs.training.task.events import Evaluated, Progress, RunEvent
+from jobs.training.task.spikes import SpikeBound, Spikes
 
 AlarmKind = Literal[
     "loss not finite", "loss spike", "throughput drop", "straggler", "stale checkpoint", "low utilization",
@@ -20,10 +21,8 @@ AlarmKind = Literal[
 ]  # fmt: skip
 AlarmFact = float | int | str
 
-# A normal distribution's standard deviation per median distance from the median.
-_SIGMA = 1.4826
-_SIGMAS = 8.0
-_NUM_LOSSES, _FEWEST_LOSSES = 60, 20
+# Sooner than the ranks' guard, which ends an attempt.
+_SPIKE = SpikeBound(sigmas=8.0, num_recent=60, fewest=20, in_a_row=2)
 # Progress is told about once a second, so the usual speed is that of ten minutes, the present one of seconds.
 _NUM_SPEEDS, _FEWEST_SPEEDS, _PRESENT = 600, 30, 8
 # A store needs some seconds, however often it is asked.
@@ -145,8 +144,8 @@ class Alarms:
         return [found] if found else []
 
     def _forget(self) -> None:
-        self._losses: deque[float] = deque(maxlen=_NUM_LOSSES)
-        self._num_high = 0
+        ratio = self._bounds.loss_spike
+        self._spikes = None if ratio is None else Spikes(replace(_SPIKE, ratio=ratio))
         self._speeds: deque[float] = deque(maxlen=_NUM_SPEEDS)
         self._has_evaluated = False
         self._told_s = None
@@ -169,21 +168,14 @@ class Alarms:
         return over or self._spike(told.loss, now)
 
     def _spike(self, loss: float, now: float) -> Alarm | None:
-        ratio = self._bounds.loss_spike
-        if ratio is None:
+        if self._spikes is None:
             return None
-        usual, bound = _usual_loss(self._losses, ratio)
-        if loss > bound:
-            # Not held against what comes after it.
-            self._num_high += 1
-        else:
-            self._num_high = 0
-            self._losses.append(loss)
+        found, usual = self._spikes.see(loss), self._spikes.usual
         text = f"loss {loss:.4f}, usual is {usual:.4f}"
         return self._judge(
             "loss spike",
-            self._num_high >= 2,
-            self._num_high == 0,
+            found is not None,
+            not self._spikes.is_high,
             now,
             lambda: (text, {"loss": loss, "usual": usual}),
         )
@@ -312,12 +304,3 @@ class Alarms:
         switch.is_on, switch.raised_s = True, now
         text, facts = say()
         return Alarm(kind=kind, text=text, step=self._step, facts=facts)
-
-
-def _usual_loss(losses: deque[float], ratio: float) -> tuple[float, float]:
-    """Their middle, and beyond which a loss is no noise any more."""
-    if len(losses) < _FEWEST_LOSSES:
-        return 0.0, float("inf")
-    middle = median(losses)
-    deviation = _SIGMA * median(abs(loss - middle) for loss in losses)
-    return middle, max(ratio * middle, middle + _SIGMAS * deviation)
