@@ -18,7 +18,6 @@ from checkpointing.stores.opening import open_store
 from jobs.checkpoints.details import portray
 from jobs.checkpoints.listing import CheckpointListing, policy_of, take_inventory
 from jobs.checkpoints.text import (
-    counted,
     finding_text,
     inventory_text,
     leftovers_text,
@@ -37,6 +36,7 @@ from jobs.commandline.exit_codes import (
 )
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
+from reporting.analysis.formatting import counted
 
 
 def checkpoints(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from jobs.checkpoints.details import Contents, GenerationDetails
 from jobs.checkpoints.listing import CheckpointListing, ListingRow
 from jobs.checkpoints.verification import ShareVerdict
 from jobs.commandline.text_table import TextColumn, as_text
+from reporting.analysis.formatting import counted
 
 _AGES = ((86400, "d"), (3600, "h"), (60, "min"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -118,10 +119,6 @@ def finding_text(finding: AuditFinding, *, is_mended: bool) -> str:
     kind = "mended" if is_mended else "wrong" if finding.is_wrong else "note"
     hint = "; --yes mends it" if finding.is_mendable and not is_mended else ""
     return f"{kind}: {finding.place} {finding.says}{hint}"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size_text(num_bytes: int) -> str:

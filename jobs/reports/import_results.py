@@ -12,6 +12,7 @@ from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain, run_command
 from jobs.commandline.store_location import store_base
+from reporting.analysis.formatting import counted
 from reporting.importers.found import some
 from reporting.importers.mapping import MappingError, NameMapping, read_mapping, shipped
 from reporting.importers.reading import Import, read_all
@@ -96,13 +97,13 @@ def _lines(found: Import, new: Sequence[Row], stored: str | None, url: str) -> I
     if len(sources) > _MOST_LINES:
         yield f"... and {len(sources) - _MOST_LINES:,} more lines; --json has all"
     for text, num_runs in _warnings(new):
-        yield f"warning: {text} ({_count(num_runs, 'run')})"
+        yield f"warning: {text} ({counted(num_runs, 'run')})"
     num_known = len(found.rows) - len(new)
     if stored:
-        already = f"; {_count(num_known, 'run')} there already" if num_known else ""
-        yield f"{_count(len(new), 'run')} imported into {url}: {stored}{already}"
+        already = f"; {counted(num_known, 'run')} there already" if num_known else ""
+        yield f"{counted(len(new), 'run')} imported into {url}: {stored}{already}"
     elif num_known:
-        yield f"nothing new: {_count(num_known, 'run')} already in {url}, nothing was changed"
+        yield f"nothing new: {counted(num_known, 'run')} already in {url}, nothing was changed"
     else:
         yield f"nothing was imported into {url}"
 
@@ -110,7 +111,7 @@ def _lines(found: Import, new: Sequence[Row], stored: str | None, url: str) -> I
 def _of_sources(found: Import) -> Iterator[str]:
     for read in found.read:
         repeated = f", {read.num_repeated} of them read before" if read.num_repeated else ""
-        yield f"{read.label}: {_count(read.num_runs, 'run')}{repeated}"
+        yield f"{read.label}: {counted(read.num_runs, 'run')}{repeated}"
         if read.not_mapped:
             yield f"  not mapped: {some(read.not_mapped, most=20)}"
         for note in read.notes:
@@ -119,7 +120,3 @@ def _of_sources(found: Import) -> Iterator[str]:
 
 def _warnings(rows: Sequence[Row]) -> list[tuple[str, int]]:
     return sorted(Counter(text for row in rows for text in row.warnings).items())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -9,6 +9,7 @@ from cluster.placement import Placed
 from jobs.commandline.text_table import TextColumn, as_text
 from jobs.sweeps.grid import Cell
 from jobs.sweeps.plan import Plan
+from reporting.analysis.formatting import counted
 
 NOTHING = "-"
 
@@ -23,9 +24,9 @@ def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
         TextColumn(title="placement", texts=tuple(map(placement_text, plans))),
     ]
     refused = sum(1 for plan in plans if plan.refused)
-    total = " x ".join([_counted(len(plans), "cell"), _counted(num_repeats, "repeat")])
-    runs = _counted(len(plans) * num_repeats, "run")
-    warning = f"; {_counted(refused, 'cell')} can't run" if refused else ""
+    total = " x ".join([counted(len(plans), "cell"), counted(num_repeats, "repeat")])
+    runs = counted(len(plans) * num_repeats, "run")
+    warning = f"; {counted(refused, 'cell')} can't run" if refused else ""
     return f"{as_text(columns)}\n{total} = {runs}{_forecast(plans, num_repeats)}{warning}\n"
 
 
@@ -39,10 +40,6 @@ def _forecast(plans: Sequence[Plan], num_repeats: int) -> str:
     if longest_s is None:
         return ""
     return f", about {longest_s / 60:.0f} min" if longest_s >= 90 else f", about {longest_s:.0f} s"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def placement_text(plan: Plan) -> str:

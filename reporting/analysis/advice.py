@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from reporting.analysis.findings import Advice, CellSummary
+from reporting.analysis.formatting import counted
 from reporting.analysis.inspections.sample_size import FEWEST_REPEATS
 
 Goal = Literal["throughput", "memory", "efficiency"]
@@ -49,7 +50,7 @@ def _for_memory(group: str, model: str, cells: Sequence[CellSummary]) -> Advice:
         return _nothing("memory", group, model, "No accelerator memory was measured")
     least = min(known, key=lambda cell: (cell.peak_vram_gb or 0.0, -_speed(cell)))
     rest = len(cells) - len(known)
-    unknown = f"; unknown for {rest:,} {'cell' if rest == 1 else 'cells'}" if rest else ""
+    unknown = f"; unknown for {counted(rest, 'cell')}" if rest else ""
     return _best("memory", least, f"{least.peak_vram_gb:.4g} GB per device{unknown}", cells)
 
 
@@ -113,7 +114,7 @@ def _memory_beside(best: CellSummary, baseline: CellSummary) -> str:
 
 def _caution(cell: CellSummary) -> str:
     num_runs = cell.tokens_per_sec.num_runs if cell.tokens_per_sec else 0
-    said = [f"{num_runs} {'run' if num_runs == 1 else 'runs'}"] if num_runs < FEWEST_REPEATS else []
+    said = [counted(num_runs, "run")] if num_runs < FEWEST_REPEATS else []
     said += [flag for flag in ("simulated", "imported", "unstable") if flag in cell.flags]
     return f" ({', '.join(said)})" if said else ""
 

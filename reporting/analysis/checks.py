@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from reporting.analysis.findings import CellSummary, Check, CheckLevel
+from reporting.analysis.formatting import counted
 from reporting.analysis.inspections import losses, memory, sample_size, speed
 from reporting.analysis.inspections.seen import Seen
 from reporting.long_runs.summary import LongRun
@@ -64,7 +65,7 @@ def _lines(inspection: _Inspection, cells: Sequence[CellSummary]) -> Iterator[Ch
     if rest := wrong[MOST_LINES:]:
         yield say(level=rest[0].level, subject=f"{len(rest):,} more", found="less bad than those above")
     if right := [one for one in seen if one.level == "ok"]:
-        yield say(level="ok", subject=_counted(len(right), inspection.noun), found=_range(inspection, right))
+        yield say(level="ok", subject=counted(len(right), inspection.noun), found=_range(inspection, right))
 
 
 def _badness(one: Seen) -> tuple[int, float, str, str]:
@@ -77,7 +78,3 @@ def _range(inspection: _Inspection, right: Sequence[Seen]) -> str:
         return "as it should be"
     low, high = f"{min(values):.3g}", f"{max(values):.3g}"
     return inspection.what.format(low if low == high else f"{low} to {high}")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

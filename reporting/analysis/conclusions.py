@@ -10,6 +10,7 @@ from reporting.analysis.cells import summarise
 from reporting.analysis.checks import check
 from reporting.analysis.comparing import compare_groups
 from reporting.analysis.findings import CellSummary, Comparison, Findings, Verdict
+from reporting.analysis.formatting import counted
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
@@ -59,7 +60,8 @@ def _answer(
     for run in runs:
         yield _of_run(run)
     if skipped:
-        yield f"{_count(len(skipped), 'file')} could not be read and {_are(len(skipped))} not in this report."
+        unread = counted(len(skipped), "file")
+        yield f"{unread} could not be read and {_are(len(skipped))} not in this report."
 
 
 def _of_groups(cells: Sequence[CellSummary], comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -86,7 +88,7 @@ def _of_pair(baseline: str, other: str, found: Sequence[Comparison]) -> str:
         told.append(f"undecided in {verdicts['inconclusive']}")
     if verdicts["too few repeats"]:
         told.append(f"too few repeats in {verdicts['too few repeats']}")
-    sentence = f"{other} against {baseline}, {_count(len(found), 'cell')}: {', '.join(told)}"
+    sentence = f"{other} against {baseline}, {counted(len(found), 'cell')}: {', '.join(told)}"
     ratios = [comparison.ratio for comparison in found if comparison.ratio is not None]
     if not ratios:
         return f"{sentence}."
@@ -103,7 +105,7 @@ def _fastest(cells: Sequence[CellSummary]) -> Iterator[str]:
             value, best = max(measured, key=lambda pair: pair[0])
             yield (
                 f"{model} is fastest per device with {best.subject.strategy} on "
-                f"{_count(best.subject.world_size, 'device')} of {best.group}: {value:,.0f} tokens/s each."
+                f"{counted(best.subject.world_size, 'device')} of {best.group}: {value:,.0f} tokens/s each."
             )
 
 
@@ -112,20 +114,16 @@ def _of_failures(cells: Sequence[CellSummary]) -> Iterator[str]:
     if failed:
         kinds = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
         num = failed.total()
-        yield f"{_count(num, 'cell')} of {len(cells)} {'has' if num == 1 else 'have'} no numbers: {kinds}."
+        yield f"{counted(num, 'cell')} of {len(cells)} {'has' if num == 1 else 'have'} no numbers: {kinds}."
 
 
 def _of_run(run: LongRun) -> str:
-    what = f"Run {run.name} has done {_count(run.num_steps, 'step')}"
+    what = f"Run {run.name} has done {counted(run.num_steps, 'step')}"
     if run.num_superseded:
         what += f" and repeated {run.num_superseded:,} of them after restarts"
     if run.goodput is None:
         return f"{what}."
     return f"{what}; {100 * run.goodput:.1f} % of its wall time was training that survived."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _are(number: int) -> str:

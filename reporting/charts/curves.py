@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from reporting.analysis.findings import CellSummary, Estimate
+from reporting.analysis.formatting import counted
 from reporting.charts import wording
 from reporting.charts.choice import (
     Recipe,
@@ -248,7 +249,7 @@ def _ends(view: View, row: _Row, groups: Sequence[str]) -> str:
 
 def _value(row: _Row, point: ChartPoint) -> str:
     value = f"{wording.short(point.middle)} {row.unit.name}".strip()
-    return f"{value} at {wording.counted(int(point.x), 'device')}"
+    return f"{value} at {counted(int(point.x), 'device')}"
 
 
 def _exact(cell: CellSummary, value: float | None) -> Estimate | None:

@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from reporting.analysis.findings import CellSummary, Subject
+from reporting.analysis.formatting import counted
 from reporting.charts import wording
 from reporting.charts.choice import (
     NAMES_MEAN,
@@ -51,7 +52,7 @@ def front(view: View) -> list[Drawing]:
             "less memory. Up and to the left is better."
             + NAMES_MEAN
             + left_out(num_shown, len(view.cells), "measured at the commonest length and number of devices"),
-            alt=f"Throughput per device against peak memory of {wording.counted(num_shown, 'cell')}; "
+            alt=f"Throughput per device against peak memory of {counted(num_shown, 'cell')}; "
             f"nothing beats {best:,} of them in both.",
             figure=figure,
         )
@@ -97,7 +98,7 @@ def _draw_front(view: View, axes: Axes, cells: Sequence[CellSummary]) -> None:
         _draw_point(view, axes, cell, place)
     first = cells[0].subject
     axes.set_title(wording.name_of(first.model))
-    write_above(axes, f"{first.seq_len:,} tokens, {wording.counted(first.world_size, 'device')}")
+    write_above(axes, f"{first.seq_len:,} tokens, {counted(first.world_size, 'device')}")
     names = differing_names(cell.subject for cell in cells)
     best = [(cell, place) for cell, place in zip(cells, places, strict=True) if cell.cell_id in view.pareto]
     labels = [label for group in view.looks for label in _draw_line(view, axes, group, best, names)]

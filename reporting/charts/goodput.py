@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from reporting.analysis.formatting import counted
 from reporting.charts import wording
 from reporting.charts.choice import View
 from reporting.charts.looks import strategy_look
@@ -51,7 +52,7 @@ def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
     for run, (left, right) in zip(shown, rows, strict=True):
         _draw_trace(left, run)
         _draw_lost(right, run)
-        devices = wording.counted(run.world_size, "device")
+        devices = counted(run.world_size, "device")
         write_above(left, f"{wording.name_of(run.name)}, {view.titles[run.group]}, {devices}")
     return [
         Drawing(
@@ -181,5 +182,5 @@ def _in_words(run: LongRun) -> str:
         if lost
         else ""
     )
-    incidents = wording.counted(len(run.incidents), "incident")
+    incidents = counted(len(run.incidents), "incident")
     return f"{wording.name_of(run.name)}: goodput {share}{most}, {incidents}."

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 
 from reporting.analysis.findings import CellSummary
+from reporting.analysis.formatting import counted
 from reporting.charts import wording
 from reporting.charts.choice import View, best_key, groups_of, known, left_out, richest, strategies_of
 from reporting.charts.marks import beside, draw_rectangle, write_above
@@ -55,7 +56,7 @@ def heat_map(view: View) -> list[Drawing]:
             + left_out(len(table.cells), len(view.cells), "where most micro-batches were tried"),
             alt=f"Tokens per second and device for {wording.listed(table.strategies, 6)} at micro-batches "
             f"{wording.listed(map(str, table.batches), 8)}; {num_out:,} of "
-            f"{wording.counted(len(table.cells), 'cell')} ran out of memory.",
+            f"{counted(len(table.cells), 'cell')} ran out of memory.",
             figure=figure,
         )
     ]
@@ -92,7 +93,7 @@ def _draw_group(axes: Axes, table: _Table, group: str) -> None:
 
 
 def _place_in_words(cell: CellSummary) -> str:
-    subject, devices = cell.subject, wording.counted(cell.subject.world_size, "device")
+    subject, devices = cell.subject, counted(cell.subject.world_size, "device")
     where = f"{wording.name_of(subject.model)}, {subject.seq_len:,} tokens, {devices}"
     return f"{where}, {wording.name_of(subject.precision, 8)}"
 

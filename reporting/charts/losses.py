@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from reporting.analysis.formatting import counted
 from reporting.charts import wording
 from reporting.charts.choice import View
 from reporting.charts.looks import strategy_look
@@ -97,4 +98,4 @@ def _label(curve: _Curve) -> Label:
 
 def _replayed(shown: Sequence[_Curve]) -> str:
     number = sum(curve.run.num_superseded for curve in shown)
-    return f" {wording.counted(number, 'step')} taken again after restarts counted once." if number else ""
+    return f" {counted(number, 'step')} taken again after restarts counted once." if number else ""

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from reporting.analysis.findings import CellSummary, Estimate
+from reporting.analysis.formatting import counted
 from reporting.charts import wording
 from reporting.charts.choice import (
     View,
@@ -198,7 +199,7 @@ def _draw_box(view: View, axes: Axes, place: _Place, steps: np.ndarray) -> None:
 
 def _head(view: View, figure: Figure, cell: CellSummary, groups: Sequence[str]) -> None:
     inches = figure.get_size_inches()
-    where = f"{recipe_of(cell.subject)}, {wording.counted(cell.subject.world_size, 'device')}"
+    where = f"{recipe_of(cell.subject)}, {counted(cell.subject.world_size, 'device')}"
     figure.text(0.72 / inches[0], 1 - 0.5 / inches[1], where, color=MUTED, fontsize=8, va="center")
     handles = [_patch(view, group) for group in groups]
     place = (1 - 0.15 / inches[0], 1 - 0.5 / inches[1])

@@ -73,10 +73,6 @@ def listed(names: Iterable[str], most: int = 4) -> str:
     return shown if len(found) <= most else f"{shown} and {len(found) - most} more"
 
 
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def is_number(value: float | None) -> bool:
     """Known, finite, and not so large that drawing it would overflow."""
     return value is not None and isfinite(value) and abs(value) < 1e30

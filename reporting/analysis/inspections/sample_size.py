@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from reporting.analysis.findings import CellSummary
+from reporting.analysis.formatting import counted
 from reporting.analysis.inspections.seen import Seen, is_imported, name_of, ok_rows
 
 FEWEST_REPEATS = 4
@@ -22,7 +23,7 @@ def repeats(cells: Sequence[CellSummary]) -> Iterator[Seen]:
         yield Seen(
             level="warning",
             subject=group,
-            found=f"{_cells(num_cells)} with {num_runs} ok {'run' if num_runs == 1 else 'runs'}",
+            found=f"{counted(num_cells, 'cell')} with {counted(num_runs, 'ok run')}",
             advice=f"Below {FEWEST_REPEATS} no comparison can be decided: set repeats to 5.",
             badness=FEWEST_REPEATS - num_runs,
         )
@@ -37,14 +38,14 @@ def origins(cells: Sequence[CellSummary]) -> Iterator[Seen]:
         yield Seen(
             level="warning",
             subject=group,
-            found=f"{_cells(num_cells)} of simulated devices",
+            found=f"{counted(num_cells, 'cell')} of simulated devices",
             advice="Their figures say nothing of real ones.",
         )
     for group, num_cells in _flagged(cells, "imported"):
         yield Seen(
             level="warning",
             subject=group,
-            found=f"{_cells(num_cells)} imported: measured by other tools, in other ways",
+            found=f"{counted(num_cells, 'cell')} imported: measured by other tools, in other ways",
             advice="Read them beside ours, never as repeats of ours; measure again what matters.",
         )
     yield from _doubts(cells)
@@ -56,14 +57,10 @@ def _doubts(cells: Sequence[CellSummary]) -> Iterator[Seen]:
         yield Seen(
             level="warning",
             subject=group,
-            found=f"{text} ({num_runs:,} {'run' if num_runs == 1 else 'runs'})",
+            found=f"{text} ({counted(num_runs, 'run')})",
             advice="See where these numbers come from before using them.",
         )
 
 
 def _flagged(cells: Sequence[CellSummary], flag: str) -> Iterator[tuple[str, int]]:
     yield from Counter(cell.group for cell in cells if flag in cell.flags).items()
-
-
-def _cells(number: int) -> str:
-    return f"{number:,} cell{'' if number == 1 else 's'}"

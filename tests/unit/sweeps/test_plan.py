@@ -144,5 +144,5 @@ def test_ten_thousand_cells_are_planned_and_shown() -> None:
     cells = expand(spec, [])
     assert len({cell.cell_id for cell in cells}) == len(cells) == 10_000
     plans = plan_all(cells, inventory(group(devices=(8,), memory_bytes=64 * GB)), spec.limits)
-    assert "10000 cells x 1 repeat = 10000 runs" in plan_table(plans, spec.repeats)
+    assert "10,000 cells x 1 repeat = 10,000 runs" in plan_table(plans, spec.repeats)
     assert len({run.name for run in schedule(spec, cells)}) == 10_000
