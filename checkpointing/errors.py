@@ -1,12 +1,12 @@
-"""What can go wrong with checkpoints; the type says what the caller may do. Pure."""
+"""Errors of checkpoints: the type of each says what the caller may do. Pure."""
 
 
 class Corrupt(Exception):
-    """These bytes are not what was saved: step back to an older generation."""
+    """The bytes are not what was saved; the caller steps back to an older generation."""
 
 
 class Fenced(Exception):
-    """A later attempt has taken the run over: end yourself, nothing that you do counts any more."""
+    """A later attempt has taken over the run. The caller must end: nothing that it does counts any more."""
 
 
 def taken_over(run: str, term: int, owner: str) -> Fenced:
@@ -15,8 +15,10 @@ def taken_over(run: str, term: int, owner: str) -> Fenced:
 
 
 class NothingToResume(Exception):
-    """There is something of this name, but no generation of it can be loaded: the user's turn."""
+    """The run or generation asked for exists, but no generation of it can be loaded. The user has to
+    decide.
+    """
 
 
 class Unfit(Exception):
-    """Whole, but of another model or training than the one that asks for it: the user's turn."""
+    """The generation is whole, but belongs to another model or training. The user has to decide."""

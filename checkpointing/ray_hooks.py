@@ -1,8 +1,8 @@
-"""Ray Train's checkpoint hook on top of the log: tiny pointers to what is durable already.
+"""Ray Train's checkpoint hook on top of the log: small pointers to generations that are already durable.
 
-Ray's dashboard and ``Result.checkpoint`` then know the newest generation, as the name of the pointer. Ray
-keeps a few pointers on the driver's node. They hold no payload, no store is asked for them, and nothing
-that a run goes on from hangs on them.
+Ray's dashboard and ``Result.checkpoint`` then show the newest generation as the name of the pointer. Ray
+keeps a few pointers on the driver's node. They hold no payload, they cause no store request, and resuming
+never depends on them.
 """
 
 import json
@@ -15,9 +15,9 @@ POINTER = "generation.json"
 
 
 def point_at(generation: str | None, step: int, loss: float) -> None:
-    """Every rank of a worker group calls it at the same step. Rank 0 alone names generations, each once.
+    """Reports a step to Ray Train. Every rank of a worker group must call it at the same step.
 
-    Waits for the next poll of Ray Train's controller.
+    Only rank 0 names generations, each once. Waits for the next poll of Ray Train's controller.
     """
     metrics = {"step": step, "loss": loss}
     if generation is None:
@@ -35,12 +35,14 @@ def point_at(generation: str | None, step: int, loss: float) -> None:
 
 
 def pointed_at(checkpoint: ray.train.Checkpoint) -> str:
-    """The generation that a pointer names."""
+    """Returns the generation that a pointer names."""
     return Path(checkpoint.path).name
 
 
 class Pointers(ray.train.UserCallback):  # type: ignore[misc]  # ray's types are skipped
-    """Runs in Ray Train's controller, which later deletes the folders that it was told of, and insists."""
+    """Runs in Ray Train's controller, which later deletes the reported folders and fails if one is
+    missing.
+    """
 
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None

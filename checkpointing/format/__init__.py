@@ -1,5 +1,5 @@
-"""What a generation consists of, and how its bytes come back.
+"""The files of a generation, and how their bytes are loaded.
 
-Reading order: ``manifest`` (names, shapes, places), ``digests`` (how damage is noticed), ``reshard`` (who
-needs which bytes), ``loading``.
+Reading order: ``manifest`` (names, shapes and positions), ``digests`` (how damage is noticed), ``reshard``
+(which rank needs which bytes), ``loading``.
 """

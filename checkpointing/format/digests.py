@@ -1,4 +1,4 @@
-"""Digests of chunks, fast enough for the way of every byte: xxh3 of 128 bits."""
+"""Digests of chunks: 128-bit xxh3, which is fast enough to run over every byte saved or loaded."""
 
 import xxhash
 
@@ -6,7 +6,7 @@ from checkpointing.format.manifest import CHUNK_BYTES
 
 
 def digest(*pieces: bytes | memoryview) -> str:
-    """Of the chunk that they are when put together."""
+    """Returns the digest of the chunk that ``pieces`` form when joined."""
     found = xxhash.xxh3_128()
     for piece in pieces:
         found.update(piece)
@@ -14,6 +14,6 @@ def digest(*pieces: bytes | memoryview) -> str:
 
 
 def digests(data: memoryview) -> tuple[str, ...]:
-    """Of each ``CHUNK_BYTES`` of ``data``, the last one may be shorter."""
+    """Returns the digest of each ``CHUNK_BYTES`` of ``data``; the last chunk may be shorter."""
     starts = range(0, len(data), CHUNK_BYTES)
     return tuple(digest(data[start : start + CHUNK_BYTES]) for start in starts)

@@ -1,4 +1,6 @@
-"""Bytes of a generation into memory, each chunk compared with its digest before it counts as loaded."""
+"""Loads the bytes of a generation into memory. Each chunk must match its digest before it counts as
+loaded.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +14,19 @@ from checkpointing.format.reshard import Copy
 from checkpointing.stores.contract import Missing, Store, StoreError, Unavailable
 from checkpointing.stores.local import LocalStore
 
-# A server answers late, so many requests are under way; a disk's bytes pass through this machine's cores.
+# A server answers late, so many requests run at once. Reads from a local disk are limited by this machine's
+# cores instead.
 _NUM_THREADS, _NUM_THREADS_NEAR = 8, 3
-# Of one chunk; it may hold hundreds of small tensors.
+# Limit of reads for one chunk, which may hold hundreds of small tensors.
 _MOST_READS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationPlace:
-    """Where a generation's files may be: below ``folder`` of ``store``. ``is_near`` means a disk."""
+    """A place where a generation's files may be: below ``folder`` of ``store``.
+
+    ``is_near`` says whether that store is a local directory.
+    """
 
     store: Store
     folder: str
@@ -51,10 +57,11 @@ def fill(
     wants: Sequence[memoryview],
     places: Sequence[GenerationPlace],
 ) -> None:
-    """Carries out ``copies`` (by rank, see ``reshard.plan``), each chunk from the first place that has it.
+    """Carries out ``copies`` (by rank, see ``reshard.plan``); each chunk comes from the first place that
+    has it.
 
-    Raises ``Corrupt`` if no place has one, ``Unavailable`` if one that can't be reached now might. Then what
-    was filled so far is worth nothing.
+    Raises ``Corrupt`` if no place has a chunk. Raises ``Unavailable`` if a place that cannot be reached now
+    might have it. After either error the buffers in ``wants`` hold nothing usable.
     """
     parts = {part.rank: part for part in manifest.parts}
     chunks = [chunk for rank, found in copies.items() for chunk in _chunks(parts[rank], found)]
@@ -62,7 +69,7 @@ def fill(
 
 
 def verify(part: FilePart, place: GenerationPlace) -> None:
-    """Reads one rank's file back whole; raises ``Corrupt`` if it is not what was saved."""
+    """Reads one rank's whole file back; raises ``Corrupt`` if it is not what was saved."""
     chunks = [_Chunk(part=part, number=number, copies=()) for number in range(len(part.chunks))]
     _for_each(chunks, _Reader([place], []).load, is_near=place.is_near)
     beyond = memoryview(bytearray(1))
@@ -85,7 +92,9 @@ def _for_each(chunks: Sequence[_Chunk], load: Callable[[_Chunk], None], *, is_ne
 
 
 def _chunks(part: FilePart, copies: Sequence[Copy]) -> Iterator[_Chunk]:
-    """Those that hold something of ``copies``, which are in the file's order, each with its share of them."""
+    """Yields the chunks that ``copies`` need, each with its share of them. ``copies`` must be in file
+    order.
+    """
     shares: dict[int, list[Copy]] = {}
     for copy in copies:
         for share in _split(copy):
@@ -95,7 +104,7 @@ def _chunks(part: FilePart, copies: Sequence[Copy]) -> Iterator[_Chunk]:
 
 
 def _split(copy: Copy) -> Iterator[Copy]:
-    """At the borders of chunks."""
+    """Splits a copy at chunk borders."""
     done = 0
     while done < copy.num_bytes:
         offset = copy.offset + done
@@ -105,7 +114,7 @@ def _split(copy: Copy) -> Iterator[Copy]:
 
 
 class _Reader:
-    """Reads whole chunks, since digests are theirs."""
+    """Reads whole chunks, because each digest covers a whole chunk."""
 
     def __init__(self, places: Sequence[GenerationPlace], wants: Sequence[memoryview]) -> None:
         self._places = places
@@ -136,9 +145,10 @@ class _Reader:
             self._wants[copy.want][copy.to : copy.to + copy.num_bytes] = found
 
     def _views(self, place: GenerationPlace, chunk: _Chunk) -> tuple[list[memoryview], Sequence[Copy]]:
-        """Where the chunk's bytes are read to, in their order, and what is still to be copied from there.
+        """Returns the buffers that the chunk is read into, in file order, and the copies still to be made
+        from them.
 
-        What is near is read right to where each piece belongs: reading once more costs less than a copy.
+        A chunk from a local disk is read directly into its final memory: more reads cost less than a copy.
         """
         scratch, is_few = self._scratch(), len(chunk.copies) <= _MOST_READS
         views, done = [], 0
@@ -152,7 +162,7 @@ class _Reader:
         return [view for view in (*views, scratch[done : chunk.num_bytes]) if view], ()
 
     def _scratch(self) -> memoryview:
-        """This thread's."""
+        """Returns the scratch buffer of the calling thread."""
         if not hasattr(self._threads, "scratch"):
             self._threads.scratch = memoryview(bytearray(CHUNK_BYTES))
         scratch: memoryview = self._threads.scratch
@@ -160,5 +170,5 @@ class _Reader:
 
 
 def _as_corrupt(error: Exception) -> Exception:
-    """A file that is not there is as bad as one that is damaged."""
+    """Treats a missing file like a damaged one."""
     return Corrupt(str(error)) if isinstance(error, Missing) else error

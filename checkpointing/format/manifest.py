@@ -1,9 +1,8 @@
-"""What a generation consists of: which bytes of which file are which elements of which tensor. Pure.
+"""A generation's manifest: which bytes of which file are which elements of which tensor. Pure.
 
-A ``FilePart`` is what one rank wrote, a ``Manifest`` all parts of one cut. Both are JSON with a digest of
-their
-own. Nothing of one is believed before it is checked: names that stay in the folder, sizes that add up, and
-every element of every tensor exactly once.
+A ``FilePart`` describes the file of one rank; a ``Manifest`` holds all parts of one cut. Both are JSON with
+a digest of their own. Their content is checked before use: names must stay in the folder, sizes must add
+up, and every element of every tensor must occur exactly once.
 """
 
 import re
@@ -21,23 +20,23 @@ MANIFEST = "manifest.json"
 _GENERATION = re.compile(r"[0-9]{12,}-t([0-9]{1,12})-[A-Za-z0-9._]+")
 _SAVED_FILE = re.compile(rf"rank-[0-9]{{5,}}\.(safetensors|json)|{re.escape(MANIFEST)}")
 CHUNK_BYTES = 4 * 2**20
-# As safetensors names them.
+# Names of types as safetensors spells them.
 DTYPE_BYTES: Mapping[str, int] = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "U8": 1}
 
-# What no training of this decade has; a manifest that claims more is damaged or made up.
+# Limits above any training of this decade; a manifest that claims more is damaged or forged.
 _MOST_RANKS = 2**16
 _MOST_TENSORS = 2**20
 _MOST_DIMENSIONS = 16
 _MOST_FILE_BYTES = 2**44
 MOST_MANIFEST_BYTES = 2**28
 
-# What values of the wrong type end in, wherever they are used first.
+# Errors that values of the wrong type cause where they are first used.
 _NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """``shape`` of the whole logical tensor; its elements are counted in row-major order."""
+    """Describes a whole logical tensor of shape ``shape``, whose elements are counted in row-major order."""
 
     name: str
     dtype: str
@@ -50,7 +49,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """``length`` elements of ``tensor`` from element ``start`` on, at byte ``offset`` of a file."""
+    """``length`` elements of ``tensor``, from element ``start`` on, stored at byte ``offset`` of a file."""
 
     tensor: str
     start: int
@@ -60,7 +59,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePart:
-    """One rank's file, and ``state``, what else belongs to that rank. ``chunks`` are digests."""
+    """Describes one rank's file. ``state`` is what else belongs to that rank; ``chunks`` are the digests."""
 
     rank: int
     file: str
@@ -73,7 +72,7 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What all ranks' parts of one generation have in common. ``state`` is shared, and JSON."""
+    """Facts that all ranks' parts of one generation share. ``state`` must be JSON."""
 
     generation: str
     run: str
@@ -111,13 +110,15 @@ def part_name(rank: int) -> str:
 
 
 def is_of_a_save(name: str) -> bool:
-    """Whether ``name`` ends in ``<generation>/<file>`` as saves give them; all others are somebody else's."""
+    """Says whether ``name`` ends in ``<generation>/<file>`` with names that saves use; other files are not
+    ours.
+    """
     generation, _, file = name.rpartition("/")
     return term_of(generation.rpartition("/")[2]) is not None and bool(_SAVED_FILE.fullmatch(file))
 
 
 def term_of(generation: str) -> int | None:
-    """Of the attempt that saved it; None where no save gives such a name."""
+    """Returns the term of the attempt that saved ``generation``; None if no save makes such a name."""
     found = _GENERATION.fullmatch(generation)
     return int(found[1]) if found else None
 
@@ -142,7 +143,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Raises ``Corrupt`` unless it is whole, consistent and within reason."""
+    """Raises ``Corrupt`` unless the manifest is whole, consistent and within the limits."""
     body = _unsealed(data)
     try:
         manifest = Manifest(cut=_cut(body["cut"]), parts=tuple(map(_part, body["parts"])))
@@ -153,7 +154,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def check(manifest: Manifest) -> None:
-    """Raises ``Corrupt`` unless all ranks are there and the shards tile every tensor."""
+    """Raises ``Corrupt`` unless all ranks are present and the shards cover every tensor exactly once."""
     _check_cut(manifest.cut)
     world_size = manifest.cut.world_size
     ranks = [part.rank for part in manifest.parts]
@@ -229,7 +230,7 @@ def _demand(is_so: bool, found: str) -> None:
 
 
 def manifest_of(cut: Cut, parts: Iterable[FilePart]) -> Manifest:
-    """All parts put together; raises ``Corrupt`` if they are not one whole generation."""
+    """Joins all parts into a manifest; raises ``Corrupt`` if they are not one whole generation."""
     manifest = Manifest(cut=cut, parts=tuple(sorted(parts, key=lambda part: part.rank)))
     check(manifest)
     return manifest

@@ -1,7 +1,7 @@
-"""Which bytes of which file a rank needs. Pure.
+"""Plans which bytes of which file a rank needs. Pure.
 
-A tensor is a row of elements, saved in intervals and wanted in intervals, so moving to another strategy or
-world size is interval intersection and nothing else.
+A tensor is a row of elements, saved in intervals and wanted in intervals. Moving to another strategy or
+world size is therefore only the intersection of intervals.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from checkpointing.format.manifest import DTYPE_BYTES, Manifest, Shard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """``length`` elements of ``tensor`` from ``start`` on, of a tensor with ``num_elements``."""
+    """``length`` elements from element ``start`` on, of a ``tensor`` that has ``num_elements`` in all."""
 
     tensor: str
     start: int
@@ -34,10 +34,10 @@ class Copy:
 
 
 def plan(manifest: Manifest, wants: Sequence[Want]) -> dict[int, list[Copy]]:
-    """By the rank whose file it is: the copies that fill all wants, in the order of the file.
+    """Returns the copies that fill all wants, by the rank that saved the file, in file order.
 
-    Raises ``Unfit`` where the generation is of another model: a tensor that is not there, or of another
-    size or type.
+    Raises ``Unfit`` if the generation belongs to another model: a tensor is missing or has another size or
+    type.
     """
     shards = _shards_by_tensor(manifest)
     tensors = manifest.tensors

@@ -1,4 +1,4 @@
-"""What is wrong with a run's log and its generations. Looks only; ``mend_hint`` alone writes something."""
+"""Finds what is wrong with a run's log and generations. Only ``mend_hint`` writes; all else only reads."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +16,13 @@ from checkpointing.log.log import Hint, Log, leave_hint, log_folder, numbers_in,
 from checkpointing.stores.contract import Missing, Store
 
 _NUM_THREADS = 8
-# Each record repeats the view, so not all of a long log are held at a time.
+# Each record repeats the whole view, so a long log is read in batches to bound memory.
 _BATCH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFinding:
-    """``is_wrong`` is False for what harms nothing, but should be known."""
+    """One finding of an audit. ``is_wrong`` is False for a finding that is harmless but should be known."""
 
     place: str
     says: str
@@ -31,7 +31,7 @@ class AuditFinding:
 
 
 def audit_log(store: Store, run: str) -> list[AuditFinding]:
-    """Every record is whole, follows from the one before it, and none is missing."""
+    """Checks that every record is whole and follows from the record before it, and that none is missing."""
     numbers = _numbers(store, run)
     return [
         *_gaps(numbers),
@@ -41,7 +41,9 @@ def audit_log(store: Store, run: str) -> list[AuditFinding]:
 
 
 def mend_hint(store: Store, run: str) -> None:
-    """It names the newest record that is there from now on; the terms that it told of are not given again."""
+    """Rewrites the hint to name the newest existing record. Terms that the old hint named are not given
+    again.
+    """
     told, log = read_hint(store, run), Log(store, run)
     term = max(log.read().term, told.term)
     if log.number:
@@ -49,9 +51,10 @@ def mend_hint(store: Store, run: str) -> None:
 
 
 def audit_generations(repository: Repository) -> list[AuditFinding]:
-    """Every kept one has its manifest and files of the right sizes; their bytes are not read.
+    """Checks that each kept generation has its manifest, and files of the right sizes; no file's bytes are
+    read.
 
-    Call it after ``refresh``. What a run gives up meanwhile is no finding.
+    Call it after ``refresh``. A generation that the run gives up meanwhile is no finding.
     """
     found = []
     for generation in repository.view.generations:
@@ -63,7 +66,9 @@ def audit_generations(repository: Repository) -> list[AuditFinding]:
 
 
 def read_back(repository: Repository, generation: Generation) -> int:
-    """Reads all its bytes; how many files. Raises ``Corrupt`` unless they are what was saved."""
+    """Reads all bytes of ``generation`` and returns its number of files. Raises ``Corrupt`` if any are not
+    as saved.
+    """
     parts = repository.manifest(generation).parts
     for part in parts:
         try:
@@ -114,7 +119,9 @@ def _record(store: Store, run: str, number: int) -> LogRecord | AuditFinding:
 
 
 def _follows(before: LogRecord | None, found: LogRecord) -> bool:
-    """What comes behind a record that is damaged or gone can't be judged."""
+    """Says whether ``found`` follows from ``before``. A record after a gap or damage cannot be judged and
+    passes.
+    """
     if before and before.number == found.number - 1:
         return found.view == after(before.view, found.entry)
     return found.number > 1 or found.view == after(LogView(), found.entry)
@@ -123,7 +130,7 @@ def _follows(before: LogRecord | None, found: LogRecord) -> bool:
 def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[AuditFinding]:
     newest = numbers[-1] if numbers else 0
     hint = read_hint(store, run).number
-    # A run that goes on may be further by now than when its records were listed.
+    # A running run may have appended records since the list was read.
     is_right = hint == newest or (hint > newest and isinstance(_record(store, run, hint), LogRecord))
     if not is_right:
         what = "newer records are gone" if hint > newest else "the log is searched anew"

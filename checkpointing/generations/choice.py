@@ -1,4 +1,6 @@
-"""Which generation a run goes on from, and why. Pure; a decision carries the trail of its reasons."""
+"""Chooses the generation that a run resumes, and says why. Pure. A decision carries the trail of its
+reasons.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,16 +9,16 @@ from checkpointing.errors import NothingToResume
 from checkpointing.generations.retention import Retention, backup, best, of_this_life
 from checkpointing.log.history import Generation, LogView
 
-# So many loads without one finished step after them: the state itself makes the training crash.
+# This many loads without a finished step mean that the state itself makes the training crash.
 _POISON_LOADS = 2
 Spoilt = tuple[tuple[int, int], ...]
-"""(term, step): of what attempts up to that one left on nodes' disks alone, what is beyond is not good."""
+"""Pairs (term, step): saves without a commit, by attempts up to ``term``, are not trusted after ``step``."""
 WORDS = "latest, backup, best, epoch:N, step:N or a generation's name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDisk:
-    """A generation of which every rank finds all that it needs on its own node's disk."""
+    """A generation of which every rank has all that it needs on its own node's disk."""
 
     name: str
     step: int
@@ -26,7 +28,9 @@ class OnDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """``is_stored`` says whether the log knows it; else it is on the nodes' disks alone."""
+    """A generation that may be resumed. ``is_stored`` is True if the log names it, and False if it is only
+    on nodes' disks.
+    """
 
     name: str
     step: int
@@ -35,9 +39,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """``chosen`` is None where a run has nothing to go on from and begins at step 0.
+    """The chosen generation. ``chosen`` is None if the run has no generation yet and begins at step 0.
 
-    ``poison`` are those to quarantine, since loading them ended in crashes.
+    ``poison`` names generations to quarantine, because loading them ended in crashes.
     """
 
     chosen: Candidate | None
@@ -54,10 +58,11 @@ def choose(
     refused: Mapping[str, str] | None = None,
     spoilt: Spoilt = (),
 ) -> Decision:
-    """``refused`` are those that this start tried already, with what was wrong with them.
+    """Chooses a generation. ``refused`` maps those that this start already tried to their problems.
 
-    ``latest`` steps back over what can't be used and begins at step 0 only where there never was anything;
-    everything else names one generation, and raises ``NothingToResume`` if it can't be had.
+    ``latest`` steps back over generations that cannot be used. It begins at step 0 only if no generation
+    ever existed. Any other ``what`` names one generation; ``NothingToResume`` is raised if that one cannot
+    be used.
     """
     refused = refused or {}
     if what != "latest":
@@ -82,12 +87,12 @@ def choose(
 
 
 def is_trusted(term: int, step: int, spoilt: Spoilt) -> bool:
-    """Whether what an attempt saved without a commit lies before all that went wrong."""
+    """Says whether a save without a commit comes before all steps that went wrong."""
     return all(term > last_term or step <= last_step for last_term, last_step in spoilt)
 
 
 def find(view: LogView, what: str, policy: Retention) -> Generation:
-    """The one generation that ``what`` names; raises ``NothingToResume`` if there is none."""
+    """Returns the generation that ``what`` names; raises ``NothingToResume`` if there is none."""
     generations = of_this_life(view)
     kind, _, number = what.partition(":")
     match kind:
@@ -118,7 +123,9 @@ def _named(view: LogView, what: str, policy: Retention, refused: Mapping[str, st
 
 
 def _newest_first(view: LogView, on_disk: Sequence[OnDisk]) -> list[tuple[Candidate, Generation | None]]:
-    """By term and by the order of saves within it; never by step, which may go back."""
+    """Sorts by term, then by the order of saves within a term. Steps are not used, because a rollback
+    lowers them.
+    """
     stored = of_this_life(view)
     known = {found.name for found in view.generations}
     found: list[tuple[tuple[int, int], Candidate, Generation | None]] = [

@@ -1,8 +1,8 @@
-"""What crashed saves and deletions left in a store: nothing that counts, but bytes that take room.
+"""Garbage that crashed saves and deletions left in a store: bytes that count for nothing but take room.
 
-Only what can never be committed any more is left over: halves of attempts that are over, or what is given up
-in the log. A whole generation that the log does not name is no leftover: its commit may be what was lost. It
-is named, and deleted only by who asks for exactly that.
+Garbage is only what can never be committed any more: incomplete saves of attempts that are over, and
+generations that the log gave up. A whole generation that the log does not name is no garbage, because its
+commit may be what was lost. It is listed, and deleted only on explicit request.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from checkpointing.generations.repository import Repository
 from checkpointing.stores.contract import Missing, Store, Upload, abandoned_uploads, abort_uploads
 
 _NUM_THREADS = 8
-# Longer than any save's deadline.
+# The limit is longer than any save's deadline.
 _UPLOADS_TAKE_AT_MOST = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageGeneration:
-    """Objects of one generation that no record keeps, and why they are of no use."""
+    """Objects of one generation that the log does not keep, and why they are of no use."""
 
     generation: str
     why: str
@@ -31,9 +31,10 @@ class GarbageGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """``unnamed`` look whole, and the log may have lost their commits: they stay unless asked for.
+    """All garbage of one run. ``unnamed`` generations look whole, and the log may have lost their commits:
+    they stay unless their deletion is requested.
 
-    ``uploads`` began so long ago that nobody goes on with them; how large they are no store tells.
+    ``uploads`` began so long ago that no writer continues them. No store tells their sizes.
     """
 
     remainders: tuple[GarbageGeneration, ...]
@@ -58,7 +59,7 @@ class Garbage:
 
 
 def find_leftovers(repository: Repository, *, now: datetime) -> Garbage:
-    """Changes nothing. Call it after ``refresh``."""
+    """Lists the garbage and changes nothing. Call it after ``refresh``."""
     over, expendable = repository.garbage(), repository.expendable()
     found = [(name, "attempt is over", expendable[name]) for name in sorted(expendable)]
     given_up = _given_up(repository, set(over))
@@ -72,8 +73,10 @@ def find_leftovers(repository: Repository, *, now: datetime) -> Garbage:
 
 
 def sweep(repository: Repository, *, now: datetime) -> None:
-    """Removes what earlier attempts left, without measuring it. Spares what looks whole and was never given
-    up, and, however wrong ``now`` is, every save that may be going on.
+    """Removes what earlier attempts left, without measuring it.
+
+    Generations that look whole and were never given up stay. Saves that may be in progress also stay, even
+    if ``now`` is wrong.
     """
     for name, objects in repository.expendable().items():
         repository.delete_objects(name, objects)
@@ -83,7 +86,9 @@ def sweep(repository: Repository, *, now: datetime) -> None:
 
 
 def remove(repository: Repository, leftovers: Garbage, *, with_unnamed: bool = False) -> None:
-    """Doing it again after it was interrupted is harmless. ``with_unnamed`` is for who saw their names."""
+    """Removes the garbage; a second call after an interruption is harmless. Pass ``with_unnamed`` only if
+    the user has seen the names of the unnamed generations.
+    """
     chosen = (*leftovers.remainders, *(leftovers.unnamed if with_unnamed else ()))
     repository.delete_unnamed({one.generation: one.objects for one in chosen})
     abort_uploads(repository.store, leftovers.uploads)
@@ -95,7 +100,7 @@ def _old_uploads(repository: Repository, now: datetime) -> Sequence[Upload]:
 
 
 def _given_up(repository: Repository, over: set[str]) -> dict[str, list[str]]:
-    """Of the present attempt: what is not kept may be a save that goes on, unless the log says otherwise."""
+    """Returns given-up objects of the present attempt. Its other objects may belong to a save in progress."""
     waiting = {name for name in repository.foreign() if not repository.view.generation(name)} - over
     if not waiting:
         return {}
@@ -112,7 +117,7 @@ def _remainder(store: Store, generation: str, why: str, objects: Sequence[str]) 
 
 
 def _size_of(store: Store, name: str) -> int:
-    """0 if it is gone by now."""
+    """Returns the size in bytes, or 0 if the object is gone by now."""
     try:
         return store.size(name)
     except Missing:

@@ -1,11 +1,12 @@
-"""A run's generations in a store: commit, choose, quarantine, collect garbage.
+"""A run's generations in a store: commit, list, quarantine, retire and delete them.
 
-The log decides what is; objects without a commit are nothing. Deletion goes the other way round: given up
-in the log first, then the manifest goes, then the payload. Safe to use from several threads.
+The log decides which generations exist; objects without a commit count for nothing. Deletion runs in the
+opposite order: the log gives a generation up, then the manifest is deleted, then the payload. A
+``Repository`` may be used from several threads.
 
-What is good is never deleted because it is not known: a whole generation that the log does not name stays
-until somebody says otherwise. A start that finds more than its log knows goes on from the newest of it where
-no record is known to be gone, and is refused elsewhere, see ``take_over``.
+A whole generation that the log does not name is never deleted unless the user requests it. A start that
+finds such generations resumes the newest if no record is known to be lost. Otherwise it is refused, see
+``take_over``.
 """
 
 import hashlib
@@ -48,7 +49,7 @@ class Repository:
 
     @property
     def view(self) -> LogView:
-        """As of the last ``refresh`` or append of this process."""
+        """The state of the run as of the last ``refresh`` or append of this process."""
         return self._log.view
 
     def refresh(self) -> LogView:
@@ -60,7 +61,7 @@ class Repository:
             return self._log.append(entry, term=term)
 
     def lineage(self) -> str:
-        """See ``Log.lineage``; the log must have begun."""
+        """See ``Log.lineage``. The log must have a first record."""
         return self._log.lineage()
 
     def records(self) -> list[LogRecord]:
@@ -68,7 +69,7 @@ class Repository:
 
     @property
     def surplus(self) -> Surplus:
-        """What the last ``take_over`` found beside what the log tells."""
+        """What the last ``take_over`` found in addition to the log."""
         return self._surplus
 
     def take_over(
@@ -79,19 +80,29 @@ class Repository:
         what: str = "latest",
         spoilt: Callable[[], Spoilt] = tuple,
     ) -> int:
-        """Begins an attempt and fences those before it; its term, which was never given before: neither by
-        the log, nor by what its hint and the names in the store tell of records that are gone.
+        """Begins an attempt, fences all earlier attempts and returns the new attempt's term.
+
+        The term was never given before. It is above all terms of the log, its hint and the names in the
+        store, so terms of lost records are not reused.
 
         Whole generations of this life that the log does not name are committed again if they are newer than
-        all that it names, but for those of ``spoilt``. One is what an attempt leaves that is killed before
-        its commit; several were verified by records that are gone, so they are pinned too, and no rule
-        takes them. Where the hint or higher terms show that records are gone, what these said against a
-        generation is gone too, and this start is refused. So is one whose log is gone: beginning at step 0
-        over good checkpoints would be the worst of all failures. ``fresh`` begins beside what there is. To
-        name one in ``what`` decides it: it alone is committed again and pinned, if the log lacks it.
+        all that it names, except those that ``spoilt`` excludes. An attempt killed before its commit leaves
+        one such generation. Several mean that records which verified them are lost; they are then also
+        pinned, so no retention rule removes them.
+
+        ``NothingToResume`` refuses the start in two cases:
+
+        - Such generations exist, and the hint or higher terms show that records are lost. What those records
+          said against a generation is lost too.
+        - The whole log is lost. Beginning at step 0 over good checkpoints would be the worst failure of
+          all.
+
+        ``fresh`` begins at step 0 and keeps the old generations. Naming a generation in ``what`` decides
+        the case: if the log lacks it, it alone is committed again and pinned.
         """
         with self._lock:
-            # Before the log is read: a driver that is at work leaves names of which the log knows already.
+            # Names are read before the log: an active driver may add names meanwhile, and the log read
+            # later already knows them.
             highest_term = self._highest_term()
             self._log.read()
             num_gone = self._log.num_gone
@@ -104,8 +115,10 @@ class Repository:
             return term
 
     def unnamed(self) -> list[Generation]:
-        """Whole generations that the log neither names nor has given up, in the order of their saves; those
-        of the present attempt may be saves that are about to be committed. Call it after ``refresh``.
+        """Returns whole generations that the log neither names nor has given up, in the order of their
+        saves.
+
+        Those of the present attempt may be saves that are about to be committed. Call it after ``refresh``.
         """
         view = self.view
         objects = {name: found for name, found in self._objects().items() if not view.generation(name)}
@@ -114,23 +127,25 @@ class Repository:
         return [one for one in whole if one.name not in given_up]
 
     def given_up(self) -> set[str]:
-        """Names that a record gives up, whose objects may go. Reads the whole log."""
+        """Returns the names that a record gives up, whose objects may be deleted. Reads the whole log."""
         entries = (record.entry for record in self.records())
         return {name for entry in entries if isinstance(entry, Tombstone) for name in entry.names}
 
     def foreign(self) -> list[str]:
-        """Names of generations of which there are objects."""
+        """Returns the names of all generations that have objects in the store."""
         return sorted(self._objects())
 
     def place(self, generation: str) -> GenerationPlace:
         return GenerationPlace(store=self.store, folder=self._folder_of(generation))
 
     def put_file(self, generation: str, file: str, data: Buffer) -> None:
-        """Doing it again is harmless: a generation's name is drawn at random and has one writer."""
+        """Writes one file. Repeating it is harmless, because a generation's name is random and has one
+        writer.
+        """
         self.store.put(f"{self._folder_of(generation)}/{file}", data)
 
     def commit(self, manifest: Manifest, *, term: int) -> Generation:
-        """From here on the generation exists. All its files must be in the store."""
+        """Makes the generation exist. All its files must already be in the store."""
         cut, data = manifest.cut, encode_manifest(manifest)
         self.put_file(cut.generation, MANIFEST, data)
         generation = generation_of(cut, manifest.num_bytes + len(data), data, self._clock())
@@ -138,7 +153,7 @@ class Repository:
         return generation
 
     def manifest(self, generation: Generation) -> Manifest:
-        """Raises ``Corrupt`` if it is not the one that was committed."""
+        """Returns the manifest; raises ``Corrupt`` if it is not the one that was committed."""
         name = f"{self._folder_of(generation.name)}/{MANIFEST}"
         try:
             data = self.store.get(name)
@@ -154,11 +169,14 @@ class Repository:
         self.append(Quarantine(name=generation, reason=reason, is_poison=is_poison), term=term)
 
     def retire(self, policy: Retention, *, term: int) -> tuple[str, ...]:
-        """Gives up what ``policy`` doesn't keep and deletes it; only the holder of the lease may."""
+        """Gives up and deletes what ``policy`` does not keep, and returns the deleted names. Only the
+        holder of the lease may call it.
+        """
 
         def give_up(view: LogView) -> Tombstone | None:
             names = may_go(view, policy)
-            # Before it is appended: if the answer is lost, or deleting fails, the next call deletes them.
+            # Names are noted before the append: if the answer is lost or deleting fails, the next call
+            # deletes them.
             self._given_up.update(dict.fromkeys(names))
             return Tombstone(names=names) if names else None
 
@@ -171,18 +189,20 @@ class Repository:
         return gone
 
     def discard(self, generation: str) -> None:
-        """Deletes what a save put there as a generation that the log doesn't keep."""
+        """Deletes a save's objects of a generation that the log does not keep."""
         self.delete_objects(generation, self.objects_of(generation))
 
     def objects_of(self, generation: str) -> list[str]:
-        """What a save has put there; what somebody else did is not for us to delete."""
+        """Returns the objects that a save has written there. Other files are not ours to delete."""
         return [name for name in self.store.list(self._folder_of(generation)) if is_of_a_save(name)]
 
     def garbage(self) -> dict[str, list[str]]:
-        """Objects of generations that the log does not name, by generation. Call it after ``refresh``.
+        """Returns objects of generations that the log does not name, by generation. Call it after
+        ``refresh``.
 
-        Those of the present term may be a save that is going on; earlier ones can't be committed any more by
-        who saved them. What looks whole among them is not to be deleted unasked, see ``expendable``.
+        Generations of the present term are left out, because they may be a save in progress. Older ones can
+        no longer be committed by their savers. Those that look whole must not be deleted unasked, see
+        ``expendable``.
         """
         view = self.view
         found = {
@@ -193,26 +213,30 @@ class Repository:
         return {name: objects for name, objects in found.items() if objects}
 
     def expendable(self) -> dict[str, list[str]]:
-        """Of the garbage what crashed saves and deletions left: halves, and what the log has given up."""
+        """Returns the garbage that may be deleted unasked: incomplete generations, and those that the log
+        gave up.
+        """
         garbage = self.garbage()
         whole = {name for name, objects in garbage.items() if looks_whole(objects)}
         spared = whole - self.given_up() if whole else whole
         return {name: objects for name, objects in garbage.items() if name not in spared}
 
     def is_of_present_term(self, name: str) -> bool:
-        """Whether an object or upload belongs to a save that may be going on."""
+        """Says whether an object or upload belongs to a save that may be in progress."""
         return name.startswith(f"{self._folder}/") and term_of(self._generation_of(name)) == self.view.term
 
     def delete_objects(self, generation: str, names: Iterable[str]) -> None:
-        """The manifest first: what is half deleted must not look whole."""
+        """Deletes the manifest first, so that a half deleted generation never looks whole."""
         if self.view.generation(generation):
             raise ValueError(f"{generation} is kept")
         for name in sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")):
             self.store.delete(name)
 
     def delete_unnamed(self, objects: Mapping[str, Iterable[str]]) -> None:
-        """Deletes ``objects``, by generation, of those that the log does not name. They are given up in the
-        log first, so that no start commits one of them again; what was committed meanwhile stays.
+        """Deletes ``objects`` (by generation) of generations that the log does not name.
+
+        The log gives them up first, so no start commits one of them again. A generation that was committed
+        meanwhile stays.
         """
 
         def give_up(view: LogView) -> Tombstone | None:
@@ -244,7 +268,9 @@ class Repository:
     def _take_in(
         self, term: int, num_gone: int, what: str, *, fresh: bool, spoilt: Callable[[], Spoilt]
     ) -> Surplus:
-        """Looks again: whoever was about to commit could do so until the lease."""
+        """Searches again for whole generations, because an older writer could still commit until
+        the lease.
+        """
         whole = [one for one in self.unnamed() if one.term < term]
         adopted: list[Generation] = []
         if whole and what != "latest":
@@ -259,7 +285,9 @@ class Repository:
         return Surplus(num_gone=num_gone, adopted=tuple(adopted), kept=kept)
 
     def _commit_again(self, generation: Generation, term: int) -> bool:
-        """Unless somebody has given it up meanwhile."""
+        """Commits the generation unless the log has given it up meanwhile; returns whether the log names it
+        now.
+        """
 
         def decide(view: LogView) -> Commit | None:
             return None if generation.name in self.given_up() else Commit(generation=generation)
@@ -267,7 +295,9 @@ class Repository:
         return self._log.decide(decide, term=term).generation(generation.name) is not None
 
     def _highest_term(self) -> int:
-        """Of those that names tell of: generations', and the notes that drivers leave of attempts."""
+        """Returns the highest term in the names of generations and of the notes that drivers leave of
+        attempts.
+        """
         notes = f"runs/{self.run}/attempts"
         newest = f"{notes}/{self.view.term:012d}.json"
         found = [_NOTE.fullmatch(name.rpartition("/")[2]) for name in self.store.list(notes, after=newest)]
@@ -291,7 +321,7 @@ class Repository:
 
 
 def existing_run(store: Store, run: str) -> Repository:
-    """As of now; raises ``NothingToResume`` where no attempt of such a run has ever begun."""
+    """Returns the repository, refreshed; raises ``NothingToResume`` if no attempt of this run ever began."""
     repository = Repository(store, run)
     if repository.refresh().term == 0:
         raise no_such_run(store, run)
@@ -303,7 +333,7 @@ def no_such_run(store: Store, run: str) -> NothingToResume:
 
 
 def generation_name(step: int, term: int, save_id: str) -> str:
-    """``manifest.term_of`` knows it by this form."""
+    """Returns the name of a generation, in the form that ``manifest.term_of`` parses."""
     return f"{step:012d}-t{term}-{save_id}"
 
 

@@ -1,7 +1,8 @@
-"""Which generations are kept and why, and so which may go. Pure: the same view and policy, the same answer.
+"""Decides which generations are kept and why, and so which may be deleted. Pure: the same view and policy
+always give the same answer.
 
-Only generations that are good count for a rule, so that a rule is never met by something that can't be
-loaded. What is not verified yet stays as long as nothing good is newer.
+Most rules count only good generations, so that a rule is never met by a generation that cannot be loaded.
+An unverified generation stays as long as no good one is newer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +11,17 @@ from typing import Literal
 
 from checkpointing.log.history import Generation, LogView
 
-# However the policy is set: one to go on from, and one behind it.
+# The minimum whatever the policy says: one to resume and one to step back to.
 LEAST_GOOD = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Rules that add up. ``best`` counts those with the best ``metric``; None and 0 switch a rule off.
+    """Rules that add up. ``best`` counts the generations with the best ``metric``. None and 0 switch a rule
+    off.
 
-    ``every_s``, ``every_steps`` and ``every_epochs`` keep one of each such span for ever; ``epochs`` is
-    ``every_epochs`` of 1. The metadata bound what a spec may say.
+    ``every_s``, ``every_steps`` and ``every_epochs`` keep one generation of each such span for ever;
+    ``epochs`` means ``every_epochs`` of 1. The field metadata bounds what a spec may say.
     """
 
     last: int = field(default=10, metadata={"ge": 0})
@@ -33,9 +35,9 @@ class Retention:
 
 
 def reasons(view: LogView, policy: Retention) -> dict[str, tuple[str, ...]]:
-    """Why each is kept; empty for what may go.
+    """Returns why each generation is kept; those with an empty tuple may be deleted.
 
-    What a run had before it was begun afresh stays until its new life has enough to stand on.
+    Generations from before a fresh start stay until the new life has ``LEAST_GOOD`` good ones.
     """
     generations = of_this_life(view)
     found: dict[str, list[str]] = {generation.name: [] for generation in view.generations}
@@ -54,28 +56,30 @@ def reasons(view: LogView, policy: Retention) -> dict[str, tuple[str, ...]]:
 
 
 def may_go(view: LogView, policy: Retention) -> tuple[str, ...]:
-    """Those that no rule keeps, oldest first."""
+    """Returns the names that no rule keeps, oldest first."""
     return tuple(name for name, rules in reasons(view, policy).items() if not rules)
 
 
 def of_this_life(view: LogView) -> list[Generation]:
-    """Since the run was last begun afresh, in the order of their commits."""
+    """Returns the generations since the last fresh start, in the order of their commits."""
     return [found for found in view.generations if found.life == view.life]
 
 
 def latest(generations: Sequence[Generation]) -> Generation | None:
-    """The newest that nothing is known against, verified or not."""
+    """Returns the newest generation that is not quarantined, verified or not."""
     return next((found for found in reversed(generations) if found.quarantined is None), None)
 
 
 def backup(generations: Sequence[Generation]) -> Generation | None:
-    """The newest good one before the latest."""
+    """Returns the newest good generation other than the latest."""
     newest = latest(generations)
     return next((found for found in reversed(generations) if found.is_good and found is not newest), None)
 
 
 def best(generations: Sequence[Generation], policy: Retention) -> list[Generation]:
-    """Good ones that have the metric, the best first; among equals the older one."""
+    """Returns the good generations that have the metric, best first. Among equals the older one comes
+    first.
+    """
     sign = 1 if policy.mode == "min" else -1
     scored = [found for found in generations if found.is_good and policy.metric in found.metrics]
     return sorted(scored, key=lambda found: sign * found.metrics[policy.metric])
@@ -90,7 +94,7 @@ def _rules(
     yield "pending", _unverified_after(generations, good)
     yield "best", best(generations, policy)[: policy.best]
     yield "pin", [found for found in generations if found.is_pinned]
-    # What is kept for ever stays if crashes seemed to be its fault: a bad node makes any state look so.
+    # Rules that keep for ever also keep poisoned generations: a bad node can make any state look guilty.
     whole = [found for found in generations if found.is_whole]
     ends = [found for found in whole if found.epoch_end is not None]
     every_epochs = policy.every_epochs or (1 if policy.epochs else None)
@@ -108,8 +112,10 @@ def _unverified_after(generations: Sequence[Generation], good: Sequence[Generati
 def _spaced(
     whole: Sequence[Generation], span: float | None, position: Callable[[Generation], float]
 ) -> list[Generation]:
-    """The oldest, and each that is at least ``span`` behind the one kept last, or anywhere before it: a clock
-    was set back, or the run stepped back. What was kept stays kept: taking others away changes nothing.
+    """Keeps the oldest, then each that is at least ``span`` after the last one kept.
+
+    One whose position lies before the last one kept also stays: a clock was set back, or the run was rolled
+    back. Removing others never changes which of the kept ones stay.
     """
     kept: list[Generation] = []
     for found in whole if span else ():

@@ -1,8 +1,8 @@
-"""Whole generations in a store that its log does not name: commits that were lost, or never got there.
+"""Finds whole generations in a store that the log does not name: their commits were lost or never written.
 
-What is good is never deleted because nobody knows it: only an explicit command may delete these, see
-``leftovers``. A log that has gone back, as in a restored bucket, leaves many; an attempt that is killed right
-before its commit leaves one.
+A good generation is never deleted only because the log lacks it. Just an explicit command may delete it,
+see ``garbage``. A log that lost records, as in a restored bucket, leaves many such generations. An attempt
+killed right before its commit leaves one.
 """
 
 import hashlib
@@ -20,10 +20,11 @@ from checkpointing.stores.contract import Missing, Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surplus:
-    """What a start found in the store beside what its log tells.
+    """What a start found in the store in addition to the log.
 
-    ``num_gone`` are newer records that the hint told of, ``adopted`` generations that it committed again,
-    ``kept`` whole ones that nobody names, and which stay.
+    - ``num_gone`` is the number of newer records that the hint named.
+    - ``adopted`` are generations that the start committed again.
+    - ``kept`` are whole generations that the log does not name, and which stay.
     """
 
     num_gone: int = 0
@@ -32,22 +33,25 @@ class Surplus:
 
 
 def looks_whole(objects: Collection[str]) -> bool:
-    """The manifest is written last and deleted first."""
+    """Says whether a manifest exists: it is written last and deleted first."""
     return any(name.endswith(f"/{MANIFEST}") for name in objects)
 
 
 def find_whole(
     store: Store, run: str, objects: Mapping[str, Collection[str]], *, now_s: float
 ) -> list[Generation]:
-    """Those of ``objects``, by generation, whose manifest is this run's and whose files are all there, in
-    the order of their saves. ``now_s`` counts as the time of their commits. No file's bytes are read.
+    """Returns the generations whose manifest is of this run and whose files all exist, in the order of
+    their saves.
+
+    ``objects`` are names by generation. ``now_s`` counts as the time of their commits. No file's bytes are
+    read.
     """
     found = [_whole(store, run, name, objects[name], now_s) for name in objects if looks_whole(objects[name])]
     return sorted((one for one in found if one), key=_place)
 
 
 def newer(view: LogView, whole: Sequence[Generation], spoilt: Spoilt = ()) -> list[Generation]:
-    """Those that a run would go on from before all that its log names, if their commits were there."""
+    """Returns the generations that a run would prefer to all that its log names, if they were committed."""
     newest = max(map(_place, of_this_life(view)), default=(0, 0))
     return [
         one
@@ -57,7 +61,7 @@ def newer(view: LogView, whole: Sequence[Generation], spoilt: Spoilt = ()) -> li
 
 
 def generation_of(cut: Cut, num_bytes: int, manifest: bytes, now_s: float) -> Generation:
-    """What the log keeps of a generation that is ``manifest``."""
+    """Returns the log's entry for the generation with this ``manifest``."""
     return Generation(
         name=cut.generation,
         step=cut.step,
@@ -83,5 +87,5 @@ def _whole(store: Store, run: str, name: str, objects: Collection[str], now_s: f
 
 
 def _place(one: Generation) -> tuple[int, int]:
-    """In the order of saves; never by step, which may go back."""
+    """Orders by term and save number; never by step, because a rollback lowers steps."""
     return one.term, one.number

@@ -1,5 +1,4 @@
 """The commit log: what counts as saved, and who may write.
 
-Reading order: ``history`` (what can happen, and what is known after it), ``codec`` (records as text),
-``log``.
+Reading order: ``history`` (the events, and the view after them), ``codec`` (records as text), ``log``.
 """

@@ -1,7 +1,7 @@
-"""Records of the log as text and back. Pure.
+"""Converts records of the log to text and back. Pure.
 
-A record carries a digest of itself, so one flipped bit anywhere in it is noticed. What a record says of
-sizes, names and numbers is checked before it is believed.
+A record carries a digest of itself, so one flipped bit anywhere in it is noticed. Sizes, names and numbers
+in a record are checked before they are used.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _KINDS: Mapping[str, type[Entry]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
-    """One slot of the log: what happened, and the view after it. ``id`` is its writer's own."""
+    """One slot of the log: the event and the view after it. ``id`` is drawn by the record's writer."""
 
     number: int
     id: str
@@ -64,7 +64,9 @@ def encode(record: LogRecord) -> bytes:
 
 
 def decode(data: bytes, number: int) -> LogRecord:
-    """The record of slot ``number``; raises ``Corrupt`` if it is not exactly what was written there."""
+    """Returns the record of slot ``number``; raises ``Corrupt`` if it is not exactly what was written
+    there.
+    """
     body = unseal(data)
     try:
         kind, entry = _KINDS[body["kind"]], dict(body["entry"])
@@ -89,13 +91,15 @@ def decode(data: bytes, number: int) -> LogRecord:
 
 
 def seal(body: Mapping[str, Any]) -> bytes:
-    """JSON that begins with the SHA-256 of its own body; ``ValueError`` for numbers that are not finite."""
+    """Encodes JSON that begins with the SHA-256 of its own body; numbers that are not finite are a
+    ``ValueError``.
+    """
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_fields).encode()
     return b'{"schema":%d,"sha256":"%s","body":%s}' % (SCHEMA, _sha256(text), text)
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """Nothing of it is parsed before its digest fits."""
+    """Checks the digest before the body is parsed, and returns the body."""
     head = _HEAD.match(data)
     text = data[head.end() : -1] if head else b""
     if not head or data[-1:] != b"}" or _sha256(text) != head["sha256"]:
@@ -116,16 +120,18 @@ def is_count(value: object) -> bool:
 
 
 def is_generation_name(value: object) -> bool:
-    """One plain folder name, so that it stays where it is put."""
+    """Says whether ``value`` is a single plain folder name, which cannot lead out of its parent folder."""
     return isinstance(value, str) and "/" not in value and is_name(value)
 
 
 def _fields(value: object) -> dict[str, Any]:
-    """Of one of our dataclasses; ``asdict`` takes ten times as long, and a view may hold thousands."""
+    """Returns the fields of one of our dataclasses. ``asdict`` takes ten times as long, and a view may hold
+    thousands.
+    """
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} is not JSON")
     found = {field.name: getattr(value, field.name) for field in fields(value)}
-    # Older versions don't know these and take them for damage: written only where they say something.
+    # Older versions take these fields for damage, so they are written only if they are set.
     if isinstance(value, LogView) and value.stopped_step is None:
         del found["stopped_step"]
     if isinstance(value, history.Lease) and value.term is None:

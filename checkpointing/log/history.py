@@ -1,8 +1,8 @@
-"""What can happen to a run's generations, and what is known after it. Pure.
+"""The events of a run's generations, and the view that results from them. Pure.
 
-An ``Entry`` is one event. A ``LogView`` is what all events so far amount to: ``after`` folds one more in. An
-entry may be folded in twice without harm, because a writer whose answer got lost appends it again: most
-change nothing the second time, a ``Lease``, a ``Fresh`` and a ``Load`` only count once more.
+An ``Entry`` is one event. A ``LogView`` is the result of all events so far: ``after`` folds in one more.
+Folding an entry in twice is harmless, which matters because a writer appends again after a lost answer.
+Most entries change nothing the second time; ``Lease``, ``Fresh`` and ``Load`` only count once more.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,9 @@ from typing import assert_never
 class Generation:
     """One committed checkpoint. ``metrics`` are those of its step, such as val_loss.
 
-    ``number`` counts the saves of its term. ``epoch_end`` is the number of the training epoch that ended
-    with its step, counted from 1. ``life`` counts how often the run was begun afresh before it.
+    - ``number`` counts the saves of its term.
+    - ``epoch_end`` is the number of the training epoch that ended with its step, counted from 1.
+    - ``life`` counts the fresh starts of the run before this generation.
     """
 
     name: str
@@ -35,22 +36,23 @@ class Generation:
 
     @property
     def is_good(self) -> bool:
-        """Read back whole once, and nothing is known against it."""
+        """True if all bytes were read back once and the generation is not quarantined."""
         return self.is_verified and self.quarantined is None
 
     @property
     def is_whole(self) -> bool:
-        """Its bytes are what was saved, even if going on from it crashed."""
+        """True if the bytes are what was saved, even if resuming from them crashed."""
         return self.is_verified and (self.quarantined is None or self.is_poison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogView:
-    """``generations`` are those that are kept, in the order of their commits.
+    """The state of a run. ``generations`` are those that are kept, in the order of their commits.
 
-    ``life_term`` is the term in which the present life began. ``loads`` counts how often a generation was
-    loaded without a ``Resumed`` after it, ``num_lost`` the records that were damaged.
-    ``stopped_step`` is where the present attempt ended because it was asked to; None if it did not.
+    - ``life_term`` is the term in which the present life began.
+    - ``loads`` counts how often a generation was loaded without a ``Resumed`` after it.
+    - ``num_lost`` counts the records that were damaged.
+    - ``stopped_step`` is where the present attempt ended on a stop request; None if it did not.
     """
 
     term: int = 0
@@ -68,20 +70,22 @@ class LogView:
         return next((found for found in self.generations if found.name == name), None)
 
     def has_begun_since(self, term: int) -> bool:
-        """Whether the present life did: a lease may land without it. The first lease of all begins one."""
+        """Says whether the present life began in ``term`` or later. The first lease of all begins a life;
+        any other lease may land without a ``Fresh``.
+        """
         return self.life_term >= term or (term == 1 and self.term >= 1)
 
     def has_saved_since(self, term: int) -> bool:
-        """Whether an attempt from ``term`` on has left something to go on from."""
+        """Says whether an attempt from ``term`` on has left a generation that can be resumed."""
         return any(found.term >= term and found.quarantined is None for found in self.generations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A new attempt begins; every writer of an earlier term is fenced from here on.
+    """A new attempt begins; from here on every writer of an earlier term is fenced.
 
-    ``term`` is None, for the next one, unless terms were given of which this log knows nothing any more. In
-    a log without any attempt it begins a life: nothing of what was lost belongs to the new one.
+    ``term`` is None for the next term, and is given if the log no longer knows of terms that were used. In
+    a log without any attempt a given term begins a life: nothing that was lost belongs to the new life.
     """
 
     owner: str
@@ -90,7 +94,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fresh:
-    """The run begins at step 0 again; what there is stays, but is no longer gone on from."""
+    """The run begins at step 0 again. Old generations stay, but are no longer resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """All its bytes were read back and are what was saved."""
+    """All bytes of the generation were read back and are what was saved."""
 
     name: str
 
@@ -117,7 +121,9 @@ class Unpin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Never to be gone on from again. ``is_poison``: its bytes are whole, but loading it ended in crashes."""
+    """The generation must never be resumed again. ``is_poison`` means that its bytes are whole, but loading
+    it ended in crashes.
+    """
 
     name: str
     reason: str
@@ -126,33 +132,35 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone:
-    """These are given up: their objects may be deleted from now on."""
+    """The named generations are given up: their objects may be deleted from now on."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """An attempt is about to load it. It is counted before, since loading itself may crash."""
+    """An attempt is about to load the generation. The load is counted first, since loading itself may
+    crash.
+    """
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """A step was finished after loading it, or what kept it from that had nothing to do with it."""
+    """A step was finished after the load, or the failure had nothing to do with the generation."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Somebody asks the present attempt to save and end; a later one begins unasked."""
+    """A stop request: the present attempt must save and end. A later attempt is not bound by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The attempt ended after ``step`` steps, because it was asked to; ``why`` says by whom."""
+    """The attempt ended after ``step`` steps because of a stop request; ``why`` says whose."""
 
     step: int
     why: str

@@ -1,16 +1,16 @@
-"""The commit log: numbered records, each created once, never rewritten, never deleted.
+"""The commit log: numbered records that are created once and never rewritten or deleted.
 
-Creating the next number is the commit and is the fence. A new attempt's ``Lease`` takes the number that the
-attempt before would have used next, so a writer that was thought dead finds its number taken, reads on,
-sees the higher term and gets ``Fenced``. No clock is involved: ``written_s`` is for people only.
+Creating the next number is both the commit and the fence. The ``Lease`` of a new attempt takes the number
+that the attempt before would have used next. A writer that was thought dead finds its number taken, reads
+on, sees the higher term and gets ``Fenced``. No clock is involved: ``written_s`` is for people only.
 
-A record carries the id that its writer drew for it. So whatever a store answered, the number's record says
-whether it is the writer's own or another's. A number that was refused as taken and is not there is neither:
-it is asked for again until the deadline, and nothing is told durable, and no number passed over, before it is
-decided. Such a record is never taken for a damaged one.
+Each record carries an id that its writer drew. Whatever a store answered, the record under a number
+therefore shows whether it is the writer's own. A number may also be refused as taken while no record is
+there. The writer then asks again until the deadline. Until that is decided, nothing is reported durable and
+no number is skipped. Such a record is never taken for a damaged one.
 
-A term is never given twice, whatever was lost: the hint tells the newest record and its term, so that a log
-whose newest records are gone is noticed.
+A term is never given twice, even after records were lost. The hint names the newest record and its term, so
+a log that lost its newest records is noticed.
 """
 
 import json
@@ -28,24 +28,24 @@ from checkpointing.stores.contract import Buffer, Missing, Store, StoreError, Un
 from checkpointing.stores.retrying import Waiter, create_once
 
 _RECORD = re.compile(r"([0-9]{12})\.json")
-# Others append too, but rarely: so many lost races in a row mean that something is broken.
+# Other writers append rarely: this many lost races in a row mean that something is broken.
 _MOST_RACES = 1000
 _MOST_RECORDS = 10**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """The newest record that somebody wrote, and the term after it; 0 where that is not told."""
+    """The newest record that a writer noted, and the term at that record; 0 where it is not known."""
 
     number: int = 0
     term: int = 0
 
 
 class Log:
-    """A run's log in ``store``. Used by one thread at a time; any number of processes may append.
+    """A run's log in ``store``. One thread at a time may use it; any number of processes may append.
 
-    What it read last stays in memory: appending to an undisturbed log is one request, and one more for the
-    hint, which only makes the next reader's search short.
+    The last view stays in memory. Appending to an undisturbed log takes one request, plus one for the hint,
+    which only shortens the next reader's search.
     """
 
     def __init__(
@@ -70,46 +70,49 @@ class Log:
 
     @property
     def view(self) -> LogView:
-        """After the newest record that was read or written; empty before."""
+        """The view after the newest record that was read or written; empty before."""
         return self._view
 
     @property
     def number(self) -> int:
-        """Of that record; 0 before there is any."""
+        """The number of the newest record that was read or written; 0 before there is any."""
         return self._number
 
     @property
     def num_gone(self) -> int:
-        """How many records the hint told of when it was last read, behind the newest one that there was."""
+        """How many records after the newest existing one the hint named when it was last read."""
         return self._num_gone
 
     def read(self) -> LogView:
-        """The newest view: at most 4 requests however long the log is, if the hint is about right."""
+        """Returns the newest view: in at most 4 requests, however long the log is, if the hint is nearly
+        right.
+        """
         hint = read_hint(self._store, self._run)
         newest = hint.number
         after_hint = f"{self._slot(newest)}" if newest else ""
         names = list(self._store.list(self._folder, after=after_hint))
         if not names and newest:
-            # The hint is the newest, or it is wrong.
+            # No newer record: the hint names the newest one, or it is wrong.
             names = [self._slot(newest)] if self._exists(newest) else list(self._store.list(self._folder))
         if numbers := sorted(numbers_in(names)):
             self._go_to(numbers[-1])
         self._num_gone = max(0, newest - self._number)
-        # Each record that is gone may have been a lease.
+        # Each lost record may have been a lease.
         self._newest_term = hint.term or self._view.term + self._num_gone
         return self._view
 
     def append(self, entry: Entry, *, term: int | None = None) -> LogView:
-        """Folds ``entry`` in. With ``term``, only as long as no later attempt began: else ``Fenced``.
+        """Folds ``entry`` in. With ``term``, raises ``Fenced`` if a later attempt has begun.
 
-        After ``Unavailable`` it may have landed or not; appending it again is right either way.
+        After ``Unavailable`` the entry may have landed or not; appending it again is right either way.
         """
         return self.decide(lambda view: entry, term=term)
 
     def decide(self, decide: Callable[[LogView], Entry | None], *, term: int | None = None) -> LogView:
-        """As ``append``, of what ``decide`` makes of the newest view; None appends nothing.
+        """Appends the entry that ``decide`` makes of the newest view; None appends nothing.
 
-        Asked again after each lost race, so the entry follows from exactly the view that it is folded into.
+        ``decide`` is called again after each lost race, so the entry follows from exactly the view that it
+        is folded into.
         """
         for _ in range(_MOST_RACES):
             if term is not None and self._view.term != term:
@@ -128,7 +131,9 @@ class Log:
         raise StoreError(f"log: {self._folder}: {_MOST_RACES} numbers in a row were taken by others")
 
     def lease(self, owner: str, *, above: int = 0) -> int:
-        """Begins a new attempt; its term, which is above ``above`` and all that the hint told of."""
+        """Begins a new attempt and returns its term, which is higher than ``above`` and than the hint's
+        term.
+        """
         self.read()
         above = max(above, self._newest_term)
         return self.decide(
@@ -136,14 +141,16 @@ class Log:
         ).term
 
     def lineage(self) -> str:
-        """What tells this log from every other one of the same name: the id of its first record."""
+        """Returns the id of the first record, which distinguishes this log from any other log of the same
+        name.
+        """
         try:
             return self._get(1).id
         except Corrupt:
             return "damaged"
 
     def records(self) -> list[LogRecord]:
-        """Everything that ever happened, but for records that are damaged; for people and tools."""
+        """Returns all records except damaged ones; for people and tools."""
         found = []
         for number in sorted(numbers_in(self._store.list(self._folder))):
             with suppress(Corrupt):
@@ -160,12 +167,14 @@ class Log:
         )
 
     def _create(self, number: int, data: bytes) -> Buffer:
-        """What the slot holds then: ``data``, or another's that was first."""
+        """Returns what the slot holds afterwards: ``data``, or the record of a writer that was first."""
         slot = self._slot(number)
         return self._waiter.wait_out(lambda: create_once(self._store, slot, data), Undecided)
 
     def _step_forward(self, data: bytes | None = None) -> None:
-        """To the next record, of ``data`` where that was read; a damaged one counts as an attempt's start."""
+        """Moves to the next record, using ``data`` if it was already read. A damaged record counts as a
+        lease.
+        """
         number = self._number + 1
         try:
             record = self._get(number) if data is None else decode(data, number)
@@ -174,7 +183,9 @@ class Log:
         self._number, self._view = number, record.view
 
     def _go_to(self, number: int) -> None:
-        """Makes ``number`` the newest that is known, reading back to a whole record if it is damaged."""
+        """Makes record ``number`` the newest known one. If it is damaged, reads back to a whole record
+        first.
+        """
         if number <= self._number:
             return
         first = number
@@ -190,7 +201,7 @@ class Log:
             self._step_forward()
 
     def _unreadable(self, number: int) -> LogRecord:
-        """It may have been a lease, and a term must never be given twice."""
+        """Counts a damaged record as a lease, because it may have been one and no term may be given twice."""
         entry = Lease(owner="unknown: its record is damaged")
         view = replace(after(self._view, entry), num_lost=self._view.num_lost + 1)
         return LogRecord(number=number, id="", written_s=0.0, entry=entry, view=view)
@@ -224,13 +235,13 @@ def slot_name(run: str, number: int) -> str:
 
 
 def numbers_in(names: Iterable[str]) -> list[int]:
-    """Of those names that are records'."""
+    """Returns the numbers of those names that are records."""
     found = (_RECORD.fullmatch(name.rpartition("/")[2]) for name in names)
     return [int(one[1]) for one in found if one]
 
 
 def read_hint(store: Store, run: str) -> Hint:
-    """The record that it names need not be there. Hints of older versions tell no term."""
+    """Reads the hint. The record that it names may not exist. Hints of older versions hold no term."""
     try:
         body = json.loads(store.get(_hint_name(run)))
         number, term = body["number"], body.get("term", 0)

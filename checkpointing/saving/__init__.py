@@ -1,6 +1,6 @@
-"""Saves in the background, which cost the training one memory copy.
+"""Saves in the background; each save blocks the training only for one memory copy.
 
-Reading order: ``cadence`` (when), ``snapshot`` (live state into memory of our own), ``save`` (one save),
-``local_tier`` (the nodes' disks), ``publisher`` (into the store, with the other ranks), ``writer`` (the
-thread).
+Reading order: ``cadence`` (when to save), ``snapshot`` (live state copied into our own memory), ``save``
+(one save), ``local_tier`` (the nodes' disks), ``publisher`` (into the store, together with the other
+ranks), ``writer`` (the threads).
 """

@@ -1,4 +1,4 @@
-"""When to save, and where to. Pure: rank 0 asks it once per step and tells the others the answer."""
+"""Decides when to save and where to. Pure. Rank 0 asks once per step and tells the other ranks the answer."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -6,9 +6,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """``every_steps`` replaces ``every_s``. Of the saves each ``disk_every``-th goes to the nodes' disks and
-    each ``store_every``-th to the store; 0 means none. Ends of epochs and what was evaluated go to the store
-    whatever it says.
+    """When to save. ``every_steps`` replaces ``every_s``.
+
+    Every ``disk_every``-th save goes to the nodes' disks and every ``store_every``-th to the store; 0 means
+    none. The ends of epochs and evaluated steps always go to the store.
     """
 
     every_s: float | None = 60.0
@@ -20,7 +21,7 @@ class Cadence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavesSoFar:
-    """What was saved so far in this attempt. ``num_due`` also counts saves that were skipped."""
+    """The saves of this attempt so far. ``num_due`` also counts saves that were skipped."""
 
     last_s: float
     num_due: int = 0
@@ -28,7 +29,7 @@ class SavesSoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
-    """Whether on some rank an earlier save is still on its way to that place."""
+    """Says for each place whether an earlier save of some rank is still on its way there."""
 
     disk: bool = False
     store: bool = False
@@ -36,7 +37,9 @@ class Busy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """``must_wait`` ones wait for what is on its way, all others would have been skipped instead."""
+    """One save to make. If ``must_wait``, it waits for saves on their way; otherwise it would have been
+    skipped.
+    """
 
     to_disk: bool
     to_store: bool
@@ -45,7 +48,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedSave:
-    """A save was due, and the one before it is still on its way to the disk and the store."""
+    """A save was due, but the save before it is still on its way to the disk and the store."""
 
 
 def next_order(
@@ -58,10 +61,10 @@ def next_order(
     is_epoch_end: bool,
     is_evaluated: bool = False,
 ) -> tuple[Order | SkippedSave | None, SavesSoFar]:
-    """Whether to save after ``step`` (counted from 1), and what to remember of it.
+    """Decides whether to save after ``step`` (counted from 1), and returns what to remember.
 
-    Also what was just evaluated is saved, and to the store, since the best one can only be kept if it is
-    durable; but only the end of an epoch waits for a busy place where ``on_busy`` is ``skip``.
+    An evaluated step is always saved to the store, since the best one can only be kept if it is durable. If
+    ``on_busy`` is ``skip``, only the end of an epoch waits for a busy place.
     """
     if is_epoch_end:
         return _everywhere(cadence), replace(past, last_s=now_s)

@@ -1,7 +1,7 @@
-"""The nodes' own disks: each rank keeps the files of its newest few saves there, for a quick way back.
+"""The local tier: each rank keeps the files of its newest few saves on its node's disk, to resume quickly.
 
-A generation on disk needs no commit. Beside each file stands its part, written after it, so a rank's share
-is whole or not there; whether all ranks' shares are is found out when a run resumes.
+A generation on disk needs no commit. Each file's part is written next to it, after it, so a rank's share is
+whole or absent. Whether the shares of all ranks exist is found out when a run resumes.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,16 @@ from checkpointing.stores.local import LocalStore
 
 
 def near_name(run: str, lineage: str) -> str:
-    """A run's name on a disk: another log's run of the same name finds nothing of it, and deletes nothing."""
+    """Returns the run's folder name on a disk. It includes the log's lineage, so another log's run of the
+    same name finds and deletes nothing of this run.
+    """
     return f"{run}@{lineage}"
 
 
 class LocalTier:
-    """One run's folder on this node; a ``~`` in front of it is this node's home. ``num_kept`` counts
-    generations of one rank, and is at least 2.
+    """One run's folder on this node. A leading ``~`` means this node's home.
+
+    ``num_kept`` counts generations of one rank, and must be at least 2.
     """
 
     def __init__(self, folder: Path, run: str, num_kept: int) -> None:
@@ -32,9 +35,10 @@ class LocalTier:
         self._num_kept = num_kept
 
     def keep(self, cut: Cut, part: FilePart, data: memoryview) -> None:
-        """Durable when it returns; then the oldest of this rank's beyond ``num_kept`` go.
+        """Writes a share, which is durable on return, then deletes this rank's oldest shares beyond
+        ``num_kept``.
 
-        On a full disk they go before, and all but one do if need be.
+        On a full disk, all but the newest earlier share are deleted first and the write is tried again.
         """
         try:
             self._put(cut, part, data)
@@ -44,9 +48,9 @@ class LocalTier:
         self._keep_only(self._num_kept, part.rank)
 
     def inventory(self) -> list[tuple[Cut, FilePart]]:
-        """All shares that are whole as far as names tell; their bytes are checked when they are read.
+        """Returns all shares that are whole judging by names; their bytes are checked when they are read.
 
-        What can't be read, or lies where another share belongs, is left out.
+        A part that cannot be read, or lies where another share belongs, is left out.
         """
         names = set(self._store.list(self._folder))
         found = []
@@ -62,7 +66,9 @@ class LocalTier:
         return GenerationPlace(store=self._store, folder=f"{self._folder}/{generation}")
 
     def tidy(self) -> None:
-        """Deletes what killed saves left, by the names that saves give. Call it while no rank saves here."""
+        """Deletes garbage of killed saves, recognised by the names that saves use. Call it while no rank
+        saves here.
+        """
         whole = {name for cut, part in self.inventory() for name in self._names(cut, part)}
         for name in set(self._store.list(self._folder)) - whole:
             if is_of_a_save(name):
@@ -82,7 +88,7 @@ class LocalTier:
                 self._store.delete(name)
 
     def _names(self, cut: Cut, part: FilePart) -> tuple[str, str]:
-        """The file, and the part that makes it count."""
+        """Returns the file, and the part that makes the file count."""
         folder = f"{self._folder}/{cut.generation}"
         return f"{folder}/{part.file}", f"{folder}/{part_name(part.rank)}"
 

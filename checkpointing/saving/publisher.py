@@ -1,7 +1,7 @@
 """One rank's share in making a generation durable: upload, receipt, commit, read back, make room.
 
-Rank 0 commits once every rank's receipt is in, and marks the generation verified once every rank has read
-its own file back. Ranks wait for each other at most ``deadline_s``; there is no collective anywhere.
+Rank 0 commits once the receipts of all ranks are in. It marks the generation verified once every rank has
+read its own file back. Ranks wait for each other at most ``deadline_s``. No collective operation is used.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _VERIFIED = b"verified"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingAttempt:
-    """What holds for all saves of one rank in one attempt."""
+    """Settings that hold for all saves of one rank in one attempt."""
 
     rank: int
     term: int
@@ -44,7 +44,7 @@ class Publisher:
         self._is_swept = False
 
     def publish(self, save: Save, release: Callable[[], None]) -> None:
-        """Calls ``release`` as soon as the save's memory is not needed any more."""
+        """Makes one save durable; calls ``release`` as soon as the save's memory is no longer needed."""
         if self._attempt.rank == 0:
             self._unsettled.append(save.cut.generation)
         self._upload(save)
@@ -61,7 +61,7 @@ class Publisher:
         try:
             self._repository.put_file(save.cut.generation, save.part.file, save.room.data)
         except StoreError as error:
-            # So that rank 0 need not wait for the deadline.
+            # Without this post, rank 0 would wait until the deadline.
             self._post(save.cut, "written", _FAILED + str(error).encode())
             raise
 
@@ -101,13 +101,13 @@ class Publisher:
 
     def _make_room(self) -> None:
         self._repository.retire(self._attempt.retention, term=self._attempt.term)
-        # A late commit of theirs can't land: records that came after have taken its number.
+        # Their late commits cannot land any more: newer records have taken their numbers.
         while self._unsettled:
             if not self._repository.view.generation(self._unsettled[0]):
                 self._repository.discard(self._unsettled[0])
             del self._unsettled[0]
         if not self._is_swept:
-            # Once is enough: only attempts that ended badly leave something.
+            # Once per attempt is enough: only attempts that ended badly leave garbage.
             sweep(self._repository, now=datetime.now(UTC))
             self._is_swept = True
 

@@ -1,4 +1,4 @@
-"""What a save is, and what becomes of it. Pure."""
+"""A save and its outcome. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,16 +9,20 @@ from checkpointing.log.history import Generation
 
 
 class SaveFailed(Exception):
-    """This save is dropped, the next one may work."""
+    """This save is dropped; the next one may work."""
 
 
 class Mailbox(Protocol):
-    """Small messages between the ranks of one attempt. Each is taken once, and no name is used twice."""
+    """Carries small messages between the ranks of one attempt. Each is taken once, and no name is used
+    twice.
+    """
 
     def post(self, name: str, value: bytes, *, to: int) -> None: ...
 
     def take(self, name: str, timeout_s: float, *, sender: int) -> bytes | None:
-        """Waits for it; None if it doesn't come in time. What the rank ``sender`` has not written is none."""
+        """Waits for the message that rank ``sender`` wrote; None if it does not come within ``timeout_s``.
+        A message written by another rank is ignored.
+        """
 
 
 class SaveMemory(Protocol):
@@ -30,7 +34,7 @@ class SaveMemory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """One rank's share of a cut. ``part`` is without digests until they are computed in the background."""
+    """One rank's share of a cut. ``part`` has no digests until they are computed in the background."""
 
     cut: Cut
     part: FilePart
@@ -42,7 +46,9 @@ class Save:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveNote:
-    """What became of a save at one place, "disk" or "store". ``problem`` is None where it went well."""
+    """The outcome of a save at one ``place``, "disk" or "store". ``problem`` is None if the save
+    succeeded.
+    """
 
     step: int
     generation: str
@@ -58,9 +64,10 @@ Tell = Callable[[SaveNote], None]
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """How saving is going, as one rank sees it. Written by the background, read by the training.
+    """The state of saving as one rank sees it. The background threads write it and the training reads it.
 
-    ``durable_name``, ``durable_step`` and ``durable_s`` (when) are the newest commit's, which rank 0 knows.
+    ``durable_name``, ``durable_step`` and ``durable_s`` (the time) describe the newest commit; only rank 0
+    knows them.
     """
 
     num_committed: int = 0
@@ -79,5 +86,7 @@ class Tally:
         self.durable_s = generation.committed_s
 
     def damaged(self) -> None:
-        """The newest commit is not what was saved: the one before it is the newest that is durable."""
+        """Records that the newest commit is not what was saved, so the one before it is the newest durable
+        one.
+        """
         self.durable_name, self.durable_step, self.durable_s = self._before

@@ -1,8 +1,8 @@
-"""Live training state -> a warm arena, in one pass.
+"""Copies live training state into a warm arena, in one pass.
 
 An arena is a rank's checkpoint file in memory, byte for byte: a safetensors header, built once, then every
-piece. All of it is touched when it is made, because memory that is written for the first time costs ten
-times as much as a copy.
+piece. The whole arena is touched when it is made, because writing memory for the first time costs ten times
+as much as a copy.
 """
 
 import json
@@ -23,16 +23,16 @@ _DTYPES = {
     torch.int64: "I64",
     torch.uint8: "U8",
 }
-# Where data begins and pieces of numbers start: a page, and the largest element.
+# The data begins at a multiple of a page, so that elements of every size are aligned.
 _PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The elements from ``start`` on of the flattened logical tensor ``name``, which is shaped ``shape``.
+    """The elements from ``start`` on of the flattened logical tensor ``name``, which has shape ``shape``.
 
-    ``values`` is a contiguous one-dimensional view of live memory, or empty: reading it after a step gives
-    the state after that step, and writing it changes the training.
+    ``values`` is a contiguous one-dimensional view of live memory, or empty. Reading ``values`` after a
+    step gives the state after that step, and writing to it changes the training.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where each piece lies in a rank's file. ``header`` are the file's first bytes."""
+    """The position of each piece in a rank's file. ``header`` is the first bytes of the file."""
 
     header: bytes
     tensors: tuple[TensorInfo, ...]
@@ -52,7 +52,7 @@ class Layout:
 
 
 def layout(pieces: Sequence[Piece]) -> Layout:
-    """The larger elements first, so that all are aligned without gaps, which safetensors forbids."""
+    """Places larger elements first, so that all are aligned without gaps, which safetensors forbids."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt", "longhaul": "see manifest.json"}}
     offsets: dict[str, int] = {}
     end = 0
@@ -88,7 +88,7 @@ def layout(pieces: Sequence[Piece]) -> Layout:
 
 
 class Arena:
-    """Room for one rank's file. Used again and again for pieces of the same layout."""
+    """Memory for one rank's file, reused for pieces of the same layout."""
 
     def __init__(self, pieces: Sequence[Piece], layout: Layout) -> None:
         is_pinned = any(piece.values.device.type == "cuda" for piece in pieces)
@@ -103,14 +103,14 @@ class Arena:
 
     @torch.no_grad()
     def take(self, pieces: Sequence[Piece]) -> None:
-        """Copies all of them; what the training does afterwards changes nothing here."""
+        """Copies all pieces; what the training does afterwards changes nothing in the arena."""
         torch._foreach_copy_(self._slots, [piece.values for piece in pieces], non_blocking=True)
         if self._memory.is_pinned():
             torch.cuda.synchronize()
 
 
 class Landing:
-    """Host memory that a generation is loaded into: the live memory itself where that is the host's."""
+    """Host memory that a generation is loaded into: the live memory itself if it is on the host."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._pieces = pieces
@@ -120,7 +120,7 @@ class Landing:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Carries what was loaded to the device. Call it once everything is known to be whole."""
+        """Copies the loaded bytes to the device. Call it only once everything is known to be whole."""
         for piece, values in zip(self._pieces, self._host, strict=True):
             if piece.values.device.type != "cpu":
                 piece.values.copy_(values)

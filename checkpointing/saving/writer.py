@@ -1,7 +1,7 @@
-"""Arena -> local disk -> store, in the background, one save at a time at each place.
+"""Carries saves in the background from arena to local disk to store, one save at a time at each place.
 
-Whatever happens to a save ends in a ``SaveNote``, never in the training: a store that is down or a disk that
-is full costs that save and is told. A slower place takes fewer saves; it never holds up a faster one.
+Every outcome of a save ends in a ``SaveNote``, never in the training. An unreachable store or a full disk
+costs that save and is reported. A slower place takes fewer saves and never delays a faster one.
 """
 
 import logging
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Has two threads of its own, one for each place. ``disk`` is None where only the store is used."""
+    """Owns two threads, one for each place. ``disk`` is None if only the store is used."""
 
     def __init__(self, disk: LocalTier | None, publisher: Publisher, tally: Tally, tell: Tell) -> None:
         self._disk = disk
@@ -42,13 +42,17 @@ class Writer:
     def room(
         self, rooms: Sequence[SaveMemory], *, to_store: bool, timeout_s: float = 0.0
     ) -> SaveMemory | None:
-        """One that a save may use now, or within ``timeout_s``; None if an earlier save is in the way."""
+        """Returns memory that a save may use now or within ``timeout_s``; None if an earlier save blocks
+        it.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._is_ready(rooms, to_store), timeout_s)
             return self._free(rooms)[0] if self._is_ready(rooms, to_store) else None
 
     def hand_over(self, save: Save) -> None:
-        """Its room is the writer's until ``room`` gives it out again. Returns at once."""
+        """Takes the save over and returns at once. Its memory belongs to the writer until ``room`` hands it
+        out again.
+        """
         with self._changed:
             self._rooms[save.cut.generation] = save.room
             self._at_store = save if save.to_store else self._at_store
@@ -61,7 +65,7 @@ class Writer:
                 self._release(save)
 
     def finish(self, timeout_s: float) -> bool:
-        """Waits for all that was handed over; whether it came to its end."""
+        """Waits for all saves handed over; returns whether they ended within ``timeout_s``."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._at_disk and not self._at_store, timeout_s)
 
@@ -100,7 +104,7 @@ class Writer:
 
     def _release(self, save: Save) -> None:
         with self._changed:
-            # By name: the same room may be a later save's by now.
+            # Released by name, because a later save may already use the same memory.
             self._rooms.pop(save.cut.generation, None)
             self._changed.notify_all()
 
@@ -111,7 +115,7 @@ class Writer:
         try:
             carry(save)
         except Exception as error:
-            # Also what nobody thought of: the training must not end for it, and the next save goes on.
+            # Even an unexpected error must not end the training; the next save goes on.
             problem = str(error) or type(error).__name__
             self._tally.num_failed += 1
             self._tally.is_fenced = self._tally.is_fenced or isinstance(error, Fenced)
@@ -127,7 +131,7 @@ class Writer:
         try:
             self._tell(note)
         except Exception:
-            # Nobody else will hear of it, and without this thread no save would ever end.
+            # Nothing else reports this error, and without this thread no save would ever end.
             _log.exception("could not tell of %s", note)
         return save
 
