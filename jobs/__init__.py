@@ -1,16 +1,16 @@
-"""WHAT: the stories. ``sweep``, ``train`` and ``report`` are the entries for ``ray job submit``; ``cli`` has
-all.
+"""WHAT: the commands that a user runs. ``sweep``, ``train`` and ``report`` are the entries for
+``ray job submit``; ``cli`` has all commands.
 
-From the top, each floor imports only those below it:
+Each layer imports only the layers below it, from the top:
 
-``runs`` (one long run, from its spec to its end);
-``sweeps`` (many cells), ``reports``, ``checkpoints``, ``packing``, ``doctor``, ``clusters``: one command
-each;
-``spec_schema`` (what a user's file may say);
-``recovery`` (what follows a failure), ``alerts``, ``launch`` (through Ray Train, ``torchrun`` or in this
-process);
-``execution`` (what an executor promises, and what is made of what ranks tell; knows no Ray),
-``run_progress`` (what a driver knows and tells of its run);
-``training`` (what happens inside a worker);
-``commandline`` (what all commands share).
+- ``runs``: one long run, from its spec to its end;
+- ``sweeps`` (many cells), ``reports``, ``checkpoints``, ``packing``, ``doctor`` and ``clusters``: one command
+  each;
+- ``spec_schema``: what a user's spec file may contain;
+- ``recovery`` (what to do after a failure), ``alerts``, and ``launch`` (through Ray Train, ``torchrun`` or in
+  this process);
+- ``execution`` (what an executor promises, and how it interprets the reports of ranks; imports no Ray) and
+  ``run_progress`` (what a driver knows and publishes about its run);
+- ``training``: what happens inside a worker;
+- ``commandline``: what all commands share.
 """

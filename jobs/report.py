@@ -1,7 +1,7 @@
 #!/usr/bin/env -S python -P
-"""ENTRY: everything that ran becomes one table, a few charts, a page, and an answer.
+"""ENTRY: turns all results in a store into one table, a few charts, a web page and an answer.
 
-The story itself is ``jobs.reports.report``.
+The command itself is ``jobs.reports.report``.
 
 ``ray job submit --working-dir . -- python jobs/report.py --store URL``, or without ``python``.
 """
@@ -12,7 +12,7 @@ from jobs.commandline.process_exit import run
 
 def main(argv: list[str] | None = None) -> int:
     args = report_parser("report.py").parse_args(argv)
-    from jobs.reports.report import report  # after --help, which must not wait for it
+    from jobs.reports.report import report  # here, so that --help is instant
 
     return report(args)
 

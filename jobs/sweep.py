@@ -1,7 +1,7 @@
 #!/usr/bin/env -S python -P
-"""ENTRY: many cells -> what is missing -> place -> launch -> table.
+"""ENTRY: measures the missing cells of a sweep: expand, place, launch, and print a table.
 
-The story itself is ``jobs.sweeps.command``.
+The command itself is ``jobs.sweeps.command``.
 
 ``ray job submit --working-dir . -- python jobs/sweep.py SPEC``, or without ``python``.
 """
@@ -12,7 +12,7 @@ from jobs.commandline.process_exit import run
 
 def main(argv: list[str] | None = None) -> int:
     args = sweep_parser("sweep.py").parse_args(argv)
-    from jobs.sweeps.command import sweep  # after --help, which must not wait for it
+    from jobs.sweeps.command import sweep  # here, so that --help is instant
 
     return sweep(args)
 

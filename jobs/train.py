@@ -1,5 +1,5 @@
 #!/usr/bin/env -S python -P
-"""ENTRY: one long run, from its newest good checkpoint, until it is done. The story is ``jobs.runs.train``.
+"""ENTRY: trains one long run, from its newest good checkpoint to its end. The command is ``jobs.runs.train``.
 
 ``ray job submit --working-dir . -- python jobs/train.py SPEC``, or without ``python``.
 """
@@ -14,7 +14,7 @@ def main(argv: list[str] | None = None) -> int:
         from jobs.runs.supervisor import keep_running
 
         return keep_running(args)
-    from jobs.runs.train import train  # after --help, which must not wait for it
+    from jobs.runs.train import train  # here, so that --help is instant
 
     return train(args)
 

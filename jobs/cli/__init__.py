@@ -1,3 +1,3 @@
-"""``longhaul``, also as ``python -m jobs.cli``: ``arguments`` is the whole command line, ``__main__`` calls
-each command.
+"""``longhaul``, also as ``python -m jobs.cli``: ``arguments`` builds the whole command line, ``__main__``
+calls the command.
 """

@@ -1,4 +1,4 @@
-"""``longhaul ...``, also as ``python -m jobs.cli``: the stories and the small tools, one command each."""
+"""``longhaul ...``, also as ``python -m jobs.cli``, dispatches to one function per command."""
 
 from typing import NoReturn
 

@@ -1,4 +1,4 @@
-"""The command line, and nothing behind it: imports little more than argparse, so ``--help`` is instant."""
+"""Builds the command line. Imports little more than argparse, so that ``--help`` is instant."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""``longhaul cluster``: see a running cluster, or try a mixed one on this machine.
+"""``longhaul cluster`` shows a running cluster, or starts a mixed one on this machine.
 
 Reading order: ``arguments``, ``command``, ``tables``.
 """

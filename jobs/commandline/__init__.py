@@ -1,3 +1,3 @@
-"""What all commands share: ``options`` (flags), ``exit_codes`` (and from an error to its code),
-``usage_error``, ``store_location`` (where relative places start), ``text_table``, ``process_exit``.
+"""What all commands share: ``options`` (flags), ``exit_codes`` (codes, and how an error becomes one),
+``usage_error``, ``store_location`` (where relative paths start), ``text_table``, ``process_exit``.
 """

@@ -1,4 +1,4 @@
-"""The exit codes of all commands, and the one way from an error to its lines and its code. Pure."""
+"""Defines the exit codes of all commands, and how an error becomes printed lines and a code. Pure."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -6,25 +6,28 @@ from collections.abc import Callable, Mapping
 from checkpointing.stores.contract import StoreError, Unavailable
 
 EXIT_OK = 0
-# No, or failed: a cell is slower, a checkpoint is damaged, a run did not finish.
+# The answer is no, or the command failed: a cell is slower, a checkpoint is damaged, a run did not finish.
 EXIT_FAILED = 1
-# The user's turn: a flag, a spec, a name.
+# The user must change something: a flag, a spec, a name.
 EXIT_USAGE = 2
-# Nobody can say, or yes with warnings.
+# The question can't be decided, or the answer is yes with warnings.
 EXIT_UNDECIDED = 3
 EXIT_INTERRUPTED = 130
-# As a shell has it for a command that is not there.
+# The code that a shell returns for an unknown command.
 EXIT_NO_COMMAND = 127
 
-# What is wrong about a store is the user's turn; one that is away may come back.
+# A ``StoreError`` is the user's to fix; an unavailable store may come back by itself.
 OF_STORES: Mapping[type[Exception], int] = {StoreError: EXIT_USAGE, Unavailable: EXIT_FAILED}
 
 
 def run_command(
     name: str, story: Callable[[], int], codes: Mapping[type[Exception], int], *, speaks: bool = True
 ) -> int:
-    """What ``story`` returns. An error of ``codes``, or of a class below one, becomes its lines on standard
-    error, unless another process ``speaks``, and the code of the nearest class; Ctrl-C becomes 130.
+    """Returns the exit code of ``story``, and turns its expected errors into messages.
+
+    An error whose class, or a base class, is in ``codes`` is printed on standard error and returns the code
+    of the nearest such class. With ``speaks`` false nothing is printed, since another process prints it.
+    Ctrl-C returns 130. Other errors propagate.
     """
     try:
         return story()
@@ -36,7 +39,9 @@ def run_command(
 
 
 def complain(name: str, problem: object, code: int) -> int:
-    """Says each line of ``problem`` on standard error, as of the command ``name``; returns ``code``."""
+    """Prints each line of ``problem`` on standard error, prefixed with the command ``name``; returns
+    ``code``.
+    """
     for line in str(problem).splitlines():
         print(f"longhaul {name}: {line}", file=sys.stderr)
     return code

@@ -1,7 +1,8 @@
-"""A process's way out, with its exit code, whatever its threads are in the middle of. Pure.
+"""Ends a process with its own exit code, even while daemon threads are busy. Pure.
 
-Python ends a daemon thread where it next wants to run. If it comes back from torch then, or from other code
-that is not Python's, this aborts the process: whoever waits for it reads 134 instead of how a training ended.
+At exit Python ends a daemon thread when the thread next needs the interpreter. If the thread then returns
+from torch or other native code, the process aborts. The caller would see exit code 134 instead of the
+training's own.
 """
 
 import atexit
@@ -13,17 +14,17 @@ from typing import NoReturn
 
 
 def run(main: Callable[[], int]) -> NoReturn:
-    """Ends the process with what ``main`` says, after all that others have to do at its exit."""
+    """Ends the process with the code that ``main`` returns, after all other exit handlers have run."""
     code = 1  # of an exception, which Python has printed by then
 
     def end() -> None:
         for stream in (sys.stdout, sys.stderr):
-            # Who read it may have ended before.
+            # The reader of a pipe may have ended before.
             with suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
 
-    # Who is the first here is called last.
+    # Handlers run in reverse order: the first one registered runs last.
     atexit.register(end)
     try:
         code = main()

@@ -1,4 +1,4 @@
-"""Where relative places start. Pure."""
+"""Says where a relative store path starts. Pure."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,11 @@ from cluster.ray_internals import is_job_driver
 
 
 def store_base() -> Path:
-    """Where a relative store starts: here; in a Ray job, whose directory vanishes, ``LONGHAUL_HOME``."""
+    """The folder where a relative store path starts.
+
+    In a Ray job the folder is ``LONGHAUL_HOME`` (default ``~/longhaul``), because the job's own directory is
+    deleted. Elsewhere it is the working directory.
+    """
     if is_job_driver():
         return Path(os.environ.get("LONGHAUL_HOME", "~/longhaul")).expanduser()
     return Path.cwd()

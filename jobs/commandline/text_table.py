@@ -1,4 +1,4 @@
-"""A table in plain text: columns that hold one value only fold into a line above it. Pure."""
+"""Formats a table as plain text. A column with one value only may fold into a line above the table. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
-"""Mistakes that the user can mend: one line each, with what was expected and the nearest known word. Pure."""
+"""Mistakes that the user can fix: one line each, with what was expected and the nearest known word. Pure."""
 
 from difflib import get_close_matches
 
 
 class SpecError(Exception):
-    """The user's turn. Each problem says where, what was found, what was expected, what to do."""
+    """The user's input is wrong. Each problem says where, what was found, what was expected, what to do."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -12,10 +12,10 @@ class SpecError(Exception):
 
 
 class Occupied(SpecError):
-    """Another driver is at work on the run."""
+    """Another driver is working on the run."""
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """`` Did you mean 'ddp'?`` or nothing."""
+    """A hint such as ``; did you mean 'ddp'?``, or an empty text."""
     close = get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,7 +1,12 @@
-"""Preflight: may this cluster, this store and this run be trusted? One table, findings, an exit code.
+"""``longhaul doctor`` checks a cluster, a store and a run before training: one table, findings, an exit code.
 
-Reading order: ``arguments``, ``command`` (the story), ``examination`` (all that is seen, as data);
-``this_machine`` alone, or a ``survey`` of all nodes of a cluster: ``node_sessions`` with a ``node_actor``
-on each, and ``link_tests`` between them; ``forecast`` (the space a run will take); from what is seen to
-findings: ``node_checks``, ``cross_node_checks``, ``store_checks``; ``text`` (for people and programs).
+Reading order:
+
+- ``arguments``, ``command`` (the whole story), ``examination`` (all observations, as data);
+- ``this_machine``: asks this machine alone;
+- ``survey``: asks all nodes of a cluster, through ``node_sessions`` with one ``node_actor`` per node, and
+  ``link_tests`` between the nodes;
+- ``forecast``: the space that a run will take;
+- ``node_checks``, ``cross_node_checks``, ``store_checks``: turn observations into findings;
+- ``text``: output for people and programs.
 """

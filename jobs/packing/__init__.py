@@ -1,6 +1,7 @@
-"""``longhaul pack``: text, JSONL and Parquet become token shards that a long run reads.
+"""``longhaul pack`` turns text, JSONL and Parquet into token shards that a long run reads.
 
-Reading order: ``arguments``, ``command``; the input's ``pieces``, the ``documents`` in them, their ids by
-``tokenizing``, and one piece's ``shard``. Ray carries them out
-in ``ray_pack``. The same input gives the same bytes.
+The same input gives the same bytes.
+
+Reading order: ``arguments``, ``command``; ``pieces`` (how the input is cut), ``documents`` (the texts of a
+piece), ``tokenizing`` (text to ids), ``shard`` (packs one piece); ``ray_pack`` (packs all pieces with Ray).
 """

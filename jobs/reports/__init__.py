@@ -1,5 +1,5 @@
-"""``longhaul report``, ``pull``, ``compare`` and ``import``.
+"""``longhaul report``, ``pull``, ``compare`` and ``import`` work on stored results.
 
-Reading order: ``arguments``, ``report`` (and copies of reports), ``compare`` with ``compare_text``,
+Reading order: ``arguments``, ``report`` (makes reports and copies them), ``compare`` with ``compare_text``,
 ``import_results``.
 """

@@ -1,6 +1,6 @@
-"""What a user's file may say, as strict as can be.
+"""The schema of a user's spec files: unknown keys and wrong types are errors.
 
-Reading order: ``file`` (YAML, ``--set``, where a problem is), ``sweep_spec``, ``run_spec`` with its
-sections ``run_data``, ``run_checkpoints`` and ``run_recovery``; ``stored_spec`` (what stands in the
-store with a run), ``compatibility`` (what may change between two starts).
+Reading order: ``file`` (YAML, ``--set``, error messages), ``sweep_spec``, ``run_spec`` with its sections
+``run_data``, ``run_checkpoints`` and ``run_recovery``; ``stored_spec`` (the spec stored with a run),
+``compatibility`` (what may change between two starts).
 """

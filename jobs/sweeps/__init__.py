@@ -1,6 +1,9 @@
-"""``longhaul sweep``: what is wanted minus what is finished.
+"""``longhaul sweep`` measures the runs that a sweep wants and its store does not have yet.
 
-Reading order: ``arguments``, ``command`` (the story); ``grid`` (cells), ``memory_forecast``, ``plan``,
-``work_queues``: decided before anything starts; ``bookkeeper``, ``result_record``, ``metrics``, ``energy``,
-``source_version``, ``results``: rows; ``tables``, ``score_table``, ``live_view``: for people.
+Reading order:
+
+- ``arguments``, ``command`` (the whole story);
+- ``grid`` (cells), ``memory_forecast``, ``plan``, ``work_queues``: decided before anything starts;
+- ``bookkeeper``, ``result_record``, ``metrics``, ``energy``, ``source_version``, ``results``: result rows;
+- ``tables``, ``score_table``, ``live_view``: output for people.
 """

@@ -1,4 +1,4 @@
-"""The flags of ``longhaul sweep``."""
+"""Defines the flags of ``longhaul sweep``."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Events of running jobs -> rows in the store and lines for the person who waits."""
+"""Turns events of running jobs into rows in the store and lines for the waiting user."""
 
 import json
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from reporting.results.records import RunRecord
 
 
 class Bookkeeper:
-    """Knows which runs are wanted and which rows are there. ``listen`` is called from one thread only."""
+    """Tracks which runs are wanted and which have a row. Call ``listen`` from one thread only."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class Bookkeeper:
 
     @property
     def unreadable(self) -> list[str]:
-        """A line for each file that stands where a result should and is none."""
+        """One line per ``result.json`` that exists but can't be read as this run's result."""
         names = [run.name for run in self._runs.values() if run.name in self._found.unreadable]
         return [f"{name}: result.json is {self._found.unreadable[name]}; measured again" for name in names]
 
     @property
     def records(self) -> list[RunRecord]:
-        """One per run that has a row, in the order of the sweep."""
+        """The rows found so far, at most one per run, in the order of the sweep."""
         return [self._records[run_id] for run_id in self._runs if run_id in self._records]
 
     @property
     def problems(self) -> list[str]:
-        """Each reason why runs have no numbers, once, with how many runs it took."""
+        """One line per distinct error, with the number of runs that failed with it."""
         errors = [(record.status, record.error.reason) for record in self.records if record.error]
         return [f"{errors.count(found)} {found[0]}: {found[1]}" for found in dict.fromkeys(errors)]
 
@@ -64,7 +64,7 @@ class Bookkeeper:
         return [run for run in self._runs.values() if self._is_missing(run, retry_failed=retry_failed)]
 
     def refuse(self, run: Run, failure: Failure, display: Display) -> None:
-        """A row for a run that is never started."""
+        """Stores a row for a run that is never started."""
         self._finish(run, failure, display)
 
     def listen(self, event: Event, display: Display) -> None:
@@ -100,7 +100,10 @@ class Bookkeeper:
         display.finished(run, saved)
 
     def _attempt_number(self, run: Run) -> int:
-        """An unreadable row counts as an attempt, so that it is kept beside the new one."""
+        """The number of the next attempt of ``run``.
+
+        An unreadable row counts as the first attempt, so that it is kept beside the new row.
+        """
         if run.name in self._found.unreadable:
             return 2
         earlier = self._records.get(run.run_id)

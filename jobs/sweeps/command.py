@@ -1,6 +1,7 @@
-"""The story of a sweep: a reconciler. What is wanted minus what is finished is measured; no more.
+"""The story of a sweep, which works as a reconciler: it measures only runs that have no result yet.
 
-Results are stored as they come, each created once, so a kill at any moment loses only the run that is going.
+Each result is stored as soon as it is measured and created only once. A kill at any moment loses only the run
+being measured.
 """
 
 import argparse
@@ -90,7 +91,7 @@ def _sweep(args: argparse.Namespace) -> int:
 def _finish_missing(
     args: argparse.Namespace, spec: SweepSpec, book: Bookkeeper, plans: Plans, executor: Executor
 ) -> bool:
-    """Measures what is missing; whether Ctrl-C ended it early."""
+    """Measures what is missing. Returns True if Ctrl-C ended the work early."""
     missing = book.missing(retry_failed=args.retry_failed)
     ready = [run for run in missing if not plans[run.cell.cell_id].refused]
     with open_display(missing, plans, quiet=args.json, silent=not executor.speaks) as display:
@@ -123,7 +124,7 @@ def _limits(spec: SweepSpec) -> SessionLimits:
 
 
 def _summary(book: Bookkeeper, cells: Sequence[Cell], store: str) -> str:
-    # It loads the report's statistics, which nobody who only plans needs.
+    # The import loads the report's statistics, which ``--dry-run`` does not need.
     from jobs.sweeps.score_table import score_table, suspicions
 
     rows = [row_of(record.to_json(), record.run_id) for record in book.records]

@@ -1,4 +1,4 @@
-"""What the ranks' telemetry says together of one run: energy and limits of all its devices. Pure."""
+"""Sums up the telemetry of all ranks of one run: energy and limits of all devices. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
@@ -9,7 +9,10 @@ from reporting.results.records import PowerRecord
 
 
 def power_of(ranks: Sequence[RankSummary], num_tokens: int) -> PowerRecord | None:
-    """``num_tokens`` are all ranks'. None where no device told anything."""
+    """The power record of all ``ranks``, or None if no device reported telemetry.
+
+    ``num_tokens`` counts the tokens of all ranks together.
+    """
     told = [rank.watched for rank in ranks]
     if all(one == Watched() for one in told):
         return None
@@ -32,7 +35,7 @@ def power_of(ranks: Sequence[RankSummary], num_tokens: int) -> PowerRecord | Non
 
 
 def _total(values: Iterable[float | None]) -> float | None:
-    """Of all devices or of none: the energy of some of them is nobody's."""
+    """The sum over all devices, or None if a device gives no value: a partial energy would mislead."""
     found = list(values)
     known = [value for value in found if value is not None]
     return sum(known) if len(known) == len(found) else None
@@ -44,7 +47,9 @@ def _of(summary: Callable[[list[float]], float], values: Iterable[float | None])
 
 
 def _worst(told: Sequence[Watched]) -> dict[str, float]:
-    """Percent of the looks by reason, on the device where it was most."""
+    """The share of samples throttled, in percent by reason, on the device where that reason was most
+    frequent.
+    """
     found: dict[str, float] = {}
     for reason, share in sorted(pair for one in told for pair in one.throttled or ()):
         found[reason] = 100 * share

@@ -1,7 +1,7 @@
-"""A sweep -> its cells, in a stable order, with stable identities. Pure.
+"""Expands a sweep into its cells, in a stable order and with stable identities. Pure.
 
-A cell's identity is the digest of what determines its result and of nothing else, so it survives
-a reordered file, another axis value, more repeats, other limits.
+A cell's identity is the digest of exactly what determines its result. So it does not change when the file is
+reordered, or when axis values, repeats or limits are added or changed.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from jobs.commandline.usage_error import SpecError
 from jobs.training.task.job import OptimizerConfig, Recipe, Window
 from jobs.training.task.presets import ModelConfig, preset
 
-if TYPE_CHECKING:  # a grid needs a spec, but not the YAML and pydantic behind it
+if TYPE_CHECKING:  # the types only: loading YAML and pydantic is not needed here
     from jobs.spec_schema.sweep_spec import Selection, SweepSpec
 
 _OF_SCHEDULES = ("schedule", "min_lr_ratio", "decay_steps")
@@ -25,7 +25,7 @@ _OF_SCHEDULES = ("schedule", "min_lr_ratio", "decay_steps")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One point of a sweep, on one group."""
+    """One combination to measure, on one group."""
 
     cell_id: str
     group: str
@@ -44,7 +44,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One measurement of a cell. ``repeat`` counts from 1, ``order`` is its place in the sweep."""
+    """One measurement of a cell. ``repeat`` counts from 1; ``order`` is the run's position in the sweep."""
 
     cell: Cell
     repeat: int
@@ -56,12 +56,15 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder of its results: readable, unique, and plain in every file system."""
+        """The folder of the run's results: readable, unique, and valid in every file system."""
         return f"{self.cell.readable_name}-r{self.repeat}-{self.cell.cell_id[:8]}"
 
 
 def expand(spec: "SweepSpec", groups: Sequence[str]) -> list[Cell]:
-    """The cells of the sweep; ``groups`` is what ``auto`` stands for."""
+    """Returns the cells of the sweep in order. ``groups`` is what ``auto`` stands for.
+
+    Raises ``SpecError`` if a combination is impossible or no cell is left.
+    """
     wanted = spec.group_names(groups)
     if not wanted:
         raise SpecError(["groups: 'auto' finds no group to measure on; name one, or add a node with devices"])
@@ -76,10 +79,11 @@ def expand(spec: "SweepSpec", groups: Sequence[str]) -> list[Cell]:
 
 
 def schedule(spec: "SweepSpec", cells: Sequence[Cell]) -> list[Run]:
-    """All runs in the order in which they are to be measured.
+    """Returns all runs in the order in which they are measured.
 
-    Every repeat is a round over all cells, so that drift hits all cells alike. Within a round the cells of
-    one group and world size stand together: they may share worker processes, repeats of one cell never do.
+    Every repeat is a round over all cells, so that drift affects all cells alike. Within a round the cells of
+    one group and world size are adjacent, so that they may share worker processes. Repeats of one cell never
+    share processes.
     """
     runs: list[Run] = []
     for repeat in range(1, spec.repeats + 1):
@@ -161,7 +165,10 @@ def _cell(spec: "SweepSpec", point: _Point) -> Cell:
 
 
 def _seating(spec: "SweepSpec") -> dict[str, bool]:
-    """What is as it always was stands in no identity, so that this one stays as well."""
+    """The placement options that enter a cell's identity.
+
+    ``spread`` enters only if it is set: cells measured before the option existed keep their identity.
+    """
     return {"share_nodes": spec.share_nodes} | ({"spread": True} if spec.spread else {})
 
 
@@ -191,7 +198,10 @@ def _fields(value: Recipe | Window) -> dict[str, object]:
 
 
 def _optimizer_fields(optimizer: OptimizerConfig) -> dict[str, object]:
-    """As in ``_seating``: a schedule that is not asked for stands in no identity."""
+    """The optimizer fields that enter a cell's identity.
+
+    A constant schedule leaves out the schedule's keys, for the reason given in ``_seating``.
+    """
     fields = asdict(optimizer)
     if optimizer.schedule == "constant":
         for name in _OF_SCHEDULES:
@@ -205,7 +215,7 @@ def _model_fields(model: ModelConfig) -> dict[str, object]:
 
 
 def _round(spec: "SweepSpec", cells: Sequence[Cell], repeat: int) -> Iterable[Cell]:
-    """Neighbours by group and world size; in a shuffled round both these blocks and their cells are."""
+    """Orders cells by group and world size. A shuffled round shuffles these blocks and the cells in each."""
     by_block = sorted(cells, key=_block)
     blocks = [list(block) for _, block in groupby(by_block, key=_block)]
     if spec.order == "shuffled":

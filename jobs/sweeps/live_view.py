@@ -1,6 +1,6 @@
-"""What a sweep shows while it runs and when it is done. The only place that knows ``rich``.
+"""Shows a sweep's progress while it runs. No other module imports ``rich``.
 
-On a terminal a live table; elsewhere one line per event, as ``ray job submit`` streams it.
+A terminal gets a live table. Elsewhere each event prints one line, which ``ray job submit`` streams.
 """
 
 import time
@@ -23,7 +23,7 @@ _STEP_LINE_EVERY_S = 10.0
 
 
 class Display(Protocol):
-    """Told of every event, in order; shows what it likes. Used as a context around the work."""
+    """Receives every event, in order, and decides what to show. The work runs inside its context."""
 
     def __enter__(self) -> Self: ...
 
@@ -41,9 +41,9 @@ class Display(Protocol):
 def open_display(
     runs: Sequence[Run], plans: dict[str, Plan], *, quiet: bool, silent: bool = False
 ) -> Display:
-    """``quiet`` keeps standard output free, for a program's JSON: lines then go to standard error.
+    """Opens the display for ``runs``: a live table on a terminal, else lines.
 
-    ``silent`` shows nothing at all.
+    ``quiet`` writes to standard error, so that standard output stays free for JSON. ``silent`` shows nothing.
     """
     console = Console(stderr=quiet, quiet=silent, highlight=False, soft_wrap=True)
     clock = _Clock(total=len(runs), expected_s=_expected_s(runs, plans))
@@ -51,7 +51,10 @@ def open_display(
 
 
 def _expected_s(runs: Sequence[Run], plans: dict[str, Plan]) -> float | None:
-    """Groups go side by side, so it is the longest queue's; None where a run's time can't be told."""
+    """The expected time of the longest queue, since groups work in parallel.
+
+    None if the time of any run can't be predicted.
+    """
     queues: dict[str, float] = {}
     for run in runs:
         expected_s = plans[run.cell.cell_id].predicted_s
@@ -63,7 +66,7 @@ def _expected_s(runs: Sequence[Run], plans: dict[str, Plan]) -> float | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Clock:
-    """How far the sweep is. Remaining time comes from what runs really took, once one has ended."""
+    """How far the sweep is. Once a run has ended, the remaining time comes from measured times."""
 
     total: int
     expected_s: float | None
@@ -83,7 +86,7 @@ class _Clock:
 
 @dataclass(slots=True)
 class _StepLine:
-    """The line of the running cell: step, its time, the average so far, memory."""
+    """Formats the line of the running cell: step, step time, the average so far, memory."""
 
     run: Run
     num_beats: int = 0
@@ -123,7 +126,7 @@ class _LineDisplay:
         self._lines[run.run_id] = _StepLine(run, shown_at=time.monotonic())
 
     def beat(self, run: Run, beat: Heartbeat) -> None:
-        """At most one line per ten steps and ten seconds: short cells pass in silence."""
+        """Prints at most one line per ten steps and ten seconds, so short cells print none."""
         line = self._lines.setdefault(run.run_id, _StepLine(run, shown_at=time.monotonic()))
         text = line.text(beat)
         due = time.monotonic() - line.shown_at >= _STEP_LINE_EVERY_S

@@ -1,7 +1,10 @@
-"""How much memory one rank of a training will need at its peak, from theory. Needs no torch.
+"""Predicts the peak memory of one training rank, from theory. Needs no torch.
 
-A step peaks at one of three moments: as its last backward pass starts, when all activations are there; as
-that pass ends, when all gradients are; or as the update runs. The largest of the three is predicted.
+A step can peak at three moments. The largest is predicted:
+
+- as its last backward pass starts, when all activations are alive;
+- as that pass ends, when all gradients are alive;
+- as the optimizer updates the parameters.
 """
 
 from dataclasses import astuple, dataclass, replace
@@ -13,31 +16,31 @@ from jobs.training.task.presets import ModelConfig
 _FP32 = 4
 _COMPUTE = {"fp32": 4, "bf16": 2}
 
-# What ``strategies.zero`` sets: DeepSpeed's defaults, which smaller models shrink in proportion.
+# ``strategies.zero`` sets DeepSpeed's defaults and shrinks them in proportion for smaller models.
 _ZERO_USUAL_PARAMETERS = 8e9
 _ZERO_REDUCE_BUCKET = 5e8
 _ZERO_MAX_LIVE = 1e9
 
-# glibc's heap can't reuse a freed piece for one of the same size, since torch asks for aligned ones. Measured
-# (glibc 2.36, ``host_memory.return_large_pieces``) it holds 5-20 % more than is live, and 25-40 % more where
-# each block's weights are taken and freed twice in every pass.
+# torch asks glibc for aligned memory, so glibc's heap can't reuse a freed piece for one of the same size.
+# Measured with glibc 2.36 and ``host_memory.return_large_pieces``, the heap holds 5-20 % more than is live.
+# It holds 25-40 % more where each block's weights are allocated and freed twice in every pass.
 _HEAP_SLACK = 0.15
 _HEAP_SLACK_GATHERING = 0.30
-# What a process that never trained before loads and touches of its libraries, DeepSpeed's among them.
+# What a fresh process loads and touches of its libraries; the second number includes DeepSpeed.
 _HOST_FIXED_BYTES = 70_000_000
 _HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
-# The caching allocator's own loss to pieces that no later request fits.
+# Memory that the caching allocator loses to pieces that no later request fits.
 _DEVICE_SLACK = 0.05
-# What no allocator counts: the context with its kernels, and the buffers of the collectives.
+# Memory that no allocator counts: the context with its kernels, and the buffers of the collectives.
 _DEVICE_FIXED_BYTES = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
-    """Bytes of one rank at its peak, by kind.
+    """The memory of one rank at its peak, in bytes by kind.
 
-    ``working`` is what computing needs besides the state: gathered weights, copies in lower precision,
-    buckets of the collectives. ``overhead`` is what the allocator and the device's driver take on top.
+    ``working`` is what a step needs besides the state: gathered weights, copies in lower precision, buckets
+    of the collectives. ``overhead`` is what the allocator and the device driver take on top.
     """
 
     parameters: int
@@ -55,7 +58,9 @@ class MemoryPrediction:
 
 
 def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
-    """The peak of a rank's memory: on a CPU its growth above an idle worker, else the device's use."""
+    """Predicts a rank's peak memory: on a CPU the growth above an idle worker, else all memory used on the
+    device.
+    """
     state = _state(recipe)
     starts = replace(
         state.as_backward_starts, activations=_activations(recipe, on_cpu), logits=_logits(recipe)
@@ -67,7 +72,7 @@ def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
-    """What comes and goes within a step, in bytes."""
+    """Memory that is allocated and freed within a step, in bytes."""
 
     gradients: float
     working: float
@@ -129,9 +134,9 @@ def _state(recipe: Recipe) -> _State:
 
 
 def _ddp(recipe: Recipe) -> _State:
-    """All state on every rank, in fp32. Gradients live in the buckets, which stay."""
+    """Every rank holds all state in fp32. Gradients live in the buckets, which are never freed."""
     whole = _FP32 * recipe.model.num_parameters
-    # Lent for one pass; each copy goes when its layer's backward is done.
+    # A pass makes copies in lower precision; each is freed after its layer's backward.
     copies = 0 if recipe.precision == "fp32" else _compute(recipe) * recipe.model.num_parameters
     return _State(
         parameters=whole,
@@ -144,14 +149,17 @@ def _ddp(recipe: Recipe) -> _State:
 
 
 def _fsdp(recipe: Recipe) -> _State:
-    """Everything in slices. Whole are the blocks at work, and the root (embedding and head) throughout."""
+    """Every rank holds slices of all state. The blocks in use and the root (embedding and head) are gathered
+    whole; the root stays gathered for the whole step.
+    """
     model = recipe.model
     slices = _FP32 * model.num_parameters / recipe.world_size
     root_size = model.num_parameters - model.num_layers * model.num_block_parameters
     root = _compute(recipe) * root_size
-    # The one at work and the next one on its way, as it arrives and as it is laid out.
+    # One block computes while the next one is gathered, which takes a receive buffer and the laid-out
+    # weights.
     blocks = 3 * _compute(recipe) * model.num_block_parameters
-    # Its gradients are reduced last and together: whole, and once more in fp32 on their way.
+    # The root's gradients are reduced last and together: whole, plus an fp32 copy to send.
     root_gradients = root + _FP32 * root_size
     return _State(
         parameters=slices,
@@ -164,10 +172,10 @@ def _fsdp(recipe: Recipe) -> _State:
 
 
 def _zero1(recipe: Recipe) -> _State:
-    """Whole parameters and gradients; a slice of the fp32 masters and of the moments."""
+    """Every rank holds whole parameters and gradients, and slices of the fp32 masters and of the moments."""
     size, slices = recipe.model.num_parameters, _zero_slices(recipe)
     latest = _compute(recipe) * size
-    # In bf16 there are sums of all of them in fp32 beside the latest pass's own.
+    # In bf16 the fp32 sums of all gradients are held besides the latest pass's own.
     sums = 0 if recipe.precision == "fp32" else _FP32 * size
     bucket = _zero_bucket(recipe)
     return _State(
@@ -181,7 +189,7 @@ def _zero1(recipe: Recipe) -> _State:
 
 
 def _zero2(recipe: Recipe) -> _State:
-    """As stage 1, but of the gradients too only a slice stays."""
+    """As stage 1, but a rank keeps only a slice of the gradients."""
     slices, bucket = _zero_slices(recipe), _zero_bucket(recipe)
     return _State(
         parameters=_compute(recipe) * recipe.model.num_parameters,
@@ -189,13 +197,15 @@ def _zero2(recipe: Recipe) -> _State:
         moments=2 * slices,
         as_backward_starts=_Moment(gradients=slices if recipe.grad_accum > 1 else 0, working=bucket),
         as_backward_ends=_Moment(gradients=slices, working=bucket + _embedding_gradient(recipe)),
-        # It flattens them into a copy.
+        # DeepSpeed flattens the gradients into a copy.
         as_update_runs=_Moment(gradients=2 * slices, working=0),
     )
 
 
 def _zero3(recipe: Recipe) -> _State:
-    """Everything in slices; whole are as many parameters as the limit of live ones allows."""
+    """Every rank holds slices of all state. At most ``_ZERO_MAX_LIVE`` parameters, scaled to the model's size,
+    are gathered whole at a time; the embedding always may be.
+    """
     model, slices = recipe.model, _zero_slices(recipe)
     max_live = max(_zero_share(model) * _ZERO_MAX_LIVE, model.num_embedding_parameters)
     working = _compute(recipe) * min(max_live, model.num_parameters) + _zero_bucket(recipe)
@@ -203,7 +213,7 @@ def _zero3(recipe: Recipe) -> _State:
         parameters=_compute(recipe) * model.num_parameters / recipe.world_size,
         masters=slices,
         moments=2 * slices,
-        # Gradients have a buffer for good.
+        # Stage 3 never frees its gradient buffer.
         as_backward_starts=_Moment(gradients=slices, working=working),
         as_backward_ends=_Moment(gradients=slices, working=working + _embedding_gradient(recipe)),
         as_update_runs=_Moment(gradients=2 * slices, working=0),
@@ -215,7 +225,7 @@ def _zero_slices(recipe: Recipe) -> float:
 
 
 def _zero_bucket(recipe: Recipe) -> float:
-    """Gradients on their way to the rank that keeps them, in fp32."""
+    """The fp32 bytes of gradients on their way to the rank that keeps them."""
     return _FP32 * _zero_share(recipe.model) * _ZERO_REDUCE_BUCKET
 
 
@@ -224,24 +234,27 @@ def _zero_share(model: ModelConfig) -> float:
 
 
 def _embedding_gradient(recipe: Recipe) -> float:
-    """The largest matrix' gradient, last to be computed. Tied, the head's waits for the lookup's."""
+    """The gradient of the largest matrix, which is computed last.
+
+    With tied embeddings there are two: the head's gradient waits for the lookup's.
+    """
     whole = _compute(recipe) * recipe.model.num_embedding_parameters
     return 2 * whole if recipe.model.tied_embeddings else whole
 
 
 def _activations(recipe: Recipe, on_cpu: bool) -> float:
-    """What the forward pass keeps for the backward pass: of attention's scores only their sums."""
+    """What the forward pass keeps for the backward pass. Of the attention scores only their sums are kept."""
     model, size = recipe.model, _compute(recipe)
     masked = model.sliding_window is not None and recipe.seq_len > model.sliding_window
-    # A norm keeps its input; without a fused kernel in fp32, and the normalised one too.
+    # A norm keeps its input. Without a fused kernel it does so in fp32, and keeps the normalised input too.
     norm = 2 * _FP32 * model.hidden_size if on_cpu else size * model.hidden_size
     norm_and_output = norm + size * model.hidden_size
-    # Key and value heads are repeated for the kernels that don't take them in groups.
+    # Kernels without grouped-query support need the key and value heads repeated.
     repeated = not on_cpu and (masked or recipe.precision == "fp32")
     kv_size = model.attention_size if repeated else model.kv_size
-    # Queries, keys, values and the output; a log-sum for each query and head.
+    # Kept are queries, keys, values, the output, and one log-sum per query and head.
     attention = size * (2 * model.attention_size + 2 * kv_size) + _FP32 * model.num_heads
-    # Gate, its SiLU, up, and their product.
+    # Kept are the gate, its SiLU, the up projection and the product.
     mlp = 4 * size * model.intermediate_size
     per_token = model.num_layers * (2 * norm_and_output + attention + mlp) + norm_and_output
     mask = size * recipe.seq_len**2 if masked else 0
@@ -249,10 +262,10 @@ def _activations(recipe: Recipe, on_cpu: bool) -> float:
 
 
 def _logits(recipe: Recipe) -> float:
-    """The larger of two moments around the head, whose activations are still all there.
+    """The larger of two moments around the head, while all activations are still alive.
 
-    First the fp32 log-probabilities with their gradient and that of the logits, then the logits' gradient
-    with the head's that is computed from it.
+    The first holds the fp32 log-probabilities, their gradient and the logits' gradient. The second holds the
+    logits' gradient and the head's gradient that is computed from it.
     """
     model, size = recipe.model, _compute(recipe)
     loss = 3 * _FP32 * _tokens(recipe)
@@ -261,7 +274,7 @@ def _logits(recipe: Recipe) -> float:
 
 
 def _tokens(recipe: Recipe) -> int:
-    """Of one micro-batch."""
+    """The tokens of one micro-batch."""
     return recipe.micro_batch * recipe.seq_len
 
 

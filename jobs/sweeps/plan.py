@@ -1,6 +1,6 @@
-"""A cell on its group -> the request, the counts, the predicted memory and time. Pure.
+"""Plans each cell on its group: placement, FLOPs, predicted memory and time. Pure.
 
-``Plan.refused`` is known before anything starts: what can't be placed, and what can't fit.
+``Plan.refused`` is known before anything starts. It names cells that can't be placed or can't fit in memory.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from reporting.results.formulas import flops_per_token
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
     from jobs.spec_schema.sweep_spec import SweepLimits
 
-# What a laptop core and a well-fed accelerator reach of their peak: only for the forecast of time,
-# which is printed with a tilde and enters no result.
+# The speed that a laptop core and a well-fed accelerator reach. Used only for the time forecast, which is
+# printed with a tilde and enters no result.
 _CPU_CORE_FLOPS = 20e9
 _REACHED_SHARE_OF_PEAK = 0.4
 _RUN_OVERHEAD_S = 3.0
-# How far the prediction of memory may be off, as its test shows; what it can't rule out is started.
+# The largest error of the memory prediction, which its test enforces. A cell that may fit is started.
 PREDICTION_ERROR = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """``predicted_s`` is None for a device whose speed nobody knows."""
+    """What is known of a cell before it starts. ``predicted_s`` is None for a device of unknown speed."""
 
     cell: Cell
     group: WorkerGroup | None
@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def memory_budget_bytes(self) -> int | None:
-        """What a worker may allocate; only a CPU's memory needs us to bound it."""
+        """The bytes that a worker may allocate, or None on an accelerator, which limits its memory itself."""
         on_cpu = self.group is not None and (self.group.vendor == "cpu" or self.group.simulated)
         return self.memory_limit_bytes if on_cpu else None
 
@@ -106,7 +106,7 @@ def _memory_limit(group: WorkerGroup | None, answer: Placed | Refused, limits: "
 
 
 def _fair_share_of_host(group: WorkerGroup, placed: Placed) -> int | None:
-    """Four fifths of the tightest node's memory, shared by the workers on it."""
+    """Four fifths of a node's memory over its workers, on the node where that is least."""
     memory = {node.node_id: node.memory_bytes for node in group.nodes}
     shares = [
         int(0.8 * total / share.num_workers)
@@ -142,6 +142,6 @@ def _reachable_flops(cell: Cell, group: WorkerGroup | None) -> float | None:
     if group.vendor == "cpu" or group.simulated:
         return _CPU_CORE_FLOPS
     chip = accelerator(group.device)
-    # Without a sourced fp32 peak the forecast takes tf32's, which is what fp32 matmuls cost at best.
+    # Without a published fp32 peak the forecast uses tf32's, the best that fp32 matmuls can reach.
     peak = chip and (chip.peak_flops(cell.recipe.precision) or chip.peak_flops("tf32"))
     return peak * _REACHED_SHARE_OF_PEAK if peak else None

@@ -1,4 +1,4 @@
-"""A run and its outcome -> the row that it leaves. Pure: the times are arguments."""
+"""Turns a run and its outcome into the row that is stored. Pure: the times are arguments."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -37,7 +37,7 @@ from reporting.results.records import (
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
     from jobs.spec_schema.sweep_spec import SweepSpec
 
-# Together they keep a row below 10 KB.
+# Together these limits keep a row below 10 KB.
 _MAX_LOG_LINES = 20
 _MAX_LOG_LINE_BYTES = 300
 _MAX_REASON_BYTES = 1000
@@ -45,7 +45,7 @@ _MAX_REASON_BYTES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAttempt:
-    """``number`` counts the starts of this run from 1; times are ISO 8601 in UTC."""
+    """One start of a run. ``number`` counts the starts from 1; times are ISO 8601 in UTC."""
 
     number: int
     started_at: str
@@ -116,7 +116,10 @@ def _failed(common: RunRecord, failure: Failure) -> RunRecord:
 
 
 def _clipped(text: str, num_bytes: int) -> str:
-    """The beginning that JSON writes in so many bytes: a colour code or a progress bar's block takes six."""
+    """A beginning of ``text`` that takes at most ``num_bytes`` as JSON.
+
+    JSON writes six bytes for a colour code's escape character or a progress bar's block.
+    """
     text = text[:num_bytes]
     while len(json.dumps(text)) > num_bytes + len('""'):
         text = text[: -1 - len(text) // 10]
@@ -159,7 +162,10 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
 
 
 def _metric(metric: Metric, recipe: Recipe, measured: Measurement) -> float | None:
-    """None also where it fails or comes to no number: somebody's bug must not cost the run its row."""
+    """The metric's value, or None if the metric raises or its value is not finite.
+
+    A bug in a user's metric must not cost the run its row.
+    """
     try:
         value = metric(recipe, measured)
     except Exception:
@@ -168,7 +174,10 @@ def _metric(metric: Metric, recipe: Recipe, measured: Measurement) -> float | No
 
 
 def _whole_chip(measured: Measurement) -> Accelerator | None:
-    """The chip of that name, unless the device is a part of it: a partition keeps the name of the whole."""
+    """The chip of that name, or None if the device is only a partition of it.
+
+    A partition has the name of the whole chip, so its memory tells them apart.
+    """
     chip = accelerator(measured.environment.device)
     memory_bytes = measured.ranks[0].device_memory_bytes
     if chip is None or (memory_bytes is not None and memory_bytes < chip.memory_bytes / 2):

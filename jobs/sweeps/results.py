@@ -1,7 +1,7 @@
-"""A sweep's results in the store: which runs are there, and how a new one is added.
+"""Stores a sweep's results: which runs have one, and how a new one is added.
 
-Layout: ``sweeps/<sweep>/sweep.json`` and ``sweeps/<sweep>/runs/<run>/result.json``. A first attempt's
-result is created once, whoever comes first; what a later one replaces stays as ``attempts/NNN.json``.
+Layout: ``sweeps/<sweep>/sweep.json`` and ``sweeps/<sweep>/runs/<run>/result.json``. A first attempt's result
+is created only if none exists. A result that a later attempt replaces stays as ``attempts/NNN.json``.
 """
 
 import json
@@ -21,7 +21,9 @@ SWEEP_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResults:
-    """What a sweep's folder holds, by run name; ``unreadable`` maps a name to what is wrong with it."""
+    """The contents of a sweep's folder, by run name. ``unreadable`` maps a name to what is wrong with its
+    file.
+    """
 
     records: dict[str, RunRecord]
     unreadable: dict[str, str]
@@ -45,9 +47,10 @@ class Results:
         return StoredResults(records=records, unreadable=unreadable)
 
     def save(self, run: Run, record: RunRecord) -> RunRecord:
-        """Stores ``record``; the answer is what now counts: another's, if that one was first.
+        """Stores ``record`` and returns the record that now counts.
 
-        Numbers are never replaced. A failure is, by a later attempt or by another's numbers.
+        That is another process's record if it was stored first. A record with numbers is never replaced. A
+        failure is replaced by a later attempt, or by another process's numbers.
         """
         name = self._name(run.name)
         if record.attempt == 1:
@@ -67,7 +70,7 @@ class Results:
         return record
 
     def describe(self, spec: SweepSpec, runs: Sequence[Run]) -> None:
-        """Writes ``sweep.json``: the spec as it was understood, and the order of its runs."""
+        """Writes ``sweep.json``: the spec with its defaults, and the order of its runs."""
         document: dict[str, Any] = {
             "schema_version": SWEEP_SCHEMA_VERSION,
             "spec": redacted(spec.model_dump(mode="json")),
@@ -77,7 +80,7 @@ class Results:
         self._store.put(f"{self._folder}/sweep.json", text.encode() + b"\n")
 
     def write_log(self, run: Run, name: str, text: str) -> None:
-        """A file beside the result; only full logging writes any."""
+        """Writes a file beside the result. Only full logging writes such files."""
         self._store.put(f"{self._folder}/runs/{run.name}/{name}", text.encode())
 
     def _keep_earlier_attempt(self, run: Run, number: int) -> None:
@@ -85,7 +88,7 @@ class Results:
         try:
             self._store.create(kept, self._store.get(self._name(run.name)))
         except Conflict:
-            # Somebody retries the same run at the same time, or did and was killed: it is kept already.
+            # The file exists if another process retried the same run, now or before it was killed.
             return
 
     def _run_names(self) -> list[str]:

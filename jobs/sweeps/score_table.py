@@ -1,6 +1,6 @@
-"""What a person reads after a sweep: a line per cell, and one per node that keeps failing.
+"""The summary that a person reads after a sweep: one line per cell, and one per node that keeps failing.
 
-The numbers are those of a report: its cells are made by the same code from the same rows.
+The numbers equal those of a report: the same code computes both from the same rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from reporting.results.rows import Row
 
 
 def score_table(cells: Sequence[Cell], rows: Iterable[Row]) -> str:
-    """Rows of other cells are left out; a cell without rows is ``missing``."""
+    """Formats one line per cell. Rows of other cells are ignored; a cell without rows is ``missing``."""
     wanted = {cell.cell_id for cell in cells}
     found = {cell.cell_id: cell for cell in summarise([row for row in rows if row.cell_id in wanted])}
     lines = [_Line(cell=cell, summary=found.get(cell.cell_id)) for cell in cells]
@@ -39,7 +39,7 @@ def score_table(cells: Sequence[Cell], rows: Iterable[Row]) -> str:
 
 
 def suspicions(rows: Iterable[Row]) -> list[str]:
-    """A line for each node that failed several runs by itself, the worst first."""
+    """One line for each node on which several runs failed through that node's own fault, the worst first."""
     return [
         f"node {node.node} is suspicious: {node.num_failed} of its {node.num_runs} runs failed, the last "
         f"{node.num_in_row} in a row; --exclude-node {node.node} leaves it out"
@@ -50,7 +50,7 @@ def suspicions(rows: Iterable[Row]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """One cell; ``summary`` is None while it has no row."""
+    """One cell. ``summary`` is None while the cell has no row."""
 
     cell: Cell
     summary: CellSummary | None
@@ -84,7 +84,7 @@ class _Line:
 
     @property
     def device_bytes(self) -> int | None:
-        """The highest peak on an accelerator; None where there was none."""
+        """The highest peak on an accelerator, or None without one."""
         peaks = (row.peak_allocated_bytes_max for row in self.ok)
         return max((peak for peak in peaks if peak is not None), default=None)
 
@@ -97,7 +97,7 @@ class _Line:
 
     @property
     def status(self) -> str:
-        """``ok``, or what went wrong and how often."""
+        """``ok``, ``missing``, or what went wrong and how often."""
         wrong = [row.status for row in self.rows if row.status != "ok"]
         if not wrong:
             return "ok" if self.rows else "missing"
@@ -110,7 +110,7 @@ class _Line:
         return or_nothing(percentile(times, percent) if times else None, "{:.1f}", scale=1e3)
 
     def memory(self, is_all_on_host: bool) -> str:
-        """Host memory is never taken for an accelerator's: where there are both, it says which it is."""
+        """The highest peak in GB. If a table has both kinds, host memory is marked ``host``."""
         if self.device_bytes is not None:
             return or_nothing(self.device_bytes, "{:.2f}", scale=1e-9)
         growth = (row.host_peak_growth_bytes_max for row in self.ok)

@@ -1,4 +1,4 @@
-"""Which code ran: the digest of our own source, and the commit where it is known."""
+"""Identifies the code that ran: a digest of its source, and the commit if known."""
 
 import hashlib
 from functools import cache
@@ -10,7 +10,9 @@ _ROOMS = ("cluster", "checkpointing", "reporting", "jobs")
 
 @cache
 def source_digest() -> str:
-    """Over all Python files of the rooms: a submitted tree has no ``.git``, but this it has."""
+    """The digest of all Python files of the four packages. A submitted tree has no ``.git`` but has the
+    files.
+    """
     digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((_ROOT / room).rglob("*.py")):
@@ -24,7 +26,7 @@ def commit() -> str | None:
 
 
 def commit_of(root: Path) -> str | None:
-    """The commit that HEAD names, read from ``.git`` without running git; None outside a checkout."""
+    """The commit that HEAD names, read from ``.git`` without running git. None outside a checkout."""
     git = root / ".git"
     try:
         head = (git / "HEAD").read_text().strip()

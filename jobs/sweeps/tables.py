@@ -1,6 +1,6 @@
-"""A sweep's plan as plain text, and the columns by which people know a cell. Pure.
+"""Formats a sweep's plan as plain text, with the columns that identify a cell. Pure.
 
-A column that says the same in every row is said once, above the table.
+A column with the same value in every row is printed once, above the table.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
 
 
 def _forecast(plans: Sequence[Plan], num_repeats: int) -> str:
-    """Of the longest queue: groups work side by side."""
+    """The predicted time of the longest queue, since groups work in parallel."""
     queue_s: dict[str, float] = {}
     for plan in plans:
         if plan.predicted_s is not None and not plan.refused:

@@ -1,7 +1,7 @@
-"""Missing runs -> one queue of sessions per group, in the order of the sweep. Pure.
+"""Turns missing runs into one queue of sessions per group, in the order of the sweep. Pure.
 
-With isolation ``group`` the neighbours of one group, world size and repeat share a session; with ``run``
-each run has its own. Two repeats of one cell never share one.
+With isolation ``group``, adjacent runs of one group, world size and repeat share a session. With ``run``,
+each run has its own session. Two repeats of one cell never share a session.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # as in jobs.sweeps.grid
 def queues(
     spec: "SweepSpec", runs: Sequence[Run], plans: dict[str, Plan], groups: dict[str, WorkerGroup]
 ) -> dict[str, list[Session]]:
-    """One queue for each of ``groups`` that has runs; every run's group is among them."""
+    """Returns a queue for each group that has runs. ``groups`` must contain the group of every run."""
     found: dict[str, list[Session]] = {name: [] for name in groups}
     for (group, _), together in groupby(runs, key=lambda run: (run.cell.group, _share(spec, run))):
         members = list(together)
@@ -33,7 +33,7 @@ def queues(
 
 
 def _share(spec: "SweepSpec", run: Run) -> tuple[int, ...]:
-    """Equal for neighbours that may share worker processes."""
+    """A key that is equal for adjacent runs that may share worker processes."""
     if spec.isolation == "run":
         return (run.order,)
     return (run.repeat, run.cell.recipe.world_size)
