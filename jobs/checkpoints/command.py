@@ -1,4 +1,4 @@
-"""The stories of ``longhaul checkpoints``: each asks a run's log, does one thing, and says what it found."""
+"""``longhaul checkpoints``: each verb reads a run's log, does one thing, and prints the result."""
 
 import argparse
 import json
@@ -45,7 +45,7 @@ def checkpoints(args: argparse.Namespace) -> int:
 
 def _do(args: argparse.Namespace) -> int:
     store = open_store(args.store, base=store_base())
-    if args.verb == "fsck":  # Also of a run whose log is gone.
+    if args.verb == "fsck":  # fsck also works on a run whose log is gone
         return _fsck(args, Repository(store, args.run))
     repository = existing_run(store, args.run)
     match args.verb:
@@ -66,7 +66,9 @@ def _do(args: argparse.Namespace) -> int:
 
 
 def _exit_codes(verb: str) -> dict[type[Exception], int]:
-    """A store that is away says nothing about what is in it."""
+    """The exit code of each error. For ``verify`` and ``fsck`` an unavailable store leaves the answer
+    open.
+    """
     codes = {SpecError: EXIT_USAGE, NothingToResume: EXIT_USAGE, Unfit: EXIT_USAGE, **OF_STORES}
     away = EXIT_UNDECIDED if verb in ("verify", "fsck") else EXIT_FAILED
     return {**codes, Corrupt: EXIT_FAILED, OSError: EXIT_FAILED, Unavailable: away}

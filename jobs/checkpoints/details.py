@@ -1,4 +1,4 @@
-"""One generation in detail: what it holds, and what happened to it."""
+"""Describes one generation in detail: its contents and its history."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _PARAMETERS = "param/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What the manifest tells; ``files`` are names with sizes, ``state`` is what all ranks share."""
+    """What the manifest records. ``files`` maps names to sizes; ``state`` is shared by all ranks."""
 
     files: Mapping[str, int]
     strategy: str
@@ -34,7 +34,7 @@ class GenerationEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDetails:
-    """Where the manifest can't be believed, ``problem`` says why and there are no ``contents``."""
+    """One generation. If the manifest is corrupt, ``problem`` says why and ``contents`` is None."""
 
     generation: Generation
     contents: Contents | None

@@ -1,6 +1,6 @@
-"""A generation's model as plain Hugging Face files: safetensors and a ``config.json``, nothing of ours.
+"""Exports a generation's model as plain Hugging Face files: safetensors and a ``config.json``.
 
-Every byte is compared with its digest on the way. In memory are one tensor and the chunks being read.
+Every byte is checked against its digest. Memory holds one tensor and the chunks being read.
 """
 
 import json
@@ -34,7 +34,7 @@ _SAFETENSORS_NAMES: dict[ExportDtype, str] = {"fp32": "F32", "bf16": "BF16"}
 _ALIGNMENT = 8
 
 Read = Callable[[TensorInfo], memoryview]
-"""The bytes of one tensor as they are to be written."""
+"""Returns the bytes of one tensor, as they are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def export(
     dtype: ExportDtype = "fp32",
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Exported:
-    """Writes the folder ``folder``, which appears whole or not at all and must not hold anything yet."""
+    """Writes the model to ``folder``. The folder must be new or empty, and appears complete or not at all."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SpecError([f"--to {folder}: holds something already; name a folder that is new or empty"])
     if generation.quarantined is not None:
@@ -96,7 +96,10 @@ def _check(config: ModelConfig, tensors: Sequence[TensorInfo], generation: str) 
 
 
 def _split(tensors: Sequence[TensorInfo], element_bytes: int, max_file_bytes: int) -> list[list[TensorInfo]]:
-    """In their order, each file as full as it may be; a tensor larger than that has one of its own."""
+    """Splits the tensors into files, in their order, each as full as possible.
+
+    A tensor larger than ``max_file_bytes`` gets its own file.
+    """
     files: list[list[TensorInfo]] = [[]]
     room = max_file_bytes
     for tensor in tensors:
@@ -111,7 +114,10 @@ def _split(tensors: Sequence[TensorInfo], element_bytes: int, max_file_bytes: in
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A place beside it to write to, which takes its name at the end. What fills it meanwhile stays."""
+    """Yields a temporary folder beside ``folder``, which is renamed to ``folder`` at the end.
+
+    On an error the temporary folder is deleted. If others fill ``folder`` meanwhile, their files stay.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = folder.absolute().parent / f".{folder.absolute().name}-{secrets.token_hex(4)}"
     place.mkdir()
@@ -159,7 +165,7 @@ def _read(repository: Repository, manifest: Manifest, dtype: ExportDtype, tensor
     fill(manifest, plan(manifest, [want]), [values], [repository.place(manifest.cut.generation)])
     if dtype == "fp32":
         return values
-    from jobs.training.precision import as_bf16  # torch takes seconds to load
+    from jobs.training.precision import as_bf16  # loading torch takes seconds
 
     return as_bf16(values)
 
@@ -185,9 +191,9 @@ def _flush(file: BinaryIO) -> None:
 
 
 def export_once(repository: Repository, place: Path) -> str | None:
-    """The finished model as plain files in the folder ``place``, and a line about it.
+    """Exports the finished model to the folder ``place`` and returns a line about it.
 
-    None where nothing was to be done: what is there already stays, whatever it is.
+    Returns None and writes nothing if the run is not finished or if ``place`` exists, whatever it contains.
     """
     view = repository.refresh()
     newest = latest(of_this_life(view))

@@ -1,4 +1,4 @@
-"""What a run keeps of its generations, where and why."""
+"""Lists the generations of a run, with where each is stored and why it is kept."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,11 @@ from jobs.spec_schema.stored_spec import Described, stored_spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListingRow:
-    """``places`` has the store, and this machine's disk with how many ranks' shares are found there.
+    """One generation. ``places`` names the store and this machine's disk, with the number of ranks' shares
+    there.
 
-    ``called`` are the words that name it now, ``kept_for`` the rules that keep it.
+    ``called`` holds the words that refer to the generation now, such as ``latest``. ``kept_for`` holds the
+    retention rules that keep it.
     """
 
     generation: Generation
@@ -28,9 +30,10 @@ class ListingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointListing:
-    """``rows`` in the order of commits; last, what is on this machine's disk alone.
+    """All generations of a run: those in the store in the order of commits, then those only on this machine's
+    disk.
 
-    ``num_bytes`` are those in the store.
+    ``num_bytes`` counts the bytes in the store.
     """
 
     run: str
@@ -41,7 +44,7 @@ class CheckpointListing:
 
 
 def take_inventory(repository: Repository) -> CheckpointListing:
-    """As of the last ``refresh``."""
+    """The listing as of the repository's last ``refresh``."""
     spec = stored_spec(repository.store, repository.run) or {}
     policy = _policy(spec)
     rules, called = reasons(repository.view, policy), _called(repository, policy)
@@ -68,7 +71,7 @@ def take_inventory(repository: Repository) -> CheckpointListing:
 
 
 def policy_of(repository: Repository) -> Retention:
-    """By which the run keeps its generations; the defaults where it has left no word of it."""
+    """The retention of the run, or the defaults if no readable one is stored."""
     return _policy(stored_spec(repository.store, repository.run) or {})
 
 
@@ -90,7 +93,7 @@ def _called(repository: Repository, policy: Retention) -> dict[str, str]:
 
 
 def _near_shares(repository: Repository, spec: Described) -> dict[str, list[tuple[Cut, FilePart]]]:
-    """What this machine's disk holds for the run, by generation."""
+    """The shares on this machine's local tier that belong to the run, by generation."""
     try:
         folder = Path(spec["checkpoint"]["local"]["dir"])
     except (KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Checkpoints as people read them."""
+"""Formats checkpoints for people."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def inventory_text(inventory: CheckpointListing, *, now_s: float) -> str:
-    """A line for each, the newest last."""
+    """One line per generation, the newest last."""
     rows, found = inventory.rows, [row.generation for row in inventory.rows]
     columns = [
         _column("generation", (one.name for one in found)),
@@ -70,7 +70,7 @@ def verdict_text(verdict: ShareVerdict, *, is_quarantined: bool) -> str:
 
 
 def surplus_lines(repository: Repository) -> list[str]:
-    """What the newest start found in the store beside what its log tells."""
+    """Lines on lost log records, and on whole generations that the newest start found outside the log."""
     surplus, run = repository.surplus, repository.run
     lines = []
     if surplus.num_gone:
@@ -133,7 +133,7 @@ def _contents_lines(contents: Contents) -> Iterator[str]:
         f"{contents.strategy} on {counted(contents.world_size, 'rank')}, "
         f"{counted(contents.num_tensors, 'tensor')}, {counted(contents.num_parameters, 'parameter')}"
     )
-    # The spec is too long for here; --json has it.
+    # The spec is too long to print here; --json has it.
     state = {name: value for name, value in contents.state.items() if name != "spec"}
     if state:
         yield ", ".join(f"{name} {value}" for name, value in _flat(state))

@@ -1,4 +1,4 @@
-"""Whether a generation's bytes are still what was saved: every one of them is read."""
+"""Reads every byte of a generation back and compares it with what was saved."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from checkpointing.stores.contract import Unavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareVerdict:
-    """``problem`` is None if all is well. It may also be that it can't be read now: no reason to despair."""
+    """The result for one generation. ``problem`` is None if all bytes are good.
+
+    If ``is_corrupt`` is false, a problem means only that the generation can't be read now.
+    """
 
     generation: Generation
     num_files: int = 0
@@ -21,7 +24,7 @@ class ShareVerdict:
 
 
 def judge(repository: Repository, generations: Sequence[Generation]) -> Iterator[ShareVerdict]:
-    """One after the other, but for those that the run gives up meanwhile."""
+    """Verifies one generation after another. Corrupt ones that the run has deleted meanwhile are skipped."""
     for found in generations:
         try:
             yield ShareVerdict(generation=found, num_files=read_back(repository, found))

@@ -1,4 +1,4 @@
-"""The stories of ``longhaul cluster``: what is there, and a cluster on this machine for one command."""
+"""``longhaul cluster`` shows a running cluster, or runs one command on a cluster on this machine."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ from jobs.commandline.exit_codes import (
     run_command,
 )
 
-# A sweep that is interrupted ends its worker groups first.
+# An interrupted sweep needs this time to end its worker groups.
 _PATIENCE_S = 45.0
 _LAST_PATIENCE_S = 5.0
 
@@ -36,7 +36,10 @@ def cluster(args: argparse.Namespace) -> int:
 
 
 def local(args: argparse.Namespace) -> int:
-    """The command's exit code. Nothing of the cluster or the command is left when it is told."""
+    """Runs a command on a local cluster and returns the command's exit code.
+
+    The cluster and the command have ended when the function returns.
+    """
     from cluster.local_ray.simulated import NotStarted, mixed_cluster
 
     command = args.run[1:] if args.run[:1] == ["--"] else args.run
@@ -52,7 +55,9 @@ def local(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _signals_unwind() -> Iterator[None]:
-    """SIGTERM and SIGHUP end this process as an exception does, so that everything is ended on the way."""
+    """Turns SIGTERM and SIGHUP into an exception, so that the cluster and the command are ended on the way
+    out.
+    """
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, _unwind) for number in numbers]
     try:
@@ -67,7 +72,10 @@ def _unwind(number: int, _frame: FrameType | None) -> None:
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
-    """As a shell tells it: 128 and more for a signal. What ends us is handed to the command first."""
+    """Runs ``command`` and returns its exit code as a shell reports it: 128 plus the number for a signal.
+
+    An interrupt or a stop signal to this process is passed on to the command before this process ends.
+    """
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:
@@ -82,7 +90,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 def _end(process: "subprocess.Popen[bytes]", number: signal.Signals | None) -> int:
-    """Its exit code, after at most 50 s and then SIGKILL."""
+    """Ends ``process`` and returns its exit code. SIGKILL follows after at most 50 s."""
     if number is not None:
         process.send_signal(number)
     for patience_s, last_word in ((_PATIENCE_S, process.terminate), (_LAST_PATIENCE_S, process.kill)):
@@ -94,7 +102,11 @@ def _end(process: "subprocess.Popen[bytes]", number: signal.Signals | None) -> i
 
 
 def _terminal_has_told_it() -> bool:
-    """Ctrl-C reaches all of the terminal's foreground group; what ``kill -INT`` sends reaches us alone."""
+    """Says whether the terminal already sent SIGINT to the command.
+
+    Ctrl-C reaches the whole foreground process group of the terminal. ``kill -INT`` reaches this process
+    alone.
+    """
     try:
         with Path("/dev/tty").open() as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

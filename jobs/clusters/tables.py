@@ -1,4 +1,4 @@
-"""What ``longhaul cluster show`` prints: a table for people, JSON for programs. Pure."""
+"""Formats ``longhaul cluster show``: a table for people, JSON for programs. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -13,7 +13,7 @@ class TextColumn:
 
 
 def as_text(columns: Sequence[TextColumn]) -> str:
-    """The folded columns as one line, then the table; trailing blanks cut."""
+    """Returns the folded columns as one line, then the table. Trailing blanks are cut."""
     folded = [column for column in columns if column.may_fold and len(set(column.texts)) == 1]
     shown = [column for column in columns if column not in folded]
     lines = ["  ".join(f"{column.title} {column.texts[0]}" for column in folded)] if folded else []

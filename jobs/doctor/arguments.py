@@ -1,4 +1,4 @@
-"""The command line of ``longhaul doctor``. Imports nothing behind it."""
+"""Defines the flags of ``longhaul doctor``. Imports none of the checks."""
 
 import argparse
 from pathlib import Path

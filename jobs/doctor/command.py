@@ -1,4 +1,4 @@
-"""The story of ``longhaul doctor``: ask every node, try the store, forecast the space, judge, say it."""
+"""``longhaul doctor`` asks every node, tests the store, forecasts the space, and prints findings."""
 
 import argparse
 import os
@@ -24,7 +24,7 @@ from jobs.training.task.presets import preset
 from reporting.results.device_rates import MachineRecord, MeasuredRate, write_machine
 
 _STORE_DEADLINE_S = 60.0
-# Of what trainings multiply here: tokens by the widths of the MLP, which does most of the work.
+# The timed matrix products are those of these models' MLPs, which do most of a training's work.
 _SMALL, _LARGE = ("llama-tiny", "llama-mini"), ("llama-3.1-8b", "qwen-2.5-7b")
 _TOKENS_ON_CPU, _TOKENS = 256, 8192
 
@@ -47,7 +47,9 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def examination(spec: RunSpec | None, store: Store, promised: Inventory | None) -> Examination:
-    """Also of what can't be used: whatever does not answer within its deadline is seen as that."""
+    """Collects all observations as data. A store or node that does not answer in time is recorded as a
+    failure.
+    """
     facts = examine(store, deadline_s=_STORE_DEADLINE_S)
     is_cluster = bool(os.environ.get("RAY_ADDRESS"))
     inventory, answers, links = _asked(spec, store if facts.failed is None else None, is_cluster)
@@ -81,7 +83,7 @@ def question_of(group: WorkerGroup, spec: RunSpec | None) -> Question:
 
 
 def _shapes(model: str, tokens: int) -> tuple[Shape, Shape]:
-    """Up and down."""
+    """The shapes of the MLP's up and down projections."""
     found = preset(model)
     return (
         Shape(rows=tokens, inner=found.hidden_size, columns=found.intermediate_size),
@@ -122,7 +124,7 @@ def _promises(promised: Inventory) -> tuple[Promise, ...]:
 
 
 def _keep_rates(store: Store, seen: Examination) -> None:
-    """Only of nodes that nobody else used: reports hold speeds against them."""
+    """Stores the measured rates of nodes that nobody else was using; reports compare speeds with them."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     for answer in seen.answers:
         facts = answer.facts

@@ -1,4 +1,4 @@
-"""What only shows when nodes are held against each other, and against what was promised of them. Pure."""
+"""Finds what shows only when nodes are compared with each other or with the cluster file. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from cluster.probe.node_facts import NodeFacts
 from jobs.doctor.examination import Examination, Finding, Link, NodeAnswer
 
-# A slower device holds up all the others in every step.
+# A slower device delays all the others in every step.
 _SLOWER = 0.10
-# Ray itself understands no other version; the training's packages must be the same within a group.
+# Ray rejects other versions of these two in a cluster. Other packages must be equal within a group only.
 _EVERYWHERE = ("python", "ray")
 _WITHIN_GROUP = ("torch", "deepspeed")
 _DRIVER = "the driver"
@@ -67,7 +67,11 @@ def draining(names: Sequence[str]) -> Iterator[Finding]:
 
 
 def promises(seen: Examination) -> Iterator[Finding]:
-    """A node that is not there may be asleep; one with fewer devices than its type has is broken."""
+    """Compares the nodes found with the cluster file.
+
+    A missing node is a warning, since the autoscaler may have stopped it. A node with fewer devices than the
+    file promises has failed.
+    """
     for promise in seen.promises:
         members = [answer.asked for answer in seen.answers if answer.asked.group == promise.group]
         if len(members) < promise.num_nodes:
@@ -134,7 +138,7 @@ def _models(group: str, members: Sequence[_Told]) -> Iterator[Finding]:
 
 
 def _slower_ones(group: str, members: Sequence[_Told]) -> Iterator[Finding]:
-    """Each device by its best shape, against the fastest of its group."""
+    """Reports devices that are slower than the fastest of their group, each by its best shape."""
     for dtype in sorted({gemm.dtype for one in members for gemm in one.facts.gemms}):
         rates: dict[str, float] = {}
         for one in members:

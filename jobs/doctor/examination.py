@@ -1,4 +1,4 @@
-"""All that the doctor saw, before anybody judges it: plain data. Pure."""
+"""The observations of ``longhaul doctor``, as plain data, before any check. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ Level = Literal["ok", "warning", "failed"]
 
 
 class Unusable(Exception):
-    """The cluster can't even be asked; the message says why, and what to do."""
+    """The cluster can't be asked at all. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """``remedy`` is what to do about it, empty where there is nothing to do."""
+    """One result of a check. ``remedy`` says what to do, and is empty if nothing needs to be done."""
 
     level: Level
     subject: str
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A node, as the inventory knows it before it is asked. ``in_use`` says what somebody else has of it."""
+    """A node as the inventory describes it. ``in_use`` says what other jobs use of the node."""
 
     node_id: str
     name: str
@@ -40,7 +40,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skew:
-    """A node's clock minus the driver's; the truth is within ``uncertainty_s`` of it."""
+    """A node's clock minus the driver's. The true value is within ``uncertainty_s`` of ``offset_s``."""
 
     offset_s: float
     uncertainty_s: float
@@ -48,7 +48,10 @@ class Skew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
-    """``facts`` is the reason where the node did not answer. ``sees_store``: None where it was not asked."""
+    """The answer of one node. ``facts`` is a reason in words if the node did not answer.
+
+    ``sees_store`` is None if the node was not asked about the store.
+    """
 
     asked: Asked
     facts: NodeFacts | str
@@ -58,8 +61,10 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """All-reduce of a group, within one ``node`` or, where that is None, across one device of each node.
-    ``rate`` is the reason where it did not work.
+    """A measured all-reduce in a group: within one ``node``, or across one device of each node if ``node`` is
+    None.
+
+    ``rate`` is a reason in words if the all-reduce failed.
     """
 
     group: str
@@ -69,7 +74,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a cluster file says of a group: at most so many nodes, each with so many devices."""
+    """What a cluster file says about a group: at most this many nodes, each with this many devices."""
 
     group: str
     num_nodes: int
@@ -78,9 +83,11 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Of one run. ``num_kept`` is the most that retention keeps at a time, with the one being saved;
-    ``grows`` says what comes on top of it for as long as the run takes. Local bytes are of its
-    fullest node. ``refused`` is why no group here can take it.
+    """The space that one run will take.
+
+    ``num_kept`` is the most generations that exist at a time, with the one being saved. ``grows`` says what
+    is kept in addition for as long as the run lasts. ``local_bytes`` is for the node with the most ranks.
+    ``refused`` says why no group can take the run.
     """
 
     run: str
@@ -99,7 +106,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """``own_versions`` are the driver's. Who is ``draining`` is not asked."""
+    """All observations. ``own_versions`` are the driver's. Nodes in ``draining`` are listed but not asked."""
 
     source: str
     own_versions: Mapping[str, str | None]

@@ -1,4 +1,4 @@
-"""What a run will take of the store and of the nodes' disks, from its spec alone."""
+"""Forecasts the space of a run in the store and on the nodes' disks, from the run's spec."""
 
 from cluster.inventory import Inventory, Request
 from cluster.placement import Placed, Refused, place
@@ -6,9 +6,9 @@ from jobs.doctor.examination import Forecast
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.presets import preset
 
-# The weights and AdamW's two moments in fp32, each once, however many ranks there are.
+# The weights and AdamW's two moments in fp32. Each is stored once, whatever the number of ranks.
 _BYTES_PER_PARAMETER = 12
-# The generation that is on its way, and one that waits to be verified.
+# The generation being saved, and one that waits to be verified.
 _UNDER_WAY = 2
 _LEAST_KEPT = 2
 
@@ -30,14 +30,16 @@ def forecast(spec: RunSpec, inventory: Inventory) -> Forecast:
 
 
 def _largest_place(spec: RunSpec, inventory: Inventory) -> Placed | Refused:
-    """Of the sizes that fit; where none does, why the smallest doesn't."""
+    """The placement of the largest size that fits. If none fits, the refusal of the smallest size."""
     requests = [Request(group=spec.group, num_workers=size) for size in reversed(spec.sizes)]
     answers = place(requests, inventory)
     return next((answer for answer in answers if isinstance(answer, Placed)), answers[-1])
 
 
 def _num_kept(spec: RunSpec) -> int:
-    """The rules add up, each with all it can keep; but never more than are saved at all."""
+    """The most generations kept at a time: the sum of all retention rules, but at most the number ever
+    saved.
+    """
     keeping = spec.checkpoint.retention
     ends = _num_epochs(spec) // (keeping.every_epochs or 1) if keeping.epochs or keeping.every_epochs else 0
     spaced = _num_steps(spec) // keeping.every_steps if keeping.every_steps else 0
@@ -48,8 +50,9 @@ def _num_kept(spec: RunSpec) -> int:
 
 
 def _num_saved(spec: RunSpec) -> int | None:
-    """None where they come by the clock, or nobody has counted the steps yet. The end of an epoch and of the
-    run is saved besides.
+    """The number of generations that a run saves, with those at the ends of epochs and of the run.
+
+    None if saves follow the clock, or if the number of steps is not known before the tokens are read.
     """
     every = spec.checkpoint.every_steps
     if every is None or (spec.steps is None and spec.data.kind == "tokens"):
@@ -61,7 +64,7 @@ def _num_epochs(spec: RunSpec) -> int:
     if spec.epochs is not None:
         return spec.epochs
     if spec.data.kind == "tokens":
-        return 0  # Known once somebody looks there.
+        return 0  # the number of tokens is not known here
     return _num_steps(spec) * spec.recipe().sequences_per_step // spec.data.samples
 
 
@@ -75,7 +78,7 @@ def _growth(spec: RunSpec) -> str | None:
 
 
 def _fullest_share(answer: Placed | Refused) -> float:
-    """Of a generation, on the node with the most ranks; all of it where nobody knows."""
+    """The share of a generation on the node with the most ranks, or 1 if the run can't be placed."""
     if isinstance(answer, Refused):
         return 1.0
     workers = [share.num_workers for share in answer.shares]

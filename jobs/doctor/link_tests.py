@@ -1,4 +1,4 @@
-"""All-reduce between the nodes of a cluster, and between the devices of each."""
+"""Measures all-reduce between the nodes of a cluster, and between the devices of each node."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ _LINK_DEADLINE_S = 60.0
 
 
 def links_of(visits: Sequence[NodeSession], answers: Sequence[NodeAnswer]) -> Iterator[Link]:
-    """One after another: they would share the links that they measure."""
+    """Measures one link after another, since parallel tests would share the links."""
     facts = {answer.asked.node_id: answer.facts for answer in answers}
     for _, members in groupby(visits, key=lambda visit: visit.asked.group):
         there = [visit for visit in members if isinstance(facts[visit.asked.node_id], NodeFacts)]
@@ -46,7 +46,7 @@ def _within(visit: NodeSession, facts: NodeFacts | str) -> Iterator[Link]:
 
 
 def _across(visits: Sequence[NodeSession], facts: dict[str, NodeFacts | str]) -> Link:
-    """One device of each node, so that all that is sent goes between nodes."""
+    """Uses one device of each node, so that all traffic crosses nodes."""
     told = [facts[visit.asked.node_id] for visit in visits]
     devices = [None if isinstance(one, NodeFacts) and one.platform == "cpu" else 0 for one in told]
     rate = _all_reduce([visit.envoy for visit in visits], devices, is_of_one_node=False)

@@ -1,6 +1,6 @@
-"""Who asks a node on the node itself, as an actor.
+"""The actor that runs the doctor's tests on its own node.
 
-Each answer is plain data. What is measured needs torch, which is imported where it is asked for.
+Each answer is plain data. Measurements need torch, so torch is imported only in the methods that measure.
 """
 
 import time
@@ -26,14 +26,14 @@ class NodeActor:
         return probe_node(question)
 
     def reads(self, url: str, name: str, expected: bytes) -> bool:
-        """Whether the store of this url has it here, too."""
+        """Says whether this node reads the ``expected`` bytes at ``name`` in the store ``url``."""
         try:
             return open_store(url).get(name) == expected
         except StoreError:
             return False
 
     def meeting(self, is_of_one_node: bool) -> str:
-        """Where ranks may meet, of whom the first is in this process."""
+        """The address where ranks meet; rank 0 runs in this process."""
         if not is_of_one_node:
             return meet_at(ray.util.get_node_ip_address())
         place = ray.get_runtime_context()

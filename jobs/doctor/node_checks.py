@@ -1,6 +1,6 @@
-"""What was seen -> findings, each with its remedy. Pure: the same examination, the same findings.
+"""Turns observations into findings, each with its remedy. Pure: equal observations give equal findings.
 
-Every limit stands here or in the modules that look across nodes (``groups``) and at stores (``places``).
+All limits are defined here, in ``cross_node_checks`` or in ``store_checks``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,13 @@ from jobs.doctor.store_checks import forecast, store
 _PLATFORMS: dict[Vendor, NodePlatform] = {"nvidia": "cuda", "amd": "rocm", "cpu": "cpu"}
 _TELEMETRY = {"cuda": "nvidia-ml-py and NVIDIA's driver", "rocm": "ROCm's amdsmi package"}
 
-# Nodes' records are put in order by their clocks; object stores refuse requests that are 15 minutes off.
+# Records of several nodes are ordered by clock. Object stores reject requests that are 15 minutes off.
 _SKEW_WARNING_S, _SKEW_FAILED_S = 1.0, 300.0
 _LEAST_SHARED_MEMORY = 2**30
 _LEAST_DISK = 5 * 2**30
 _SLOWEST_WRITE = 50e6
 _SLOWEST_SYNC_S = 0.1
-# Of the datasheet's dense peak. Large products reach about 51 % on a healthy MI300X, 80 % on an H100.
+# A share of the datasheet's dense peak. Large products reach about 51 % on a healthy MI300X, 80 % on an H100.
 _LEAST_OF_PEAK = 0.35
 
 _EXIT = {"ok": 0, "warning": 3, "failed": 1}
@@ -30,7 +30,9 @@ _ORDER = ("failed", "warning", "ok")
 
 
 def judge(seen: Examination) -> tuple[Finding, ...]:
-    """The worst first, otherwise in the order of the examination. What is well is said, too."""
+    """Returns all findings, the worst first, else in the order of the examination. Successes are findings
+    too.
+    """
     findings = [
         *(finding for answer in seen.answers for finding in _node(answer)),
         *versions(seen),
@@ -74,7 +76,7 @@ def _node(answer: NodeAnswer) -> Iterator[Finding]:
 
 
 def _devices(asked: Asked, facts: NodeFacts) -> Iterator[Finding]:
-    """On simulated devices there is nothing to look at."""
+    """Checks a node's devices. Simulated devices are not checked."""
     if asked.simulated:
         return
     if facts.platform != _PLATFORMS[asked.vendor]:
@@ -167,7 +169,7 @@ def _host(asked: Asked, facts: NodeFacts) -> Iterator[Finding]:
 
 
 def _clock(asked: Asked, skew: Skew | None) -> Iterator[Finding]:
-    """Only what is beyond the uncertainty counts."""
+    """Reports a clock offset only as far as it exceeds the uncertainty."""
     off_s = max(0.0, abs(skew.offset_s) - skew.uncertainty_s) if skew else 0.0
     if skew is None or off_s <= _SKEW_WARNING_S:
         return

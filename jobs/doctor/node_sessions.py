@@ -1,4 +1,4 @@
-"""A cluster joined, an envoy on each of its nodes, and answers that come in time or not at all."""
+"""Connects to a cluster and keeps one node actor per node. Every answer has a deadline."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _KNOCK_DEADLINE_S = 5.0
 _MOST_CHARS = 400
 _HOST_AND_PORT = re.compile(r"([^:/]+):(\d{1,5})")
 
-# With no claim to a device a worker would be shown none.
+# An actor that claims no device would otherwise see none.
 _SEES_ALL = {
     "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
     "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1",
@@ -31,7 +31,7 @@ _SEES_ALL = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSession:
-    """A node that is being asked. ``machine`` is the address that it shares with its neighbours."""
+    """A node being asked. ``machine`` is its address, which several nodes on one machine share."""
 
     asked: Asked
     group: WorkerGroup
@@ -40,7 +40,10 @@ class NodeSession:
 
 
 def connect(stack: ExitStack) -> None:
-    """Ray says with errors of many kinds that nobody is there, or that the versions don't match."""
+    """Connects to the cluster at ``RAY_ADDRESS``, or raises ``Unusable``.
+
+    Ray raises errors of many types if nothing listens or if versions differ.
+    """
     address = os.environ.get("RAY_ADDRESS", "")
     try:
         _knock(address)
@@ -53,7 +56,7 @@ def connect(stack: ExitStack) -> None:
 
 
 def _knock(address: str) -> None:
-    """Ray would keep trying for a long time where nobody listens."""
+    """Fails within seconds if nothing listens at ``address``, where Ray would retry for a long time."""
     if found := _HOST_AND_PORT.fullmatch(address):
         with socket.create_connection((found[1], int(found[2])), timeout=_KNOCK_DEADLINE_S):
             pass
@@ -83,7 +86,7 @@ def visits_of(inventory: Inventory) -> list[NodeSession]:
 
 
 def _in_use() -> dict[str, str]:
-    """What somebody else has of each node right now, in words; a node that is free is not in it."""
+    """The CPUs and GPUs that others use on each node, in words, by node id. Free nodes are left out."""
     free = free_resources()
     found = {}
     for node in (node for node in ray.nodes() if node["Alive"]):
@@ -99,14 +102,14 @@ def _in_use() -> dict[str, str]:
 
 
 def send_envoy(node_id: str) -> Any:
-    """An actor on that node, gone with this driver. It claims neither device nor core, so it never waits."""
+    """Starts a node actor that ends with this driver. It claims no device and no core, so it never waits."""
     actor = ray.remote(num_cpus=0, max_restarts=0)(NodeActor)
     there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     return actor.options(scheduling_strategy=there, runtime_env={"env_vars": _SEES_ALL}).remote()
 
 
 def answer_to(ref: Any, end: float, kind: type) -> Any:
-    """The answer, or in words why there is none."""
+    """The answer, or the reason in words why there is none by the time ``end``."""
     try:
         found = ray.get(ref, timeout=max(0.0, end - time.monotonic()))
     except GetTimeoutError:
@@ -117,12 +120,12 @@ def answer_to(ref: Any, end: float, kind: type) -> Any:
 
 
 def words(error: BaseException) -> str:
-    """All that it says, as one line."""
+    """The error's whole message as one line, cut to ``_MOST_CHARS``."""
     return " ".join(str(error).split())[:_MOST_CHARS] or type(error).__name__
 
 
 def _first_line(error: BaseException) -> str:
-    """Of the cause, where a task's own exception is wrapped in Ray's."""
+    """The type and first line of the error. Ray wraps a task's exception; then its cause is used."""
     cause = getattr(error, "cause", None) or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     return f"{type(cause).__name__}: {lines[0] if lines else ''}"

@@ -1,4 +1,4 @@
-"""Whether the store holds what it must, and whether a run has the space it will take. Pure."""
+"""Checks the store's guarantees, and whether a run has the space it will take. Pure."""
 
 from collections.abc import Iterator
 
@@ -116,7 +116,7 @@ def _in_store(run: Forecast, facts: StoreFacts) -> Iterator[Finding]:
 
 
 def _on_disks(run: Forecast, seen: Examination) -> Iterator[Finding]:
-    """The tightest disk speaks for all."""
+    """Checks the disk with the least free space, which stands for all disks."""
     if run.local_bytes is None:
         return
     disks = [answer.facts.disk for answer in seen.answers if isinstance(answer.facts, NodeFacts)]
@@ -142,7 +142,7 @@ def _space(run: str, place: str, needed: int, free: int, *, remedy: str) -> Iter
 
 
 def _pace(run: Forecast, facts: StoreFacts) -> Iterator[Finding]:
-    """One writer was measured; several nodes together may be faster."""
+    """Warns if one writer is slower than the save interval. Several nodes together may be faster."""
     if not facts.write_bytes_per_s or not run.save_every_s:
         return
     takes_s = run.generation_bytes / facts.write_bytes_per_s

@@ -1,7 +1,7 @@
-"""All nodes of the cluster that ``RAY_ADDRESS`` names, asked at the same time, each with a deadline.
+"""Asks all nodes of the cluster at ``RAY_ADDRESS`` in parallel, each with a deadline.
 
-Nodes that share a machine are asked one after another, as they would measure each other. A node that does not
-answer, or leaves while it is asked, is an answer too.
+Nodes that share a machine are asked one after another, because parallel tests would disturb each other. A
+node that does not answer, or leaves meanwhile, gets a recorded reason instead of facts.
 """
 
 import time
@@ -29,7 +29,10 @@ _NUM_CLOCKS = 5
 
 
 def ask_cluster(question_of: QuestionOf, store: Store | None) -> SurveyAnswers:
-    """Everything of all nodes with devices, or ``Unusable``. ``store`` None: nobody is asked for it."""
+    """Returns the answers of all nodes with devices, or raises ``Unusable``.
+
+    With ``store`` None no node is asked whether it sees the store.
+    """
     with ExitStack() as stack:
         connect(stack)
         try:
@@ -63,7 +66,7 @@ def _answers(
 
 
 def _turns(visits: Sequence[NodeSession]) -> Iterator[list[NodeSession]]:
-    """Each with at most one node of a machine."""
+    """Yields rounds of nodes, with at most one node per machine in each."""
     ordered = sorted(visits, key=lambda visit: visit.machine)
     machines = [list(members) for _, members in groupby(ordered, key=lambda visit: visit.machine)]
     for turn in zip_longest(*machines):
@@ -81,7 +84,10 @@ def _who_sees(store: Store, visits: Sequence[NodeSession]) -> dict[str, bool]:
 
 
 def _skew(visit: NodeSession) -> Skew | None:
-    """By the quickest of some round trips: the node's clock was read somewhere within it."""
+    """The clock offset by the fastest of several round trips.
+
+    The node's clock was read at some moment within the round trip, so half its duration bounds the error.
+    """
     found = [skew for _ in range(_NUM_CLOCKS) if (skew := _skew_once(visit)) is not None]
     return min(found, key=lambda skew: skew.uncertainty_s, default=None)
 

@@ -1,4 +1,4 @@
-"""An examination for people: a table per node, links, store, forecast, then what to do about it. Pure."""
+"""Formats an examination for people: a table per node, links, store, forecast, then what to do. Pure."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ def _devices(facts: NodeFacts, asked: Asked) -> str:
 
 
 def _gemm_lines(facts: NodeFacts) -> Iterator[Line]:
-    """Each dtype's devices at their best shape; which one that is tells the JSON, with all others."""
+    """One line per dtype, with each device's best rate. The JSON output has every shape."""
     for dtype in sorted({gemm.dtype for gemm in facts.gemms}):
         best: dict[int, float] = {}
         for gemm in (gemm for gemm in facts.gemms if gemm.dtype == dtype):
@@ -153,12 +153,12 @@ def _memory(size_bytes: int) -> str:
 
 
 def _flops(rate: float) -> str:
-    """Three digits, whether of a core or of an accelerator."""
+    """A rate in TFLOP/s with three digits, which suits a CPU core and an accelerator."""
     return f"{rate / 1e12:.3g}"
 
 
 def as_json(seen: Examination, findings: Sequence[Finding]) -> str:
-    """Everything that was measured, in base units; where a node or link has text, it says why not."""
+    """All measurements as JSON, in base units. A node or link that failed has a text with the reason."""
     found = asdict(seen)
     if seen.forecast:
         found["forecast"]["store_bytes"] = seen.forecast.store_bytes

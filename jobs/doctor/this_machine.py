@@ -1,4 +1,4 @@
-"""This machine alone, asked in this process: nothing of Ray is started."""
+"""Asks this machine alone, in this process, without Ray."""
 
 import threading
 
@@ -6,7 +6,7 @@ from cluster.inventory import Inventory
 from cluster.probe.node_facts import NodeFacts, Question
 from jobs.doctor.examination import Asked, Link, NodeAnswer, Skew
 
-# A worker process, torch and, on eight devices, some dozens of products each.
+# Enough to start a worker process, load torch and time some dozens of products on each of eight devices.
 FACTS_DEADLINE_S = 90.0
 _MOST_RANKS = 8
 _LINK_DEADLINE_S = 20.0
@@ -32,7 +32,10 @@ def ask_this_machine(
 
 
 def _facts(question: Question) -> NodeFacts | str:
-    """Or why not: a driver that hangs, or a torch that can't be imported, is a finding too."""
+    """The facts of this machine, or the reason in words why there are none.
+
+    A driver that hangs and a torch that can't be imported are reported as reasons.
+    """
     box: list[NodeFacts | str] = []
 
     def probe() -> None:
@@ -50,7 +53,7 @@ def _facts(question: Question) -> NodeFacts | str:
 
 
 def num_ranks(on_cpu: bool, num_devices: int) -> int:
-    """Two processes tell of a CPU's memory all that more would."""
+    """Two processes are enough on a CPU: more show nothing new about its memory."""
     return min(num_devices, 2 if on_cpu else _MOST_RANKS)
 
 

@@ -1,4 +1,4 @@
-"""The command line of ``longhaul pack``. Pure, and as instant as the other ``--help``."""
+"""Defines the flags of ``longhaul pack``. Pure: ``--help`` is instant."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The story of a packing: find, cut, pack on all nodes, and write the index last."""
+"""``longhaul pack`` finds the input, cuts it, packs it on all nodes, and writes the index last."""
 
 import argparse
 import json
@@ -16,7 +16,10 @@ from jobs.training.task.token_index import INDEX, TokenIndex, to_json
 
 
 def pack(args: argparse.Namespace) -> int:
-    """Killed anywhere it leaves no index; doing it again begins anew and ends with the same bytes."""
+    """Packs the input into shards and an index.
+
+    A killed packing leaves no index. A new one starts again from the beginning and gives the same bytes.
+    """
     codes: dict[type[Exception], int] = {InputError: EXIT_USAGE, PackingFailed: EXIT_FAILED, **OF_STORES}
     return run_command("pack", lambda: _story(args), codes)
 
@@ -68,7 +71,8 @@ def _finish(store: Store, index: TokenIndex) -> None:
     try:
         store.create(INDEX, to_json(index))
     except Conflict:
-        # An attempt of our own whose answer was lost, or somebody who packed the same.
+        # An earlier try whose answer was lost may have written the index, or another packing of the same
+        # input.
         if store.get(INDEX) != to_json(index):
             raise InputError(
                 f"--out {store.url}: somebody has packed other tokens there meanwhile; name another place"

@@ -1,4 +1,4 @@
-"""The texts in a span of a file, in order, read from local or shared disks."""
+"""Reads the texts in a span of a file, in order, from local or shared disks."""
 
 import json
 from collections.abc import Iterator
@@ -12,26 +12,29 @@ import pyarrow.parquet
 from jobs.packing.pieces import InputError, InputSource, SourceKind, TextSpan
 
 _KINDS: dict[str, SourceKind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-# A tokenizer needs some hundred bytes for each token of the text that it is given at once.
+# A tokenizer needs some hundred bytes of memory per token of the text that it gets at once.
 _TEXT_BYTES = 2**20
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """``is_end`` where the document ends with it; only plain text of a large file comes in several."""
+    """A text, or a part of one. ``is_end`` is true if the document ends with it.
+
+    Only a large file of plain text comes in several parts.
+    """
 
     text: str
     is_end: bool
 
 
 def find_sources(inputs: list[Path], column: str) -> list[InputSource]:
-    """In the order of ``inputs``; a folder's files are sorted by their paths."""
+    """Finds the input files in the order of ``inputs``. The files of a folder are sorted by path."""
     return [_source(path, column) for given in inputs for path in _files(given)]
 
 
 def texts_of(span: TextSpan, column: str) -> Iterator[Text]:
-    """Those without a character are left out. An ``OSError`` has the file's name, whoever raised it."""
+    """Yields the texts of ``span``, without empty ones. Every ``OSError`` names the file."""
     match span.kind:
         case "text":
             texts = _plain(span)
@@ -98,14 +101,18 @@ def _parquet(path: Path) -> Any:
 
 
 def _as_input_error(error: Exception, found: str) -> Exception:
-    """Arrow says ``OSError`` of contents too: what the system said has a number, and stays what it is."""
+    """Turns Arrow's complaints about a file's contents into ``InputError``.
+
+    Arrow also raises ``OSError`` for bad contents. A real system error has an ``errno`` and is returned
+    unchanged.
+    """
     if isinstance(error, OSError) and error.errno is not None:
         return error
     return InputError(f"{found} ({str(error).partition(chr(10))[0]})")
 
 
 def _plain(span: TextSpan) -> Iterator[Text]:
-    """Whole lines, about ``_TEXT_BYTES`` at a time."""
+    """Yields whole lines, about ``_TEXT_BYTES`` at a time."""
     lines: list[bytes] = []
     begin, num_bytes = span.start, 0
     for at, line in _lines_in(span):
@@ -143,7 +150,7 @@ def _text_in(record: object, column: str, where: str) -> str | None:
     try:
         (text or "").encode()
     except UnicodeEncodeError as error:
-        # JSON can spell one half of a pair that only together are a character.
+        # JSON can spell half of a surrogate pair, which has no UTF-8 form.
         half = error.object[error.start]
         raise InputError(f"{where}: {column!r} has half a character ({half!r}); mend or remove it") from None
     return text
@@ -165,11 +172,11 @@ def _column(file: Any, group: int, column: str, path: str) -> list[str | None]:
 
 
 def _lines_in(span: TextSpan) -> Iterator[tuple[int, bytes]]:
-    """Whole lines with their places in the file: those that begin in the span."""
+    """Yields the whole lines that begin in the span, each with its byte offset in the file."""
     with Path(span.path).open("rb") as file:
         at = span.start
         if at:
-            # One byte earlier, so that a line that begins exactly here is not taken for the rest of one.
+            # Start one byte earlier: a line that begins exactly here would be skipped as the rest of another.
             file.seek(at - 1)
             at += len(file.readline()) - 1
         while at < span.end and (line := file.readline()):

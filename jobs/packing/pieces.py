@@ -1,29 +1,29 @@
-"""How an input is cut into pieces, each of which becomes one shard. Pure.
+"""Cuts the input into pieces; each piece becomes one shard. Pure.
 
-It follows from names, order and sizes alone, never from how many workers there are.
+The cut depends only on the names, the order and the sizes of files, never on the number of workers.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-# Of input; a worker holds a few times as much.
+# The input bytes of a piece. A worker's memory holds a few times as much.
 PIECE_BYTES = 64 * 2**20
 
 SourceKind = Literal["text", "jsonl", "parquet"]
 
 
 class InputError(Exception):
-    """The user's turn: where, what was found, what to do."""
+    """The input is wrong. The message says where, what was found, what to do."""
 
 
 class PackingFailed(Exception):
-    """Nobody's turn but Ray's: doing it again may help."""
+    """Ray failed, not the input. Packing again may help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSource:
-    """A file; ``sizes`` are its bytes, of Parquet those of each row group."""
+    """An input file. ``sizes`` holds its size in bytes, or for Parquet the size of each row group."""
 
     path: str
     kind: SourceKind
@@ -32,7 +32,10 @@ class InputSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpan:
-    """What begins from ``start`` on and before ``end``: lines by their first byte, or row groups."""
+    """The part of a file that begins at ``start`` or later and before ``end``.
+
+    Lines count by the offset of their first byte, Parquet by row groups.
+    """
 
     path: str
     kind: SourceKind
@@ -48,7 +51,7 @@ class InputPiece:
 
 
 def cut_into_pieces(sources: Iterable[InputSource], piece_bytes: int = PIECE_BYTES) -> list[InputPiece]:
-    """In the order of the sources. Large files are cut, small ones that follow each other share a piece."""
+    """Cuts the sources in order. Large files are split; small ones in a row share a piece."""
     pieces: list[InputPiece] = []
     spans: list[TextSpan] = []
     room = piece_bytes
@@ -62,7 +65,7 @@ def cut_into_pieces(sources: Iterable[InputSource], piece_bytes: int = PIECE_BYT
 
 
 def _cut(source: InputSource, piece_bytes: int) -> Iterator[tuple[TextSpan, int]]:
-    """Spans with their sizes."""
+    """Yields spans with their sizes in bytes."""
     if source.kind == "parquet":
         for number, num_bytes in enumerate(source.sizes):
             yield _span(source, number, number + 1, len(source.sizes)), num_bytes

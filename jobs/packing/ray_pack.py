@@ -1,4 +1,4 @@
-"""Packs pieces on all nodes at once, with Ray Data. The story is ``jobs.packing.command``."""
+"""Packs pieces on all nodes in parallel, with Ray Data. ``jobs.packing.command`` calls it."""
 
 import logging
 import socket
@@ -19,7 +19,7 @@ from jobs.training.task.token_index import TokenShard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """``store`` is absolute."""
+    """The task of all workers. ``store`` is an absolute URL."""
 
     pieces: tuple[InputPiece, ...]
     tokenizer: TokenizerRecipe
@@ -28,9 +28,10 @@ class Work:
 
 
 def pack_pieces(work: Work, *, verbose: bool = False) -> list[Packed]:
-    """In the order of the pieces. Raises ``InputError`` or ``StoreError``: of several, the first piece's.
+    """Packs all pieces and returns the results in the order of the pieces.
 
-    Call it from a driver that is connected to Ray. A piece whose worker died is packed again.
+    Raises ``InputError`` or ``Unavailable`` with the problem of the first piece that failed. Call it from a
+    driver that is connected to Ray. A piece whose worker died is packed again.
     """
     if not verbose:
         _be_quiet()
@@ -47,7 +48,9 @@ def pack_pieces(work: Work, *, verbose: bool = False) -> list[Packed]:
 
 
 def _pack(row: dict[str, Any], work: Work) -> dict[str, Any]:
-    """What goes wrong travels as a value: raised, Ray would try again, and wrap it in its own words."""
+    """Packs one piece. Problems are returned as values: Ray would retry a raised error, and wrap its
+    message.
+    """
     piece = work.pieces[row["id"]]
     answer = {"number": piece.number, "num_documents": 0, "problem": "", "is_input": False, **_NO_SHARD}
     try:
@@ -63,11 +66,11 @@ def _pack(row: dict[str, Any], work: Work) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _tokenizer(recipe: TokenizerRecipe) -> Tokenizer:
-    """A worker packs many pieces, and opening a large vocabulary takes seconds."""
+    """Opens a tokenizer once per worker: a worker packs many pieces, and a large vocabulary takes seconds."""
     return recipe.open()
 
 
-# Each column has one type in all rows.
+# Ray Data needs the same type in all rows of a column.
 _NO_SHARD = {"name": "", "num_tokens": 0, "sha256": "", "largest_id": 0}
 
 
@@ -78,5 +81,5 @@ def _packed(row: dict[str, Any]) -> Packed:
 
 def _be_quiet() -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
-    # It warns that there are no progress bars.
+    # Ray Data warns that progress bars are off.
     logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""One piece of the input as one shard in the store."""
+"""Packs one piece of the input into one shard in the store."""
 
 import hashlib
 from array import array
@@ -15,7 +15,7 @@ _CODES: dict[TokenDtype, str] = {"uint16": "H", "uint32": "I"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """``shard`` is None where the piece holds no text."""
+    """A packed piece. ``shard`` is None if the piece holds no text."""
 
     number: int
     num_documents: int
@@ -27,7 +27,7 @@ def dtype_for(vocabulary: Vocabulary) -> TokenDtype:
 
 
 def pack_piece(piece: InputPiece, tokenizer: Tokenizer, column: str, store: Store) -> Packed:
-    """The shard's name carries its digest, so that one is never overwritten by another's bytes."""
+    """Packs one piece. The shard's name contains its digest, so other bytes never overwrite it."""
     ids = array(_CODES[dtype_for(tokenizer.vocabulary)])
     num_documents = 0
     for text in (text for span in piece.spans for text in texts_of(span, column)):

@@ -1,4 +1,4 @@
-"""From text to ids: bytes, or what a Hugging Face ``tokenizer.json`` says."""
+"""Turns text into ids: bytes, or the ids of a Hugging Face ``tokenizer.json``."""
 
 import hashlib
 import os
@@ -11,13 +11,13 @@ from typing import Any, Protocol
 from jobs.packing.pieces import InputError
 from jobs.training.task.token_index import Vocabulary
 
-# How tokenizers of known models call the token that ends a document, the most telling names first.
+# The names of the end token in known tokenizers, the most specific names first.
 _USUAL_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 _BYTES_END = 256
 
 
 class Tokenizer(Protocol):
-    """``end_id`` stands behind each document; None: nothing does."""
+    """Turns text into ids. ``end_id`` is appended to each document; with None nothing is appended."""
 
     @property
     def vocabulary(self) -> Vocabulary: ...
@@ -30,7 +30,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerRecipe:
-    """How to open a tokenizer again on any node. ``content`` is a tokenizer.json; None means bytes."""
+    """Opens the same tokenizer on any node. ``content`` is a tokenizer.json; None means bytes."""
 
     name: str
     content: bytes | None = None
@@ -41,7 +41,7 @@ class TokenizerRecipe:
 
 
 def read_recipe(name: str, end_token: str | None) -> TokenizerRecipe:
-    """Raises ``InputError`` where no tokenizer comes of it."""
+    """Raises ``InputError`` if ``name`` is no usable tokenizer, or has no end token."""
     if name == "bytes":
         if end_token is not None:
             raise InputError(f"--end-token {end_token}: bytes have an end of their own; leave it out")
@@ -59,7 +59,7 @@ def read_recipe(name: str, end_token: str | None) -> TokenizerRecipe:
 
 
 class ByteTokenizer:
-    """An id is a byte of UTF-8; 256 ends a document."""
+    """Each byte of UTF-8 is an id; 256 ends a document."""
 
     vocabulary = Vocabulary(
         tokenizer="bytes", digest=hashlib.sha256(b"longhaul bytes 1").hexdigest(), size=_BYTES_END + 1
@@ -67,14 +67,14 @@ class ByteTokenizer:
     end_id: int | None = _BYTES_END
 
     def ids(self, text: str) -> Sequence[int]:
-        # Each byte as two, without a loop over them.
+        # Widens each byte to two without a Python loop.
         return array("H", text.encode().decode("latin-1").encode("utf-16-le"))
 
 
 class FileTokenizer:
-    """Special tokens are not added to the text, except the one that ends a document.
+    """Uses a ``tokenizer.json``, without its special tokens except the one that ends a document.
 
-    All of a text is kept and nothing else: what the file says of cutting and padding is for batches.
+    A text is encoded completely: the file's truncation and padding are switched off.
     """
 
     def __init__(self, recipe: TokenizerRecipe) -> None:
@@ -105,7 +105,7 @@ class FileTokenizer:
 
 
 def _load(recipe: TokenizerRecipe) -> Any:
-    # Ray runs a piece on each core already.
+    # Ray already runs a piece on each core.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         from tokenizers import Tokenizer as HuggingFaceTokenizer
@@ -115,7 +115,7 @@ def _load(recipe: TokenizerRecipe) -> Any:
         ) from None
     try:
         tokenizer = HuggingFaceTokenizer.from_str((recipe.content or b"").decode())
-    except Exception as error:  # It raises Exception itself, for whatever it finds wrong.
+    except Exception as error:  # the library raises plain Exception for a bad file
         raise InputError(f"--tokenizer {recipe.name}: is no tokenizer.json ({error})") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -1,4 +1,4 @@
-"""The command lines about results: report, pull, compare, import. Imports nothing behind them."""
+"""Defines the flags of ``report``, ``pull``, ``compare`` and ``import``. Imports none of these commands."""
 
 import argparse
 from pathlib import Path

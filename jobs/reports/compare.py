@@ -1,4 +1,4 @@
-"""The story of ``longhaul compare A B``: is B slower than the baseline A? Made for CI.
+"""``longhaul compare A B`` answers whether B is slower than the baseline A. It is made for CI.
 
 A side is a store, or a part of one: ``URL#sweep=..,group=..,commit=..``.
 """

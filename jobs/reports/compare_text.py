@@ -1,4 +1,4 @@
-"""A comparison as people, programs and pull requests read it. The same comparison gives the same text."""
+"""Formats a comparison for people, programs and pull requests. The same comparison gives the same text."""
 
 import json
 from collections import Counter

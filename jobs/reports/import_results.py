@@ -1,4 +1,4 @@
-"""``longhaul import``: older results, once read, stand in the store beside ours."""
+"""``longhaul import`` reads older results and stores them beside Longhaul's own."""
 
 import argparse
 import json
@@ -24,7 +24,9 @@ _MOST_LINES = 200
 
 
 def import_results(args: argparse.Namespace) -> int:
-    """Doing it again changes nothing: a run that is in the store already is left out."""
+    """Imports the paths in ``args``. A run that the store already has is left out, so repeating changes
+    nothing.
+    """
     return run_command("import", lambda: _import(args), {StoreError: EXIT_USAGE, MappingError: EXIT_USAGE})
 
 
@@ -63,7 +65,7 @@ def _mapping(path: Path | None) -> NameMapping:
 
 
 def _known_runs(store: Store) -> set[str | None]:
-    """An import that can't be read is the report's to tell of: here it holds nothing."""
+    """The ids of all runs imported before. The report names unreadable imports; here they count as empty."""
     known: set[str | None] = set()
     for name in sorted(store.list(FOLDER)):
         try:
@@ -75,7 +77,7 @@ def _known_runs(store: Store) -> set[str | None]:
 
 def _store(store: Store, rows: Sequence[Row], name: str) -> str:
     place, data = file_of(rows, name)
-    # The name is a digest of what is in it: whatever else stands there is damaged.
+    # The name is a digest of the content, so any other content under the name is damaged and may be replaced.
     store.put(place, data)
     return place
 

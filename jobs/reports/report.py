@@ -1,6 +1,6 @@
-"""The stories of reports: everything in a store gathered, drawn and written; and copies of it pulled.
+"""Makes reports from all results in a store, and copies reports to a local folder.
 
-A report is made again whenever it is asked for: the same results give the same files.
+A report is made anew each time. The same results give the same files.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _MOST_CHECKS = 10
 
 
 class NothingToReport(Exception):
-    """No results where they were looked for; the message says where, and how some come to be there."""
+    """No results were found. The message says where, and which commands put some there."""
 
 
 _CODES: Mapping[type[Exception], int] = {
@@ -84,13 +84,15 @@ def _pull_reports(args: argparse.Namespace) -> int:
 
 
 def _place(url: str) -> tuple[str, str | None]:
-    """A store, or one report in it: ``STORE/reports/NAME``."""
+    """Splits ``STORE/reports/NAME`` into the store and the report's name; the name is None for a bare
+    store.
+    """
     store, slash, name = url.rstrip("/").rpartition("/reports/")
     return (store, name) if slash else (url, None)
 
 
 def _name(gathered: Gathered, runs: Sequence[str]) -> str:
-    """The sweep's name if it is the only thing there, or the run's; else ``all``."""
+    """The name of the only sweep or run in the report, else ``all``."""
     names = {*(row.sweep or "" for row in gathered.rows), *runs}
     return names.pop() or "all" if len(names) == 1 else "all"
 
@@ -118,10 +120,10 @@ def _files(findings: Findings) -> dict[str, bytes | memoryview]:
 
 
 def _specs(store: Store, rows: Sequence[Row]) -> dict[str, bytes]:
-    """What was asked for, sweep by sweep, to be asked for again: JSON, and therefore YAML."""
+    """The spec of each sweep, so that a sweep can be run again. The text is JSON, which is valid YAML."""
     found: dict[str, bytes] = {}
     for sweep in sorted({row.sweep for row in rows if row.sweep and not row.imported}):
-        # A sweep's name in a result that others wrote need not be one.
+        # A result written by another tool may hold a sweep name that is no valid name here.
         with suppress(Missing, ValueError, KeyError, TypeError):
             if is_name(sweep):
                 told = json.loads(store.get(f"sweeps/{sweep}/sweep.json"))
@@ -141,7 +143,10 @@ def _pages(findings: Findings, charts: Sequence[Chart]) -> dict[str, bytes]:
 
 @contextmanager
 def _steps(store: Store, *, is_wanted: bool) -> Iterator[tuple[dict[str, memoryview], tuple[Skipped, ...]]]:
-    """All steps of all runs may be larger than memory: they go through a file."""
+    """Yields all steps of all runs as a memory-mapped Parquet file, since they may be larger than memory.
+
+    The file is temporary and is deleted at the end.
+    """
     if not is_wanted:
         yield {}, ()
         return

@@ -1,8 +1,8 @@
-"""What of a run's spec may change from one start to the next, and what would make it another run. Pure.
+"""Says what may change in a run's spec between two starts, and what would make it another run. Pure.
 
-A run goes on as what it was: its model, its samples and their order, its arithmetic and its optimizer stay.
-Where and how it is done may change: strategy and world size as long as a step has the same samples, saving,
-evaluating, recording, limits, and how long it goes on.
+A resumed run keeps its model, its samples and their order, its arithmetic and its optimizer. Strategy and
+world size may change as long as a step has the same number of samples. Saving, evaluation, recording, limits
+and the length of the run may change too.
 """
 
 import json
@@ -13,16 +13,17 @@ from jobs.spec_schema.stored_spec import Described
 
 _KEPT = ("model", "weights", "seed", "precision", "seq_len")
 _KEPT_SECTIONS = ("optimizer", "data")
-# Where tokens are, and how they are checked, says nothing of which they are; their digest does.
+# These keys say where tokens are and how they are checked. The tokens' digest says which they are.
 _OF_PLACE = ("data.path", "data.tokenizer", "data.local.dir", "data.local.gib")
 _BATCH = "world_size x micro_batch x grad_accum"
 
 
 def refusals(stored: Described, wanted: Described, defaults: Described, *, place: str) -> list[str]:
-    """One line per change that makes it another run, and a last one with other ways; none if it may go on.
+    """One line per change that makes the spec another run, and a last line with alternatives. Empty if
+    resumable.
 
-    ``defaults`` are for keys that ``stored`` is too old to have. A key that ``wanted`` does not have is not
-    compared. ``place`` is how the run is named from elsewhere, ``STORE/runs/NAME``.
+    ``defaults`` fill in keys that an older ``stored`` lacks. Keys that ``wanted`` lacks are not compared.
+    ``place`` is the run's address from elsewhere, ``STORE/runs/NAME``.
     """
     has, asks, usual = _flat(stored), _flat(wanted), _flat(defaults)
     run = place.rpartition("/")[2]
@@ -42,7 +43,8 @@ def _is_kept(key: str, asks: Described) -> bool:
     if key in _OF_PLACE:
         return False
     if asks.get("data.kind") == "tokens":
-        # What is held out of them is not trained on; how many are left follows from that.
+        # Held-out samples are not trained on, so their number is kept; the number of the others follows from
+        # it.
         if key == "data.samples":
             return False
         if key == "eval.samples":

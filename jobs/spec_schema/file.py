@@ -1,7 +1,7 @@
-"""A YAML file, made strict and typed: what sweeps and runs have in common.
+"""Reads a YAML file as a strict, typed spec. Sweeps and runs share this code.
 
-An unknown key, a wrong value or an impossible combination raises ``SpecError`` with one line each:
-place, found, expected, the nearest right word.
+An unknown key, a wrong value or an impossible combination raises ``SpecError``. Each problem is one line:
+place, found, expected, and the nearest known word.
 """
 
 import json
@@ -26,7 +26,7 @@ def _as_tuple(value: object) -> object:
 
 
 def _number_as_text(value: object) -> object:
-    """YAML reads ``NCCL_P2P_DISABLE: 1`` as a number; a variable is text."""
+    """YAML reads ``NCCL_P2P_DISABLE: 1`` as a number, but a variable's value is text."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -62,7 +62,7 @@ def _plain_name(value: object) -> object:
 
 
 def check_plain_name(value: str, place: str) -> str:
-    """For names that come from the command line."""
+    """Checks a name given on the command line. ``place`` is the flag, for the message."""
     try:
         return str(_plain_name(value))
     except ValueError as error:
@@ -90,7 +90,10 @@ Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple), Field(min_length
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads ``1e-4`` as text because it has no point; people mean the number. A key counts once."""
+    """A YAML loader that reads ``1e-4`` as a number and rejects repeated keys.
+
+    YAML 1.1 reads ``1e-4`` as text because the number has no point.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -110,15 +113,20 @@ _Loader.add_implicit_resolver(
 
 
 class Strict(BaseModel):
-    """A section whose keys are a user's alone. One that an owner has a dataclass for is that dataclass:
-    pydantic is as strict with it, and reads its bounds from the ``metadata`` of its fields.
+    """A section whose keys belong to the spec alone.
+
+    A section with a dataclass of another package is that dataclass. pydantic is as strict with it, and reads
+    bounds from its fields' ``metadata``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def _makes_sense(optimizer: OptimizerConfig) -> OptimizerConfig:
-    """Of what a user writes alone: a short training's own end may well lie within the warm-up."""
+    """Checks the schedule as the user wrote it.
+
+    The check leaves out a run's own length: a short training may well end within the warm-up.
+    """
     decay_steps, warmup_steps = optimizer.decay_steps, optimizer.warmup_steps
     if optimizer.schedule == "constant" and (decay_steps or optimizer.min_lr_ratio):
         key = "decay_steps" if decay_steps else "min_lr_ratio"
@@ -135,20 +143,22 @@ Optimizer = Annotated[OptimizerConfig, AfterValidator(_makes_sense)]
 
 
 class SpecFile(Strict):
-    """``kind`` is what a user calls it; ``example`` a setting for messages."""
+    """A spec in a file. ``kind`` names the spec in messages; ``example`` is a sample setting for messages."""
 
     kind: ClassVar[str]
     example: ClassVar[str]
 
     @classmethod
     def load(cls, path: Path, overrides: Sequence[str] = ()) -> Self:
-        """The spec in the file ``path`` with ``a.b=c`` settings on top, each value read as YAML."""
+        """Loads the spec from ``path`` and applies the ``a.b=c`` settings in ``overrides``, each value read
+        as YAML.
+        """
         data = _read(cls, path)
         for setting in overrides:
             _apply(cls, data, setting)
         set_paths = {setting.partition("=")[0] for setting in overrides}
         try:
-            # Through JSON, because only there a strict model takes a list for a tuple.
+            # A strict model accepts a list for a tuple only in JSON.
             return cls.model_validate_json(_as_json(data, path))
         except ValidationError as error:
             problems = [_problem(cls, details, path, set_paths) for details in error.errors()]
@@ -204,7 +214,7 @@ def _apply(model: type[SpecFile], data: dict[str, Any], setting: str) -> None:
 
 
 def _problem(model: type[SpecFile], details: Any, path: Path, set_paths: set[str]) -> str:
-    # Numbers are places in a list, "[key]" says that the key itself is wrong.
+    # Numbers are positions in a list; "[key]" says that the key itself is wrong.
     keys = [key for key in details["loc"] if isinstance(key, str) and key != "[key]"]
     place = ".".join(keys)
     from_flag = any(_is_within(place, set_path) or _is_within(set_path, place) for set_path in set_paths)
@@ -234,7 +244,7 @@ def _found_and_expected(model: type[SpecFile], details: Any, keys: list[str]) ->
             return f"found {redacted(found, keys[-1])!r}, expected {expected}"
 
 
-# Pydantic's kinds of errors in a user's words.
+# Pydantic's error types in a user's words.
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -272,7 +282,7 @@ def _keys_beside(section: type, path: list[str]) -> list[str]:
 
 
 def _types_of_keys(section: type) -> Mapping[str, Any]:
-    """In the order in which they are stored."""
+    """The keys of a section with their types, in the order in which they are stored."""
     if issubclass(section, BaseModel):
         return {name: field.annotation for name, field in section.model_fields.items()}
     assert is_dataclass(section)

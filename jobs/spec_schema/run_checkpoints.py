@@ -1,4 +1,4 @@
-"""What is kept of a run: its state, as generations of checkpoints, and its records."""
+"""The sections about what is kept of a run: its checkpoints and its records."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from jobs.training.task.task import Recording, Saving, WandbProject
 
 
 class LocalTierSettings(Strict):
-    """Each node's own disk. ``dir`` null: only the store is used."""
+    """Each node's own disk. With ``dir`` null only the store is used."""
 
     dir: NodeFolder | None = None
     every: Every = 1
@@ -26,7 +26,7 @@ class StorePlace(Strict):
 
 
 class Checkpoint(Strict):
-    """``every_steps`` replaces ``every_s``."""
+    """When, where and how checkpoints are saved. ``every_steps`` replaces ``every_s``."""
 
     every_s: Span | None = 60.0
     every_steps: Count | None = None
@@ -52,7 +52,7 @@ class Checkpoint(Strict):
         )
 
     def wanted(self) -> Wanted:
-        """How often something is to be newly durable in the store."""
+        """How often a new generation must become durable in the store."""
         times = self.store.every
         return Wanted(
             every_s=None if self.every_s is None else self.every_s * times,
@@ -65,15 +65,15 @@ class _OnlyRetention(Strict):
 
 
 def stored_retention(section: object) -> Retention:
-    """What a stored ``checkpoint.retention`` says; ValueError where this version would not take it."""
+    """Parses a stored ``checkpoint.retention``. Raises ValueError if this version would reject it."""
     return _OnlyRetention.model_validate_json(json.dumps({"retention": section})).retention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wandb(WandbProject):
-    """Weights & Biases; its own variables say who is logged in, and ``WANDB_MODE`` whether it is online.
+    """Weights & Biases. Its own variables hold the login, and ``WANDB_MODE`` says whether it is online.
 
-    The owner takes any text; a spec's rule of names, and its messages, are this package's.
+    The base class accepts any text. This class adds a spec's rules for names and their messages.
     """
 
     project: Name
@@ -85,6 +85,6 @@ class RecordSettings(Recording):
     wandb: Wandb | None = None
 
     def policy(self) -> Recording:
-        """For workers, which load none of this package."""
+        """The same settings for workers, which import nothing of this package."""
         wandb = self.wandb and WandbProject(project=self.wandb.project, entity=self.wandb.entity)
         return Recording(flush_s=self.flush_s, tensorboard=self.tensorboard, wandb=wandb)

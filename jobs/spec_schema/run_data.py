@@ -1,4 +1,4 @@
-"""A run's data, and how often it is evaluated on what is held out of them."""
+"""The sections about a run's data, and about evaluation on held-out samples."""
 
 from typing import Annotated, Literal, Self
 
@@ -8,16 +8,16 @@ from jobs.spec_schema.file import Count, Every, NodeFolder, Span, Strict
 
 
 class ShardCacheSettings(Strict):
-    """Each node's own disk. ``dir`` null: tokens in object storage are read where they lie."""
+    """Each node's own disk. With ``dir`` null, tokens in object storage are read from there directly."""
 
     dir: NodeFolder | None = None
     gib: Span = 50.0
 
 
 class Data(Strict):
-    """``samples`` make an epoch of synthetic data; ``tokens`` at ``path`` are as many as they are.
+    """The training data. ``samples`` is the size of a synthetic epoch. Of kind ``tokens``, all are used.
 
-    ``tokenizer`` is what they must have been packed with: its file, its digest, or its name.
+    ``tokenizer`` must be the tokenizer that packed the tokens: its file, its digest, or its name.
     """
 
     kind: Literal["synthetic", "tokens"] = "synthetic"
@@ -38,7 +38,7 @@ class Data(Strict):
 
 
 class EvaluationSettings(Strict):
-    """Every so many steps the loss on held-out samples; 0 is never."""
+    """Evaluates the loss on held-out samples every so many steps; 0 means never."""
 
     every_steps: Every = 0
     samples: Count = 64

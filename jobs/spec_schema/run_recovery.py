@@ -1,4 +1,4 @@
-"""How a run goes on: at which world sizes, after which failures, what rings, how long it waits; its end."""
+"""The sections about recovery: world sizes, failures, alarms, waiting times, and the end of a run."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -13,7 +13,7 @@ from reporting.results.redaction import without_credentials
 
 
 class WorldSize(Strict):
-    """``world_size: N``, or between ``min`` and ``max`` ranks. Where both are the same it is stored as N."""
+    """``world_size: N``, or between ``min`` and ``max`` ranks. If both are equal, N is stored."""
 
     min: Count
     max: Count
@@ -40,23 +40,25 @@ class WorldSize(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySettings(Policy):
-    """The policy, and beside it ``spares``: workers that have loaded everything by the time one fails.
+    """The recovery policy, plus ``spares``: idle workers with everything loaded, ready if a worker fails.
 
-    ``max_attempts: 1`` never tries again.
+    ``max_attempts: 1`` means that a run is never retried.
     """
 
     spares: bool = True
 
 
 class OnFinish(Strict):
-    """``export`` is a folder for the finished model as plain files, made where the driver runs."""
+    """``export`` is a folder for the finished model as plain files. It is created on the driver's machine."""
 
     export: Annotated[str, Field(min_length=1)] | None = None
 
 
 class LossGuard(Strict):
-    """A loss that is not finite ends an attempt, and so does one that stays above ``spike_ratio`` times its
-    recent median and far outside its noise; null: only the former.
+    """Ends an attempt if a loss is not finite or spikes.
+
+    A loss spikes if it stays above ``spike_ratio`` times its recent median and far outside its noise. With
+    ``spike_ratio`` null only the first check is made.
     """
 
     spike_ratio: Annotated[float, Field(gt=1)] | None = 1.5
@@ -65,10 +67,10 @@ class LossGuard(Strict):
         return None if self.spike_ratio is None else SpikeBound(ratio=self.spike_ratio)
 
 
-# No slots: of two bases with slots Python makes no class.
+# No slots: Python can't combine two base classes with slots.
 @dataclass(frozen=True, kw_only=True)
 class _AlarmCommand:
-    """``Ringing`` as a user writes it: beside the bounds, and null where nobody is to be called."""
+    """The keys of ``Ringing`` in a spec, beside the bounds. With ``command`` null no command is run."""
 
     command: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] | None = None
     timeout_s: Span = 30.0
@@ -86,11 +88,13 @@ class _AlarmCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmSettings(Bounds, _AlarmCommand):
-    """The bounds, of which null never raises that alarm, and the command that is run for each alarm."""
+    """The bounds and the command that is run for each alarm. A bound of null switches its alarm off."""
 
 
 class RunLimits(Strict):
-    """``hang_timeout_s`` is the least time without a step, or a sign of a rank, that ends an attempt."""
+    """``hang_timeout_s`` is the shortest time without a step, or without a sign of a rank, that ends an
+    attempt.
+    """
 
     schedule_timeout_s: Span = 300.0
     hang_timeout_s: Span = 30.0

@@ -1,4 +1,4 @@
-"""RunSpec: one long training; a YAML file (see ``spec_file``)."""
+"""RunSpec describes one long training. It is read from a YAML file (see ``file``)."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -68,7 +68,7 @@ class RunSpec(SpecFile):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The world sizes that it may run at, ascending; at each a step has the same samples."""
+        """The world sizes at which the run may train, ascending. A step has the same samples at each."""
         return sizes_between(self.world_size.min, self.world_size.max, self._batch)
 
     @property
@@ -80,15 +80,16 @@ class RunSpec(SpecFile):
         )
 
     def num_steps(self, num_samples: int) -> int:
-        """Where so many samples make an epoch: of ``epochs`` the steps that are whole."""
+        """The number of steps of the run. ``num_samples`` make an epoch; a last partial step is dropped."""
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
         return self.epochs * num_samples // self._batch.sequences
 
     def recipe(self, world_size: int | None = None, *, num_steps: int | None = None) -> Recipe:
-        """At one of its ``sizes``, by default the largest. ``num_steps`` are those of the whole training, at
-        which a schedule ends that says nothing of it.
+        """The recipe at one of the ``sizes``, by default the largest.
+
+        ``num_steps`` is the length of the whole training. A schedule without its own end stops there.
         """
         size = world_size or self.world_size.max
         return Recipe(
@@ -105,7 +106,7 @@ class RunSpec(SpecFile):
 
     @property
     def is_kept(self) -> bool:
-        """Else nothing of it is written anywhere: no save, no record, no log."""
+        """False in benchmark mode, where nothing is written: no save, no record, no log."""
         return self.mode != "benchmark"
 
     def recording(self) -> Recording:
@@ -115,7 +116,7 @@ class RunSpec(SpecFile):
         return self.checkpoint.saving() if self.is_kept else None
 
     def wanted(self) -> Wanted:
-        """How often something is to be newly durable in the store."""
+        """How often a new generation must become durable in the store."""
         return self.checkpoint.wanted() if self.is_kept else Wanted(every_s=None, every_steps=None)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The spec that stands in the store with a run: what the run was last started with."""
+"""Reads and writes the spec stored with a run: the one of the run's last start."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from checkpointing.stores.contract import Missing, Store
 
 Described = Mapping[str, Any]
-"""A spec as it is stored with a run: JSON, nested as in its file."""
+"""A spec as stored with a run: JSON, nested as in its file."""
 
 
 def store_spec(store: Store, run: str, described: Described) -> None:
@@ -15,7 +15,7 @@ def store_spec(store: Store, run: str, described: Described) -> None:
 
 
 def stored_spec(store: Store, run: str) -> Described | None:
-    """None where there is none, or where what is there can't be read as one."""
+    """The stored spec, or None if it is missing or can't be read as one."""
     try:
         found = json.loads(store.get(_name(run)))
     except (Missing, ValueError):

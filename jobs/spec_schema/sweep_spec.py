@@ -1,4 +1,6 @@
-"""SweepSpec: which models, strategies, sizes and groups to compare; a YAML file (see ``spec_file``)."""
+"""SweepSpec lists the models, strategies, sizes and groups to compare. It is read from a YAML file (see
+``file``).
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
@@ -34,7 +36,7 @@ class Axes(Strict):
 
 
 class SweepLimits(Strict):
-    """Nothing waits for ever. ``memory_gb_per_worker`` bounds a CPU worker's memory (GB = 1e9 bytes)."""
+    """Limits of every wait. ``memory_gb_per_worker`` bounds a CPU worker's memory (1 GB = 1e9 bytes)."""
 
     schedule_timeout_s: Annotated[float, Field(gt=0)] = 300.0
     cell_timeout_s: Annotated[float, Field(gt=0)] = 3600.0
@@ -44,13 +46,13 @@ class SweepLimits(Strict):
 
 
 class Override(Strict):
-    """What one group gets differently."""
+    """The settings that one group gets differently."""
 
     environment: dict[VariableName, VariableValue] = Field(default_factory=dict)
 
 
 class Selection(Strict):
-    """A part of the grid: what is left out stands for every value of that axis."""
+    """A part of the grid. An axis left out stands for all its values."""
 
     group: Names | None = None
     model: Models | None = None
@@ -87,12 +89,12 @@ class SweepSpec(SpecFile):
     overrides: dict[Name, Override] = Field(default_factory=dict)
 
     def group_names(self, found: Sequence[str]) -> Sequence[str]:
-        """The groups to measure on; ``auto`` stands for all that were ``found``."""
+        """The groups to measure on. ``auto`` stands for all groups in ``found``."""
         return found if AUTO in self.groups else self.groups
 
     @property
     def selections(self) -> tuple[Selection, ...]:
-        """The parts of the grid whose union is the sweep, before anything is excluded."""
+        """The parts of the grid whose union is the sweep, before exclusions."""
         return (Selection(), *self.include)
 
     @model_validator(mode="after")

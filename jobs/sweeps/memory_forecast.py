@@ -203,8 +203,8 @@ def _zero2(recipe: Recipe) -> _State:
 
 
 def _zero3(recipe: Recipe) -> _State:
-    """Every rank holds slices of all state. At most ``_ZERO_MAX_LIVE`` parameters, scaled to the model's size,
-    are gathered whole at a time; the embedding always may be.
+    """Every rank holds slices of all state. Whole parameters are gathered up to the limit of live ones,
+    which is never below the embedding's size.
     """
     model, slices = recipe.model, _zero_slices(recipe)
     max_live = max(_zero_share(model) * _ZERO_MAX_LIVE, model.num_embedding_parameters)

@@ -70,7 +70,7 @@ class Results:
         return record
 
     def describe(self, spec: SweepSpec, runs: Sequence[Run]) -> None:
-        """Writes ``sweep.json``: the spec with its defaults, and the order of its runs."""
+        """Writes ``sweep.json``: the parsed spec without credentials, and the order of its runs."""
         document: dict[str, Any] = {
             "schema_version": SWEEP_SCHEMA_VERSION,
             "spec": redacted(spec.model_dump(mode="json")),
