@@ -1,6 +1,9 @@
 """``longhaul checkpoints`` lists, inspects, verifies, pins, cleans and exports a run's checkpoints.
 
-Reading order: ``arguments``, ``command`` (one function per verb), ``listing`` (what is kept and why),
-``details`` (one generation), ``verification`` (reads a generation's bytes back), ``text`` (for people),
-``export`` (plain files of the model alone).
+Reading order:
+
+- ``arguments``, ``command`` (one function per verb);
+- ``listing`` (what is kept and why), ``details`` (one generation);
+- ``verification`` (reads a generation's bytes back), ``text`` (for people);
+- ``export`` (plain files of the model alone).
 """

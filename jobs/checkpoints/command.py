@@ -66,9 +66,7 @@ def _do(args: argparse.Namespace) -> int:
 
 
 def _exit_codes(verb: str) -> dict[type[Exception], int]:
-    """The exit code of each error. For ``verify`` and ``fsck`` an unavailable store leaves the answer
-    open.
-    """
+    """The exit code of each error. ``verify`` and ``fsck`` are undecided if the store is unavailable."""
     codes = {SpecError: EXIT_USAGE, NothingToResume: EXIT_USAGE, Unfit: EXIT_USAGE, **OF_STORES}
     away = EXIT_UNDECIDED if verb in ("verify", "fsck") else EXIT_FAILED
     return {**codes, Corrupt: EXIT_FAILED, OSError: EXIT_FAILED, Unavailable: away}

@@ -15,8 +15,7 @@ from jobs.spec_schema.stored_spec import Described, stored_spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListingRow:
-    """One generation. ``places`` names the store and this machine's disk, with the number of ranks' shares
-    there.
+    """One generation. ``places`` names the store and, with the number of ranks' shares, this machine's disk.
 
     ``called`` holds the words that refer to the generation now, such as ``latest``. ``kept_for`` holds the
     retention rules that keep it.
@@ -30,8 +29,7 @@ class ListingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointListing:
-    """All generations of a run: those in the store in the order of commits, then those only on this machine's
-    disk.
+    """The generations of a run in the order of commits, then those only on this machine's disk.
 
     ``num_bytes`` counts the bytes in the store.
     """

@@ -55,9 +55,7 @@ def local(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _signals_unwind() -> Iterator[None]:
-    """Turns SIGTERM and SIGHUP into an exception, so that the cluster and the command are ended on the way
-    out.
-    """
+    """Turns SIGTERM and SIGHUP into an exception, so that the cluster and the command are ended first."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, _unwind) for number in numbers]
     try:

@@ -39,9 +39,7 @@ def run_command(
 
 
 def complain(name: str, problem: object, code: int) -> int:
-    """Prints each line of ``problem`` on standard error, prefixed with the command ``name``; returns
-    ``code``.
-    """
+    """Prints ``problem`` line by line on standard error, as from the command ``name``. Returns ``code``."""
     for line in str(problem).splitlines():
         print(f"longhaul {name}: {line}", file=sys.stderr)
     return code

@@ -47,9 +47,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def examination(spec: RunSpec | None, store: Store, promised: Inventory | None) -> Examination:
-    """Collects all observations as data. A store or node that does not answer in time is recorded as a
-    failure.
-    """
+    """Collects all observations as data. A store or node without an answer in time is recorded as failed."""
     facts = examine(store, deadline_s=_STORE_DEADLINE_S)
     is_cluster = bool(os.environ.get("RAY_ADDRESS"))
     inventory, answers, links = _asked(spec, store if facts.failed is None else None, is_cluster)

@@ -61,8 +61,8 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A measured all-reduce in a group: within one ``node``, or across one device of each node if ``node`` is
-    None.
+    """A measured all-reduce in a group, within one ``node``; if ``node`` is None, across one device of each
+    node.
 
     ``rate`` is a reason in words if the all-reduce failed.
     """

@@ -37,9 +37,7 @@ def _largest_place(spec: RunSpec, inventory: Inventory) -> Placed | Refused:
 
 
 def _num_kept(spec: RunSpec) -> int:
-    """The most generations kept at a time: the sum of all retention rules, but at most the number ever
-    saved.
-    """
+    """The most generations kept at a time: all retention rules added up, but at most all that are saved."""
     keeping = spec.checkpoint.retention
     ends = _num_epochs(spec) // (keeping.every_epochs or 1) if keeping.epochs or keeping.every_epochs else 0
     spaced = _num_steps(spec) // keeping.every_steps if keeping.every_steps else 0

@@ -30,9 +30,7 @@ _ORDER = ("failed", "warning", "ok")
 
 
 def judge(seen: Examination) -> tuple[Finding, ...]:
-    """Returns all findings, the worst first, else in the order of the examination. Successes are findings
-    too.
-    """
+    """Returns all findings, also the good ones: the worst first, else in the order of the examination."""
     findings = [
         *(finding for answer in seen.answers for finding in _node(answer)),
         *versions(seen),

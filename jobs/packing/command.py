@@ -71,8 +71,7 @@ def _finish(store: Store, index: TokenIndex) -> None:
     try:
         store.create(INDEX, to_json(index))
     except Conflict:
-        # An earlier try whose answer was lost may have written the index, or another packing of the same
-        # input.
+        # Our own try whose answer was lost, or another packing of the same input, may have written it.
         if store.get(INDEX) != to_json(index):
             raise InputError(
                 f"--out {store.url}: somebody has packed other tokens there meanwhile; name another place"

@@ -30,8 +30,9 @@ class Work:
 def pack_pieces(work: Work, *, verbose: bool = False) -> list[Packed]:
     """Packs all pieces and returns the results in the order of the pieces.
 
-    Raises ``InputError`` or ``Unavailable`` with the problem of the first piece that failed. Call it from a
-    driver that is connected to Ray. A piece whose worker died is packed again.
+    Raises ``InputError`` or ``Unavailable`` with the problem of the first piece that failed, or
+    ``PackingFailed`` if Ray fails. Call it from a driver that is connected to Ray. A piece whose worker died
+    is packed again.
     """
     if not verbose:
         _be_quiet()
@@ -48,9 +49,7 @@ def pack_pieces(work: Work, *, verbose: bool = False) -> list[Packed]:
 
 
 def _pack(row: dict[str, Any], work: Work) -> dict[str, Any]:
-    """Packs one piece. Problems are returned as values: Ray would retry a raised error, and wrap its
-    message.
-    """
+    """Packs one piece. Returns problems as values: Ray would retry a raised error and wrap its message."""
     piece = work.pieces[row["id"]]
     answer = {"number": piece.number, "num_documents": 0, "problem": "", "is_input": False, **_NO_SHARD}
     try:

@@ -41,7 +41,7 @@ class TokenizerRecipe:
 
 
 def read_recipe(name: str, end_token: str | None) -> TokenizerRecipe:
-    """Raises ``InputError`` if ``name`` is no usable tokenizer, or has no end token."""
+    """Reads a tokenizer. Raises ``InputError`` if ``name`` is no usable tokenizer, or has no end token."""
     if name == "bytes":
         if end_token is not None:
             raise InputError(f"--end-token {end_token}: bytes have an end of their own; leave it out")

@@ -24,9 +24,7 @@ _MOST_LINES = 200
 
 
 def import_results(args: argparse.Namespace) -> int:
-    """Imports the paths in ``args``. A run that the store already has is left out, so repeating changes
-    nothing.
-    """
+    """Imports the paths in ``args``. A run already in the store is left out, so repeating changes nothing."""
     return run_command("import", lambda: _import(args), {StoreError: EXIT_USAGE, MappingError: EXIT_USAGE})
 
 

@@ -84,9 +84,7 @@ def _pull_reports(args: argparse.Namespace) -> int:
 
 
 def _place(url: str) -> tuple[str, str | None]:
-    """Splits ``STORE/reports/NAME`` into the store and the report's name; the name is None for a bare
-    store.
-    """
+    """Splits ``STORE/reports/NAME`` into the store and the report's name, which is None for a bare store."""
     store, slash, name = url.rstrip("/").rpartition("/reports/")
     return (store, name) if slash else (url, None)
 

@@ -1,6 +1,9 @@
 """The schema of a user's spec files: unknown keys and wrong types are errors.
 
-Reading order: ``file`` (YAML, ``--set``, error messages), ``sweep_spec``, ``run_spec`` with its sections
-``run_data``, ``run_checkpoints`` and ``run_recovery``; ``stored_spec`` (the spec stored with a run),
-``compatibility`` (what may change between two starts).
+Reading order:
+
+- ``file`` (YAML, ``--set``, error messages), ``sweep_spec``;
+- ``run_spec`` with its sections ``run_data``, ``run_checkpoints`` and ``run_recovery``;
+- ``stored_spec`` (the spec stored with a run);
+- ``compatibility`` (what may change between two starts).
 """

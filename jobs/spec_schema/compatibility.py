@@ -19,8 +19,8 @@ _BATCH = "world_size x micro_batch x grad_accum"
 
 
 def refusals(stored: Described, wanted: Described, defaults: Described, *, place: str) -> list[str]:
-    """One line per change that makes the spec another run, and a last line with alternatives. Empty if
-    resumable.
+    """One line per change that makes the spec another run, then a line with alternatives; empty without such
+    changes.
 
     ``defaults`` fill in keys that an older ``stored`` lacks. Keys that ``wanted`` lacks are not compared.
     ``place`` is the run's address from elsewhere, ``STORE/runs/NAME``.
@@ -43,8 +43,7 @@ def _is_kept(key: str, asks: Described) -> bool:
     if key in _OF_PLACE:
         return False
     if asks.get("data.kind") == "tokens":
-        # Held-out samples are not trained on, so their number is kept; the number of the others follows from
-        # it.
+        # The number of held-out samples must stay: it decides which samples are trained on.
         if key == "data.samples":
             return False
         if key == "eval.samples":

@@ -150,9 +150,7 @@ class SpecFile(Strict):
 
     @classmethod
     def load(cls, path: Path, overrides: Sequence[str] = ()) -> Self:
-        """Loads the spec from ``path`` and applies the ``a.b=c`` settings in ``overrides``, each value read
-        as YAML.
-        """
+        """Loads the spec from ``path``, then applies the ``a.b=c`` settings. Each value is read as YAML."""
         data = _read(cls, path)
         for setting in overrides:
             _apply(cls, data, setting)

@@ -71,7 +71,7 @@ def stored_retention(section: object) -> Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wandb(WandbProject):
-    """Weights & Biases. Its own variables hold the login, and ``WANDB_MODE`` says whether it is online.
+    """Weights & Biases. Its environment variables hold the login; ``WANDB_MODE`` says whether it is online.
 
     The base class accepts any text. This class adds a spec's rules for names and their messages.
     """

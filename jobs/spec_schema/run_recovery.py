@@ -92,9 +92,7 @@ class AlarmSettings(Bounds, _AlarmCommand):
 
 
 class RunLimits(Strict):
-    """``hang_timeout_s`` is the shortest time without a step, or without a sign of a rank, that ends an
-    attempt.
-    """
+    """``hang_timeout_s`` is the shortest time without a step or a sign of a rank that ends an attempt."""
 
     schedule_timeout_s: Span = 300.0
     hang_timeout_s: Span = 30.0

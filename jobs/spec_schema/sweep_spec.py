@@ -1,6 +1,4 @@
-"""SweepSpec lists the models, strategies, sizes and groups to compare. It is read from a YAML file (see
-``file``).
-"""
+"""SweepSpec, read from a YAML file (see ``file``), lists models, strategies, sizes and groups to compare."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self

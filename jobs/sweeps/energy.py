@@ -47,9 +47,7 @@ def _of(summary: Callable[[list[float]], float], values: Iterable[float | None])
 
 
 def _worst(told: Sequence[Watched]) -> dict[str, float]:
-    """The share of samples throttled, in percent by reason, on the device where that reason was most
-    frequent.
-    """
+    """The percentage of samples per throttle reason, on the device where that reason was most frequent."""
     found: dict[str, float] = {}
     for reason, share in sorted(pair for one in told for pair in one.throttled or ()):
         found[reason] = 100 * share

@@ -58,9 +58,7 @@ class MemoryPrediction:
 
 
 def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
-    """Predicts a rank's peak memory: on a CPU the growth above an idle worker, else all memory used on the
-    device.
-    """
+    """Predicts a rank's peak memory: growth above an idle worker on a CPU, all used memory on a device."""
     state = _state(recipe)
     starts = replace(
         state.as_backward_starts, activations=_activations(recipe, on_cpu), logits=_logits(recipe)
@@ -156,8 +154,7 @@ def _fsdp(recipe: Recipe) -> _State:
     slices = _FP32 * model.num_parameters / recipe.world_size
     root_size = model.num_parameters - model.num_layers * model.num_block_parameters
     root = _compute(recipe) * root_size
-    # One block computes while the next one is gathered, which takes a receive buffer and the laid-out
-    # weights.
+    # One block computes while the next is gathered: a receive buffer and the laid-out weights.
     blocks = 3 * _compute(recipe) * model.num_block_parameters
     # The root's gradients are reduced last and together: whole, plus an fp32 copy to send.
     root_gradients = root + _FP32 * root_size

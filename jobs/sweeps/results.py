@@ -21,9 +21,7 @@ SWEEP_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResults:
-    """The contents of a sweep's folder, by run name. ``unreadable`` maps a name to what is wrong with its
-    file.
-    """
+    """The contents of a sweep's folder, by run name. ``unreadable`` holds the reasons."""
 
     records: dict[str, RunRecord]
     unreadable: dict[str, str]
@@ -49,8 +47,8 @@ class Results:
     def save(self, run: Run, record: RunRecord) -> RunRecord:
         """Stores ``record`` and returns the record that now counts.
 
-        That is another process's record if it was stored first. A record with numbers is never replaced. A
-        failure is replaced by a later attempt, or by another process's numbers.
+        If another process stored its record first, that one may count. A record with numbers is never
+        replaced. A failure is replaced by a later attempt, or by another process's numbers.
         """
         name = self._name(run.name)
         if record.attempt == 1:

@@ -10,9 +10,7 @@ _ROOMS = ("cluster", "checkpointing", "reporting", "jobs")
 
 @cache
 def source_digest() -> str:
-    """The digest of all Python files of the four packages. A submitted tree has no ``.git`` but has the
-    files.
-    """
+    """The digest of all Python files of the four packages, which a tree without ``.git`` has, too."""
     digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((_ROOT / room).rglob("*.py")):
