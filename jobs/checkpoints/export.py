@@ -193,7 +193,8 @@ def _flush(file: BinaryIO) -> None:
 def export_once(repository: Repository, place: Path) -> str | None:
     """Exports the finished model to the folder ``place`` and returns a line about it.
 
-    Returns None and writes nothing if the run is not finished or if ``place`` exists, whatever it contains.
+    Returns None and writes nothing if the run is not finished, has no generation, or if ``place`` exists,
+    whatever it contains.
     """
     view = repository.refresh()
     newest = latest(of_this_life(view))

@@ -72,7 +72,7 @@ def _unwind(number: int, _frame: FrameType | None) -> None:
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     """Runs ``command`` and returns its exit code as a shell reports it: 128 plus the number for a signal.
 
-    An interrupt or a stop signal to this process is passed on to the command before this process ends.
+    A signal that stops this process is passed on to the command first, unless the terminal has sent it there.
     """
     try:
         process = subprocess.Popen(command, env=environment)

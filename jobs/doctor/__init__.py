@@ -2,7 +2,7 @@
 
 Reading order:
 
-- ``arguments``, ``command`` (the whole story), ``examination`` (all observations, as data);
+- ``arguments``, ``command`` (the command itself), ``examination`` (all observations, as data);
 - ``this_machine``: asks this machine alone;
 - ``survey``: asks all nodes of a cluster, through ``node_sessions`` with one ``node_actor`` per node, and
   ``link_tests`` between the nodes;

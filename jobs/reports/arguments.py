@@ -75,7 +75,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _share(text: str) -> float:
-    """``2%`` or ``0.02``. A bare 2 would be two hundred percent, which nobody means."""
+    """Parses a share such as ``2%`` or ``0.02``. A bare 2 is refused, since it would mean 200 %."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

@@ -37,7 +37,10 @@ _KEYS: tuple[TargetKey, ...] = ("sweep", "group", "commit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """``wanted`` maps a key to the values of which a row must have one; ``text`` is what was typed."""
+    """One side of the comparison. A row must have one of the values of each key in ``wanted``.
+
+    ``text`` is the argument as typed.
+    """
 
     text: str
     url: str
@@ -50,7 +53,7 @@ class Target:
 
 
 def compare(args: argparse.Namespace) -> int:
-    # A store that is away says nothing about B: it is undecided, and trying again may help.
+    # An unavailable store says nothing about B, so the answer is undecided. Trying again may help.
     codes = {SpecError: EXIT_USAGE, StoreError: EXIT_USAGE, Unavailable: EXIT_UNDECIDED}
     return run_command("compare", lambda: _compare(args), codes)
 
@@ -69,7 +72,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """All that is read lives to the end; to look for garbage in it again and again is a tenth of the time."""
+    """Switches garbage collection off: all rows live to the end, and scans cost a tenth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -80,7 +83,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def exit_code(found: SetComparison) -> int:
-    """1 if any cell is slower; else 3 if any of the baseline's is undecided, or without a partner; else 0."""
+    """Returns 1 if any cell is slower. Else 3 if a cell is undecided or missing in B, else 0."""
     verdicts = {comparison.verdict for comparison in found.comparisons}
     if "slower" in verdicts:
         return EXIT_FAILED
@@ -88,7 +91,7 @@ def exit_code(found: SetComparison) -> int:
 
 
 def read_target(text: str) -> Target:
-    """Raises ``SpecError``. A key given twice takes rows that have either value."""
+    """Parses a store with its filters. Raises ``SpecError``. A key given twice accepts either value."""
     url, _, narrowing = text.partition("#")
     wanted: dict[TargetKey, tuple[str, ...]] = {}
     for part in filter(None, narrowing.replace("&", ",").split(",")):
@@ -107,12 +110,12 @@ def read_target(text: str) -> Target:
 
 
 def _is(found: str | None, key: TargetKey, value: str) -> bool:
-    """A commit may be given by its beginning."""
+    """Compares a row's value with a filter's. A commit may be given by its beginning."""
     return found is not None and (found.startswith(value) if key == "commit" else found == value)
 
 
 def _sides(targets: tuple[Target, Target]) -> tuple[tuple[Side, Side], tuple[Skipped, ...]]:
-    """A store that is on both sides is read once."""
+    """Reads both sides. A store on both sides is read once."""
     stores = {url: open_store(url, base=store_base()) for url in dict.fromkeys(each.url for each in targets)}
     gathered = {
         url: gather(store, sweeps=_sweeps([target for target in targets if target.url == url]))
@@ -123,7 +126,7 @@ def _sides(targets: tuple[Target, Target]) -> tuple[tuple[Side, Side], tuple[Ski
 
 
 def _sweeps(targets: Sequence[Target]) -> list[str]:
-    """Those that are worth reading; none means all."""
+    """The sweeps to read. An empty list means all sweeps."""
     if not all("sweep" in target.wanted for target in targets):
         return []
     return sorted({sweep for target in targets for sweep in target.wanted["sweep"]})
@@ -137,7 +140,10 @@ def _side(target: Target, store: Store, gathered: Gathered) -> Side:
 
 
 def _hint(target: Target, store: Store, rows: Iterable[Row]) -> str:
-    """What there is of the first key that no row has; the names of sweeps are the store's to tell."""
+    """A hint for the first key whose values no row has: what the store holds instead.
+
+    For sweeps the store's folders count too, since a sweep without results has no rows.
+    """
     for key, values in target.wanted.items():
         known = {getattr(row, key) for row in rows} - {None}
         if key == "sweep":

@@ -20,14 +20,14 @@ _ORDER: tuple[Verdict, ...] = ("slower", "faster", "equivalent", "inconclusive",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """``text`` is what was typed for it."""
+    """One side of the comparison. ``text`` is the argument as typed."""
 
     text: str
     rows: tuple[Row, ...]
 
 
 def as_text(found: SetComparison, baseline: Side, other: Side, threshold: float) -> str:
-    """What differed is told once for all cells that share it."""
+    """Formats the comparison for a terminal. A difference that several cells share is printed once."""
     lines = [
         f"A {baseline.text}: {counted(len(baseline.rows), 'run')}, the baseline",
         f"B {other.text}: {counted(len(other.rows), 'run')}",
@@ -43,7 +43,7 @@ def as_text(found: SetComparison, baseline: Side, other: Side, threshold: float)
 
 
 def as_markdown(found: SetComparison, baseline: Side, other: Side, threshold: float) -> str:
-    """For a comment on a pull request: the answer, then the cells that are not equivalent."""
+    """Formats a comment for a pull request: the answer, then the cells that are not equivalent."""
     heads = ["cell", "A tokens/s", "B tokens/s", "B / A", "95 % interval", "p adjusted", "runs", "verdict"]
     shown = [each for each in found.comparisons if each.verdict != "equivalent"]
     lines = [
@@ -84,7 +84,7 @@ def _simulated_groups(baseline: Side, other: Side) -> list[str]:
 
 
 def summary(found: SetComparison) -> str:
-    """``B against A: slower in 1, equivalent in 3 of 4 cells``."""
+    """One line such as ``B against A: slower in 1, equivalent in 3 of 4 cells``."""
     verdicts = Counter(comparison.verdict for comparison in found.comparisons)
     places: dict[str, int] = {
         **{str(verdict): verdicts[verdict] for verdict in _ORDER},
@@ -138,7 +138,7 @@ def _markdown_row(found: Comparison) -> list[str]:
 
 
 def _failures(found: Comparison) -> str:
-    """``, oom in B`` where a side has no run that is ok, or nothing."""
+    """A text such as ``, oom in B`` for each side without a successful run, or an empty text."""
     statuses = {"A": found.baseline_status, "B": found.other_status}
     return "".join(f", {status} in {side}" for side, status in statuses.items() if status != "ok")
 
@@ -176,7 +176,10 @@ def _name(one: Unmatched) -> str:
 
 
 def _differences(found: SetComparison) -> Iterator[tuple[Difference, str]]:
-    """Each once, the commonest first, with the number of cells unless it is in all of them."""
+    """Each distinct difference, the most frequent first.
+
+    The text beside a difference is its number of cells, or empty if all cells have it.
+    """
     seen = Counter(one for each in found.comparisons for one in each.differences)
     for one, count in seen.most_common(_MOST_DIFFERENCES):
         yield one, "" if count == len(found.comparisons) else f" in {counted(count, 'cell')}"

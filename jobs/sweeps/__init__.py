@@ -2,7 +2,7 @@
 
 Reading order:
 
-- ``arguments``, ``command`` (the whole story);
+- ``arguments``, ``command`` (the command itself);
 - ``grid`` (cells), ``memory_forecast``, ``plan``, ``work_queues``: decided before anything starts;
 - ``bookkeeper``, ``result_record``, ``metrics``, ``energy``, ``source_version``, ``results``: result rows;
 - ``tables``, ``score_table``, ``live_view``: output for people.

@@ -1,7 +1,7 @@
-"""The story of a sweep, which works as a reconciler: it measures only runs that have no result yet.
+"""``longhaul sweep`` works as a reconciler: it measures only the runs that have no result yet.
 
-Each result is stored as soon as it is measured and created only once. A kill at any moment loses only the run
-being measured.
+Each result is stored as soon as it is measured, and created only once. A kill at any moment loses only the
+run being measured.
 """
 
 import argparse
