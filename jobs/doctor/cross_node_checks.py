@@ -9,7 +9,7 @@ from jobs.doctor.examination import Examination, Finding, Link, NodeAnswer
 
 # A slower device delays all the others in every step.
 _SLOWER = 0.10
-# Ray rejects other versions of these two in a cluster. Other packages must be equal within a group only.
+# Ray rejects other versions of these two in a cluster. The packages of training must be equal within a group.
 _EVERYWHERE = ("python", "ray")
 _WITHIN_GROUP = ("torch", "deepspeed")
 _DRIVER = "the driver"
