@@ -1,12 +1,13 @@
-"""WHERE: what machines there are, and which run goes where. Knows nothing of training.
+"""WHERE: which machines there are, and which run goes where. This package knows nothing of training.
 
-Reading order: ``inventory`` (the words), ``accelerators`` (what is known of chips), ``placement`` (what
-fits where), ``environment`` (what each vendor's workers need). Where an inventory comes from:
-``this_machine``, or ``grouping`` of labelled nodes, from a ``cluster_file`` or a ``live`` Ray, of which
-``nodes`` tells who is there and who was lost. ``ray_internals`` is the door to Ray's private names. What is
-to be known of an inventory: ``promised_vs_live``. ``run_key`` signs what the processes of a run tell each
-other.
+Reading order: ``inventory`` (the terms), ``accelerators`` (known facts about chips), ``placement`` (what
+fits where), ``environment`` (variables that each vendor's workers need).
 
-Folders: ``telemetry`` (what a device tells while it works), ``probe`` (what a node tells of itself),
-``local_ray`` (a Ray of our own on this machine).
+An inventory comes from ``this_machine``, or from ``grouping`` of labelled nodes. Those nodes come from a
+``cluster_file`` or a ``live`` Ray cluster, whose present and lost ``nodes`` can be listed.
+``promised_vs_live`` compares two inventories. ``ray_internals`` is the only door to Ray's private names.
+``run_key`` signs the messages between the processes of a run.
+
+Folders: ``telemetry`` (a device's readings while it works), ``probe`` (measurements of a node),
+``local_ray`` (our own Ray on this machine).
 """

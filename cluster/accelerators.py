@@ -1,7 +1,8 @@
-"""Facts about chips: memory, peak dense FLOP/s by dtype, torch devices per package, each with its source.
+"""Facts about chips: memory, peak dense FLOP/s by dtype and torch devices per package, each with its
+source.
 
-A device is known by its market name, never by its architecture or memory: MI350X and MI355X share both.
-What nobody has sourced is None, and a result that would need it is null.
+A device is identified by its market name, never by its architecture or memory: MI350X and MI355X share
+both. A fact without a source is None, and a result that would need it is null.
 """
 
 import re
@@ -15,7 +16,7 @@ PeakDtype = Literal["fp32", "tf32", "bf16", "fp8"]
 class Accelerator:
     """One torch device. Peaks are dense TFLOP/s, never the sparse figure.
 
-    ``memory_gib`` is what the driver shows (data sheets call the same number GB).
+    ``memory_gib`` is what the driver shows; data sheets call the same number GB.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Accelerator:
         return int(self.memory_gib * 2**30)
 
     def peak_flops(self, dtype: PeakDtype) -> float | None:
-        """FLOP/s, or None where no figure is sourced (plain fp32 is not tabulated)."""
+        """Returns FLOP/s, or None if no figure is sourced (plain fp32 is not tabulated)."""
         tflops = {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "tf32": self.tf32_tflops}.get(dtype)
         return None if tflops is None else tflops * 1e12
 
@@ -66,8 +67,8 @@ def _amd(
     )
 
 
-# A pattern is the whole name, vendor apart, in letters and digits only. Whole, because a longer name is
-# another chip or a part of one: GH200 is no H200, GB200 no B200, "... MIG 1g.10gb" a seventh of its chip.
+# A pattern matches the whole name without the vendor, in letters and digits only. A longer name is another
+# chip or a part of one: GH200 is no H200, GB200 no B200, "... MIG 1g.10gb" a seventh of its chip.
 _TABLE: tuple[tuple[str, Accelerator], ...] = (
     ("A100(SXM4|PCIE)?40GB(PCIE)?", _nvidia("A100 40GB", 40, 312, None, 156, "A100")),
     ("A100(SXM4|PCIE)?80GB(PCIE)?", _nvidia("A100 80GB", 80, 312, None, 156, "A100")),
@@ -77,9 +78,9 @@ _TABLE: tuple[tuple[str, Accelerator], ...] = (
     ("H100(SXM5?(80GB)?|80GBHBM3)", _nvidia("H100 SXM", 80, 989, 1979, 494, "H100")),
     ("H200(SXM5?)?(141GB)?(HBM3E)?", _nvidia("H200 SXM", 141, 989, 1979, 494, "H200")),
     ("B200(SXM6?)?", _nvidia("B200", 180, 2250, 4500, 1125, "B200")),
-    # Not "MI250X/MI250", which older drivers print for two chips of different peaks.
+    # Not "MI250X/MI250", which older drivers print for two chips with different peaks.
     ("MI250X(OAM)?", _amd("MI250X", 64, 191.5, None, None, per_package=2)),
-    # VF: the host's driver gives a guest a whole MI300X as one virtual function, never a part of it.
+    # VF: the host's driver gives a guest a whole MI300X as one virtual function, never a part of the chip.
     ("MI300X(OAM|VF)?", _amd("MI300X", 192, 1307.4, 2614.9, 653.7)),
     ("MI325X(OAM)?", _amd("MI325X", 256, 1307.4, 2614.9, 653.7)),
     ("MI350X(OAM)?", _amd("MI350X", 288, 2300, None, None)),
@@ -89,7 +90,7 @@ _VENDOR_PREFIX = {"nvidia": "(NVIDIA)?", "amd": "(AMD)?(INSTINCT)?"}
 
 
 def accelerator(device_name: str | None) -> Accelerator | None:
-    """The chip of that market name; None for one we don't know, never the nearest one."""
+    """Returns the chip of that market name; None for an unknown name, never the nearest chip."""
     plain = re.sub(r"[^A-Z0-9]", "", (device_name or "").upper())
     return next((chip for pattern, chip in _TABLE if _is_name(plain, pattern, chip)), None)
 

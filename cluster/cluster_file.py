@@ -1,7 +1,7 @@
-"""``cluster.yaml`` -> Inventory: what the cluster promises to have, at its largest.
+"""Reads a ``cluster.yaml`` into an inventory: what the cluster promises to have, at its largest.
 
-The file is Ray's launcher file. Node types that share the label ``longhaul.group`` form one group; a node
-type without devices is not a place to train on.
+The file is Ray's launcher file. Node types that share the label ``longhaul.group`` form one group. A node
+type without devices is left out, because nothing can be trained on it.
 """
 
 from pathlib import Path
@@ -12,9 +12,9 @@ import yaml
 from cluster.grouping import NodesAlike, grouped
 from cluster.inventory import ClusterError, Inventory, Node
 
-# What Ray's launcher takes where the file does not say.
+# Ray's launcher uses this if the file sets no value.
 _DEFAULT_MAX_WORKERS = 2
-# A count beyond this is a slip; each node costs memory here.
+# A higher count is a typing error, and each node costs memory here.
 _MOST_NODES = 100_000
 
 
@@ -61,7 +61,9 @@ def _described(path: Path, data: dict[str, Any], name: str, node_type: dict[str,
 
 
 def _num_nodes(path: Path, data: dict[str, Any], name: str, node_type: dict[str, Any]) -> int:
-    """The most there can be. The head is there besides the workers, of which its type has none by default."""
+    """Returns the largest possible number. The head is added to the workers of its type, which are 0 by
+    default.
+    """
     is_head = name == data.get("head_node_type")
     most = _count(str(path), data, "max_workers", _DEFAULT_MAX_WORKERS)
     of_type = _count(f"{path}: available_node_types.{name}", node_type, "max_workers", 0 if is_head else most)

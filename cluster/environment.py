@@ -1,32 +1,35 @@
-"""The variables that each vendor's workers need before torch loads. Pure.
+"""The environment variables that each vendor's workers need before torch loads. Pure.
 
-What a spec's ``overrides.<group>.environment`` says wins over all of them. The AMD part follows Ray's and
-RCCL's sources and has not run on a device.
+A spec's ``overrides.<group>.environment`` wins over all of them. The AMD part follows the sources of Ray
+and RCCL and has not run on a device.
 """
 
 from collections.abc import Mapping
 
 from cluster.inventory import ClusterError, WorkerGroup
 
-# On every node of a group whose traffic must go over one network interface: its name, as `eth0`.
+# Label on every node of a group whose traffic must use one network interface; its value is a name such as
+# `eth0`.
 INTERFACE_LABEL = "longhaul.interface"
 
-# One thread per worker: on the vendor ``cpu`` a device is one core, so that two workers
-# on two cores are compared with one worker on one.
+# One thread per worker: on the vendor ``cpu`` a device is one core, so two workers on two cores can be
+# compared with one worker on one.
 _CPU = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 
-# CUDA's own order is by speed; Ray and NVML count along the bus, and their numbers go into the lists.
+# By default CUDA orders devices by speed. Ray and NVML number them along the bus, and the lists hold their
+# numbers.
 _NVIDIA = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 _AMD = {
     # Ray hides devices from the raylet's children by HIP_VISIBLE_DEVICES but shares only the CUDA list among
     # the workers of a node; left unset, every worker sees the whole node and takes its local rank's device.
     "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1",
-    # RCCL ends on MI300 without it where the runtime still reclaims scratch memory.
+    # Without it RCCL aborts on MI300 if the runtime still reclaims scratch memory.
     "HSA_NO_SCRATCH_RECLAIM": "1",
 }
 
-# Read before a worker's first line: by the loader, the C library, Python, and Ray, which changes some.
+# These are read before a worker's first line: by the loader, the C library, Python, and Ray, which changes
+# some.
 _READ_AT_START = (
     *("LD_", "GLIBC_", "MALLOC_", "PYTHON"),
     *("RAY_EXPERIMENTAL_NOSET_", "OMP_NUM_THREADS"),
@@ -35,21 +38,25 @@ _READ_AT_START = (
 
 
 def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those that a process must be started with. They go through Ray's ``runtime_env``, which Ray writes into
-    its logs as it is; all others may be a secret and must not.
+    """Returns the variables that must be set when a process starts.
+
+    They go through Ray's ``runtime_env``, which Ray writes unchanged into its logs. All other variables may
+    be secrets and must not go that way.
     """
     return {name: value for name, value in variables.items() if name.startswith(_READ_AT_START)}
 
 
 def worker_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> dict[str, str]:
-    """Of a benchmark's worker, which on CPUs gets one thread."""
+    """Returns the variables of a benchmark's worker, which gets one thread on CPUs."""
     threads = _CPU if _is_on_cpus(group) else {}
     return {**threads, **long_run_environment(group, overrides)}
 
 
 def long_run_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> dict[str, str]:
-    """What any worker needs to find its device and its peers. On CPUs a long run takes the threads that it
-    finds: nobody compares it with fewer workers.
+    """Returns what any worker needs to find its device and its peers.
+
+    On CPUs a long run keeps the number of threads that it finds, because no result compares it with fewer
+    workers.
     """
     return {**_devices_and_network(group), **overrides}
 
@@ -63,9 +70,11 @@ def _devices_and_network(group: WorkerGroup) -> dict[str, str]:
 
 
 def visible_devices(group_vendor: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """What to change in a worker before torch loads, so that it sees all devices that Train shares among the
-    workers of its node: Train tells them by CUDA's variable alone, while AMD's runtime prefers its own, in
-    which Ray may have left only this worker's device.
+    """Returns what to change in a worker before torch loads, so that it sees all devices of Train's workers
+    on its node.
+
+    Train announces them only in CUDA's variable. AMD's runtime prefers its own variable, in which Ray may
+    have left only this worker's device.
     """
     shared = variables.get("CUDA_VISIBLE_DEVICES")
     return {"HIP_VISIBLE_DEVICES": shared} if group_vendor == "amd" and shared else {}

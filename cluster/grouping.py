@@ -1,4 +1,4 @@
-"""Nodes with labels, as a file or Ray tells of them -> groups, or what is wrong with them. Pure."""
+"""Groups labelled nodes, as a file or Ray describes them, or says what is wrong with them. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,17 +17,18 @@ from cluster.inventory import (
     WorkerGroup,
 )
 
-# Ray's own label, with which it says what accelerators it recognised.
+# Ray's own label for the accelerators that it recognised.
 ACCELERATOR_LABEL = "ray.io/accelerator-type"
 _AMD_PREFIX = "AMD-"
-# Of other makers of GPUs that Ray recognises.
+# Prefixes of other GPU makers that Ray recognises.
 _OTHER_PREFIXES = ("Intel-", "MXC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesAlike:
-    """Nodes that are all alike; the devices of each are its GPUs, until it is known to have the vendor
-    ``cpu``. ``place`` is how a message names them.
+    """Nodes that are all alike. Their devices are GPUs until they are known to have the vendor ``cpu``.
+
+    Messages call them ``place``.
     """
 
     place: str
@@ -36,10 +37,10 @@ class NodesAlike:
 
 
 def grouped(found: Iterable[NodesAlike], *, where: str = "") -> tuple[WorkerGroup, ...]:
-    """The groups in the order of their first nodes; nodes without devices are in none.
+    """Returns the groups in the order of their first nodes; nodes without devices are in none.
 
-    Raises ``ClusterError``, whose message begins with ``where``, for a group without a vendor, of two
-    vendors, or of several device models that not all of its nodes allow.
+    Raises ``ClusterError``, with a message that begins with ``where``, if a group has no vendor or two
+    vendors. Several device models are an error too, unless all nodes of the group allow them.
     """
     try:
         return _grouped(found)

@@ -1,7 +1,7 @@
-"""What machines there are, and what a run asks of them: plain data, no effects.
+"""The machines that there are and what a run asks of them: plain data, no effects.
 
-A *group* is a set of nodes of one vendor and one device model. Nodes carry the label
-``longhaul.group``; those without it form the group ``local``.
+A *group* is a set of nodes of one vendor and one device model. Nodes carry the label ``longhaul.group``;
+nodes without it form the group ``local``.
 """
 
 from collections import Counter
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Vendor = Literal["nvidia", "amd", "cpu"]
-# ``packed``: on the fewest nodes. ``spread``: over as many nodes as there are, evenly. ``whole_node``: on
-# the fewest nodes, with nobody else on them.
+# ``packed``: on the fewest nodes. ``spread``: evenly over as many nodes as there are. ``whole_node``: on
+# the fewest nodes, which no other run shares.
 Mode = Literal["packed", "spread", "whole_node"]
 
 LOCAL_GROUP = "local"
@@ -19,22 +19,22 @@ GROUP_LABEL = "longhaul.group"
 VENDOR_LABEL = "longhaul.vendor"
 DEVICE_LABEL = "longhaul.device"
 SIMULATED_LABEL = "longhaul.simulated"
-# On every node of a group that may have several device models.
+# Label on every node of a group that may have several device models.
 MIXED_LABEL = "longhaul.mixed_devices"
 
-# Results name a node by so much of its id.
+# Results name a node by the first characters of its id.
 NODE_NAME_CHARS = 12
 
 
 class ClusterError(Exception):
-    """The cluster, or the file that describes it, can't be used as it is; the message says what to do."""
+    """The cluster, or the file that describes it, cannot be used; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine. The numbers are totals, not what is free right now; unknown memory is None.
+    """One machine. The numbers are totals, not what is free now; unknown memory is None.
 
-    A node that was away has a new ``node_id``; its ``name``, where that is known, is still the same.
+    A node that comes back has a new ``node_id``, but keeps its ``name`` if the name is known.
     """
 
     node_id: str
@@ -55,9 +55,9 @@ class Node:
 class WorkerGroup:
     """Nodes of one vendor. On the vendor ``cpu`` a device is one core.
 
-    ``device`` is the market name of all its accelerators, or None when nobody knows it or they differ.
-    ``simulated`` means that CPU processes stand in for devices; every result of it says so.
-    Nothing may start on those ``excluded``: somebody left them out, or they are draining.
+    - ``device`` is the market name of all its accelerators; None if it is unknown or they differ.
+    - ``simulated`` means that CPU processes stand in for devices; every result of the group says so.
+    - ``excluded`` nodes must not be used: the user left them out, or they are draining.
     """
 
     name: str
@@ -73,18 +73,18 @@ class WorkerGroup:
 
     @property
     def may_mix_devices(self) -> bool:
-        """Whether all its nodes say that its device models may differ."""
+        """True if all nodes say that the group's device models may differ."""
         return bool(self.nodes) and all((MIXED_LABEL, "true") in node.labels for node in self.nodes)
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:
-        """By their ids, with those excluded."""
+        """All nodes by id, including the excluded ones."""
         return tuple(sorted((*self.nodes, *self.excluded), key=lambda node: node.node_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All groups of a cluster. ``source`` says where the knowledge comes from, for messages."""
+    """All groups of a cluster. ``source`` says for messages where the knowledge comes from."""
 
     groups: tuple[WorkerGroup, ...]
     source: str
@@ -95,7 +95,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """``num_workers`` devices on exactly one group; one device per worker."""
+    """A run asks for ``num_workers`` devices of exactly one group, one device per worker."""
 
     group: str
     num_workers: int
@@ -103,24 +103,25 @@ class Request:
 
 
 def excluding(inventory: Inventory, names: Collection[str]) -> Inventory:
-    """The inventory whose groups leave out the nodes that ``names`` name, and remember them.
+    """Returns the inventory in which the nodes of ``names`` are excluded from their groups.
 
-    A name is a node's id, its name, or the beginning of its id as results have it. A name that no node has
-    changes nothing: the node may be away. See ``unknown_nodes``.
+    A name is a node's id, its name, or the beginning of its id as results show it. A name that no node has
+    changes nothing, because that node may be away. See ``unknown_nodes``.
     """
     return replace(inventory, groups=tuple(_excluding(group, names) for group in inventory.groups))
 
 
 def unknown_nodes(inventory: Inventory, names: Collection[str]) -> tuple[str, ...]:
-    """Those of ``names`` that no node has, in their order."""
+    """Returns the ``names`` that no node has, in their order."""
     nodes = [node for group in inventory.groups for node in (*group.nodes, *group.excluded)]
     return tuple(name for name in names if not any(_is_named(node, name) for node in nodes))
 
 
 def node_names(group: WorkerGroup, node_ids: Sequence[str]) -> list[str]:
-    """What to call them so that a later inventory still knows whom is meant.
+    """Returns names for the nodes that a later inventory still recognises.
 
-    By its own name a node is known again after it was away; several on one machine may share theirs.
+    A node that was away is recognised by its own name. Nodes on one machine may share a name; they are
+    named by the beginning of their ids.
     """
     names = {node.node_id: node.name for node in group.all_nodes}
     shared = {name for name, count in Counter(names.values()).items() if count > 1}

@@ -1,6 +1,7 @@
-"""Every node that a running cluster knows of, also those that it lost, without becoming a driver of it.
+"""Every node that a running cluster knows of, including lost ones, without becoming a driver of that
+cluster.
 
-Asking costs one connection to the head: no job is registered, no worker started.
+The query costs one connection to the head: it registers no job and starts no worker.
 """
 
 import socket
@@ -15,16 +16,17 @@ from cluster.ray_internals import head_address, tables_of
 _KNOCK_TIMEOUT_S = 5.0
 
 NodeState = Literal["alive", "draining", "drained", "lost"]
-# Ray's reasons of death for a node that was told to drain: for a preemption, and because it was idle.
+# Ray's death reasons for a node that was told to drain: for a preemption, and because it was idle.
 _DRAINED = frozenset({3, 4})
 _START = "StartTimeMs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenNode:
-    """``name`` is what the node was started with, else its address; a node that comes back has it again and
-    another ``node_id``. ``times_lost`` counts its lives that ended otherwise than by a drain, as far as the
-    head remembers them.
+    """A node as the head knows it. ``name`` is what the node was started with, else its address.
+
+    A node that comes back keeps its name but has another ``node_id``. ``times_lost`` counts its lives that
+    ended without a drain, as far as the head remembers them.
     """
 
     name: str
@@ -40,7 +42,7 @@ class SeenNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """One moment of a cluster: Ray's own table, for ``cluster.live``, and what it says of every node."""
+    """A cluster at one moment: Ray's own table, for ``cluster.live``, and the resulting list of nodes."""
 
     address: str
     table: tuple[dict[str, Any], ...]
@@ -52,26 +54,26 @@ class ClusterView:
 
 
 def look(address: str) -> ClusterView:
-    """``ClusterError`` if nobody answers there, after some seconds."""
+    """Queries the cluster; raises ``ClusterError`` after some seconds if none answers there."""
     try:
         head = head_address(address)
         _knock(head)
         found = tables_of(head)
     except Exception as error:
-        # Ray raises what its several layers happen to raise; all of it says that the head is away.
+        # Ray's layers raise errors of many types; all of them mean that the head is away.
         raise ClusterError(f"{address}: no Ray cluster answers there ({_first_line(error)})") from None
     dated = tuple({**entry, _START: found.started_ms.get(entry["NodeID"], 0)} for entry in found.nodes)
     return ClusterView(address=address, table=dated, draining=found.draining)
 
 
 def seen(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[SeenNode]:
-    """By group and name, every node that is alive, and every name that is gone and did not come back."""
+    """Returns, by group and name, every living node, and every lost name that did not come back."""
     entries = list(table)
     alive = [entry for entry in entries if entry["Alive"]]
     dead = [entry for entry in entries if not entry["Alive"]]
     lost = Counter(_key(entry) for entry in dead if not _was_drained(entry))
     back = {_key(entry) for entry in alive}
-    # Ray's table is in no order.
+    # Ray's table has no order.
     by_start = sorted(dead, key=lambda entry: int(entry.get(_START, 0)))
     last = {_key(entry): entry for entry in by_start if _key(entry) not in back}
     found = [_node(entry, "draining" if entry["NodeID"] in draining else "alive", lost) for entry in alive]
@@ -111,6 +113,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _knock(address: str) -> None:
-    """Ray itself tries for a minute, in the language that it is written in, and ends this process then."""
+    """Tests the connection first. Ray itself would try for a minute in its C++ core and then end this
+    process.
+    """
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), _KNOCK_TIMEOUT_S).close()

@@ -1,7 +1,7 @@
-"""Requests and an inventory -> where each would run, or the reason why it never can. Pure.
+"""Places requests on an inventory, or says why a request can never run. Pure.
 
-Each request is placed as if everything were free; when something really starts is decided by queueing. Nobody
-is placed on the nodes that a group excludes.
+Each request is placed as if everything were free; the queue decides when it really starts. Excluded nodes
+of a group are never used.
 """
 
 from bisect import bisect_left, bisect_right
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cluster.inventory import Inventory, Node, Request, WorkerGroup
 
-# A node as it is sorted: its devices, below zero, and its id. And how many workers go there.
+# A node's sort key: its number of devices, negated, and its id. Then the number of workers placed there.
 _Entry = tuple[int, str]
 _Taken = tuple[_Entry, int]
 
@@ -23,7 +23,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The request's nodes on its one group, the one with the most room first."""
+    """The nodes of a request on its one group, the node with the most devices first."""
 
     group: str
     shares: tuple[Share, ...]
@@ -40,9 +40,10 @@ class Refused:
 
 
 def room(group: WorkerGroup, free: Mapping[str, Mapping[str, float]]) -> int:
-    """How many workers that share nodes could start now; ``free`` are Ray's resources by node id.
+    """Returns how many workers that share nodes could start now. ``free`` holds Ray's resources by node id.
 
-    A node that is not in it is away. A worker needs a core, and beside it the group's device, if it has one.
+    A node that is missing from ``free`` is away. A worker needs a core and, if the group has devices, one
+    device.
     """
     needed = ("CPU",) if group.vendor == "cpu" else ("CPU", "GPU")
     on_nodes = (free.get(node.node_id, {}) for node in group.nodes)
@@ -50,7 +51,7 @@ def room(group: WorkerGroup, free: Mapping[str, Mapping[str, float]]) -> int:
 
 
 def place(requests: Sequence[Request], inventory: Inventory) -> list[Placed | Refused]:
-    """One answer per request, in their order; equal requests get equal answers."""
+    """Returns one answer per request, in the requests' order; equal requests get equal answers."""
     answers: dict[Request, Placed | Refused] = {}
     for request in requests:
         if request not in answers:
@@ -91,7 +92,7 @@ def _left_out(nodes: Sequence[Node]) -> str:
 
 
 def _fewest(nodes: Sequence[_Entry], num_workers: int) -> list[_Taken]:
-    """The largest nodes, and for what is left at the end the node that it fills best."""
+    """Fills the largest nodes; the remaining workers go to the node that they fill best."""
     taken: list[_Taken] = []
     left = num_workers
     for entry in nodes:
@@ -106,7 +107,7 @@ def _fewest(nodes: Sequence[_Entry], num_workers: int) -> list[_Taken]:
 
 
 def _evenly(nodes: Sequence[_Entry], num_workers: int) -> list[_Taken]:
-    """Those with the least room first get what they can hold of an even share; the others get the rest."""
+    """Gives nodes with the least room first what they can hold of an even share; the others take the rest."""
     taken: list[_Taken] = []
     left = num_workers
     used = nodes[:num_workers]

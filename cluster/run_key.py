@@ -1,7 +1,7 @@
-"""Messages between the processes of one run, which share a random key. Pure.
+"""Signs messages between the processes of one run, which share a random key. Pure.
 
-Each message carries a MAC over what it is about and what it says. Whoever does not have the key can neither
-write a message nor use one that he has seen for anything else than what it was about.
+Each message carries a MAC over its subject and its content. A process without the key cannot write a
+message. It also cannot reuse a message that it has seen for another subject.
 """
 
 import hashlib
@@ -12,21 +12,23 @@ import secrets
 KEY_BYTES = 32
 MAC_BYTES = 32
 
-# What a message is about: its name, its sender, whom it is for.
+# The subject of a message: its name, its sender and its receiver.
 About = tuple[str | int, ...]
 
 
 class Refused(Exception):
-    """This message is not from a process that has the run's key, or not about this; nothing of it counts."""
+    """The message is not from a process with the run's key, or has another subject. Its content must be
+    ignored.
+    """
 
 
 def new_key() -> bytes:
-    """One for each attempt: what was said in another one has no meaning in it."""
+    """Returns a key for one attempt; a message of another attempt is not valid under it."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def mac(key: bytes, about: About, said: bytes) -> bytes:
-    # JSON is the same for no two different tuples, and says by itself where it ends.
+    # JSON differs for any two different tuples and marks its own end.
     return hmac.digest(key, json.dumps(about).encode() + b"\n" + said, hashlib.sha256)
 
 
@@ -35,7 +37,9 @@ def sign(key: bytes, about: About, said: bytes) -> bytes:
 
 
 def read(key: bytes, about: About, message: bytes, most_bytes: int) -> bytes:
-    """What the message says: at most ``most_bytes``, of somebody with the key. Else raises ``Refused``."""
+    """Returns the content of the message: at most ``most_bytes``, written with the key. Raises ``Refused``
+    otherwise.
+    """
     if len(message) > MAC_BYTES + most_bytes:
         raise Refused(f"{len(message)} bytes, expected at most {MAC_BYTES + most_bytes}")
     if len(message) < MAC_BYTES:

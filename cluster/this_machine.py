@@ -1,4 +1,4 @@
-"""This machine as a group of its own: what is here when there is no cluster. Starts nothing."""
+"""This machine as a group of its own, for use without a cluster. Starts nothing."""
 
 import os
 import platform
@@ -25,12 +25,12 @@ def this_machine() -> Inventory:
 
 
 def num_cpus() -> int:
-    """The cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def _memory_bytes() -> int:
-    """The host's, or less where a container is bounded."""
+    """Returns the host's memory, or the container's limit if that is lower."""
     total = int(psutil.virtual_memory().total)
     try:
         bound = _CGROUP_MEMORY.read_text().strip()
@@ -57,7 +57,9 @@ def _nvidia() -> tuple[Vendor, int, str | None] | None:
 
 
 def _amd() -> tuple[Vendor, int, str | None] | None:
-    """The kernel's own list; a node with SIMDs is a GPU. It has no market names: the device stays unknown."""
+    """Reads the kernel's own list, where a node with SIMDs is a GPU. It has no market names, so the device
+    is None.
+    """
     properties = (path.read_text() for path in sorted(_KFD_NODES.glob("*/properties")))
     count = sum(1 for text in properties if _has_simds(text))
     return ("amd", count, None) if count else None

@@ -1,7 +1,11 @@
-"""Objects by name, whole or not at all: one contract, several places.
+"""Stores keep objects by name, each whole or not at all: one contract, several kinds of place.
 
-Reading order: ``contract``; ``local``, in ``folders`` that are reached without following links, and
-``memory``; ``objects`` (object storage) with ``buckets`` (from a url to a bucket) and ``refusals`` (what a
-server's answer means); ``transfers`` (bounded waits), ``retrying`` (a store that is away); ``opening``
-(from what a user wrote to a store), ``probing`` (whether it can be relied on).
+Reading order:
+
+- ``contract`` is what every store promises.
+- ``local`` is a directory, whose ``folders`` are reached without following links; ``memory`` is for tests.
+- ``objects`` is object storage; ``buckets`` opens a bucket from a URL; ``refusals`` says what a server's
+  answer means.
+- ``transfers`` bounds how long a transfer may stand still; ``retrying`` waits for a store that is away.
+- ``opening`` opens the store that a user named; ``probing`` tests whether it can be relied on.
 """

@@ -1,7 +1,7 @@
-"""From ``s3://bucket/prefix``, ``az://container/prefix`` or ``gs://bucket/prefix`` to a store.
+"""Opens ``s3://bucket/prefix``, ``az://container/prefix`` or ``gs://bucket/prefix`` as a store.
 
-Credentials, endpoint and region come from the places where each cloud's own tools look: the environment, the
-usual files, the machine's role. Nothing of them is in a url, a message or a ``repr``.
+Credentials, endpoint and region come from the places where each cloud's own tools look: environment
+variables, the usual files, the machine's role. None of them appears in a URL, a message or a ``repr``.
 """
 
 import os
@@ -31,19 +31,20 @@ _URL = re.compile(r"(s3|gs|az)://([a-z0-9][a-z0-9._-]{1,220})(?:/(.*?))?/?")
 _AZURE_ENDPOINTS = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL")
 _CREDENTIALS_LAST = timedelta(minutes=5)
 
-# Short: the waiting over minutes is ours (see ``patience``), where it can be seen and bounded.
+# Short, because ``RetryingStore`` does the waiting over minutes, where it can be seen and bounded.
 _RETRIES: "RetryConfig" = {
     "max_retries": 2,
     "retry_timeout": timedelta(seconds=10),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2},
 }
-# Of one request. The library's 30 s would end every chunk on a link of 1 MB/s, and send it again for ever.
+# Limit for one request. The library's 30 s would end every chunk on a link of 1 MB/s and resend it for
+# ever.
 _REQUEST_TIMEOUT = timedelta(seconds=300)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketAddress:
-    """``prefix`` may be empty."""
+    """The parts of a bucket's URL. ``prefix`` may be empty."""
 
     scheme: str
     bucket: str
@@ -55,7 +56,9 @@ class BucketAddress:
 
 
 def open_bucket(url: str) -> Store:
-    """Nothing is touched yet. It waits for a service that is away; only ``probe`` answers at once."""
+    """Returns the store without touching it. The store waits for a service that is away; only ``probe``
+    answers at once.
+    """
     return RetryingStore(open_objects(url))
 
 
@@ -77,7 +80,7 @@ def open_objects(url: str, *, pace: TransferPace | None = None) -> ObjectStore:
 def _parse(url: str) -> BucketAddress:
     found = _URL.fullmatch(url)
     if not found or (found[3] and not is_name(found[3])):
-        # The url is not repeated: what does not fit may be a password.
+        # The message does not repeat the URL: the part that does not fit may be a password.
         raise StoreError("store: expected s3://bucket/prefix, az://container/prefix or gs://bucket/prefix")
     return BucketAddress(scheme=found[1], bucket=found[2], prefix=found[3] or "")
 
@@ -115,7 +118,7 @@ def _google(address: BucketAddress) -> GCSStore:
 def _s3_config() -> "S3Config":
     config: S3Config = {
         "region": os.environ.get("AWS_REGION") or boto3.Session().region_name or "us-east-1",
-        # Not every service that calls itself compatible knows the bulk deletion.
+        # Some services that call themselves compatible lack bulk deletion.
         "disable_bulk_delete": True,
         "copy_if_not_exists": "multipart",
     }
@@ -132,7 +135,7 @@ def _s3_options() -> "ClientConfig":
 
 
 def _options(*, is_plain: bool) -> "ClientConfig":
-    """Plain HTTP only where the user's endpoint says so."""
+    """Allows plain HTTP only if the user's endpoint asks for it."""
     return {"allow_http": is_plain, "timeout": _REQUEST_TIMEOUT}
 
 
@@ -141,7 +144,9 @@ def _aws_endpoint() -> str:
 
 
 def _aws_credentials() -> "S3Credential":
-    """Asked for every few minutes, each time from the start: keys that were renewed in a file are found."""
+    """Looks the credentials up from the start every few minutes, so keys that were renewed in a file are
+    found.
+    """
     found = boto3.Session().get_credentials()
     if found is None:
         raise LookupError("no credentials")
@@ -155,7 +160,7 @@ def _aws_credentials() -> "S3Credential":
 
 
 class S3Multiparts:
-    """The uploads in parts that were begun below a prefix of a bucket of S3 and never completed."""
+    """The multipart uploads that were begun below a prefix of an S3 bucket and never completed."""
 
     def __init__(self, address: BucketAddress) -> None:
         self._address = address
@@ -195,9 +200,10 @@ class S3Multiparts:
 
 
 def _s3_client() -> Any:
-    """Made for each use: keys and endpoint may have changed since. Integrity trailers only where asked for.
+    """Makes a new client for each use, because keys and endpoint may have changed.
 
-    Ceph and others refuse requests with those trailers, and what we store carries digests of its own.
+    Integrity trailers are sent only if the service requires them. Ceph and others refuse requests with such
+    trailers, and what we store carries digests of its own.
     """
     config = Config(
         connect_timeout=5,

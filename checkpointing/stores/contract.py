@@ -1,8 +1,8 @@
-"""The contract of a store: objects by name, whole or not at all.
+"""The contract of a store: objects by name, each whole or not at all.
 
-Names are relative paths of plain characters joined by ``/``; they never escape the store. A reader sees a
-whole object or none, also after a crash. A store in which unfinished uploads can be left over also keeps
-``KeepsUploads``: those bytes cost money and no listing shows them.
+Names are relative paths of plain characters joined by ``/``; they never lead out of the store. A reader
+sees a whole object or none, also after a crash. A store that can be left with unfinished uploads also
+implements ``KeepsUploads``: their bytes cost money and no listing shows them.
 """
 
 import re
@@ -16,24 +16,26 @@ _NAME = re.compile(f"{_SEGMENT}(?:/{_SEGMENT})*")
 
 
 class StoreError(Exception):
-    """The store can't be used; the message says where, what was found and what to do."""
+    """The store cannot be used; the message says where, what was found and what to do."""
 
 
 class Unavailable(StoreError):
-    """The store did not do it now; doing it again later may work."""
+    """The store did not do it now; a repetition later may work."""
 
 
 class Full(Unavailable):
-    """No room: doing it again helps once something was deleted."""
+    """The store has no room; a repetition helps only after something was deleted."""
 
 
 class Denied(Unavailable):
-    """Not allowed to, now: credentials that are wrong or ran out, a place that can only be read, a link."""
+    """The store does not permit it now: wrong or expired credentials, a read-only place, or a link."""
 
 
 class Undecided(Unavailable):
-    """Neither yes nor no: refused because of another request for the same name, or refused as taken while
-    nothing is there. To be asked again, and never to be read as somebody else's doing.
+    """The store did not say whether the write had effect. Either another request for the same name was
+    under way, or the name was refused as taken while nothing is there.
+
+    The caller must ask again and must never conclude that another writer has won.
     """
 
 
@@ -42,17 +44,18 @@ class Conflict(StoreError):
 
 
 class Missing(StoreError):
-    """No object of that name."""
+    """No object of that name exists."""
 
 
 Buffer = bytes | memoryview
 
 
 class Store(Protocol):
-    """Objects by name. ``put`` replaces atomically; ``create`` is won by exactly one caller.
+    """Keeps objects by name. ``put`` replaces atomically; exactly one caller of ``create`` wins.
 
-    A server's answer to ``create`` may get lost, and then only the object tells who wrote it. So the bytes of
-    what is to be won by one must name their writer: who finds exactly its own bytes there has won.
+    A server's answer to ``create`` may get lost, and then only the object shows who wrote it. The bytes
+    given to ``create`` must therefore identify their writer: a caller that finds exactly its own bytes has
+    won.
     """
 
     url: str
@@ -67,28 +70,34 @@ class Store(Protocol):
     def get(self, name: str) -> bytes: ...
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
-        """Fills ``into`` with the bytes from ``start`` on; how many there were, fewer only at the end."""
+        """Fills ``into`` with the bytes from ``start`` on. Returns their number, which is smaller only at
+        the end.
+        """
 
     def size(self, name: str) -> int:
-        """In bytes, from one request that reads none of them. ``Missing`` where no object of that name is."""
+        """Returns the size in bytes with one request that reads none of them. Raises ``Missing`` if there
+        is no such object.
+        """
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        """All names below the folder ``prefix`` that sort behind ``after``, in no order.
+        """Yields all names below the folder ``prefix`` that sort after ``after``, in no order.
 
-        Nothing where there is no such folder. One request per thousand names or so.
+        Yields nothing if there is no such folder. Costs about one request per thousand names.
         """
 
     def contents(self) -> Iterator[str]:
-        """The names of all that lies here, in no order, also of what others put here and what is no object:
-        a name that is none of ours can be told of, not used.
+        """Yields the names of everything in the store, in no order.
+
+        That includes files of others, whose names may break the rules: such a name can be shown, but not
+        used.
         """
 
     def delete(self, name: str) -> None:
-        """What is not there is deleted already."""
+        """Deletes the object; a missing object is no error."""
 
 
 def is_name(name: str) -> bool:
-    """Whether it stays inside the store and is plain on every platform."""
+    """Says whether ``name`` stays inside the store and is plain on every platform."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -102,7 +111,9 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """``started`` is by the server's clock. ``id`` is empty for an object still under its side name."""
+    """An unfinished upload. ``started`` is by the server's clock. ``id`` is empty for an object that still
+    has its temporary name.
+    """
 
     name: str
     id: str
@@ -111,17 +122,19 @@ class Upload:
 
 @runtime_checkable
 class KeepsUploads(Protocol):
-    """A store in which uploads can be left over."""
+    """A store that can be left with unfinished uploads."""
 
     def abandoned_uploads(self, prefix: str, *, before: datetime) -> Sequence[Upload]:
-        """Those of names below the folder ``prefix`` that started before, whoever started them."""
+        """Returns uploads below the folder ``prefix`` that started before ``before``, whoever
+        started them.
+        """
 
     def abort_uploads(self, uploads: Sequence[Upload]) -> None:
-        """Their bytes are gone afterwards. What was finished or aborted meanwhile is no error."""
+        """Deletes the bytes of ``uploads``. An upload that was finished or aborted meanwhile is no error."""
 
 
 def abandoned_uploads(store: Store, prefix: str, *, before: datetime) -> Sequence[Upload]:
-    """None where a store keeps none, as the memory does."""
+    """Returns the unfinished uploads; none for a store that keeps none, such as memory."""
     return store.abandoned_uploads(prefix, before=before) if isinstance(store, KeepsUploads) else ()
 
 

@@ -1,7 +1,7 @@
-"""Folders that are reached one step at a time, so that nobody's link leads elsewhere.
+"""Opens folders one path component at a time, so that no foreign link leads elsewhere.
 
-A path that the user names may pass through links. Below it Longhaul makes none: a link there is somebody
-else's, so it is never followed, and the error names it.
+A path that the user names may pass through links. Below it Longhaul makes none. A link there was made by
+someone else, so it is never followed, and the error names it.
 """
 
 import os
@@ -12,22 +12,22 @@ from errno import ELOOP
 from io import FileIO
 from pathlib import Path
 
-# Where the system knows it, a folder that is only passed through need not be readable.
+# With ``O_PATH``, where the system has it, a folder that is only passed through need not be readable.
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 _OURS_ALONE = 0o700
 
 
 class LinkFound(OSError):
-    """``filename`` is a link, below a folder in which there are to be none."""
+    """``filename`` is a link below a folder in which there must be none."""
 
 
 class NotOurs(OSError):
-    """A folder that has to be this user's alone is not; the message says what was found."""
+    """A folder that must belong to this user alone does not; the message says what was found."""
 
 
 @contextmanager
 def folder_at(path: Path, names: Sequence[str] = (), *, make: bool = False) -> Iterator[int]:
-    """As ``open_folder``, for as long as the block lasts."""
+    """Opens a folder like ``open_folder`` and closes it at the end of the block."""
     descriptor = open_folder(path, names, make=make)
     try:
         yield descriptor
@@ -36,20 +36,20 @@ def folder_at(path: Path, names: Sequence[str] = (), *, make: bool = False) -> I
 
 
 def open_folder(path: Path, names: Sequence[str] = (), *, make: bool = False) -> int:
-    """A descriptor of where ``names`` lead from ``path``, one below the other. The caller closes it.
+    """Returns a descriptor of the folder that ``names`` lead to from ``path``. The caller closes it.
 
-    Links in ``path`` are followed; ``LinkFound`` where one of ``names`` is a link. ``make`` makes those that
-    are missing, each durable in the one above it.
+    Links in ``path`` are followed; ``LinkFound`` is raised if one of ``names`` is a link. ``make`` creates
+    the missing folders, each durable in its parent.
     """
     return _descend(os.open(path, _PASS), names, make=make)
 
 
 @contextmanager
 def private_folder(path: Path, *, make: bool = False) -> Iterator[int]:
-    """The folder ``path``, which nobody but this user can read or change; anybody may know its name.
+    """Opens the folder ``path``, which only this user can read or change. Others may know its name.
 
-    Raises ``NotOurs`` for a link, for what is no folder, and for one of another owner or mode. ``make`` makes
-    it where it is missing, and what is above it.
+    Raises ``NotOurs`` if ``path`` is a link, is no folder, or has another owner or mode. ``make`` creates
+    it and its parents where they are missing.
     """
     if make:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def private_folder(path: Path, *, make: bool = False) -> Iterator[int]:
         if make:
             with suppress(FileExistsError):
                 os.mkdir(path.name, _OURS_ALONE, dir_fd=above)
-        # Only what is found can be looked at: what has this name may be another thing a moment later.
+        # The checks run on the open descriptor, because the name may mean another file a moment later.
         try:
             descriptor = os.open(path.name, _PASS | os.O_NOFOLLOW, dir_fd=above)
         except NotADirectoryError:
@@ -85,7 +85,7 @@ def _not_ours(path: Path, found: os.stat_result) -> NotOurs:
 
 @contextmanager
 def below(folder: int, names: Sequence[str], *, make: bool = False) -> Iterator[int]:
-    """As ``folder_at``, from a folder that is open."""
+    """Opens a folder like ``folder_at``, but starting from an open folder."""
     descriptor = _descend(os.dup(folder), names, make=make)
     try:
         yield descriptor
@@ -94,7 +94,7 @@ def below(folder: int, names: Sequence[str], *, make: bool = False) -> Iterator[
 
 
 def _descend(folder: int, names: Sequence[str], *, make: bool) -> int:
-    """Closes ``folder``, also where it raises."""
+    """Returns the folder below ``folder``, and closes ``folder`` even if it raises."""
     for number, name in enumerate(names, start=1):
         above = folder
         try:
@@ -120,14 +120,16 @@ def _step(folder: int, name: str, *, make: bool) -> int:
 
 
 def refuse_link(folder: int, name: str, full_name: str) -> None:
-    """Raises ``LinkFound`` with ``full_name`` where ``name`` is a link, and nothing else."""
+    """Raises ``LinkFound`` with ``full_name`` if ``name`` is a link; does nothing otherwise."""
     with suppress(FileNotFoundError):
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise LinkFound(ELOOP, "is a link", full_name)
 
 
 def file_in(folder: int, name: str, mode: str = "r") -> FileIO:
-    """As ``open(name, mode)`` within ``folder``; ``LinkFound`` where ``name`` is a link."""
+    """Opens a file like ``open(name, mode)`` within ``folder``; raises ``LinkFound`` if ``name`` is
+    a link.
+    """
 
     def opened(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=folder)
@@ -141,9 +143,9 @@ def file_in(folder: int, name: str, mode: str = "r") -> FileIO:
 
 
 def files_below(folder: int, within: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-    """All files below ``folder``, whose own name is ``within``. Links to folders are left out.
+    """Yields all files below ``folder``, whose own name is ``within``. Links to folders are left out.
 
-    A folder that can't be read raises; one that vanishes meanwhile had nothing in it.
+    A folder that cannot be read raises. A folder that vanishes meanwhile counts as empty.
     """
     with _readable(folder) as here:
         folders = []
@@ -164,13 +166,13 @@ def names_in(folder: int) -> list[str]:
 
 
 def sync(folder: int) -> None:
-    """What was made, renamed or deleted in it stays so after a power cut."""
-    with suppress(FileNotFoundError), _readable(folder) as here:  # All in it was deleted, and so was it.
+    """Makes every creation, rename and deletion in ``folder`` survive a power cut."""
+    with suppress(FileNotFoundError), _readable(folder) as here:  # The folder was emptied and deleted.
         os.fsync(here)
 
 
 def read_into(file: FileIO, into: memoryview) -> int:
-    """The system may give less at a time than was asked for."""
+    """Reads until ``into`` is full or the file ends, because one call may return less than asked for."""
     done = 0
     while done < len(into) and (count := file.readinto(into[done:])):
         done += count
@@ -178,7 +180,7 @@ def read_into(file: FileIO, into: memoryview) -> int:
 
 
 def write_all(file: FileIO, data: memoryview) -> None:
-    """One call writes at most 2 GiB."""
+    """Writes all of ``data``, because one call writes at most 2 GiB."""
     while data:
         data = data[file.write(data) :]
 

@@ -34,18 +34,18 @@ from checkpointing.stores.folders import (
     write_all,
 )
 
-# What a file system says where no object of that name is: a folder is none, nor has an object any below it.
+# What a file system answers for a missing object: a folder is no object, and no object has others below it.
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (ENOSPC, EDQUOT)
 _DENIED = (EROFS,)
 _TEMPORARY = ".tmp-"
 _HALF_WRITTEN = re.compile(re.escape(_TEMPORARY) + "[0-9a-f]{16}")
-# So many folders removed right after they were made mean that something is broken.
+# This many folders removed right after they were made mean that something is broken.
 _MOST_RACES = 100
 
 
 class LocalStore:
-    """A directory. Every write is flushed to the disk, file and directory, before it returns."""
+    """A directory. Every write flushes the file and its directory to the disk before it returns."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -92,7 +92,7 @@ class LocalStore:
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         names = check_name(prefix).split("/")
         with self._as_store_errors(prefix), suppress(*_NO_OBJECT), self._folder(names) as folder:
-            # What else lies there, half written or copied by hand, is no object.
+            # Other files there, half written or copied by hand, are no objects.
             yield from (name for name, _ in files_below(folder, prefix) if name > after and is_name(name))
 
     def contents(self) -> Iterator[str]:
@@ -103,7 +103,7 @@ class LocalStore:
         self._delete(check_name(name))
 
     def abandoned_uploads(self, prefix: str, *, before: datetime) -> Sequence[Upload]:
-        """Files that were half written when their writers were killed, by when they were last written to."""
+        """Returns files that were half written when their writers were killed, dated by their last write."""
         names, found = check_name(prefix).split("/"), []
         with self._as_store_errors(prefix), suppress(*_NO_OBJECT), self._folder(names) as folder:
             for name, entry in files_below(folder, prefix):
@@ -127,14 +127,14 @@ class LocalStore:
             self._remove_empty(names)
 
     def _remove_empty(self, names: Sequence[str]) -> None:
-        with suppress(OSError):  # Something is in it, or somebody else was faster.
+        with suppress(OSError):  # The folder is not empty, or another process was faster.
             while names:
                 *names, last = names
                 with self._folder(names) as above:
                     os.rmdir(last, dir_fd=above)
 
     def _folder(self, names: Sequence[str], *, make: bool = False) -> AbstractContextManager[int]:
-        """Only what is above the root, and the root itself, may be a link."""
+        """Opens a folder. Only the root and the path above it may contain links."""
         if make:
             _make_directory(self.root)
         return folder_at(self.root, names, make=make)
@@ -152,11 +152,15 @@ class LocalStore:
 
     @contextmanager
     def _written(self, name: str, data: Buffer) -> Iterator[tuple[int, str, str]]:
-        """The object's folder, the name in it under which ``data`` is on the disk, and the object's own."""
+        """Writes ``data`` to the disk under a temporary name, which is removed on exit.
+
+        Yields the object's folder, the temporary name in it, and the object's own name.
+        """
         *names, last = check_name(name).split("/")
         with ExitStack() as stack:
             for attempt in range(_MOST_RACES + 1):
-                # Whoever deletes the last object of a folder removes it too, at any moment: then made again.
+                # A process that deletes a folder's last object also removes the folder, at any moment. It
+                # is then made again.
                 try:
                     folder = stack.enter_context(self._folder(names, make=True))
                     temporary = stack.enter_context(_temporary(folder, data))
@@ -168,7 +172,7 @@ class LocalStore:
 
     @contextmanager
     def _as_store_errors(self, name: str) -> Iterator[None]:
-        """What the operating system says as one of our errors, with the place in front."""
+        """Turns errors of the operating system into store errors, with the place in front."""
         try:
             yield
         except LinkFound as error:
@@ -191,7 +195,7 @@ def _kind_of(error: OSError) -> type[Unavailable]:
 
 
 def _make_directory(folder: Path) -> None:
-    """With its parents, each made durable in the one above it."""
+    """Makes the directory and its parents; each is made durable in its parent."""
     if not folder.is_dir():
         _make_directory(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -201,7 +205,7 @@ def _make_directory(folder: Path) -> None:
 
 @contextmanager
 def _temporary(folder: int, data: Buffer) -> Iterator[str]:
-    """``data`` on the disk under a name that is no object's; it is gone afterwards."""
+    """Writes ``data`` to the disk under a name that no object has, and deletes that file on exit."""
     name = f"{_TEMPORARY}{secrets.token_hex(8)}"
     file = file_in(folder, name, "x")
     try:
@@ -215,6 +219,8 @@ def _temporary(folder: int, data: Buffer) -> Iterator[str]:
 
 
 def is_half_written(name: str) -> bool:
-    """Only the last part of such a name is no name, and like no other's."""
+    """Says whether ``name`` is a temporary name. Its last part is not a valid object name, so no object has
+    it.
+    """
     folder, _, last = name.rpartition("/")
     return is_name(folder) and _HALF_WRITTEN.fullmatch(last) is not None

@@ -1,4 +1,4 @@
-"""The store contract in a dictionary, for tests and trials. Gone with the process."""
+"""The store contract in a dictionary, for tests and trials. Its objects are gone with the process."""
 
 import threading
 from collections.abc import Iterator

@@ -1,12 +1,14 @@
-"""The store contract on object storage: S3, Azure and Google, over obstore.
+"""The store contract on object storage: S3, Azure and Google, through obstore.
 
-S3 and Azure are held to the contract by tests against servers. Google Cloud Storage goes through the same
-library and the same code, and is untested. A large ``create`` first uploads under a side name, ``.tmp-`` and
-random digits, which no ``list`` shows, and is then copied on the server to its name if that is free; a crash
-in between leaves the side object, which ``abandoned_uploads`` finds.
+Tests against servers hold S3 and Azure to the contract. Google Cloud Storage uses the same library and
+code, but is untested.
 
-Only ``create`` raises ``Conflict``. The services and the library below repeat requests and lose answers, so
-that even then the object may be the caller's own, or not there: ``patience`` looks.
+A large ``create`` first uploads under a temporary name, ``.tmp-`` and random digits, which no ``list``
+shows. The server then copies the object to its name if that is free. A crash in between leaves the
+temporary object, which ``abandoned_uploads`` finds.
+
+Only ``create`` raises ``Conflict``. The services and the library repeat requests and lose answers. Even
+after a ``Conflict`` the object may be the caller's own or missing; ``retrying`` checks that.
 """
 
 import secrets
@@ -55,17 +57,17 @@ Bucket = S3Store | AzureStore | GCSStore
 Result = TypeVar("Result")
 
 _SIDE = ".tmp-"
-_PAGE = 1000  # names per request: what the servers give at most
+_PAGE = 1000  # names per request: the servers' maximum
 _MAX_PARTS = 9_000  # S3 takes 10,000 parts
 _STREAM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPace:
-    """How transfers go. A chunk is what moves as one request, ``at_once`` of them side by side.
+    """The pace of transfers. A chunk is what one request moves; ``at_once`` chunks move at the same time.
 
-    Progress of an upload shows whenever a chunk is done. So ``stall_s`` must be longer than all chunks that
-    are under way take on the slowest link: the default bears 0.3 MB/s.
+    An upload shows progress whenever a chunk is done. ``stall_s`` must therefore exceed the time that all
+    chunks under way take on the slowest link: the default allows 0.3 MB/s.
     """
 
     chunk_bytes: int = 8 << 20
@@ -74,10 +76,11 @@ class TransferPace:
 
 
 class ObjectStore:
-    """Objects below a prefix of a bucket. ``multiparts`` are S3's uploads in parts; others have none.
+    """Objects below a prefix of a bucket. ``multiparts`` are S3's multipart uploads; other services have
+    none.
 
-    A write that raised ``Unavailable`` may have landed, or land within minutes: whole or not at all. 409 and
-    412 are ``Undecided``, but for a ``create`` whose condition was answered with no: that is ``Conflict``.
+    A write that raised ``Unavailable`` may have landed, or land within minutes: whole or not at all. 409
+    and 412 are ``Undecided``, except for a ``create`` whose condition was not met: that is ``Conflict``.
     """
 
     def __init__(
@@ -97,9 +100,9 @@ class ObjectStore:
         return f"ObjectStore({self.url!r})"
 
     def probe(self) -> None:
-        """Tries what everything else relies on, with one small object that is deleted again.
+        """Tests what the other operations rely on, with one small object that is then deleted.
 
-        It can't find out whether ``create`` also holds when two call it in the same moment.
+        The test cannot show whether ``create`` also holds when two callers run it at the same moment.
         """
         name = f"probe/{secrets.token_hex(8)}"
         self.create(name, b"1")
@@ -119,7 +122,7 @@ class ObjectStore:
             if len(data) > self._pace.chunk_bytes:
                 self._create_large(name, memoryview(data))
             else:
-                own = bytes(data)  # the caller may write into its buffer as soon as it has been told
+                own = bytes(data)  # the caller may reuse its buffer as soon as this call returns
                 self._wait(lambda: obstore.put(self._bucket, name, own, mode="create"))
 
     def get(self, name: str) -> bytes:
@@ -128,7 +131,9 @@ class ObjectStore:
             return finish(lambda: _read_whole(self._bucket, name, progress), progress)
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
-        """In several requests side by side where ``into`` is large; all see one and the same version."""
+        """Reads a large ``into`` with several requests at once; all of them see the same version of the
+        object.
+        """
         with self._as_store_errors(check_name(name)):
             if not into:
                 self._wait(lambda: obstore.head(self._bucket, name))
@@ -145,9 +150,9 @@ class ObjectStore:
             return self._wait(lambda: obstore.head(self._bucket, name))["size"]
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        """From Azure all names of the folder come over the wire; S3 and Google begin behind ``after``."""
+        """Azure sends all names of the folder over the network; S3 and Google begin after ``after``."""
         for entry in self._entries(check_name(prefix), after=after):
-            # A side object is not yet one.
+            # A temporary object does not count as an object yet.
             if entry["path"] > after and is_name(entry["path"]):
                 yield entry["path"]
 
@@ -200,7 +205,9 @@ class ObjectStore:
             feed.close()
 
     def _create_large(self, name: str, data: memoryview) -> None:
-        """No service but S3 can make an upload in parts conditional; a copy is conditional everywhere."""
+        """Uploads to a temporary name and copies from there. Only S3 has conditional multipart uploads, but
+        every service has conditional copies.
+        """
         with suppress(FileNotFoundError):
             self._wait(lambda: obstore.head(self._bucket, name))
             raise AlreadyExistsError(name)
@@ -240,7 +247,9 @@ class ObjectStore:
 
     @contextmanager
     def _as_conflict(self, name: str) -> Iterator[None]:
-        """The library says of every 409 and 412 that the object exists, but the code may say otherwise."""
+        """Raises ``Conflict`` only if the server's code agrees. The library reports every 409 and 412 as
+        "the object exists".
+        """
         try:
             yield
         except (AlreadyExistsError, PreconditionError) as error:
@@ -250,7 +259,9 @@ class ObjectStore:
 
     @contextmanager
     def _as_store_errors(self, name: str, *, is_write: bool = False) -> Iterator[None]:
-        """What the library says as one of our errors. Its own text, which may hold secrets, ends here."""
+        """Turns errors of the library into store errors. The library's own text may hold secrets and is
+        dropped.
+        """
         place = f"store: {self.url}: {name}"
         try:
             yield
@@ -276,7 +287,7 @@ def _read_whole(bucket: Bucket, path: str, progress: TransferProgress) -> bytes:
 def _read_piece(
     bucket: Bucket, path: str, start: int, landing: Download, at: range
 ) -> tuple[int, str | None]:
-    """How many bytes there were, and of which version of the object."""
+    """Returns the number of bytes read and the version of the object that they came from."""
     try:
         answer = obstore.get(bucket, path, options={"range": (start + at.start, start + at.stop)})
     except GenericError as error:

@@ -1,4 +1,4 @@
-"""From what a user wrote to a store: a directory or a bucket. Only the library that is needed is loaded."""
+"""Opens the store that a user named: a directory or a bucket. Imports only the library that it needs."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def open_store(url: str, *, base: Path | None = None) -> Store:
-    """The store at ``url``; nothing is touched yet. ``base`` is where relative directories start."""
+    """Returns the store at ``url`` without touching it. Relative directories start at ``base``."""
     scheme = _SCHEME.match(url)
     if scheme and scheme[1] in _BUCKETS:
         from checkpointing.stores.buckets import open_bucket

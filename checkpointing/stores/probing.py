@@ -1,7 +1,7 @@
-"""Whether a store keeps what everything else relies on, and how fast it is: tried out, then cleaned up.
+"""Tests whether a store keeps its promises, and how fast it is; then cleans up.
 
-What is written lies below ``probe/`` and is deleted again, also after a failure; what could not be deleted
-is named.
+All test objects lie below ``probe/`` and are deleted again, also after a failure. Objects that could not be
+deleted are named.
 """
 
 import secrets
@@ -19,15 +19,18 @@ from checkpointing.stores.local import LocalStore
 
 _NUM_RACERS = 8
 _NUM_SMALL = 5
-# More than one part of an upload in parts.
+# Larger than one part of a multipart upload.
 _LARGE_BYTES = 24 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """``winners`` of how many that created one name at once: 1 is right. ``failed`` is the first step that
-    did not work and why, ``denied`` whether that was for want of permission; what comes behind it is None.
-    ``free_bytes`` is None where a store has no end that it tells of.
+    """The results of testing a store; facts after a failed step are None.
+
+    - ``winners`` counts how many of the callers that created one name at once succeeded: 1 is right.
+    - ``failed`` is the first step that did not work, and why.
+    - ``denied`` says whether that step lacked permission.
+    - ``free_bytes`` is None if the store reports no limit.
     """
 
     url: str
@@ -45,7 +48,7 @@ class StoreFacts:
 
 
 def examine(store: Store, *, deadline_s: float) -> StoreFacts:
-    """Answers within the deadline, whatever the store does: one that hangs is a finding as well."""
+    """Returns within the deadline, whatever the store does: a store that hangs is a finding too."""
     trial = _Trial(store)
     thread = threading.Thread(target=trial.run, name="store-probe", daemon=True)
     thread.start()
@@ -56,7 +59,7 @@ def examine(store: Store, *, deadline_s: float) -> StoreFacts:
 
 
 class _Trial:
-    """Step by step; ``step`` is the one it is at, ``found`` what it knows by then."""
+    """Runs the tests in order. ``step`` is the current one; ``found`` holds the facts so far."""
 
     def __init__(self, store: Store) -> None:
         self.step = "first object"
@@ -85,14 +88,14 @@ class _Trial:
         self._large()
 
     def _race(self) -> int:
-        """Several create one name in the same moment."""
+        """Lets several threads create one name at the same moment; returns how many succeeded."""
         name = self._name("race")
         start, errors = threading.Barrier(_NUM_RACERS), []
 
         def take_part() -> None:
             start.wait()
             try:
-                # Each its own bytes: by them a store tells whose object it is.
+                # Each thread writes its own bytes, by which a store tells whose object it is.
                 self._store.create(name, secrets.token_bytes(8))
             except StoreError as error:
                 errors.append(error)
@@ -108,7 +111,9 @@ class _Trial:
         return _NUM_RACERS - len(errors)
 
     def _is_read_back(self) -> bool:
-        """New, replaced, listed, and no longer there once it is deleted."""
+        """Checks that an object reads back when new and when replaced, is listed, and is gone once
+        deleted.
+        """
         name = self._name("written")
         for data in (b"first", b"second"):
             self._store.put(name, data)
@@ -148,7 +153,7 @@ class _Trial:
                 self._store.delete(name)
             except StoreError:
                 left.append(name)
-        # Where nothing could be written there is nothing left.
+        # If nothing could be written, nothing is left behind.
         if left and self.found.winners is not None:
             self.found = replace(self.found, left_behind=tuple(left))
 
@@ -169,7 +174,9 @@ def _free_bytes(store: Store) -> int | None:
 
 @contextmanager
 def marker(store: Store) -> Iterator[tuple[str, bytes]]:
-    """A name and what is in it, for as long as the block lasts: who can read it has the same store."""
+    """Yields the name and content of an object that exists during the block. A process that can read it
+    uses the same store.
+    """
     name, data = f"probe/{secrets.token_hex(8)}", secrets.token_hex(16).encode()
     store.put(name, data)
     try:

@@ -1,7 +1,7 @@
-"""What a server's refusal means for the caller, read from what client libraries tell of it. Pure.
+"""Translates a server's refusal, as client libraries report it, into what the caller may do. Pure.
 
-Their texts hold addresses, signatures and key names, so nothing of them goes on but the status, the server's
-one-word code and the system's own message.
+Error texts hold addresses, signatures and key names. Only the status, the server's one-word code and the
+system's own message are passed on.
 """
 
 import re
@@ -15,23 +15,23 @@ _SYSTEM = re.compile(r'\bmessage: "([A-Za-z ]{1,80})"')
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _CERTIFICATE = re.compile(r"invalid peer certificate|certificate verify failed|UnknownIssuer", re.IGNORECASE)
 
-NO_KEYS = "no credentials were found"  # a code of our own, for the request that was never sent
+NO_KEYS = "no credentials were found"  # our own code for a request that was never sent
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage", "InsufficientAccountPermissions"}
 _DENIED = {
     "AccessDenied", "AuthenticationFailed", "AuthorizationHeaderMalformed", "ExpiredToken",
     "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired", NO_KEYS,
 }  # fmt: skip
-# Clocks are usually set right again by themselves.
+# Clocks are usually corrected without us, so this refusal is retried.
 _SKEWED = "RequestTimeTooSkewed"
 _LATER = {"RequestTimeout", "SlowDown", "NoSuchUpload"}
-# What S3 says of two requests for one name that are under way together, with and without a condition.
+# S3 answers these when two requests for one name run together, without and with a condition.
 _UNDECIDED = {"OperationAborted", "ConditionalRequestConflict"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswer:
-    """``status`` is 0 where no answer came; ``code`` and ``detail`` may be empty."""
+    """The answer of a server. ``status`` is 0 if no answer came; ``code`` and ``detail`` may be empty."""
 
     status: int = 0
     code: str = ""
@@ -40,12 +40,14 @@ class ServerAnswer:
 
     @property
     def is_behind_the_end(self) -> bool:
-        """A range was asked for that begins where the object has ended."""
+        """True if the requested range begins after the end of the object."""
         return self.status == 416
 
     @property
     def is_undecided(self) -> bool:
-        """Another request for the same name was under way: which of them had effect is not said."""
+        """True if another request for the same name was under way; the answer does not say which one had
+        effect.
+        """
         return self.code in _UNDECIDED
 
     @property
@@ -55,7 +57,7 @@ class ServerAnswer:
 
 
 def refusal(answer: ServerAnswer, *, place: str, is_write: bool) -> StoreError:
-    """To be raised; ``place`` is named first."""
+    """Returns the error to raise; its message begins with ``place``."""
     error = meaning(answer, is_write=is_write)
     if error is Missing:
         return Missing(f"{place} does not exist")
@@ -63,7 +65,7 @@ def refusal(answer: ServerAnswer, *, place: str, is_write: bool) -> StoreError:
 
 
 def read_answer(text: str) -> ServerAnswer:
-    """From the text of an error of obstore's."""
+    """Parses the text of an obstore error."""
     status, code = _STATUS.search(text), _CODE.search(text)
     detail = _SYSTEM.search(text) or _KIND.search(text)
     return ServerAnswer(
@@ -75,11 +77,12 @@ def read_answer(text: str) -> ServerAnswer:
 
 
 def meaning(answer: ServerAnswer, *, is_write: bool) -> type[StoreError]:
-    """The type says what the caller may do; plain ``StoreError`` is the user's turn.
+    """Returns the error type, which says what the caller may do. A plain ``StoreError`` is for the user to
+    fix.
 
-    No object where one is written can only mean that the server lost an upload half way: do it again. 409 and
-    412 say that something else happened to the name in this moment, and never that what was asked for is
-    impossible: S3, Azure and Google send them for any request, also where no condition was set.
+    A 404 for a write can only mean that the server lost an upload half way, so the write is repeated. 409
+    and 412 mean that something else happened to the name at this moment. They never mean that the request
+    is impossible: S3, Azure and Google send them for any request, even without a condition.
     """
     if answer.code in _FULL or answer.status == 507:
         return Full

@@ -1,8 +1,9 @@
-"""Waiting out a store that is away: the same call again, after longer and longer waits, within a budget.
+"""Waits for a store that is away: repeats a call after longer and longer waits, within a budget.
 
-An answer that is neither yes nor no is asked again until the call's own deadline, and is never read as
-somebody else's doing. What ``create`` did is told by the object alone, whatever was answered: 409, 412, 5xx,
-a broken connection, nothing. It is the caller's, another's, or not there, and then it is created again.
+An answer that is neither yes nor no is asked again until the call's own deadline. It never counts as
+another writer's success. Only the object shows what ``create`` did, whatever the answer was: 409, 412, 5xx,
+a broken connection or none. The object is the caller's, another writer's, or missing, and then it is
+created again.
 """
 
 import logging
@@ -35,9 +36,9 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLimits:
-    """Waits double from ``first_wait_s`` to ``longest_wait_s``; nothing is begun after ``budget_s``.
+    """Waits double from ``first_wait_s`` to ``longest_wait_s``; no call begins after ``budget_s``.
 
-    The budget counts from the first failure, so that a long transfer which fails at its end is tried again.
+    The budget counts from the first failure, so a long transfer that fails at its end is tried again.
     """
 
     budget_s: float = 300
@@ -45,7 +46,9 @@ class RetryLimits:
     longest_wait_s: float = 30
 
     def wait_s(self, num_failures: int, spread: float) -> float:
-        """Before the next attempt. ``spread`` in [0, 1) keeps those who failed together apart."""
+        """Returns the seconds before the next attempt. ``spread`` in [0, 1) separates callers that failed
+        together.
+        """
         longest = self.first_wait_s
         for _ in range(num_failures - 1):
             longest = min(2 * longest, self.longest_wait_s)
@@ -53,9 +56,9 @@ class RetryLimits:
 
 
 class Waiter:
-    """Makes a call again until it is answered or its budget is spent.
+    """Repeats a call until it succeeds or its budget is spent.
 
-    ``Full`` and ``Denied`` are raised at once: time mends neither.
+    ``Full`` and ``Denied`` are raised at once, because waiting cures neither.
     """
 
     def __init__(
@@ -72,7 +75,9 @@ class Waiter:
         self._spread = spread
 
     def wait_out(self, do: Callable[[], Answer], what: type[Unavailable] = Unavailable) -> Answer:
-        """The answer; ``Unavailable`` once the budget is spent. What is not ``what`` is raised at once."""
+        """Returns the answer, or raises ``Unavailable`` once the budget is spent. Errors other than
+        ``what`` are raised at once.
+        """
         num_failures = 0
         gives_up_at = float("inf")
         while True:
@@ -91,9 +96,10 @@ class Waiter:
 
 
 def create_once(store: Store, name: str, data: Buffer) -> Buffer:
-    """Creates ``name`` unless it is there; the bytes that are there now, which are ``data`` for who has won.
+    """Creates ``name`` unless it exists; returns the bytes that are there now. They are ``data`` if this
+    caller won.
 
-    ``Undecided`` if it was refused as taken and is not there.
+    Raises ``Undecided`` if the name was refused as taken, but nothing is there.
     """
     with suppress(Conflict):
         store.create(name, data)
@@ -107,12 +113,13 @@ def create_once(store: Store, name: str, data: Buffer) -> Buffer:
 
 
 class RetryingStore:
-    """``inner``, whose ``Unavailable`` is waited out.
+    """Waits out every ``Unavailable`` of the store ``inner``.
 
-    ``create`` returns once the object that is there is exactly what was to be created, and raises
-    ``Conflict`` only if it was seen to be another's. Two who create the same bytes are not told apart.
-    ``list`` and ``contents`` are collected before the first name is given out. Of ``probe`` only an answer
-    that is neither yes nor no is asked again: whoever asks wants to know how things are now.
+    - ``create`` returns once the object is exactly what was to be created. It raises ``Conflict`` only
+      after another writer's object was seen. Two callers that create the same bytes are not told apart.
+    - ``list`` and ``contents`` collect all names before they yield the first.
+    - ``probe`` repeats only after an answer that is neither yes nor no, because its caller asks about the
+      present state.
     """
 
     def __init__(

@@ -1,9 +1,11 @@
-"""Transfers that may take as long as they like, so long as something moves.
+"""Transfers that may last as long as something moves.
 
-No client library bounds a transfer by what it achieves: a total timeout kills slow links, and without one
-a hung server holds its caller for minutes. Here the library works in a thread of its own while the caller
-looks at the progress, so it gets control back even when the library never does. Plain threads, because
-they leave nothing behind: an event loop that foreign threads call back crashes some processes at their end.
+No client library bounds a transfer by its progress. A total timeout kills slow links; without one, a hung
+server holds its caller for minutes. Here the library works in its own thread while the caller watches the
+progress, so the caller regains control even if the library never returns.
+
+Plain threads are used because they leave nothing behind. An event loop called back by foreign threads
+crashes some processes when they end.
 """
 
 import threading
@@ -20,11 +22,11 @@ Result = TypeVar("Result")
 
 
 class Stalled(Exception):
-    """Nothing moved for too long; the transfer was given up."""
+    """Nothing moved for too long, and the transfer was given up."""
 
 
 class TransferProgress:
-    """A deadline that every call of ``moved`` puts off: ``stall_s`` from the last one, or from the start."""
+    """A deadline ``stall_s`` after the last call of ``moved``, or after the start."""
 
     def __init__(self, stall_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.stall_s = stall_s
@@ -39,10 +41,11 @@ class TransferProgress:
 
 
 class UploadFeed:
-    """A buffer handed out in chunks, each a copy. Once ``close`` returned, no byte of it is read again.
+    """Hands out a buffer in chunks, each a copy. After ``close`` returns, no byte of the buffer is read
+    again.
 
-    A library that was given up may go on reading; without the close it would upload what the caller has
-    written into the buffer since.
+    A library call that was given up may continue to read. Without the close it would upload what the caller
+    has written into the buffer since.
     """
 
     def __init__(self, data: memoryview, chunk_bytes: int, progress: TransferProgress) -> None:
@@ -73,7 +76,7 @@ class UploadFeed:
 
 
 class Download:
-    """A buffer that is filled piece by piece. Once ``close`` returned, no byte of it is written again."""
+    """Fills a buffer piece by piece. After ``close`` returns, no byte of the buffer is written again."""
 
     def __init__(self, into: memoryview, progress: TransferProgress) -> None:
         self._into = into
@@ -96,10 +99,11 @@ class Download:
 
 
 def finish(work: Callable[[], Result], progress: TransferProgress) -> Result:
-    """What ``work`` comes to; ``Stalled`` as soon as nothing has moved for ``progress.stall_s``.
+    """Returns or raises the outcome of ``work``; raises ``Stalled`` once nothing moved for
+    ``progress.stall_s``.
 
-    It runs in a thread of its own. Work that was given up goes on there until the library lets go, and its
-    outcome is dropped; it holds up nobody, not even the end of the process.
+    ``work`` runs in its own thread. After ``Stalled`` it continues there until the library returns, and its
+    outcome is dropped. It delays nothing, not even the end of the process.
     """
     thread, outcome = _start(work)
     while thread.is_alive():
@@ -110,7 +114,9 @@ def finish(work: Callable[[], Result], progress: TransferProgress) -> Result:
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item], *, at_once: int) -> Iterator[Result]:
-    """What ``work`` comes to for each item, in their order. After a failure no further item is begun."""
+    """Yields the outcome of ``work`` for each item, in the items' order. After a failure no further item
+    begins.
+    """
     waiting = iter(items)
     running: deque[tuple[threading.Thread, Future[Result]]] = deque()
     for item in islice(waiting, at_once):
@@ -140,8 +146,9 @@ Answer = TypeVar("Answer")
 
 
 def within(timeout_s: float, do: Callable[[], Answer]) -> Answer:
-    """What it returns or raises; ``TimeoutError`` once the time is over. It goes on by itself then, in a
-    thread of its own that keeps no process alive.
+    """Returns or raises the outcome of ``do``; raises ``TimeoutError`` after ``timeout_s``.
+
+    ``do`` then continues in its own thread, which keeps no process alive.
     """
     try:
         return finish(do, TransferProgress(timeout_s))
