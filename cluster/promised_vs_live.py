@@ -1,7 +1,7 @@
-"""What the running cluster has against what a cluster file promises. Pure.
+"""Compares the running cluster with what a cluster file promises. Pure.
 
-The file promises the most that there can be, and nodes may be rented only while they are needed: that some
-are missing is a warning, but those that are there must be what was promised.
+The file promises the largest possible cluster, and nodes may be rented only while they are needed. Missing
+nodes are therefore a warning. Nodes that exist must be what was promised.
 """
 
 import re
@@ -32,7 +32,9 @@ NodeFindingLevel = Literal["failed", "warning", "note"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFinding:
-    """``failed`` means that runs of the group will be refused or wrong, not that there is less room."""
+    """One difference. ``failed`` means that runs of the group will be refused or wrong, not that there is
+    less room.
+    """
 
     kind: NodeFindingKind
     level: NodeFindingLevel
@@ -45,7 +47,9 @@ class NodeFinding:
 
 
 def presence(promised: Inventory, live: Inventory) -> tuple[NodeFinding, ...]:
-    """By group in the order of the promise, the unexpected ones last; nothing where all is as promised."""
+    """Returns the findings by group in the order of the promise, unexpected groups last. Empty if all is as
+    promised.
+    """
     return tuple(_presence(promised, live))
 
 
@@ -105,7 +109,9 @@ def _other_devices(promised: WorkerGroup, there: WorkerGroup) -> Iterator[NodeFi
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Chips that we know are compared as such. Of others one name may be shorter: Ray says H100 for all."""
+    """Compares known chips exactly. For others one name may be a prefix of the other: Ray says H100 for all
+    H100s.
+    """
     chips = accelerator(one), accelerator(other)
     if None not in chips:
         return chips[0] == chips[1]
@@ -114,7 +120,9 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _counts(promised: WorkerGroup, there: WorkerGroup) -> Iterator[NodeFinding]:
-    """Nodes have no name in a promise: equal counts go together first, then the largest with the largest."""
+    """Pairs live nodes with promised ones, which have no names: equal counts first, then largest with
+    largest.
+    """
     expected, found = list(promised.nodes), []
     for node in sorted(there.all_nodes, key=_size):
         alike = next((one for one in expected if one.num_devices == node.num_devices), None)

@@ -1,8 +1,9 @@
-"""The door to the private names of Ray itself, each behind a function that says what it promises.
+"""The only door to private names of Ray itself; each is behind a function that says what it promises.
 
-Ray may change them in any version: ``tests/live/machines/test_ray_internals.py`` lists every one and fails by
-name. Those of Ray Train's trainer and controller stand in ``jobs.launch.ray_train.train_internals``. Ray is
-imported when a function needs it, so that a bare Python can read this file.
+Ray may change them in any version: ``tests/live/machines/test_ray_internals.py`` lists every name and fails
+for each that is gone. The private names of Ray Train's trainer and controller are in
+``jobs.launch.ray_train.train_internals``. Functions import Ray when they need it, so that a bare Python can
+import this file.
 """
 
 import os
@@ -15,8 +16,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTables:
-    """What a head knows of its nodes: Ray's table, with the dead ones; the ids of those that are being
-    drained; and when each node started, by its id.
+    """The head's knowledge of its nodes: Ray's table, including dead nodes; the ids of draining nodes; and
+    each node's start time, by node id.
     """
 
     nodes: tuple[dict[str, Any], ...]
@@ -25,15 +26,17 @@ class HeadTables:
 
 
 def draining_nodes() -> frozenset[str]:
-    """The ids of nodes that take nothing new and end soon, asked of the head that we are connected to."""
+    """Returns the ids of nodes that take no new work and end soon, as the connected head reports them."""
     import ray
 
     return frozenset(ray._private.state.state.get_draining_nodes())
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """By the id of each node that is alive, how much of each resource nobody has claimed; what is all claimed
-    may be missing. Asks the head that we are connected to, which hears of changes with a delay.
+    """Returns the unclaimed amount of each resource by the id of each living node.
+
+    A resource that is fully claimed may be missing. The connected head is asked; it hears of changes with a
+    delay.
     """
     import ray
 
@@ -42,17 +45,17 @@ def free_resources() -> dict[str, dict[str, float]]:
 
 
 def head_address(address: str) -> str:
-    """``host:port`` of the cluster that ``address`` means to Ray, "auto" for one; asks nobody."""
+    """Returns the ``host:port`` that ``address`` means to Ray, such as "auto". Makes no connection."""
     from ray._private.services import canonicalize_bootstrap_address
 
     return canonicalize_bootstrap_address(address) or address
 
 
 def tables_of(head: str) -> HeadTables:
-    """Asks the head at ``host:port`` without becoming a driver: no job is registered, no worker started.
+    """Asks the head at ``host:port`` without becoming a driver: no job is registered and no worker started.
 
-    Whatever goes wrong is an exception of some kind, unless nobody listens there: then Ray ends this process
-    after a minute.
+    Every failure raises an exception of some type, with one exception: if nothing listens there, Ray ends
+    this process after a minute.
     """
     from ray._private.state import GlobalState
     from ray._raylet import GcsClient, GcsClientOptions  # type: ignore[attr-defined]  # compiled: no stub
@@ -71,38 +74,42 @@ def tables_of(head: str) -> HeadTables:
 
 
 def address_kept_in(temp_dir: Path) -> str:
-    """The address of the head that was started with this ``--temp-dir``, once ``ray start`` has returned."""
+    """Returns the address of the head started with this ``--temp-dir``. Call it after ``ray start`` has
+    returned.
+    """
     return (temp_dir / "ray_current_cluster").read_text().strip()
 
 
 def session_directory() -> str:
-    """Where Ray keeps the logs and sockets of this process's node, until the node ends."""
+    """Returns where Ray keeps the logs and sockets of this process's node, until the node ends."""
     import ray
 
     return str(ray._private.worker._global_node.get_session_dir_path())
 
 
 def raylet_socket() -> str:
-    """The path of the socket of this process's node, which each worker there has in its command line."""
+    """Returns the path of the node's socket, which each worker of the node has in its command line."""
     import ray
 
     return str(ray._private.worker._global_node.raylet_socket_name)
 
 
 def is_job_driver() -> bool:
-    """Whether ``ray job submit`` started this process, or the one that started it. Needs no Ray."""
+    """Says whether ``ray job submit`` started this process or its parent. Needs no Ray."""
     return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
 
 
 def start_options(temp_dir: str) -> dict[str, Any]:
-    """For ``ray.init`` where it starts a Ray: all its files go below ``temp_dir``, and no worker is started
-    before it is needed. Idle ones can't become Train's, whose environment differs; they only cost a core.
+    """Returns options for a ``ray.init`` that starts Ray: all its files go below ``temp_dir``.
+
+    No worker starts before it is needed. Idle workers cannot become Train workers, whose environment
+    differs; they only cost a core.
     """
     return {"_temp_dir": temp_dir, "_system_config": {"prestart_worker_first_driver": False}}
 
 
 def reread_authentication() -> None:
-    """After the call the mode and the token that are set now hold; Ray reads them when it is imported."""
+    """Applies the authentication mode and token that are set now; Ray reads them only when it is imported."""
     from ray import _raylet
 
     _raylet.Config.initialize("")  # type: ignore[attr-defined]  # compiled: it has no stub
@@ -111,8 +118,9 @@ def reread_authentication() -> None:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """A Ray that is started inside listens on loopback alone. Ray reads the variable for it when it is
-    imported, which was before.
+    """Makes a Ray that is started inside the block listen on loopback alone.
+
+    Ray reads the variable for it only when it is imported, which has already happened.
     """
     from ray._private import ray_constants
 
@@ -124,8 +132,9 @@ def on_loopback() -> Iterator[None]:
 
 
 def ray_on_loopback() -> None:
-    """The program ``ray``, for several nodes on one machine. With the variable alone it starts no second
-    node, and without it a node listens on all addresses.
+    """Runs the program ``ray`` so that several nodes on one machine listen on loopback alone.
+
+    With the variable alone Ray starts no second node, and without it a node listens on all addresses.
     """
     from ray._private import ray_constants, services
     from ray.scripts.scripts import main
@@ -141,10 +150,10 @@ def _loopback(_address: str | None = None) -> str:
 
 @contextmanager
 def errors_of_nodes(are_heard: bool) -> Iterator[None]:
-    """A connection that is made inside never prints lost workers, unless they ``are_heard``.
+    """Keeps a connection made inside the block from printing lost workers, unless ``are_heard``.
 
-    Ray prints every one of the cluster to standard output, whatever its log level is. Those of ours leave a
-    row, and the tables and ``--json`` need standard output for themselves.
+    Ray prints every lost worker of the cluster to standard output, whatever its log level. Our own lost
+    workers leave a row, and the tables and ``--json`` need standard output for themselves.
     """
     from ray._private import worker
 
@@ -159,7 +168,9 @@ def errors_of_nodes(are_heard: bool) -> Iterator[None]:
 
 @contextmanager
 def sigterm_left_alone() -> Iterator[None]:
-    """Inside, ``ray.init`` does not set its handler of SIGTERM, which ends the driver with exit code 15."""
+    """Stops ``ray.init`` inside the block from setting its SIGTERM handler, which ends the driver with exit
+    code 15.
+    """
     from ray._private import utils
 
     set_handler = utils.set_sigterm_handler
@@ -172,8 +183,9 @@ def sigterm_left_alone() -> Iterator[None]:
 
 @contextmanager
 def ids_from_the_kernel() -> Iterator[None]:
-    """Inside, a class that becomes an actor gets an id of the kernel's, and Ray's own generator is not asked:
-    children forked later would all go on with it, and draw the same ids.
+    """Gives actor classes made inside the block an id from the kernel instead of Ray's own generator.
+
+    Children forked later would all continue with the state of that generator and draw the same ids.
     """
     import ray.actor
 
@@ -192,17 +204,17 @@ def ids_from_the_kernel() -> Iterator[None]:
 
 
 def with_its_priority() -> dict[str, str]:
-    """Variables with which a worker keeps the priority that it was started with; Ray would lower it."""
+    """Returns variables that let a worker keep the priority it was started with; Ray would lower it."""
     return {"RAY_worker_niceness": "0"}
 
 
 def readiness_of(actor: Any) -> Any:
-    """A reference that is ready once the actor's constructor has returned, and fails as that does."""
+    """Returns a reference that is ready once the actor's constructor has returned, and fails if it fails."""
     return actor.__ray_ready__.remote()
 
 
 def variables_handed_on() -> dict[str, str]:
-    """Those of this process that Ray Train gives to its controller and its workers."""
+    """Returns the variables of this process that Ray Train hands to its controller and its workers."""
     from ray.train.v2._internal.constants import get_env_vars_to_propagate
 
     found: dict[str, str] = get_env_vars_to_propagate()

@@ -1,6 +1,6 @@
-"""A directory for processes of Ray that end with this process, however it ends.
+"""A directory for Ray processes that end with this process, however it ends.
 
-``reaper`` sees to it: what carries the mark of the directory is killed, then the directory goes.
+``reaper`` kills every process that carries the mark of the directory, and then removes the directory.
 """
 
 import os
@@ -15,21 +15,23 @@ from pathlib import Path
 from cluster.local_ray import reaper
 from cluster.local_ray.timeouts import where_unset
 
-# A Unix socket's path ends at 107. Behind this directory come `/lh-12345678`, `/ray` or the name of a node,
-# and up to 67 letters of Ray's: those of a parent's socket (`jobs.launch`), for a process id of 7 digits.
+# A Unix socket's path is limited to 107 characters. This directory is followed by `/lh-12345678`, then
+# `/ray` or the name of a node, and up to 67 characters of Ray's. The longest are those of a forkserver's
+# socket (`jobs.launch`) with a process id of 7 digits.
 _LONGEST_DIRECTORY = 24
 _GUARDIAN_PATIENCE_S = 15.0
 _PROJECT = Path(__file__).resolve().parents[2]
-# Ranks of one machine talk through it; left alone gloo takes the address that the host's name has.
+# Ranks of one machine talk over loopback; by default gloo uses the address of the host's name.
 _ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 @contextmanager
 def guarded_directory() -> Iterator[str]:
-    """After the block no process marked with it and no file below it is left; within 15 s also after
-    ``kill -9`` of this process.
+    """Yields a directory. After the block no process marked with it and no file below it is left. After
+    ``kill -9`` of this process that holds within 15 s.
 
-    Nobody else can look into it. Ray opens the folder that it is given to everybody, so that one goes below.
+    Other users cannot look into the directory. Ray opens the folder that it is given to everybody, so Ray
+    gets a folder below this one.
     """
     root = tempfile.mkdtemp(prefix=reaper.NAME, dir=_short_directory())
     Path(root, reaper.MARKER).touch()
@@ -41,8 +43,9 @@ def guarded_directory() -> Iterator[str]:
 
 
 def check_closed(root: str) -> None:
-    """``PermissionError`` unless the directory is this user's and lets nobody else in. To be asked once Ray
-    has started: what Ray believes by name is below.
+    """Raises ``PermissionError`` unless the directory belongs to this user and is closed to all others.
+
+    Call it once Ray has started, because Ray trusts the files below by their names.
     """
     found = os.lstat(root)
     mode = stat.S_IMODE(found.st_mode)
@@ -54,14 +57,14 @@ def check_closed(root: str) -> None:
 
 
 def environment_of(root: str) -> dict[str, str]:
-    """What every process of the directory is started with: its mark, and where our rooms are."""
+    """Returns what every process of the directory is started with: its mark, and where our packages are."""
     path = os.environ.get("PYTHONPATH")
     return {
         reaper.MARK: root,
         "RAY_USAGE_STATS_ENABLED": "0",
-        # With it Ray listens on loopback alone, on Linux too.
+        # This value makes Ray listen on loopback alone, on Linux too.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        # Workers import these rooms wherever the driver was started.
+        # Workers import our packages wherever the driver was started.
         "PYTHONPATH": f"{_PROJECT}{os.pathsep}{path}" if path else str(_PROJECT),
         **where_unset(_ON_LOOPBACK, os.environ),
     }
@@ -73,7 +76,9 @@ def _short_directory() -> str:
 
 
 def _start_guardian(root: str) -> "subprocess.Popen[bytes]":
-    """Its standard input is a pipe whose other end this process alone holds: no child inherits it."""
+    """Starts the reaper. Only this process holds the other end of its standard input; no child inherits
+    that end.
+    """
     return subprocess.Popen(
         [sys.executable, "-S", "-E", reaper.__file__, root],
         stdin=subprocess.PIPE,

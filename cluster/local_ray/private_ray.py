@@ -1,7 +1,8 @@
-"""Where a driver's Ray comes from: a private one on this machine, or a cluster that is already there.
+"""Gives a driver its Ray: a private one on this machine, or a cluster that already runs.
 
-A private Ray lives in a directory that others can't open, listens on loopback alone and asks for a token of
-its own. It is gone with the ``with`` block; if the driver is killed, ``cluster.local_ray.reaper`` ends it.
+A private Ray lives in a directory that other users cannot open, listens on loopback alone and requires a
+token of its own. It ends with the ``with`` block; if the driver is killed, ``cluster.local_ray.reaper``
+ends it.
 """
 
 import os
@@ -24,19 +25,21 @@ from cluster.ray_internals import (
     start_options,
 )
 
-# Results never travel through the object store, and containers often have only 64 MiB of /dev/shm.
+# Results never use the object store, and containers often have only 64 MiB of /dev/shm.
 OBJECT_STORE_BYTES = 128 * 2**20
 
 
 def ray_for_driver(num_cpus: int | None = None, verbose: bool = False) -> AbstractContextManager[None]:
-    """The cluster that ``RAY_ADDRESS`` names (Ray sets it in a submitted job), else a private Ray."""
+    """Uses the cluster that ``RAY_ADDRESS`` names (Ray sets it in a submitted job), otherwise a private
+    Ray.
+    """
     address = os.environ.get("RAY_ADDRESS")
     return cluster_ray(address, verbose) if address else private_ray(num_cpus, verbose)
 
 
 @contextmanager
 def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
-    """Connected to a running cluster; it goes on when the block ends. What it logs is the user's choice."""
+    """Connects to a running cluster, which continues when the block ends. The user chooses how it logs."""
     import ray
 
     with _terminates_as_exception():
@@ -50,10 +53,10 @@ def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
 
 @contextmanager
 def private_ray(num_cpus: int | None = None, verbose: bool = False) -> Iterator[None]:
-    """A Ray of this driver alone; afterwards no process and no directory of it is left.
+    """Starts a Ray for this driver alone; afterwards no process and no directory of it is left.
 
-    That holds at once after a normal end, an exception, Ctrl-C and SIGTERM, and within 15 s after
-    ``kill -9`` of the driver. SIGTERM raises ``SystemExit(143)`` unless the caller handles it.
+    That holds at once after a normal end, an exception, Ctrl-C and SIGTERM, and within 15 s after ``kill
+    -9`` of the driver. SIGTERM raises ``SystemExit(143)`` unless the caller handles it.
     """
     with (
         guarded_directory() as root,
@@ -66,8 +69,9 @@ def private_ray(num_cpus: int | None = None, verbose: bool = False) -> Iterator[
 
 @contextmanager
 def token_of_our_own() -> Iterator[None]:
-    """Other users of this machine reach loopback, and left alone Ray would write a token into the home
-    directory.
+    """Requires a random token inside the block, because other users of this machine reach loopback.
+
+    By default Ray would write a token into the home directory.
     """
     try:
         with variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
@@ -85,14 +89,14 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
     try:
         with variables(settings), on_loopback(), errors_of_nodes(verbose):
             _init(
-                # "auto" would join whatever Ray happens to run on this machine.
+                # "auto" would join any other Ray on this machine.
                 address="local",
                 num_cpus=num_cpus or this_machine.num_cpus(),
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 log_to_driver=verbose,
                 logging_level=_log_level(verbose),
-                # Ray opens this folder to everybody; the one above it stays closed.
+                # Ray opens this folder to everybody; its parent stays closed.
                 **start_options(f"{root}/ray"),
             )
         check_closed(root)
@@ -102,8 +106,10 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
 
 
 def _init(**options: Any) -> None:
-    """Ray's core sets a handler of SIGTERM beneath Python's, which lets Python's run and ends the process
-    three seconds later whatever that does, with an alarm.
+    """Initialises Ray and restores Python's handler of SIGTERM.
+
+    Ray's core sets a handler below Python's. It lets Python's handler run, and an alarm then ends the
+    process three seconds later, whatever Python's handler does.
     """
     import ray
 
@@ -120,7 +126,7 @@ def _log_level(verbose: bool) -> str:
 
 @contextmanager
 def _terminates_as_exception() -> Iterator[None]:
-    """SIGTERM is the caller's to handle, or unwinds."""
+    """Leaves SIGTERM to the caller's handler; without one, SIGTERM raises ``SystemExit``."""
     before = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, _unwind if before is signal.SIG_DFL else before)
     try:

@@ -1,9 +1,11 @@
-"""Outlives a killed driver: ends every process of its private Ray and removes that Ray's directory.
+"""Outlives a killed driver: the reaper ends every process of its private Ray and removes that Ray's
+directory.
 
 ``marked_directory`` starts it as ``python -S -E reaper.py ROOT`` and holds the other end of its standard
-input. When that end closes, for whatever reason, the driver is done. Standard library only, so that it
-is up in milliseconds and stays small. Every process of the session carries ``MARK=ROOT`` in its
-environment, which survives the new names that Ray gives its processes.
+input. When that end closes, for whatever reason, the driver is done.
+
+It uses only the standard library, so it starts in milliseconds and stays small. Every process of the
+session carries ``MARK=ROOT`` in its environment, which survives the new names that Ray gives its processes.
 """
 
 import contextlib
@@ -17,13 +19,13 @@ import time
 from pathlib import Path
 
 MARK = "LONGHAUL_PRIVATE_RAY"
-# A directory of such a name and with such a file in it is ours; no other one is ever removed.
+# Only a directory with such a name and such a file in it is ours; no other directory is ever removed.
 NAME = "lh-"
 MARKER = ".longhaul-private-ray"
 
 _PROC = Path("/proc")
 _SHARED_MEMORY = "/dev/shm/"
-# What NCCL and RCCL, torch and Python name their segments; anything else there is a user's data.
+# Names that NCCL, RCCL, torch and Python give their segments; any other file there is a user's data.
 _OURS_BY_NAME = re.compile(r"/dev/shm/(nccl-|torch_|psm_|sem\.mp-)[^/]*$")
 
 
@@ -36,7 +38,9 @@ def main(root: str) -> int:
 
 
 def clear(root: str, deadline_s: float = 10.0) -> bool:
-    """Whether, within the deadline, no process of the session and no directory was left."""
+    """Kills the session's processes and removes the directory; returns whether none was left at the
+    deadline.
+    """
     deadline = time.monotonic() + deadline_s
     segments: set[str] = set()
     while (members := _members(root)) and time.monotonic() < deadline:
@@ -46,7 +50,7 @@ def clear(root: str, deadline_s: float = 10.0) -> bool:
             _kill(pid)
         time.sleep(0.05)
     for segment in segments:
-        with contextlib.suppress(OSError):  # Gone, or another user's.
+        with contextlib.suppress(OSError):  # It is gone, or belongs to another user.
             Path(segment).unlink()
     if _is_ours(Path(root)):
         _remove(Path(root))
@@ -63,7 +67,9 @@ def _is_ours(root: Path) -> bool:
 
 
 def _remove(root: Path) -> None:
-    """The marker goes last: whoever is killed in between, or fails, leaves a directory that is still ours."""
+    """Deletes the marker last: a reaper that is killed or fails before that leaves a directory that is
+    still ours.
+    """
     for path in root.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -83,7 +89,7 @@ def _pids() -> list[int]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Empty for zombies, for other users' processes and for those that just ended."""
+    """Returns nothing for zombies, for other users' processes and for those that just ended."""
     try:
         return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:

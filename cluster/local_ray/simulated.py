@@ -1,8 +1,8 @@
-"""A mixed cluster on one machine: a Ray node per promised one, whose devices CPU processes stand in for.
+"""Simulates a mixed cluster on one machine: one Ray node per promised node, with CPU processes as devices.
 
-A head without devices, so that drivers have a node that no test or user takes away, and beside it one node
-for each that the file promises, with its labels. All of it listens on loopback alone, asks for a token of its
-own, and is gone with the block, like a private Ray.
+The head has no devices, so drivers have a node that no test or user takes away. Each node that the file
+promises gets a Ray node with its labels. All nodes listen on loopback alone, require a token of their own,
+and end with the block, like a private Ray.
 """
 
 import os
@@ -36,18 +36,18 @@ START_TIMEOUT_S = 120.0
 _POLL_INTERVAL_S = 0.1
 _LOOPBACK = "127.0.0.1"
 _RAY = f"from {ray_on_loopback.__module__} import {ray_on_loopback.__name__} as ray; ray()"
-# The rest is the driver's, the command's and the page cache's.
+# The rest of the memory is for the driver, the command and the page cache.
 _SHARE_OF_MEMORY = 0.7
 _LOG_CHARS = 600
 
 
 class NotStarted(Exception):
-    """A node did not come up; the message has the last that Ray said."""
+    """A node did not start; the message holds the last output of Ray."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """One Ray node to start. ``name`` is unique in its cluster and survives its end and return."""
+    """One Ray node to start. ``name`` is unique in its cluster and stays the same when the node returns."""
 
     name: str
     labels: Mapping[str, str]
@@ -56,8 +56,10 @@ class LocalNode:
 
 
 def nodes_to_start(inventory: Inventory) -> list[LocalNode]:
-    """One per promised node. A group that stands for real accelerators is refused (``ClusterError``): its
-    results would claim what nobody measured.
+    """Returns one node per promised node.
+
+    Raises ``ClusterError`` for a group that stands for real accelerators: its results would claim what was
+    never measured.
     """
     return [node for group in inventory.groups for node in _nodes_of(group, inventory.source)]
 
@@ -84,10 +86,11 @@ def _labels(group: WorkerGroup) -> dict[str, str]:
 
 @contextmanager
 def mixed_cluster(inventory: Inventory) -> Iterator["MixedCluster"]:
-    """All its nodes are up inside the block. ``ClusterError`` for what can't be simulated, ``NotStarted``.
+    """Starts the cluster; all its nodes are up inside the block.
 
-    Afterwards, also after an exception, no process and no directory of it is left: neither nodes nor what
-    was started with its ``environment``. After ``kill -9`` of this process that takes up to 15 s.
+    Raises ``ClusterError`` for a group that cannot be simulated, and ``NotStarted``. Afterwards, also after
+    an exception, no process and no directory of the cluster is left: neither nodes nor processes started
+    with its ``environment``. After ``kill -9`` of this process that takes up to 15 s.
     """
     nodes = nodes_to_start(inventory)
     settings = where_unset(ON_ONE_MACHINE, os.environ)
@@ -103,7 +106,9 @@ def mixed_cluster(inventory: Inventory) -> Iterator["MixedCluster"]:
 
 
 class MixedCluster:
-    """Use it inside ``mixed_cluster``, where the variables that its processes need are set."""
+    """A running simulated cluster. Use it inside ``mixed_cluster``, which sets the variables that
+    it needs.
+    """
 
     def __init__(self, root: str, *, num_nodes: int) -> None:
         self.root = Path(root)
@@ -112,11 +117,13 @@ class MixedCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes a program that inherits this process's environment a driver of the cluster."""
+        """Variables that make a program a driver of the cluster if it inherits this process's environment."""
         return {"RAY_ADDRESS": self.address}
 
     def start(self, nodes: Sequence[LocalNode]) -> None:
-        """Together; they are registered when it returns. One that was lost comes back under its name."""
+        """Starts the nodes together and returns once they are registered. A lost node comes back under its
+        name.
+        """
         starting = [(node.name, self._start_node(node)) for node in nodes]
         deadline = time.monotonic() + START_TIMEOUT_S
         for name, process in starting:
@@ -132,9 +139,9 @@ class MixedCluster:
             "--num-cpus=0",
             "--num-gpus=0",
             "--include-dashboard=false",
-            # Ray's default is one port for the whole machine, and 0 is refused.
+            # Ray's default is one fixed port for the whole machine, and Ray refuses 0.
             f"--ray-client-server-port={_free_port()}",
-            # Idle workers can't become Train workers, whose environment differs; they only cost a core.
+            # Idle workers cannot become Train workers, whose environment differs; they only cost a core.
             '--system-config={"prestart_worker_first_driver": false}',
         )
         self._wait_for("head", process, time.monotonic() + START_TIMEOUT_S)
@@ -148,12 +155,14 @@ class MixedCluster:
             f"--num-gpus={node.num_gpus}",
             f"--memory={self._memory_bytes}",
             f"--labels={','.join(f'{key}={value}' for key, value in node.labels.items())}",
-            # One is enough for a machine, and the head has it.
+            # The head's log monitor is enough for one machine.
             "--include-log-monitor=false",
         )
 
     def _ray_start(self, name: str, *flags: str) -> "subprocess.Popen[bytes]":
-        """Returns while it starts. Each node has a folder of its own, also the one that it had before."""
+        """Returns before the node is up. Each node has a folder of its own, which it gets again when it
+        returns.
+        """
         common = [
             f"--node-name={name}",
             f"--temp-dir={self.root / name}",
@@ -167,7 +176,7 @@ class MixedCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C is for the command alone; its cluster must outlive it.
+                # Ctrl-C is meant for the command alone; its cluster must outlive it.
                 start_new_session=True,
                 cwd=self.root,
             )
@@ -203,7 +212,9 @@ def _free_port() -> int:
 
 
 def _memory_of_each(num_nodes: int) -> int:
-    """Every node would take the whole machine's for its own, and plans would count it several times."""
+    """Returns each node's share. By default every node would claim the whole machine's memory, and plans
+    would count that memory several times.
+    """
     (group,) = this_machine().groups
     total = group.nodes[0].memory_bytes or 0
     return int(total * _SHARE_OF_MEMORY / max(1, num_nodes)) - OBJECT_STORE_BYTES

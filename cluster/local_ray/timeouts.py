@@ -1,12 +1,13 @@
-"""How soon Ray notices that something is gone: what we set wherever Ray is started. Pure.
+"""How soon Ray notices that something is gone: our settings wherever Ray is started. Pure.
 
-``ACROSS_HOSTS`` stands again in ``cluster.yaml``, the head's unit and the manifests for KubeRay, and
-``docs/operations.md`` says it for clusters that somebody else starts; a test holds them all to it.
+``ACROSS_HOSTS`` is repeated in ``cluster.yaml``, the head's unit and the manifests for KubeRay.
+``docs/operations.md`` gives it for clusters that others start. A test keeps them all equal.
 """
 
 from collections.abc import Mapping
 
-# Of the head's processes, which ask each node whether it is there. Left alone, Ray gives a silent host 65 s.
+# For the head's processes, which ask each node whether it is alive. By default Ray gives a silent host 65
+# s.
 ACROSS_HOSTS = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
@@ -14,21 +15,21 @@ ACROSS_HOSTS = {
     "RAY_health_check_failure_threshold": "3",
 }
 
-# No link can go down here, but tests and neighbours may hold a node up for seconds: it is not to be called
-# dead for that. One that was killed is noticed just as soon, since nobody takes the question.
+# No link can fail on one machine, but tests and other programs may delay a node for seconds. The node must
+# not be declared dead for that. A killed node is noticed just as soon, since nothing accepts the request.
 ON_ONE_MACHINE = {**ACROSS_HOSTS, "RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "5000"}
 
-# Of each driver that calls Ray Train, which hands them on to its controller and its workers.
+# For each driver that calls Ray Train, which hands them on to its controller and its workers.
 IN_TRAIN = {
-    # A worker that died is found by asking.
+    # Ray Train finds a dead worker by polling.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
-    # A second net behind our own deadlines for progress: a process that is stopped does not even answer.
+    # A second safeguard behind our own deadlines for progress: a stopped process does not even answer.
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",
-    # Ray's own barriers, in its reports, never end by themselves.
+    # Ray's own barriers in its reports have no other time limit.
     "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",
 }
 
 
 def where_unset(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Those that the user has not set to something else."""
+    """Returns ``settings``, in which values that the user has already set win."""
     return {name: environment.get(name, value) for name, value in settings.items()}

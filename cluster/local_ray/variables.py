@@ -1,4 +1,4 @@
-"""Environment variables of this process, set for a while. Pure."""
+"""Sets environment variables of this process for a while. Pure."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Inside, ``values`` are set, for this process and what it starts; afterwards all is as before."""
+    """Sets ``values`` inside the block for this process and those it starts; afterwards all is as before."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

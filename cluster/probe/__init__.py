@@ -1,5 +1,6 @@
-"""What one node can tell of itself: each function measures one thing, bounded in time.
+"""Measures one node: each function measures one thing within a time limit.
 
-``node`` puts the ``node_facts`` together out of ``host`` (versions, disk, memory) and ``device`` (products,
-copies); ``links`` measures all-reduce between processes, each in one ``link_seat``, after their ``meeting``.
+``node`` collects the ``node_facts`` from ``host`` (versions, disk, memory) and ``device`` (matrix products,
+copies). ``links`` measures all-reduce between processes. Each process has one ``link_seat``, and they join
+in a ``meeting``.
 """

@@ -1,4 +1,4 @@
-"""What torch finds of devices, and how fast they multiply and take copies."""
+"""Finds the devices that torch sees, and measures how fast they multiply and receive copies."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from cluster.telemetry.sampler import telemetry_of
 _INTERFACES = {"cuda": "NVML", "rocm": "AMD SMI"}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
-# Of one dtype and shape. A batch is long enough for the clock and for the time that its start takes.
+# For one dtype and shape. A batch lasts long enough for the clock's resolution and the start-up time.
 _NUM_BATCHES = 5
 _BATCH_S = 0.03
 _COPY_BYTES = 64 * 2**20
@@ -28,7 +28,7 @@ def platform_found() -> NodePlatform:
 
 
 def devices() -> list[torch.device]:
-    """All accelerators that this process sees, or one core of the host."""
+    """Returns all accelerators that this process sees, or one core of the host."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [torch.device("cuda", index) for index in range(count)] or [torch.device("cpu")]
 
@@ -48,7 +48,7 @@ def one_thread(is_wanted: bool) -> Iterator[None]:
 
 
 def telemetry(device: torch.device) -> str | None:
-    """The interface that answers for power; None where none does."""
+    """Returns the name of the interface that reports power; None if none does."""
     if device.type == "cpu":
         return None
     found = telemetry_of(platform_found(), DeviceAddress.of(torch.cuda.get_device_properties(device)))
@@ -56,7 +56,7 @@ def telemetry(device: torch.device) -> str | None:
 
 
 def gemm_rates(device: torch.device, shapes: Sequence[Shape]) -> Iterator[GemmRate]:
-    """About 0.2 s for each dtype and shape, longer only where one product takes longer than that."""
+    """Measures for about 0.2 s per dtype and shape, longer only if one product takes longer than that."""
     for dtype, kind in _DTYPES.items():
         for shape in shapes:
             left = torch.randn(shape.rows, shape.inner, device=device).to(kind)
@@ -69,7 +69,7 @@ def gemm_rates(device: torch.device, shapes: Sequence[Shape]) -> Iterator[GemmRa
 
 
 def copy_rate(device: torch.device) -> CopyRate | None:
-    """None on a CPU, where nothing is copied."""
+    """Returns the rate of copies to the device; None on a CPU, where nothing is copied."""
     if device.type == "cpu":
         return None
     source = torch.empty(_COPY_BYTES, dtype=torch.uint8, pin_memory=True)
@@ -79,7 +79,7 @@ def copy_rate(device: torch.device) -> CopyRate | None:
 
 
 def _fastest(device: torch.device, work: Callable[[], Tensor]) -> float:
-    """Seconds of one ``work``, of the fastest batch; the first ones warm up."""
+    """Returns the seconds of one ``work`` in the fastest batch; the first batches warm up."""
     _batch(device, work, 2)
     once = _batch(device, work, 1)
     size = max(1, round(_BATCH_S / once))

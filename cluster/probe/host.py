@@ -1,4 +1,4 @@
-"""What a node tells of itself without its devices: versions, memory, disk, driver. Needs no torch."""
+"""Facts of a node apart from its devices: versions, memory, disk and driver. Needs no torch."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 _CHUNK_BYTES = 4 * 2**20
 _NUM_CHUNKS = 16
 _NUM_SYNCS = 5
-# A disk that takes longer than this is known to be slow.
+# A disk that takes longer than this has been shown to be slow.
 _LONGEST_WRITE_S = 3.0
 
 
@@ -36,16 +36,16 @@ def shared_memory_bytes() -> int | None:
 
 
 def kernel_driver(platform: NodePlatform, *, root: Path = Path("/")) -> str | None:
-    """The version that the kernel module says it has; None where none is loaded or it doesn't say."""
+    """Returns the version that the kernel module states; None if no module is loaded or it states none."""
     name = _DRIVERS.get(platform)
     found = re.search(r"\d+\.\d+(\.\d+)*", _text_of(root / name)) if name else None
     return found[0] if found else None
 
 
 def measure_disk(folder: Path) -> DiskFacts:
-    """Writes at most 64 MiB to a file that is gone afterwards; raises ``OSError``.
+    """Writes at most 64 MiB to a file that is deleted afterwards; raises ``OSError``.
 
-    A folder that is not there yet is not made: its nearest parent is measured. A ``~`` in front of it is this
+    A missing folder is not created: its nearest existing parent is measured. A leading ``~`` means this
     node's home.
     """
     folder = folder.expanduser()
@@ -62,7 +62,7 @@ def measure_disk(folder: Path) -> DiskFacts:
 
 
 def _write_rate(descriptor: int) -> float:
-    # Random bytes: some disks and file systems make light work of zeros.
+    # Random bytes, because some disks and file systems write zeros faster.
     chunk = secrets.token_bytes(_CHUNK_BYTES)
     start = time.perf_counter()
     written = 0

@@ -1,12 +1,13 @@
-"""A rank's place in a measurement of links. Pure."""
+"""The place of one rank in a measurement of links. Pure."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSeat:
-    """``meeting`` is as ``cluster.probe.meeting`` gives it; ``device`` is None on a CPU. All ranks of one
-    measurement know its ``key``.
+    """One rank's place. ``meeting`` comes from ``cluster.probe.meeting``; ``device`` is None on a CPU.
+
+    All ranks of one measurement know its ``key``.
     """
 
     rank: int

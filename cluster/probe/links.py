@@ -1,7 +1,7 @@
-"""All-reduce between processes: how fast the links within and between nodes really are.
+"""Measures all-reduce between processes: the real speed of the links within and between nodes.
 
-``all_reduce`` is one rank's part. ``within_machine`` starts all ranks on this machine, as
-``python -m cluster.probe.links SEAT``, and ends them.
+``all_reduce`` is one rank's part. ``within_machine`` starts all ranks on this machine, as ``python -m
+cluster.probe.links SEAT``, and ends them.
 """
 
 import json
@@ -29,11 +29,14 @@ _MARGIN_S = 5.0
 
 
 class LinkError(Exception):
-    """The ranks did not come together, or not in time; the message is the first one's."""
+    """The ranks did not meet, or not in time; the message is that of the first failed rank."""
 
 
 def all_reduce(seat: LinkSeat) -> LinkRate:
-    """Collective, in a process without a process group; every rank gets the same sizes."""
+    """Measures together with all other ranks; every rank gets the same sizes.
+
+    The process must not have a process group yet.
+    """
     device = torch.device("cpu") if seat.device is None else torch.device("cuda", seat.device)
     backend = "gloo" if seat.device is None else "nccl"
     if seat.device is not None:
@@ -63,11 +66,14 @@ def all_reduce(seat: LinkSeat) -> LinkRate:
 
 
 def within_machine(num_ranks: int, *, on_cpu: bool, deadline_s: float) -> LinkRate:
-    """``LinkError`` unless all ranks end well within the deadline; none of them is left either way."""
+    """Measures between processes of this machine; none of them is left afterwards.
+
+    Raises ``LinkError`` unless all ranks end successfully within the deadline.
+    """
     with TemporaryDirectory(prefix="longhaul-") as folder:
         meeting = meet_in(Path(folder))
         seats = [
-            # Without a key, which would stand on a command line: only this user can read the file.
+            # No key, which would show on a command line: only this user can read the meeting's file.
             LinkSeat(
                 rank=rank,
                 num_ranks=num_ranks,
@@ -112,7 +118,7 @@ def _answer_of(process: "subprocess.Popen[str]", timeout_s: float) -> str:
 
 
 def _time_of(size_bytes: int, count: int, device: torch.device) -> float:
-    """Seconds of one all-reduce, of the fastest of three batches; the first call warms up."""
+    """Returns the seconds of one all-reduce in the fastest of three batches; the first call warms up."""
     values = torch.zeros(size_bytes // 4, device=device)
     dist.all_reduce(values)
     return min(_batch(values, count) for _ in range(3))

@@ -1,16 +1,18 @@
-"""Where the ranks of a group meet, and the proof that each of them knows the group's key.
+"""The meeting place of a group's ranks, and the proof that each rank knows the group's key.
 
-torch's rendezvous knows no secret: who can connect to its store may take a rank's seat. Its names can't be
-hidden either, since a ``TCPStore`` lists them for everybody (``list_keys``). So:
+torch's rendezvous knows no secret: any process that can connect to its store may take a rank's place.
+Secret names do not help, since a ``TCPStore`` lists them for every client (``list_keys``). Therefore:
 
-* Ranks of one machine meet in a file that only their user can read, and their sockets listen on loopback.
-* Ranks of several machines need a ``TCPStore``. Rank 0 opens it at its node's address alone.
-* Before a group is used for anything, each rank proves to all others that it knows the group's key.
+- Ranks of one machine meet in a file that only their user can read, and their sockets listen on loopback.
+- Ranks of several machines need a ``TCPStore``. Rank 0 opens it at its node's address alone.
+- Before a group is used for anything, each rank proves to all others that it knows the group's key.
 
-Who sits in a rank's place without the key is found out before one word of his is used. The network between
-machines must still be a trusted one: somebody in it can keep ranks from meeting, and who gets between two
-(by what he writes into the store, or on the way) and passes the proof on can change what they send, since
-torch sends it in the clear and without a MAC. He can't have anything run: nothing that is sent is unpickled.
+A process without the key that takes a rank's place is detected before any of its data is used. The network
+between machines must still be a trusted one. An attacker in it can keep ranks from meeting.
+
+An attacker who gets between two ranks, through the store or on the way, can forward the proof. He can then
+change what the ranks send, since torch sends it in the clear and without a MAC. He cannot run code: nothing
+that is sent is unpickled.
 """
 
 import os
@@ -28,31 +30,33 @@ from cluster.run_key import KEY_BYTES, mac
 if TYPE_CHECKING:
     import torch.distributed as dist
 
-# What says so to gloo and to NCCL; somebody's own choice stays.
+# These variables keep gloo and NCCL on loopback; values that the user has set stay.
 ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 _FILE, _TCP = "file://", "tcp://"
 _BACKLOG = 1024
-# From ``meet_at`` on until rank 0 joins: else somebody else could take the port.
+# Held from ``meet_at`` until rank 0 joins: otherwise another process could take the port.
 _listening: dict[str, socket.socket] = {}
 
 
 class Stranger(Exception):
-    """Somebody sits in a rank's place who does not know the group's key."""
+    """A process that does not know the group's key is in a rank's place."""
 
 
 def meet_in(folder: Path) -> str:
-    """For ranks of one machine: a meeting in a new folder below ``folder``, which its caller deletes."""
+    """Makes a meeting for ranks of one machine, in a new folder below ``folder``, which the caller
+    deletes.
+    """
     return f"{_FILE}{Path(mkdtemp(prefix='longhaul-meeting-', dir=folder)) / 'ranks'}"
 
 
 def folder_of(meeting: str) -> Path:
-    """Of a meeting of ranks of one machine: what is to be deleted behind it."""
+    """Returns the folder of a meeting on one machine, to be deleted afterwards."""
     return Path(meeting.removeprefix(_FILE)).parent
 
 
 def meet_at(address: str) -> str:
-    """For ranks of several machines; called by rank 0's process, which must then join."""
+    """Makes a meeting for ranks of several machines. Rank 0's process must call it and then join."""
     listener = listen_at(address)
     meeting = f"{_TCP}{address}:{listener.getsockname()[1]}"
     _listening[meeting] = listener
@@ -60,7 +64,9 @@ def meet_at(address: str) -> str:
 
 
 def listen_at(address: str) -> socket.socket:
-    """At a free port of this address alone; of all, where it is empty or no interface here has it (NAT)."""
+    """Listens at a free port of ``address`` alone. Listens on all addresses if it is empty or no interface
+    here has it (NAT).
+    """
     try:
         return _listener(address, socket.AF_INET6 if ":" in address else socket.AF_INET)
     except OSError as error:
@@ -76,7 +82,7 @@ def _listener(address: str, family: socket.AddressFamily) -> socket.socket:
 
 
 def on_loopback() -> dict[str, str]:
-    """Variables to be set where all ranks are on this machine, for as long as groups are made."""
+    """Returns the variables to set while groups are made, if all ranks are on this machine."""
     return {name: value for name, value in ON_LOOPBACK.items() if name not in os.environ}
 
 
@@ -85,8 +91,9 @@ def is_of_one_machine(meeting: str) -> bool:
 
 
 def join(meeting: str, backend: str, *, rank: int, world_size: int, key: bytes, timeout_s: float) -> None:
-    """Becomes one of the default group. Every rank calls it, with the same ``meeting`` and ``key``; raises
-    ``Stranger`` on all of them if one does not know the key.
+    """Joins the default process group. Every rank calls it with the same ``meeting`` and ``key``.
+
+    Raises ``Stranger`` on all ranks if one does not know the key.
     """
     import torch.distributed as dist
 
@@ -113,7 +120,7 @@ def _store(meeting: str, rank: int, world_size: int, timeout: timedelta) -> Any:
 
 
 def tcp_store(address: str, port: int, listener: socket.socket | None, timeout: timedelta) -> Any:
-    """A client, and with a ``listener`` also the server, which listens where the ``listener`` does."""
+    """Returns a client. With a ``listener`` it is also the server, which uses the socket of ``listener``."""
     import torch.distributed as dist
 
     return dist.TCPStore(  # type: ignore[attr-defined]  # as above
@@ -127,9 +134,10 @@ def tcp_store(address: str, port: int, listener: socket.socket | None, timeout: 
 
 
 def prove(key: bytes, group: "dist.ProcessGroup | None" = None) -> None:
-    """Every rank of the group calls it. Raises ``Stranger`` unless all of them know the key.
+    """Proves that all ranks of the group know the key; every rank must call it. Raises ``Stranger``
+    otherwise.
 
-    Each rank answers to what all have just drawn, so that an answer seen before is none.
+    Each rank answers to random bytes that all ranks have just drawn, so an old answer is worthless.
     """
     import torch.distributed as dist
 
@@ -154,7 +162,9 @@ def _about(rank: int) -> tuple[str | int, ...]:
 
 
 def _everyones(own: bytes, group: "dist.ProcessGroup | None") -> list[bytes]:
-    """All ranks' bytes; of the same number on each, so that nobody decides how many are read."""
+    """Returns all ranks' bytes. The length is the same on each rank, so no rank decides how many bytes are
+    read.
+    """
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""All that one node can tell of itself, in one go. What fails is told too and keeps nothing else from it."""
+"""Measures everything about one node. A failed measurement is reported and does not prevent the others."""
 
 import platform
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ Measured = TypeVar("Measured")
 
 
 def probe_node(question: Question) -> NodeFacts:
-    """Some seconds; every part of it is bounded in time."""
+    """Measures for some seconds; every part is bounded in time."""
     found = device.platform_found()
     here = device.devices()
     problems: list[str] = []
@@ -55,7 +55,9 @@ def _copies(here: list[torch.device], problems: list[str]) -> Iterator[CopyRate]
 
 
 def _tried(what: str, problems: list[str], measure: Callable[[], Measured]) -> Measured | None:
-    """What libraries raise here has no common type, and a broken device must not hide the rest."""
+    """Runs a measurement and notes its failure. Libraries raise errors without a common type here, and a
+    broken device must not hide the rest.
+    """
     try:
         return measure()
     except Exception as error:

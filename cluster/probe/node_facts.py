@@ -1,6 +1,6 @@
-"""What a node tells of itself when it is asked: plain data, also recorded in tests. Pure.
+"""The facts that are measured on a node: plain data, also recorded in tests. Pure.
 
-What was not measured is None or missing, and ``problems`` say why; a rate is never guessed.
+A value that was not measured is None or missing, and ``problems`` say why; a rate is never guessed.
 """
 
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from typing import Literal
 
 NodePlatform = Literal["cpu", "cuda", "rocm"]
 
-# What decides whether processes of different nodes understand each other.
+# Versions of these packages decide whether processes of different nodes understand each other.
 PACKAGES = ("ray", "torch", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Of a matrix product: (rows, inner) times (inner, columns)."""
+    """The shape of a matrix product: (rows, inner) times (inner, columns)."""
 
     rows: int
     inner: int
@@ -31,8 +31,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """``folder`` is on the disk to be measured, None for the node's own temporary files; ``is_one_core``
-    holds the products to one thread.
+    """What to measure. ``folder`` is on the disk to measure; None means the node's own temporary files.
+
+    ``is_one_core`` limits the matrix products to one thread.
     """
 
     shapes: tuple[Shape, ...]
@@ -42,7 +43,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmRate:
-    """The fastest of several batches: what the device can do, not what it did on average."""
+    """The fastest of several batches: the device's ability, not its average."""
 
     device: int
     dtype: str
@@ -52,7 +53,7 @@ class GemmRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRate:
-    """From pinned host memory."""
+    """The rate of copies from pinned host memory."""
 
     device: int
     bytes_per_s: float
@@ -60,7 +61,9 @@ class CopyRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskFacts:
-    """``write_bytes_per_s`` includes the final fsync; ``fsync_s`` is the median of small appends."""
+    """Facts of a disk. ``write_bytes_per_s`` includes the final fsync; ``fsync_s`` is the median of small
+    appends.
+    """
 
     folder: str
     free_bytes: int
@@ -70,10 +73,12 @@ class DiskFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """``visible`` are the variables that hide devices; ``telemetry`` is what can be asked for power, or None.
+    """All facts of a node.
 
-    On the platform ``cpu`` a device is a core that the process may use. ``versions`` has None for a package
-    that is not installed.
+    - ``visible`` holds the variables that hide devices.
+    - ``telemetry`` names the interface that reports power, or is None.
+    - ``num_devices`` counts the cores that the process may use on the platform ``cpu``.
+    - ``versions`` has None for a package that is not installed.
     """
 
     host: str
@@ -92,7 +97,7 @@ class NodeFacts:
     problems: tuple[str, ...] = ()
 
     def peak_flops_per_s(self, dtype: str) -> float | None:
-        """Of the slowest device, at the shape that suits it best."""
+        """Returns the rate of the slowest device, at the shape that suits that device best."""
         best: dict[int, float] = {}
         for gemm in (gemm for gemm in self.gemms if gemm.dtype == dtype):
             best[gemm.device] = max(best.get(gemm.device, 0.0), gemm.flops_per_s)
@@ -101,7 +106,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRate:
-    """All-reduce over ``num_ranks``: bus bandwidth of large messages, time of the smallest ones.
+    """All-reduce over ``num_ranks``: the bus bandwidth of large messages and the time of the smallest ones.
 
     Bus bandwidth is size x 2 (n-1) / n / time, which does not depend on the number of ranks.
     """

@@ -1,5 +1,5 @@
-"""What a device tells of itself while it works.
+"""Telemetry of a device while it works.
 
-Reading order: ``readings`` (one look), ``nvml`` and ``amd_smi`` (whom to ask), ``sampler`` (a thread that
-looks), ``summary`` (what the looks at a window say together).
+Reading order: ``readings`` (one reading), ``nvml`` and ``amd_smi`` (the vendors' interfaces), ``sampler``
+(a thread that reads), ``summary`` (the result of all readings in a window).
 """

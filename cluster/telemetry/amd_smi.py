@@ -1,7 +1,7 @@
-"""AMD's telemetry. It has answered tests from a record of what AMD SMI's reference promises, never a GPU.
+"""AMD's telemetry. Its tests use a record of what AMD SMI's reference promises; it never ran on a GPU.
 
-The caller opens AMD SMI and passes the library: the real module or a record of it. Names of answers differ
-between ROCm releases, so each is looked for under all the names that it has had since ROCm 6.0.
+The caller opens AMD SMI and passes the library: the real module or a record of it. Names of values differ
+between ROCm releases, so each is looked up under all the names it has had since ROCm 6.0.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from typing import Any
 from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry, counted, told
 
 _MICRO = 1e-6
-# No device is capped at a tenth of a megawatt: larger numbers are microwatts, as on bare metal.
+# No device has a cap of a tenth of a megawatt: larger numbers are microwatts, as on bare metal.
 _MOST_WATTS = 1e5
 _MIB = 2**20
 _REASONS = {
@@ -23,7 +23,7 @@ _REASONS = {
 
 
 def open_amd_smi(library: Any, address: DeviceAddress) -> Telemetry:
-    """The device at that place on the bus. AMD SMI numbers all devices of the node, in its own order."""
+    """Finds the device by its place on the bus. AMD SMI numbers all devices of the node in its own order."""
     try:
         handles = library.amdsmi_get_processor_handles()
         found = [one for one in handles if _place(library.amdsmi_get_gpu_device_bdf(one)) == address.pci]
@@ -49,7 +49,7 @@ class AmdSmi:
 
     def read(self) -> Reading:
         ask, device = self._library, self._handle
-        # First, so that it is of the moment when the look began.
+        # Energy is read first, so that it belongs to the moment when the look began.
         energy = self._asked(ask.amdsmi_get_energy_count)
         power = self._asked(ask.amdsmi_get_power_info)
         cap = self._asked(ask.amdsmi_get_power_cap_info)
@@ -86,7 +86,7 @@ class AmdSmi:
         return _first(clock, "clk", "cur_clk")
 
     def _throttle(self) -> tuple[str, ...] | None:
-        """None before MI300, which tells it in no such way."""
+        """Returns None before MI300, which does not report the reasons in this way."""
         try:
             ask = self._library.amdsmi_get_violation_status
         except AttributeError:
@@ -106,7 +106,7 @@ def _energy(answer: Mapping[str, Any]) -> float | None:
 
 
 def _watts(cap: float | None) -> float | None:
-    """None for 0, which stands for no cap of the user's."""
+    """Returns None for 0, which means that the user set no cap."""
     if not cap:
         return None
     return cap * _MICRO if cap > _MOST_WATTS else cap

@@ -1,4 +1,4 @@
-"""NVIDIA's telemetry. It has answered tests from a record of what NVML's reference promises, never a GPU.
+"""NVIDIA's telemetry. Its tests use a record of what NVML's reference promises; it never ran on a GPU.
 
 The caller opens NVML and passes the library: the real module or a record of it.
 """
@@ -8,7 +8,7 @@ from typing import Any
 from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry, counted, told
 
 _MILLI = 1e-3
-# NVML's bits for why a clock is not at its highest. "Idle" (1) is left out: nobody holds it back.
+# NVML's bits for why a clock is not at its highest. "Idle" (1) is left out: nothing reduces the clock then.
 _REASONS = {
     0x002: "clock setting",
     0x004: "power cap",
@@ -24,7 +24,9 @@ _REASONS = {
 
 
 def open_nvml(library: Any, address: DeviceAddress) -> Telemetry:
-    """The device of that address. NVML numbers all devices of the node, whatever this process may see."""
+    """Finds the device by its address. NVML numbers all devices of the node, whatever this process
+    may see.
+    """
     try:
         return Nvml(library, _handle(library, address))
     except library.NVMLError as error:
@@ -32,7 +34,9 @@ def open_nvml(library: Any, address: DeviceAddress) -> Telemetry:
 
 
 def _handle(library: Any, address: DeviceAddress) -> Any:
-    """By its place on the bus only where there is no uuid: parts of one GPU share the place, not the uuid."""
+    """Uses the place on the bus only if there is no uuid: parts of one GPU share the place, but not the
+    uuid.
+    """
     if address.uuid is not None:
         return library.nvmlDeviceGetHandleByUUID(_with_prefix(address.uuid))
     return library.nvmlDeviceGetHandleByPciBusId(f"{address.pci}.0")
@@ -50,7 +54,7 @@ class Nvml:
     def read(self) -> Reading:
         ask, device = self._library, self._handle
         return Reading(
-            # First, so that it is of the moment when the look began.
+            # Energy is read first, so that it belongs to the moment when the look began.
             energy_joules=told(lambda: ask.nvmlDeviceGetTotalEnergyConsumption(device), _MILLI),
             power_watts=told(lambda: ask.nvmlDeviceGetPowerUsage(device), _MILLI),
             power_cap_watts=told(lambda: ask.nvmlDeviceGetEnforcedPowerLimit(device), _MILLI),
@@ -74,14 +78,14 @@ class Nvml:
         return tuple(sorted({name for bit, name in _REASONS.items() if bits & bit}))
 
     def _event_reasons(self) -> Any:
-        """Older drivers know only the older name."""
+        """Falls back to the older name, which is all that older drivers know."""
         try:
             return self._library.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
         except self._library.NVMLError:
             return self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
 
     def _ecc(self, kind: str) -> int | None:
-        """Since the driver was loaded."""
+        """Returns the errors since the driver was loaded."""
         ask = self._library
         return counted(
             lambda: ask.nvmlDeviceGetTotalEccErrors(self._handle, getattr(ask, kind), ask.NVML_VOLATILE_ECC)

@@ -1,7 +1,7 @@
-"""What a device tells of itself in one look, whoever made it. Pure.
+"""One reading of a device, whatever interface it came from. Pure.
 
-What a driver refuses to tell, tells as "N/A" or raises about is None: one answer that is missing never costs
-the others, and never the training.
+A value that a driver refuses, reports as "N/A" or raises an error for is None. One missing value never
+costs the others, and never the training.
 """
 
 from collections.abc import Callable
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Protocol
 
-# What drivers answer, instead of "N/A", for what a chip can't tell.
+# Drivers answer these instead of "N/A" for values that a chip does not report.
 _UNKNOWN = frozenset({2**16 - 1, 2**32 - 1, 2**64 - 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAddress:
-    """Which device it is, whatever its number in this process: that one depends on visible devices.
+    """Identifies a device independently of its number in this process, which depends on visible devices.
 
     ``uuid`` is the driver's, without a prefix; ``pci`` is ``domain:bus:device`` in lower-case hex digits.
     """
@@ -25,9 +25,10 @@ class DeviceAddress:
 
     @classmethod
     def of(cls, properties: object) -> "DeviceAddress":
-        """From torch's properties of a device: an older torch, or a runtime that hides the bus, tells less.
+        """Takes the address from torch's device properties. An older torch or a runtime that hides the bus
+        gives less.
 
-        NVIDIA's interface goes by the uuid, AMD's by the place on the bus.
+        NVIDIA's interface finds a device by its uuid, AMD's by its place on the bus.
         """
         uuid = getattr(properties, "uuid", None)
         domain, bus, slot = (
@@ -42,9 +43,9 @@ class DeviceAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One look. ``energy_joules`` counts from some time in the past, as the ECC errors do.
+    """One reading. ``energy_joules`` and the ECC errors count from some time in the past.
 
-    ``throttle`` names why the clock is held back right now: empty if it isn't, None if nobody knows.
+    ``throttle`` names why the clock is reduced right now: empty if it is not, None if that is unknown.
     """
 
     energy_joules: float | None = None
@@ -63,12 +64,12 @@ class Reading:
 
 class Telemetry(Protocol):
     def read(self) -> Reading:
-        """Takes milliseconds, of waiting for the driver; raises nothing."""
+        """Waits milliseconds for the driver; raises nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nothing:
-    """No telemetry, and the reason in a person's words."""
+    """No telemetry; ``reason`` is a text for people."""
 
     reason: str
 
@@ -77,7 +78,7 @@ class Nothing:
 
 
 def told(ask: Callable[[], Any], scale: float = 1.0) -> float | None:
-    """The answer in our unit; None where there is none, or no number that can be true."""
+    """Returns the answer in our unit; None if there is none or the number cannot be true."""
     try:
         answer = ask()
     except Exception:

@@ -1,6 +1,6 @@
-"""The telemetry of one device, read from a thread of its own: whoever trains never waits for a driver.
+"""Reads the telemetry of one device in its own thread, so the training never waits for a driver.
 
-``telemetry_of`` finds the device by its identity and answers ``Nothing`` where there is none to be had.
+``telemetry_of`` finds the device by its identity and returns ``Nothing`` if it has no telemetry.
 """
 
 import threading
@@ -14,9 +14,9 @@ from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetr
 from cluster.telemetry.summary import DeviceLook
 
 EVERY_S = 0.5
-# Of a window: some hours of looks. A longer one is told of without any.
+# Limit for one window: some hours of looks. A longer window returns none.
 _MOST_LOOKS = 20_000
-# A driver that answers later than this is not waited for. (AMD SMI's slowest answer takes a tenth of it.)
+# A driver that answers later than this is not waited for. AMD SMI's slowest answer takes a tenth of it.
 PATIENCE_S = 1.0
 _STALE_S = 5.0
 
@@ -38,7 +38,9 @@ def _of_nvidia(address: DeviceAddress) -> Telemetry:
 
 
 def _of_amd(address: DeviceAddress) -> Telemetry:
-    """AMD SMI comes with ROCm, not from a package index; a broken one may raise anything on import."""
+    """Opens AMD SMI, which comes with ROCm, not from a package index. A broken one may raise anything on
+    import.
+    """
     try:
         import amdsmi
 
@@ -49,9 +51,10 @@ def _of_amd(address: DeviceAddress) -> Telemetry:
 
 
 class Sampler:
-    """Looks at a device every ``every_s``. All it tells is at hand: a driver that hangs makes it silent.
+    """Looks at a device every ``every_s``. Its answers come from memory; if the driver hangs, they are
+    empty.
 
-    ``begin`` and ``end`` each look once more and wait for that, ``patience_s`` at most.
+    ``begin`` and ``end`` each take one more look and wait at most ``patience_s`` for it.
     """
 
     def __init__(
@@ -76,19 +79,21 @@ class Sampler:
         self._thread = threading.Thread(target=self._work, name="telemetry", daemon=True)
 
     def start(self) -> None:
-        """Starts nothing where there is nothing to look at."""
+        """Starts the thread, unless there is no telemetry."""
         if not isinstance(self._telemetry, Nothing):
             self._thread.start()
 
     def close(self) -> None:
-        """Doesn't wait for a driver that hangs; its thread ends with the process."""
+        """Waits at most ``patience_s`` for the thread. If the driver hangs, the thread ends with the
+        process.
+        """
         self._is_closed = True
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(self._patience_s)
 
     def newest(self) -> Reading:
-        """The last look's, at most some seconds old; empty if there is none."""
+        """Returns the last reading, which is at most some seconds old; empty if there is none."""
         newest = self._newest
         if newest is None or self._clock() - newest.at_s > _STALE_S:
             return Reading()
@@ -99,14 +104,16 @@ class Sampler:
         self._look_now()
 
     def end(self) -> tuple[DeviceLook, ...]:
-        """The looks since ``begin``, one of them before and one after what lies between the two calls;
-        none if the driver didn't answer in time for that.
+        """Returns the looks since ``begin``, the first from before and the last from after the measured
+        work.
+
+        Returns none if the driver did not answer in time for that.
         """
         is_whole = self._look_now()
         looks, self._window = self._window or [], None
         if not is_whole or len(looks) >= _MOST_LOOKS:
             return ()
-        # One that was going on when the window began asked the driver too early.
+        # A look that was in progress when the window began has asked the driver too early.
         return tuple(look for look in looks if look.at_s >= self._began_s)
 
     def _look_now(self) -> bool:

@@ -1,4 +1,4 @@
-"""The looks at one device in a window -> what they say together: energy, clocks, what held it back. Pure."""
+"""Summarises the looks at one device in a window: energy, clocks and why the clock was reduced. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from statistics import fmean, median
 
 from cluster.telemetry.readings import Reading
 
-# Energy that two ways of measuring disagree about by more is not known.
+# The energy counts as unknown if two ways of measuring it differ by more than this.
 MOST_DISAGREEMENT = 0.10
-# Between two looks the power may have been anything: over a longer gap it is not integrated.
+# Power between two looks is unknown, so it is not integrated over a longer gap.
 _LONGEST_GAP_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLook:
-    """``at_s`` is by a monotonic clock, when the look began."""
+    """One look at a device. ``at_s`` is when it began, by a monotonic clock."""
 
     at_s: float
     reading: Reading
@@ -23,10 +23,11 @@ class DeviceLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """One device during one window. ``energy_joules`` is its counter's, where its power agrees within 10 %.
+    """One device during one window. ``energy_joules`` is from its counter, if integrated power agrees
+    within 10 %.
 
-    ``throttled`` has each reason's share of the looks; None where the device doesn't tell.
-    ``throttled_pct`` is of the looks with any reason at all.
+    - ``throttled`` has each reason's share of the looks; None if the device does not report reasons.
+    - ``throttled_pct`` is the percentage of looks with any reason at all.
     """
 
     energy_joules: float | None = None
@@ -44,7 +45,7 @@ class Watched:
 
 
 def watched(looks: Sequence[DeviceLook]) -> Watched:
-    """``looks`` begin just before the window and end just after it, in order."""
+    """Summarises ``looks``, which begin just before the window and end just after it, in order."""
     inside = looks[1:-1] or looks
     counted, integrated = _counted(looks), _integrated(looks)
     clocks = _known(inside, lambda reading: reading.clock_mhz)
@@ -66,7 +67,7 @@ def watched(looks: Sequence[DeviceLook]) -> Watched:
 
 
 def _counted(looks: Sequence[DeviceLook]) -> float | None:
-    """None where the counter is missing at an end, or ever went backwards: it wrapped, or was reset."""
+    """Returns None if the counter is missing at an end, or ever went backwards: it wrapped or was reset."""
     counters = [look.reading.energy_joules for look in looks]
     if len(counters) < 2 or counters[0] is None or counters[-1] is None:
         return None
@@ -77,7 +78,7 @@ def _counted(looks: Sequence[DeviceLook]) -> float | None:
 
 
 def _integrated(looks: Sequence[DeviceLook]) -> float | None:
-    """Power over time, by trapezoids."""
+    """Integrates power over time by trapezoids."""
     if len(looks) < 2:
         return None
     joules = 0.0
@@ -113,7 +114,7 @@ def _shares(reasons: Sequence[tuple[str, ...]]) -> tuple[tuple[str, float], ...]
 
 
 def _new_errors(looks: Sequence[DeviceLook]) -> int | None:
-    """Of both kinds, since the first look; None where a count is missing or was reset."""
+    """Counts errors of both kinds since the first look; None if a count is missing or was reset."""
     totals = [_errors(look.reading) for look in looks]
     if len(totals) < 2 or totals[0] is None or totals[-1] is None or totals[-1] < totals[0]:
         return None
