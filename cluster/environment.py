@@ -21,8 +21,9 @@ _CPU = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 _NVIDIA = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 _AMD = {
-    # Ray hides devices from the raylet's children by HIP_VISIBLE_DEVICES but shares only the CUDA list among
-    # the workers of a node; left unset, every worker sees the whole node and takes its local rank's device.
+    # Ray hides devices from the raylet's children by HIP_VISIBLE_DEVICES, but shares only the CUDA list
+    # among the workers of a node. With this setting HIP's variable stays unset: every worker sees the whole
+    # node and takes its local rank's device.
     "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1",
     # Without it RCCL aborts on MI300 if the runtime still reclaims scratch memory.
     "HSA_NO_SCRATCH_RECLAIM": "1",

@@ -1,7 +1,7 @@
 """A generation's manifest: which bytes of which file are which elements of which tensor. Pure.
 
 A ``FilePart`` describes the file of one rank; a ``Manifest`` holds all parts of one cut. Both are JSON with
-a digest of their own. Their content is checked before use: names must stay in the folder, sizes must add
+a digest of their own. Their content is checked before use. Names must stay in the folder, sizes must add
 up, and every element of every tensor must occur exactly once.
 """
 

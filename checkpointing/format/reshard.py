@@ -25,7 +25,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """``num_bytes`` from byte ``offset`` of a file go to byte ``to`` of want number ``want``."""
+    """Copies ``num_bytes`` from byte ``offset`` of a file to byte ``to`` of want number ``want``."""
 
     offset: int
     num_bytes: int

@@ -85,15 +85,15 @@ class Repository:
         The term was never given before. It is above all terms of the log, its hint and the names in the
         store, so terms of lost records are not reused.
 
-        Whole generations of this life that the log does not name are committed again if they are newer than
-        all that it names, except those that ``spoilt`` excludes. An attempt killed before its commit leaves
-        one such generation. Several mean that records which verified them are lost; they are then also
-        pinned, so no retention rule removes them.
+        Whole generations of this life are committed again if they are newer than all that the log names.
+        ``spoilt`` excludes some of them. An attempt killed before its commit leaves one such generation.
+        Several mean that records which verified them are lost; they are then also pinned, so no retention
+        rule removes them.
 
-        ``NothingToResume`` refuses the start in two cases:
+        The start is refused with ``NothingToResume`` in two cases:
 
-        - Such generations exist, and the hint or higher terms show that records are lost. What those records
-          said against a generation is lost too.
+        - Such generations exist, and the hint or higher terms show that records are lost. What those
+          records said against a generation is lost too.
         - The whole log is lost. Beginning at step 0 over good checkpoints would be the worst failure of
           all.
 
@@ -201,8 +201,8 @@ class Repository:
         ``refresh``.
 
         Generations of the present term are left out, because they may be a save in progress. Older ones can
-        no longer be committed by their savers. Those that look whole must not be deleted unasked, see
-        ``expendable``.
+        no longer be committed by their savers. Those that look whole must not be deleted without a request,
+        see ``expendable``.
         """
         view = self.view
         found = {
@@ -213,8 +213,8 @@ class Repository:
         return {name: objects for name, objects in found.items() if objects}
 
     def expendable(self) -> dict[str, list[str]]:
-        """Returns the garbage that may be deleted unasked: incomplete generations, and those that the log
-        gave up.
+        """Returns the garbage that needs no request to be deleted: incomplete generations, and those that
+        the log gave up.
         """
         garbage = self.garbage()
         whole = {name for name, objects in garbage.items() if looks_whole(objects)}

@@ -1,6 +1,11 @@
 """Saves in the background; each save blocks the training only for one memory copy.
 
-Reading order: ``cadence`` (when to save), ``snapshot`` (live state copied into our own memory), ``save``
-(one save), ``local_tier`` (the nodes' disks), ``publisher`` (into the store, together with the other
-ranks), ``writer`` (the threads).
+Reading order:
+
+- ``cadence`` decides when to save.
+- ``snapshot`` copies live state into our own memory.
+- ``save`` describes one save and its outcome.
+- ``local_tier`` keeps saves on the nodes' disks.
+- ``publisher`` makes a save durable in the store, together with the other ranks.
+- ``writer`` owns the threads.
 """

@@ -10,9 +10,9 @@ Secret names do not help, since a ``TCPStore`` lists them for every client (``li
 A process without the key that takes a rank's place is detected before any of its data is used. The network
 between machines must still be a trusted one. An attacker in it can keep ranks from meeting.
 
-An attacker who gets between two ranks, through the store or on the way, can forward the proof. He can then
-change what the ranks send, since torch sends it in the clear and without a MAC. He cannot run code: nothing
-that is sent is unpickled.
+An attacker between two ranks, who writes into the store or intercepts the connection, can forward the
+proof. Such an attacker can change what the ranks send, since torch sends it in the clear and without a MAC.
+Running code is impossible even then: nothing that is sent is unpickled.
 """
 
 import os
