@@ -1,7 +1,7 @@
-"""SEEN: numbers that can be trusted.
+"""SEEN: reporting turns what runs recorded into numbers that can be trusted.
 
-Each folder imports only those named after it: ``page`` (HTML); ``charts`` and ``markdown``; ``analysis``
-(what the table says, and how sure we are); ``long_runs`` (one training, from what it recorded);
-``recording`` (what a training leaves while it runs) and ``importers`` (older results of other tools);
+Each folder imports only folders named after it here: ``page`` (HTML); ``charts`` and ``markdown``;
+``analysis`` (what the table says, and how certain that is); ``long_runs`` (one training, from its records);
+``recording`` (what a training writes while it runs) and ``importers`` (older results of other tools);
 ``results`` (the table).
 """

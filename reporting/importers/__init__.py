@@ -1,8 +1,8 @@
-"""Results that others' tools left behind, as rows of the same table.
+"""Importers read results of other tools as rows of the same table.
 
 Reading order: ``mapping`` (which header or tag means which column; the data is ``mapping.toml``),
 ``quantities`` (numbers with units), ``found`` (what a file gave), ``grids`` (a sheet of cells) with its
 ``spreadsheets`` and ``separated`` (CSV), ``documents`` (JSON), ``series`` (one run, step by step) with its
-``events`` (TensorBoard), ``sources`` (which files there are), ``trust`` (what of the old numbers can be
-believed), ``reading`` (all files of one import), ``stored`` (the file that an import leaves in a store).
+``events`` (TensorBoard), ``sources`` (which files there are), ``trust`` (which of the old numbers can be
+believed), ``reading`` (all files of one import).
 """

@@ -1,9 +1,11 @@
-"""One line of time for what several clocks told of a run. Pure.
+"""Clock alignment puts the times that several clocks recorded for a run on one time line. Pure.
 
-Leases, failures and restarts are told by drivers, everything else by rank 0 of each attempt, and nobody knows
-by how much two clocks differ. What must have come before what is known, and everything is moved by as little
-as that takes: clocks that agree to a second leave an error of a second in the phases that border on the other
-clock (schedule and detect), and none in their sum.
+Drivers record leases, failures and restarts; rank 0 of each attempt records everything else. Nobody knows by
+how much two clocks differ, but some events must come before others. All times are moved by as little as that
+order requires.
+
+Clocks that agree to a second leave an error of a second in the phases at a border between two clocks
+(schedule and detect), and no error in their sum.
 """
 
 from collections.abc import Sequence
@@ -11,16 +13,18 @@ from dataclasses import replace
 
 from reporting.long_runs.ledger import AttemptStory
 
-# Of a step that it is told of; workers tell at most once a second, and a driver looks four times as often.
+# The longest believable delay until the driver hears of a step: workers report at most once a second, and a
+# driver looks four times as often.
 _HEARD_WITHIN_S = 2.0
 
 
 def aligned(stories: Sequence[AttemptStory]) -> list[AttemptStory]:
-    """In the order of their terms, all on the driver's clock, moved by as little as possible.
+    """Returns the stories ordered by term, all on the driver's clock, moved by as little as possible.
 
-    An attempt's workers begin after its lease, and the driver hears of a step soon after it ended: where they
-    say otherwise, their clock is wrong, and all that they told is moved. Leases come one after another: where
-    a driver's clock went back between two, all later ones are moved behind what is known of the one before.
+    An attempt's workers begin after its lease, and the driver hears of a step soon after it ended. If the
+    workers' times contradict that, their clock is wrong, and all their times are moved. Leases follow one
+    another: if a driver's clock went back between two leases, all later times are moved behind the last known
+    event of the attempt before.
     """
     found: list[AttemptStory] = []
     shift_s = 0.0
@@ -56,7 +60,7 @@ def _on_drivers_clock(story: AttemptStory) -> AttemptStory:
 
 
 def _told_later(story: AttemptStory, seconds: float) -> AttemptStory:
-    """What its workers told."""
+    """Moves the times that the attempt's workers recorded."""
     spans = (
         replace(span, start_s=span.start_s + seconds, end_s=span.end_s + seconds) for span in story.spans
     )

@@ -1,4 +1,4 @@
-"""Long series as few points, in bounded memory and one pass. Pure."""
+"""Downsampling keeps a few points of a long series, in bounded memory and one pass. Pure."""
 
 from typing import Generic, TypeVar
 
@@ -6,7 +6,9 @@ Point = TypeVar("Point")
 
 
 class Thinned(Generic[Point]):
-    """Every n-th of what is added, n as small as ``most`` points allow; the newest is always there."""
+    """Keeps every n-th point added, with n as small as ``most`` points allow. The newest point is always
+    kept.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,8 +1,8 @@
-"""Where a long run's wall time went, part by part, so that nothing is missing and nothing counts twice. Pure.
+"""The ledger says where a long run's wall time went: nothing is missing, and nothing counts twice. Pure.
 
-Time is laid out on one line: an attempt from its lease until its last word, what lies between two attempts,
-and where an attempt outlived its successor's lease, the successor's word counts. The line is the driver's
-clock's; what workers told by theirs is put on it first, see ``clocks``.
+All time lies on one line. An attempt covers the time from its lease until its last record; between two
+attempts lies a gap. If an attempt outlived its successor's lease, the successor's record counts. The line
+follows the driver's clock; times by the workers' clocks are moved to it first, see ``clock_alignment``.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ PHASES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSpan:
-    """What a stretch of time was spent on; ``seconds`` per phase add up to its length."""
+    """How a span of time was spent. ``seconds`` per phase add up to the span's length."""
 
     start_s: float
     end_s: float
@@ -36,15 +36,19 @@ class PhaseSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStory:
-    """``steps_s`` is the time of all its finished steps; ``redone_s`` of it went into superseded ones,
-    ``stalled_s`` into stalls. ``last_step_s`` is when the last of them was over.
+    """What is known of one attempt. None means that the value is not known.
 
-    Its failure was known to its driver at ``noticed_s``, to its workers at ``failed_s``. ``has_ended`` is
-    whether it said so itself, ``has_failed`` whether that was an error, or nothing was said at all;
-    ``is_retried`` whether its driver saw to the next attempt. The driver heard of a newest step at
-    ``heard_s``, by its own clock; by the worker's that step was done at ``told_s``. None is not known.
-    ``kept_share`` of what it did between its last record that arrived and ``heard_s`` was not done again.
-    What its driver told was moved by ``driver_shift_s``, what its workers told by ``worker_shift_s``.
+    ``steps_s`` is the time of all its finished steps. Of that, ``redone_s`` went into superseded steps and
+    ``stalled_s`` into stalls. ``last_step_s`` is when the last of these steps ended.
+
+    The driver knew of its failure at ``noticed_s``, the workers at ``failed_s``. ``has_ended``: rank 0
+    recorded the end. ``has_failed``: it ended with an error, or without any record of its end.
+    ``is_retried``: its driver started the next attempt.
+
+    The driver heard of a newest step at ``heard_s``, by its own clock; that step ended at ``told_s`` by the
+    worker's. ``kept_share`` is the share of the work between the last stored record and ``heard_s`` that was
+    not done again. ``driver_shift_s`` and ``worker_shift_s`` are the seconds by which the driver's and the
+    workers' times were moved.
     """
 
     term: int
@@ -67,7 +71,9 @@ class AttemptStory:
 
     @property
     def known_s(self) -> float | None:
-        """When something could be done about its failure."""
+        """Returns when anybody could react to its failure: when the driver noticed, else when the workers
+        did.
+        """
         return self.failed_s if self.noticed_s is None else self.noticed_s
 
     @property
@@ -77,9 +83,11 @@ class AttemptStory:
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """``phases`` add up to ``wall_sec``. ``trace`` is goodput so far, at seconds since the run's start.
+    """The result. ``phases`` add up to ``wall_sec``; ``trace`` is goodput so far, at seconds since the run's
+    start.
 
-    ``by_term`` has the same time by attempt, ``after`` what lay between it and the next one's lease.
+    ``by_term`` has the same time by attempt; ``after`` has the time between an attempt and the next one's
+    lease.
     """
 
     wall_sec: float = 0.0
@@ -94,13 +102,15 @@ class Ledger:
 
 
 def ledger(stories: Sequence[AttemptStory]) -> Ledger:
-    """Of one run's attempts, in any order, all on one clock."""
+    """Computes the ledger of one run's attempts, given in any order but all on one clock."""
     ordered = sorted(stories, key=lambda story: story.term)
     return _Line(ordered[0].leased_s).walk(ordered) if ordered else Ledger()
 
 
 def coarser(spans: Sequence[PhaseSpan]) -> list[PhaseSpan]:
-    """Half as many for the same time; a hole between two is idle."""
+    """Joins neighbouring spans in pairs, so that half as many cover the same time. A hole between two becomes
+    idle time.
+    """
     return [_joined(spans[first : first + 2]) for first in range(0, len(spans), 2)]
 
 
@@ -117,7 +127,7 @@ def _joined(pair: Sequence[PhaseSpan]) -> PhaseSpan:
 
 
 class _Line:
-    """``now`` only grows: everything is cut to what lies behind it."""
+    """Walks along the time line. ``_now`` only grows: a span counts only from ``_now`` on."""
 
     def __init__(self, begin_s: float) -> None:
         self._begin = begin_s
@@ -160,13 +170,13 @@ class _Line:
         if story.known_s is not None:
             if story.heard_s is not None:
                 self._unrecorded(story, min(story.heard_s, story.known_s), until_s)
-            # Of an attempt whose workers never ran nothing had to be noticed: it had no place yet.
+            # An attempt whose workers never ran had no placement yet, so there was no failure to detect.
             has_run = bool(story.spans) or story.heard_s is not None
             self._pass("detect" if has_run else "schedule", story.known_s, until_s)
         self._pass(_meanwhile(story), until_s, until_s)
 
     def _unrecorded(self, story: AttemptStory, heard_s: float, until_s: float) -> None:
-        """It trained on after its last record that arrived."""
+        """Accounts for training after the last stored record, up to the last step the driver heard of."""
         self._pass("productive", self._now + story.kept_share * (heard_s - self._now), until_s)
         self._productive += self._spent["productive"]
         self._pass("recompute", heard_s, until_s)
@@ -188,7 +198,9 @@ class _Line:
         self._now = end_s
 
     def _move(self, story: AttemptStory) -> None:
-        """Out of productive, no more than the attempt has put in."""
+        """Moves time from productive to the phases that it really belongs to, at most what the attempt has of
+        it.
+        """
         left = self._spent["productive"]
         for phase, seconds in (
             ("detect", _unfinished_s(story, left)),
@@ -207,14 +219,16 @@ class _Line:
 
 
 def _meanwhile(story: AttemptStory) -> str:
-    """What the time after an attempt was, once its end was known."""
+    """Returns the phase of the time after an attempt, once its end was known."""
     if story.is_retried:
         return "wait"
     return "idle" if story.has_ended or story.known_s is not None else "detect"
 
 
 def _unfinished_s(story: AttemptStory, productive_s: float) -> float:
-    """The time of the step in which it failed: it waited for a peer that was gone, or for itself."""
+    """Returns the time spent in the unfinished step in which the attempt failed. It counts as detection: a
+    rank was hanging, or waited for a peer that was gone.
+    """
     if not story.has_failed or story.steps_s is None or story.last_step_s is None:
         return 0.0
     return min(productive_s - story.steps_s, story.last_heard_s - story.last_step_s)

@@ -1,6 +1,7 @@
-"""Reads a run's parts one after another, and knows which of its steps survived.
+"""This module reads a run's parts one after another, and finds which of its steps count.
 
-What can't be read is named, with the reason, and left out. A store that can't be read raises ``StoreError``.
+Parts that can't be read are returned as skipped, with the reason. A store that can't be read raises
+``StoreError``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,9 +21,9 @@ _NUM_READERS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParts:
-    """``attempts`` by term; those of which nothing can be read are not in it.
+    """The parts of one run. ``attempts`` is by term, without attempts of which no part can be read.
 
-    ``counted_until`` is as in ``survival``.
+    ``counted_until`` is what ``superseded.counted_until`` returns.
     """
 
     run: str
@@ -49,7 +50,9 @@ def one_run(store: Store, run: str) -> RunParts:
 def read_parts(
     store: Store, names: Sequence[PartName], skipped: list[Skipped]
 ) -> Iterator[tuple[PartName, Part]]:
-    """In order, a handful in memory at a time."""
+    """Yields the parts in order, with at most a handful in memory at a time. Parts that can't be read are
+    added to ``skipped``.
+    """
     for name, found in _read_all(store, names):
         if isinstance(found, Skipped):
             skipped.append(found)
@@ -75,7 +78,7 @@ def _run_parts(store: Store, run: str, names: tuple[PartName, ...]) -> RunParts:
 
 
 def _attempt(store: Store, names: Sequence[PartName]) -> RecordedAttempt | None:
-    """From the newest part on, since the first ones don't know yet where the attempt began."""
+    """Reads the newest part first, because the oldest ones don't know yet at which step the attempt began."""
     newest: RecordedAttempt | None = None
     for name in sorted(names, key=lambda name: name.last, reverse=True):
         try:

@@ -1,7 +1,8 @@
-"""What each restart of a long run cost, from the end of one attempt to the training of the next. Pure.
+"""Recoveries say what each restart of a long run cost, from one attempt's end to the next one's training.
+Pure.
 
-The seconds are the ledger's own, so that those of all restarts and of what went on between them add up to the
-run's wall time.
+The seconds come from the ledger. So the time of all restarts and the time between them add up to the run's
+wall time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from reporting.long_runs.ledger import AttemptStory, Ledger
 from reporting.long_runs.timeline import Happening
 
-# In their order. What lies before a run was begun again by hand is not among them: nobody was waiting.
+# In the order of time. A pause before a run was started again by hand is not a phase: nobody was waiting.
 PHASES = ("detect", "wait", "schedule", "start", "restore", "recompute")
 _OF_THE_NEXT = ("schedule", "start", "restore")
 _OF_THE_LAST = ("detect", "recompute")
@@ -19,11 +20,12 @@ _AFTER_IT = ("detect", "wait", "schedule", "recompute")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """``term`` ended at ``at_s`` since the run's first start, and the next attempt went on from ``step``.
+    """Attempt ``term`` ended ``at_s`` seconds after the run's first start; the next attempt went on from
+    ``step``.
 
-    ``phases`` are seconds, ``recompute`` those of steps that had to be done once more, ``num_redone`` of
-    them. ``device_s`` is what that cost, all devices of the attempt counted that had them or waited for them.
-    ``cause`` is the word that the attempt ended with.
+    ``phases`` are seconds; ``recompute`` is the time of the ``num_redone`` steps that had to be repeated.
+    ``device_s`` is the cost in device seconds, over all devices that the attempt had or waited for. ``cause``
+    is the kind of the incident that ended the attempt.
     """
 
     term: int
@@ -42,7 +44,9 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """An attempt that had another one after it; ``step`` is where that one began, if it came so far."""
+    """An attempt that was followed by another one. ``step`` is where the next one began, or None if it did
+    not get that far.
+    """
 
     story: AttemptStory
     world_size: int
@@ -55,7 +59,9 @@ class Restart:
 def recoveries(
     restarts: Sequence[Restart], books: Ledger, words: Mapping[int, Happening], begin_s: float
 ) -> tuple[Recovery, ...]:
-    """``words`` has the last word of each attempt that left one, or that was left of it."""
+    """Returns one recovery per restart, in order. ``words`` has the final incident of each attempt for which
+    one is known.
+    """
     return tuple(_recovery(one, books, words.get(one.story.term), begin_s) for one in restarts)
 
 

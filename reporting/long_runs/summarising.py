@@ -1,8 +1,8 @@
-"""The parts of long runs as what a report says of them, and as one table of steps.
+"""This module reads the parts of long runs and makes a report's summary of each, and one table of all steps.
 
-A step counts where it survived, see ``survival``; all others are ``superseded``. Of each step rank 0's row
-speaks for all ranks, and of those that only others could still write, another's. Parts are read once, a
-handful at a time.
+Steps that a later attempt replaced are ``superseded``, see ``superseded.counted_until``. Rank 0's row
+describes a step for all ranks; for steps that only other ranks managed to record, one of theirs does. Parts
+are read once, a handful at a time.
 """
 
 from collections import defaultdict
@@ -28,26 +28,30 @@ from reporting.results.skipped import Skipped
 
 _MOST_POINTS = 2_000
 _MOST_SPANS = 4_000
-# A step that takes so many times the attempt's median has stalled; what is beyond that is lost.
+# A step that takes this many times the attempt's median has stalled; the time beyond that is lost.
 _STALLED = 10.0
-# The longest steps of an attempt, among which stalls are looked for.
+# Stalls are looked for among this many longest steps of an attempt.
 _MOST_LONGEST = 1_000
 
 
 def long_runs(store: Store) -> tuple[tuple[LongRun, ...], tuple[Skipped, ...]]:
-    """By name. What could not be read is named beside them, and its run does without."""
+    """Returns all runs, ordered by name. Parts that could not be read are returned as skipped, and their run
+    is summarised without them.
+    """
     skipped: list[Skipped] = []
     runs = [_long_run(store, parts, skipped) for parts in all_runs(store)]
     return tuple(run for run in runs if run is not None), tuple(skipped)
 
 
 def long_run(store: Store, run: str) -> LongRun | None:
-    """None where nothing that can be read was recorded."""
+    """Summarises one run, or returns None if nothing that can be read was recorded."""
     return _long_run(store, one_run(store, run), [])
 
 
 def write_steps(store: Store, path: Path) -> tuple[int, tuple[Skipped, ...]]:
-    """All runs' steps, compacted into one Parquet file; how many rows. Needs memory for some parts only."""
+    """Writes all runs' steps to one Parquet file, and returns the number of rows. Only a few parts are in
+    memory at a time.
+    """
     skipped: list[Skipped] = []
     with StepsFile(path) as file:
         for parts in all_runs(store):
@@ -59,7 +63,7 @@ def write_steps(store: Store, path: Path) -> tuple[int, tuple[Skipped, ...]]:
 def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun | None:
     attempt = parts.newest_attempt()
     if attempt is None:
-        # Nothing of it can be read: its parts are named.
+        # None of its parts can be read: they are named as skipped.
         skipped += _unread(store, parts)
         return None
     happenings = _happenings(store, parts, skipped)
@@ -93,10 +97,11 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
 
 @dataclass(slots=True, kw_only=True)
 class _Steps:
-    """What an attempt's steps amount to. ``longest`` are a heap of step times, the shortest first.
+    """Totals over an attempt's steps. ``longest`` is a heap of step times, the shortest first.
 
-    ``num_timed`` of those that survived are in rank 0's record, and so is their time in the ledger; by its
-    clock the newest was over at ``ended_s``, and the newest that the driver heard of at ``told_s``.
+    ``num_timed`` surviving steps are in rank 0's record; only these steps' times enter the ledger. By rank
+    0's clock the newest step ended at ``ended_s``, and the newest step that the driver heard of ended at
+    ``told_s``.
     """
 
     newest: int = 0
@@ -148,7 +153,7 @@ class _AllSteps:
         is_timed: bool,
         heard_step: int | None = None,
     ) -> None:
-        """Those of ``rows`` that their attempt, ``own``, does not know yet."""
+        """Adds those of ``rows`` whose steps the attempt, ``own``, does not have yet."""
         names = ("step", "ended_s", "step_s", "data_wait_s", "loss", "val_loss")
         columns = [rows.column(name).to_pylist() for name in names]
         for step, ended_s, step_s, data_wait_s, loss, val_loss in zip(*columns, strict=True):
@@ -167,7 +172,9 @@ class _AllSteps:
 
 
 def _heard(happenings: Sequence[Happening]) -> dict[int, Happening]:
-    """By attempt, the driver's word of its failure: it has the newest step that it heard of, and when."""
+    """Returns each attempt's failure as the driver recorded it: with the newest step that the driver heard
+    of, and when.
+    """
     return {one.term: one for one in happenings if one.kind == "failure" and one.rank == DRIVER}
 
 
@@ -187,12 +194,14 @@ def _read_steps(
 
 
 def _last_of_others(names: Sequence[PartName]) -> list[PartName]:
-    """What ranks other than 0 wrote last: they may have lived a little longer, or flushed a little later."""
+    """Returns the last part of each rank but 0: other ranks may have lived or flushed a little later than
+    rank 0.
+    """
     return list({name.rank: name for name in names if name.rank != 0}.values())
 
 
 def _tokens_per_sec(parts: RunParts, steps: _AllSteps) -> float | None:
-    """Of the steps that survived, over the time of these steps and of waiting for their samples."""
+    """Returns the tokens of surviving steps over the time of these steps and of waiting for their samples."""
     known = [(one, parts.attempts[term]) for term, one in steps.by_term.items() if term in parts.attempts]
     seconds = sum(one.surviving_s + one.waited_s for one, _ in known)
     tokens = sum(one.num_timed * attempt.tokens_per_step for one, attempt in known)
@@ -263,7 +272,7 @@ def _recoveries(
     words, restarts = last_words(found), []
     for story, heir in pairwise(stories):
         attempt, following = (parts.attempts[one.term] for one in (story, heir))
-        # What it did and could not record any more may have been done again too.
+        # Steps that were done but never recorded may have been done again too.
         _, num_unrecorded = _num_unrecorded(parts, steps, story.term, words.get(story.term))
         restarts.append(
             Restart(
@@ -284,7 +293,7 @@ def _kept_share(parts: RunParts, steps: _AllSteps, term: int, heard: Happening |
 
 
 def _num_unrecorded(parts: RunParts, steps: _AllSteps, term: int, word: Happening | None) -> tuple[int, int]:
-    """See ``survival``; ``word`` has the newest step that somebody heard of."""
+    """Returns what ``superseded.unrecorded`` does; ``word`` has the newest step that anybody heard of."""
     attempt, newest = parts.attempts[term], steps.by_term[term].newest
     return unrecorded(attempt, newest, word.step if word else None, parts.counted_until.get(term, 0))
 

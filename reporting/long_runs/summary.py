@@ -1,4 +1,4 @@
-"""What a report knows of one long run. Pure."""
+"""A summary is what a report knows of one long run. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,10 +8,12 @@ from reporting.long_runs.recoveries import Recovery
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongRun:
-    """A training as its parts tell it. Step lists hold steps that survived, in order, thinned for drawing.
+    """A training, summarised from its parts. Step lists hold surviving steps in order, downsampled for
+    drawing.
 
-    ``phases`` are seconds per phase of the goodput ledger, ``goodput`` productive over wall time. Incidents
-    are (seconds since the run's first start, kind, text), traces (seconds, value), of power per device.
+    ``phases`` are seconds per phase of the goodput ledger; ``goodput`` is productive over wall time.
+    Incidents are (seconds since the run's first start, kind, text). Traces are (seconds, value); power and
+    clock have one trace per device.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which of the steps that a run's attempts did are part of what the run has become. Pure."""
+"""This module decides which of the steps that a run's attempts did count in its final history. Pure."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,10 @@ from reporting.recording.attempts import RecordedAttempt
 
 
 def counted_until(attempts: Mapping[int, RecordedAttempt]) -> dict[int, int | None]:
-    """By term, up to which step an attempt's steps count; None: all of them, 0: none.
+    """Returns, by term, the last step of an attempt that counts. None means all of its steps, 0 means none.
 
-    The newest attempt counts, then the one whose checkpoint it went on from, as far as that, and so on. What
-    is not on this way back was superseded, whatever its steps are called.
+    The newest attempt counts. So does the attempt whose checkpoint it resumed, up to that checkpoint's step,
+    and so on backwards. Steps of all other attempts are superseded, whatever their numbers.
     """
     until: dict[int, int | None] = dict.fromkeys(attempts, 0)
     known = {term: attempt for term, attempt in attempts.items() if attempt.start_step is not None}
@@ -23,10 +23,10 @@ def counted_until(attempts: Mapping[int, RecordedAttempt]) -> dict[int, int | No
 
 
 def unrecorded(of: RecordedAttempt, newest: int, heard: int | None, until: int | None) -> tuple[int, int]:
-    """Of the steps after ``newest``, the last one recorded: how many count, and how many were done again.
+    """Returns how many steps after ``newest``, the last recorded one, count, and how many were done again.
 
-    ``heard`` is the newest step that anybody was told of, ``until`` is as ``counted_until`` has it. Where it
-    is not known at which step an attempt began, nobody knows what it did: none and none.
+    ``heard`` is the newest step that anybody heard of; ``until`` is a value of ``counted_until``. If the step
+    at which the attempt began is unknown, both counts are 0.
     """
     if of.start_step is None or heard is None:
         return 0, 0
@@ -36,7 +36,7 @@ def unrecorded(of: RecordedAttempt, newest: int, heard: int | None, until: int |
 
 
 def _newest_up_to(parent: int | None, below: int, known: Mapping[int, RecordedAttempt]) -> int | None:
-    """The parent itself; of one that left nothing that can be read, the one before it."""
+    """Returns the parent itself, or the newest readable attempt before it if the parent can't be read."""
     if parent is None:
         return None
     return max((term for term in known if term <= parent and term < below), default=None)

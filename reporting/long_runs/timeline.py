@@ -1,4 +1,4 @@
-"""What befell a long run, as one line each. Pure."""
+"""The timeline has what happened to a long run, as one line each. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -42,10 +42,10 @@ def happening(row: Mapping[str, Any]) -> Happening:
 
 
 def in_time(happenings: Sequence[Happening], stories: Sequence[AttemptStory]) -> list[Happening]:
-    """In the order of time, on the line of the ledger, each of them once.
+    """Returns everything that happened, in the order of time, on the ledger's time line, without duplicates.
 
-    Of a failure that several tell of it is the driver's word, which has heard all ranks, else the first; one
-    that nobody told of is there too.
+    If several processes recorded the same failure, the driver's record is kept, since the driver has heard
+    all ranks; otherwise the first record is. A failure that nobody recorded is added.
     """
     found: list[Happening] = []
     failed: set[int] = set()
@@ -63,7 +63,7 @@ def in_time(happenings: Sequence[Happening], stories: Sequence[AttemptStory]) ->
 
 
 def told(found: Sequence[Happening], begin_s: float) -> tuple[tuple[float, str, str], ...]:
-    """(seconds since ``begin_s``, kind, text); of what is very frequent only some."""
+    """Returns (seconds since ``begin_s``, kind, text) of each. Very frequent kinds are downsampled."""
     kinds: dict[str, Thinned[Happening]] = {}
     for one in found:
         kinds.setdefault(one.kind, Thinned(_MOST_OF_A_KIND)).add(one)
@@ -72,7 +72,7 @@ def told(found: Sequence[Happening], begin_s: float) -> tuple[tuple[float, str, 
 
 
 def last_words(found: Sequence[Happening]) -> dict[int, Happening]:
-    """By attempt, how it ended; none of one that goes on."""
+    """Returns the incident that ended each attempt. An attempt that has not ended is left out."""
     return {one.term: one for one in found if one.kind in LAST_WORDS}
 
 
@@ -85,7 +85,9 @@ def _moved(one: Happening, by_term: Mapping[int, AttemptStory]) -> Happening:
 
 
 def _silent(happenings: Sequence[Happening], stories: Sequence[AttemptStory]) -> list[Happening]:
-    """Attempts that were killed leave no word; that another one came after them tells it."""
+    """Returns a failure for each attempt that ended without a record of it, as a killed one does. That a
+    later attempt exists shows that it ended.
+    """
     spoke = {one.term for one in happenings if one.kind in LAST_WORDS}
     newest = max((story.term for story in stories), default=0)
     silent = [story for story in stories if story.term < newest and story.term not in spoke]

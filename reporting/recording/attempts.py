@@ -1,4 +1,4 @@
-"""What the attempts of a long run record of themselves, as data. Pure."""
+"""These types are what the attempts of a long run record about themselves. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal, SupportsFloat
@@ -12,10 +12,11 @@ DRIVER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAttempt:
-    """Every part carries this about the attempt that it is of; ``start_step`` is None until it is known.
+    """What every part says about its attempt. ``start_step`` is None until it is known.
 
-    ``parent_term`` is the attempt whose checkpoint it went on from; None where it began at step 0, or from
-    another run's. ``leased_s`` is when the driver took the run over, by its own clock.
+    ``parent_term`` is the term of the attempt whose checkpoint this one resumed; it is None if the attempt
+    started at step 0 or from another run's checkpoint. ``leased_s`` is when the driver got the run's lease,
+    by its own clock.
     """
 
     run: str
@@ -34,9 +35,9 @@ class RecordedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One finished step, as the training knows it. ``loss`` and ``grad_norm`` may still be on a device.
+    """One finished step, as the training reports it. ``loss`` and ``grad_norm`` may still be on a device.
 
-    ``tokens`` are this rank's own.
+    ``tokens`` counts this rank's tokens only.
     """
 
     step: int
@@ -51,10 +52,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """Something that is worth a line of its own; what doesn't apply is None.
+    """Something that gets a line of its own in the timeline. Fields that don't apply are None.
 
-    A driver's ``failure`` has the newest ``step`` it heard of, and ``seconds`` since then; its ``restart``
-    the seconds until the next attempt; ``stop`` has the step that was saved on request.
+    A driver's ``failure`` has the newest ``step`` that the driver heard of, and the ``seconds`` since then.
+    Its ``restart`` has the seconds until the next attempt. A ``stop`` has the step that was saved for the
+    stop request.
     """
 
     kind: IncidentKind
@@ -69,9 +71,9 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """What a device said of itself when last looked at; None is what it doesn't tell.
+    """What a device reported when it was last sampled. Values that it doesn't report are None.
 
-    Its fields are the columns of ``samples``, in their order.
+    The fields are the columns of ``samples``, in their order.
     """
 
     device: str

@@ -1,6 +1,8 @@
-"""Rows on their way into the store: kept while it is away, within a bound, and merged once they are there.
+"""The outbox holds rows on their way to the store: bounded while the store is unavailable, merged once
+stored.
 
-Used by one thread. A part's rows leave memory when a merged part holds them, or when there is no room.
+Only one thread may use it. A part's rows leave memory when a merged part holds them, or when there is no
+room.
 """
 
 import logging
@@ -12,7 +14,8 @@ from checkpointing.stores.contract import Conflict, Store, StoreError
 from reporting.recording.attempts import RecordedAttempt
 from reporting.recording.parts import PartName, Rows, encode_part, joined
 
-# So many flushes become one part: else a day of ten-second flushes would be tens of thousands of objects.
+# Parts merged into one. Without merging, a day of flushes every ten seconds would be tens of thousands of
+# objects.
 _MERGED_AT = 60
 _MOST_BYTES = 64_000_000
 _log = logging.getLogger(__name__)
@@ -25,7 +28,9 @@ class _Sent:
 
 
 class Outbox:
-    """``first`` is the first part's number; whoever writes for the same attempt and rank takes others."""
+    """Sends one rank's rows. ``first`` is the number of its first part; another writer for the same attempt
+    and rank must use other numbers.
+    """
 
     def __init__(
         self,
@@ -47,7 +52,9 @@ class Outbox:
         self._replaced: dict[str, list[PartName]] = {}
 
     def add(self, table: str, attempt: RecordedAttempt, rows: Rows) -> None:
-        """The oldest go where there is no room; ``num_dropped_rows`` counts their rows."""
+        """Queues rows as one part. If there is no room the oldest parts are dropped; ``num_dropped_rows``
+        counts their rows.
+        """
         self._number += 1
         name = self._name(table, attempt, self._number, self._number)
         self._waiting.append((name, encode_part(table, attempt, rows), rows))
@@ -55,7 +62,9 @@ class Outbox:
             self.num_dropped_rows += self._waiting.popleft()[2].num_rows
 
     def send(self, attempt: RecordedAttempt) -> bool:
-        """Whether all is in the store now. Raises nothing; what is left is tried again with the next call."""
+        """Sends all that waits, and returns whether everything is in the store now. A store error is logged,
+        not raised; the next call tries again.
+        """
         try:
             while self._waiting:
                 name, data, rows = self._waiting[0]
@@ -71,7 +80,9 @@ class Outbox:
         return True
 
     def _merge(self, table: str, attempt: RecordedAttempt) -> None:
-        """What the merge before this one replaced goes now: nobody reads it any more."""
+        """Merges the table's parts into one. Parts that the previous merge replaced are deleted only now,
+        because readers may still have been using them.
+        """
         sent = self._landed[table]
         rows = joined([one.rows for one in sent])
         name = self._name(table, attempt, sent[0].name.first, sent[-1].name.last)
@@ -84,7 +95,8 @@ class Outbox:
                 self._store.delete(str(old))
 
     def _create(self, name: PartName, data: bytes) -> None:
-        # Nobody else has this name: it landed before, and the answer was lost.
+        # Nobody else uses this name, so a conflict means that an earlier try succeeded and its answer was
+        # lost.
         with suppress(Conflict):
             self._store.create(str(name), data)
 

@@ -1,8 +1,9 @@
-"""Small Parquet files in which workers leave their rows: how they are named, written and read.
+"""Parts are small Parquet files in which workers store their rows. This module names, writes and reads them.
 
-A part is created once and never replaced. Its name says which flushes of which rank it holds; one that holds
-several supersedes those that hold them one by one, which are deleted some time later. The schema's version
-and the ``RecordedAttempt`` are in the file's metadata. What can't be read is a ``PartError`` that says why.
+A part is created once and never replaced. Its name says which flushes of which rank it holds. A merged part
+supersedes the parts that hold the same flushes one by one, which are deleted some time later. The file's
+metadata has the schema's version and the ``RecordedAttempt``. A part that can't be read raises ``PartError``,
+which says why.
 """
 
 import json
@@ -31,12 +32,12 @@ _NAME = re.compile(
 _TYPES = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 Rows: TypeAlias = pa.Table
 _ROWS_PER_GROUP = 100_000
-# Who recorded a row, which is the same for all rows of a part.
+# The columns that say who recorded a row. All rows of a part have the same values in them.
 WHOSE = ("run", "term", "rank")
 
 
 class PartError(Exception):
-    """These bytes are not a part that this version can read; the message says why."""
+    """The bytes are not a part that this version can read. The message says why."""
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -67,7 +68,7 @@ class Part:
 
 
 def part_name(name: str) -> PartName | None:
-    """None for what is no part of ours."""
+    """Parses a name in the store; returns None if it is not a part's."""
     found = _NAME.fullmatch(name)
     if found is None or found["table"] not in PARTS:
         return None
@@ -82,7 +83,9 @@ def part_name(name: str) -> PartName | None:
 
 
 def parts_of(store: Store, run: str | None = None) -> list[PartName]:
-    """Of all runs or one, each row in exactly one of them, in the order of recording."""
+    """Returns the parts of one run, or of all runs, in the order of recording. Superseded parts are left out,
+    so that each row is in exactly one part.
+    """
     folder = f"runs/{run}/parts" if run else "runs"
     return without_superseded(filter(None, map(part_name, store.list(folder))))
 
@@ -98,7 +101,9 @@ def without_superseded(names: Iterable[PartName]) -> list[PartName]:
 
 
 def table_of(table: str, attempt: RecordedAttempt, rank: int, rows: Sequence[Sequence[Any]]) -> Rows:
-    """``rows`` have the table's columns but those in ``WHOSE``. Null stands for what is not finite."""
+    """Makes a table from ``rows``, which have the table's columns except those in ``WHOSE``. Values that are
+    not finite become null.
+    """
     columns = [column for column in PARTS[table] if column.name not in WHOSE]
     values = [_plain(column, found) for column, found in zip(columns, zip(*rows, strict=True), strict=True)]
     whose = (pa.repeat(value, len(rows)) for value in (attempt.run, attempt.term, rank))
@@ -121,7 +126,9 @@ def encode_part(table: str, attempt: RecordedAttempt, rows: Rows) -> bytes:
 
 
 def decode_part(name: PartName, data: bytes) -> Part:
-    """Columns that this version doesn't know are left out; those that an older one didn't know are null."""
+    """Reads a part. Columns that this version doesn't know are dropped; columns added since the part was
+    written are null. Raises ``PartError``.
+    """
     try:
         with pq.ParquetFile(BytesIO(data)) as file:
             attempt = _attempt(name, file.schema_arrow.metadata or {})
@@ -132,7 +139,7 @@ def decode_part(name: PartName, data: bytes) -> Part:
 
 
 def part_attempt(name: PartName, data: bytes) -> RecordedAttempt:
-    """What the part says of its attempt, without reading its rows."""
+    """Reads what the part says about its attempt, without reading its rows. Raises ``PartError``."""
     try:
         with pq.ParquetFile(BytesIO(data)) as file:
             return _attempt(name, file.schema_arrow.metadata or {})
@@ -150,7 +157,9 @@ def rows_in(rows: Rows) -> Iterator[dict[str, Any]]:
 
 
 class StepsFile:
-    """``steps.parquet``: rows of step parts, each told whether it was superseded. Used as a context."""
+    """``steps.parquet``: the rows of step parts, each marked as superseded or not. Must be used as a context
+    manager.
+    """
 
     def __init__(self, path: Path) -> None:
         self.num_rows = 0
@@ -166,7 +175,7 @@ class StepsFile:
         self._writer.close()
 
     def add(self, rows: Rows, counted_until: int | None) -> None:
-        """``counted_until`` is the last step that counts; None: all do."""
+        """Adds rows. Steps after ``counted_until`` are superseded; None means that all count."""
         if counted_until is None:
             superseded = pa.repeat(False, rows.num_rows)
         else:
@@ -214,7 +223,7 @@ def _plain(column: Column, values: Sequence[Any]) -> pa.Array:
 
 
 def _number(value: Any) -> float | None:
-    """What is still on a device is read here; one that has failed tells nothing any more."""
+    """Reads a number, also one that is still on a device. A device that has failed gives None."""
     if value is None:
         return None
     try:

@@ -1,7 +1,9 @@
-"""Records what a worker does without holding it up: the training appends, a thread of its own writes.
+"""The recorder stores what a worker does without slowing it down: training appends rows, a thread writes
+them.
 
-Appending is a few microseconds and never raises. A crash loses what was appended since the last flush, at
-most ``flush_s`` ago; a store that is away costs nothing until the outbox is full, and then the oldest rows.
+Appending takes a few microseconds and never raises. A crash loses only rows appended since the last flush,
+which was at most ``flush_s`` ago. While the store is unavailable nothing is lost until the outbox is full;
+then the oldest rows are dropped.
 """
 
 import logging
@@ -19,18 +21,20 @@ from reporting.recording.scalars import RecordedWindow
 
 _LOOK_EVERY_S = 1.0
 _RETRY_EVERY_S = 0.5
-# Of rows in memory between two flushes; a thousand steps a second fill it in a minute and a half.
+# Limit on rows in memory between two flushes. A thousand steps a second reach it in a minute and a half.
 _MOST_ROWS = 100_000
 _log = logging.getLogger(__name__)
 
 
 Sink = Callable[[RecordedWindow], None]
-# Looks at this rank's device, from the recorder's thread.
+# Samples this rank's device. Called in the recorder's thread.
 Look = Callable[[], DeviceSample]
 
 
 class Recorder:
-    """One rank's. ``phase`` and ``step`` are the training thread's to call, ``incident`` anybody's."""
+    """Records one rank. Only the training thread may call ``phase`` and ``step``; any thread may call
+    ``incident``.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,7 @@ class Recorder:
         self._sinks = sinks
         self._look = look
         self._ticks = ticks
-        # One reading of the clock: times within an attempt never go backwards.
+        # The wall clock is read once, so that times within an attempt never go backwards.
         self._offset = clock() - ticks()
         self._steps: deque[tuple[Any, ...]] = deque()
         self._samples: deque[tuple[Any, ...]] = deque()
@@ -73,14 +77,16 @@ class Recorder:
         self._thread.start()
 
     def begin_at(self, step: int, parent_term: int | None = None) -> None:
-        """See ``RecordedAttempt``. Written soon, so that a crash doesn't hide what became of the steps
-        before it.
+        """Sets ``start_step`` and ``parent_term``, see ``RecordedAttempt``. This triggers a flush at once: if
+        a crash lost these values, nobody could tell which earlier steps count.
         """
         self._attempt = replace(self._attempt, start_step=step, parent_term=parent_term)
         self._wake.set()
 
     def phase(self, name: str) -> None:
-        """From here on the time is ``name``'s, see ``ledger.PHASES``. The run's ledger is rank 0's."""
+        """Starts the phase ``name``; the time since the last call belongs to the phase before. See
+        ``ledger.PHASES``. Only rank 0's phases enter the run's ledger.
+        """
         now = self._now()
         phase, since = self._current
         self._spent[phase] = self._spent.get(phase, 0.0) + now - since
@@ -89,7 +95,9 @@ class Recorder:
         self._current = (name, now)
 
     def step(self, done: Step) -> None:
-        """Its time is what was spent on ``productive`` since the last one. Then the next waits for data."""
+        """Records a finished step. Its time is what was spent in ``productive`` since the step before; the
+        phase then becomes ``data wait``.
+        """
         self.phase("data wait")
         spent, self._spent = self._spent, {}
         seconds = (spent.get("productive", 0.0), spent.get("data wait", 0.0))
@@ -103,7 +111,7 @@ class Recorder:
         self._append(self._incidents, _incident_row(one, self._now()))
 
     def close(self, timeout_s: float) -> None:
-        """Writes what is left; gives up after ``timeout_s``."""
+        """Writes what is left, and gives up after ``timeout_s``."""
         self.phase("idle")
         self._close_by = self._ticks() + timeout_s
         self._done.set()
@@ -148,7 +156,9 @@ class Recorder:
         self._append(self._samples, (device, self._now(), *told))
 
     def _flush(self, *, is_last: bool = False) -> bool:
-        """Whether all is in the store. What nobody thought of is logged: the training goes on."""
+        """Writes all rows; returns False if some still wait for the store. An unexpected error is logged and
+        its rows are lost, so that the training goes on.
+        """
         try:
             return self._write(self._attempt, is_last)
         except Exception:
@@ -174,9 +184,12 @@ class Recorder:
         return is_sent
 
     def _take_phases(self) -> list[tuple[Any, ...]]:
-        """One span from the last one's end until now, whatever is going on: also half of a long restore."""
+        """Returns the phases of one span, from the last span's end until now. A phase that is still running,
+        such as a long restore, is counted up to now.
+        """
         now = self._now()
-        # Read before the marks: a mark that comes in between shows that this is over.
+        # The current phase is read before the marks. If a mark is added in between, that mark shows that this
+        # phase has ended.
         current, since = self._current
         marks = _taken(self._marks)
         if not marks or marks[-1][2] <= since:
@@ -209,10 +222,12 @@ class Recorder:
 
 
 def word(attempt: RecordedAttempt, one: Incident, *, now_s: float) -> tuple[str, bytes]:
-    """The driver's, of an attempt whose workers may not tell it themselves any more: a part's name and bytes.
+    """Returns the name and bytes of a part with one incident, which a driver writes for an attempt whose
+    workers can't.
 
-    Each word is a part of its own, whichever driver leaves it: the microsecond is its number, and of several
-    kinds in one each has another.
+    Each such incident is a part of its own, whichever driver writes it. The part's number is the time in
+    microseconds plus the incident kind's index, so that two kinds in the same microsecond get different
+    numbers.
     """
     number = int(now_s * 1e6) + get_args(IncidentKind).index(one.kind)
     name = PartName(
@@ -230,5 +245,5 @@ def _incident_row(one: Incident, happened_s: float) -> tuple[Any, ...]:
 
 
 def _taken(rows: deque[Any]) -> list[Any]:
-    """What is there now; whoever appends meanwhile appends to the next flush."""
+    """Takes the rows that are there now. Rows appended meanwhile belong to the next flush."""
     return [rows.popleft() for _ in range(len(rows))]

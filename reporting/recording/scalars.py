@@ -1,4 +1,4 @@
-"""What people watch while a run trains, from what was recorded since the last look. Pure."""
+"""Scalars are the curves that people watch while a run trains, made from one flush at a time. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,9 @@ _PER_SAMPLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedWindow:
-    """What one rank recorded between two flushes: rows by table. ``is_last`` before the recorder ends."""
+    """The rows that one rank recorded between two flushes, by table. ``is_last`` marks the recorder's final
+    flush.
+    """
 
     attempt: RecordedAttempt
     rows: Mapping[str, Sequence[dict[str, Any]]] = field(default_factory=dict)
@@ -33,7 +35,7 @@ class RecordedWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar:
-    """``at_s`` is since 1970."""
+    """One point of a curve. ``at_s`` is in seconds since 1970."""
 
     tag: str
     step: int
@@ -42,7 +44,9 @@ class Scalar:
 
 
 class Scalars:
-    """Of one rank's windows, in order: what is per second needs the window before."""
+    """Turns one rank's windows, given in order, into scalars. Rates per second need the end of the window
+    before.
+    """
 
     def __init__(self) -> None:
         self._ended_s: float | None = None
@@ -70,7 +74,7 @@ class Scalars:
         ]
 
     def _tokens_per_s(self, attempt: RecordedAttempt, steps: Sequence[dict[str, Any]]) -> float | None:
-        """Of all ranks, by the wall clock."""
+        """Returns the rate over all ranks, by wall-clock time."""
         since_s = steps[0]["ended_s"] - steps[0]["step_s"] if self._ended_s is None else self._ended_s
         self._ended_s = steps[-1]["ended_s"]
         seconds = self._ended_s - since_s

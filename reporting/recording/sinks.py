@@ -1,6 +1,7 @@
-"""A run as it trains, for those who watch: TensorBoard events beside the parts, and Weights & Biases.
+"""Sinks show a run while it trains: as TensorBoard event files in the store, and in Weights & Biases.
 
-Both show what the parts say, which stay the truth: what fails here is told by the recorder and costs nothing.
+Both only mirror the parts, which stay authoritative. If a sink fails, the recorder records a warning and the
+training goes on.
 """
 
 import logging
@@ -20,21 +21,22 @@ from tensorboardX.summary import scalar
 from checkpointing.stores.contract import Store, check_name
 from reporting.recording.scalars import RecordedWindow, Scalar, Scalars
 
-# Objects can't be appended to, so that each look that TensorBoard gets is a file more. A new file comes once
-# the training is older by this share, so that a day leaves some thousand of them and not ten.
+# Objects in a store can't be appended to, so each write makes a new file. The wait until the next write grows
+# with the training's age by this share, so that a day makes about a thousand files instead of ten thousand.
 _OLDER_BY = 0.01
 _LONGEST_WAIT_S = 60.0
-# A store that is away is tried again with what waits for it: writing that down must not take seconds.
+# Limits what waits for an unavailable store: encoding more than this would take seconds.
 _MOST_WAITING = 10_000
 _END_TIMEOUT_S = 10.0
 _log = logging.getLogger(__name__)
 
 
 class TensorBoard:
-    """A new file below ``runs/<run>/events`` now and then; they are read in the order of their names.
+    """Writes scalars as event files below ``runs/<run>/events``, from time to time; readers take them by name
+    order.
 
-    An attempt's first one tells TensorBoard to forget the steps that it does again. What could not be
-    written goes into the next one, the newest of it if that is very much.
+    An attempt's first file tells TensorBoard to discard the steps that the attempt repeats. Scalars that
+    could not be written go into the next file; beyond a limit only the newest are kept.
     """
 
     def __init__(self, store: Store) -> None:
@@ -52,7 +54,7 @@ class TensorBoard:
             self._write(window)
 
     def _write(self, window: RecordedWindow) -> None:
-        # Also for a try that failed: it may be there all the same.
+        # The number is also used up by a failed try, because its file may exist all the same.
         self._number += 1
         events = _events(window, self._waiting, begins=not self._has_begun)
         self._store.create(self._name(window, self._waiting[0].at_s), events)
@@ -65,7 +67,7 @@ class TensorBoard:
 
     def _name(self, window: RecordedWindow, at_s: float) -> str:
         attempt = window.attempt
-        # TensorBoard knows its files by this word, and takes them in the order of what follows.
+        # TensorBoard finds its files by this word, and reads them in the order of what follows it.
         file = f"events.out.tfevents.{int(at_s):010d}.{attempt.term:05d}-{self._number:06d}"
         return check_name(f"runs/{attempt.run}/events/{file}")
 
@@ -86,9 +88,9 @@ def _events(window: RecordedWindow, scalars: Sequence[Scalar], *, begins: bool) 
 
 
 class WeightsAndBiases:
-    """One run there for all attempts. Its library is looked for when there is something to tell.
+    """Logs all attempts of a run to one run of Weights & Biases. Its library is imported at the first window.
 
-    Its own variables hold: who is logged in, ``WANDB_MODE``, and the folder that it writes to first.
+    Its own environment variables apply: the login, ``WANDB_MODE``, and the folder that it writes to first.
     """
 
     def __init__(self, *, project: str, entity: str | None) -> None:
@@ -99,7 +101,7 @@ class WeightsAndBiases:
 
     def __call__(self, window: RecordedWindow) -> None:
         self._run = self._run or self._begin(window)
-        # The step is a column of its own: theirs may never go back, ours does after a restart.
+        # The step is logged as a column. W&B's own step may never go back, ours does after a restart.
         for step, some in groupby(self._scalars.of(window), key=lambda one: one.step):
             self._run.log({"step": step, **{one.tag: one.value for one in some}})
         if window.is_last:
@@ -122,9 +124,10 @@ class WeightsAndBiases:
 
 
 class Apart:
-    """``sink`` in a thread of its own: a service that doesn't answer holds no part up.
+    """Runs ``sink`` in a thread of its own, so that a service that doesn't answer delays no part.
 
-    What it can't take in time is left out; what it raises is logged once.
+    Windows beyond ``most_waiting`` are dropped, except the last one. Of the sink's errors only the first is
+    logged.
     """
 
     def __init__(self, sink: Callable[[RecordedWindow], None], *, most_waiting: int = 60) -> None:

@@ -1,8 +1,8 @@
-"""The table.
+"""Results are the table of all runs, and the files that hold it.
 
-Reading order: ``formulas`` (what each number means), ``records`` (what a run leaves behind), ``redaction``
-(what must not be left behind), ``rows`` and ``columns`` (of every table), ``result_rows`` (a result as a
-row), ``imported`` results, ``device_rates`` (what devices can do), ``node_scores`` (which nodes fail),
-``gathering`` (all of a store) and what was ``skipped``, ``tables`` (rows as files), ``publishing`` (a
-report's files, and copies of them).
+Reading order: ``formulas`` (what each number means), ``records`` (what one run stores), ``redaction``
+(secrets that are never stored), ``rows`` and ``columns`` (of every table), ``result_rows`` (a result as a
+row), ``imported`` (results of other tools), ``device_rates`` (how fast devices multiply), ``node_scores``
+(which nodes fail), ``gathering`` (all results of a store) and ``skipped`` (files that could not be read),
+``tables`` (rows as files), ``publishing`` (a report's files, and copies of them).
 """

@@ -1,6 +1,6 @@
-"""Every column of every table that we write: its type, its unit and what it means. Pure.
+"""This module describes every column of every table that we write: type, unit and meaning. Pure.
 
-``TABLES`` is what schemas are made of, and the glossary. A part's table has the columns named here, in this
+Schemas and the glossary are made from ``TABLES``. A part's table has exactly the columns named here, in this
 order; ``metrics`` describes the fields of ``rows.Row``.
 """
 
@@ -13,7 +13,9 @@ ColumnKind = Literal["text", "int", "float", "bool", "texts", "floats", "pairs"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """``unit`` is empty where there is none. ``s since 1970`` is Unix time by the clock of its writer."""
+    """A column of a table. ``unit`` is empty for a column without a unit. ``s since 1970`` is Unix time by
+    the clock of the process that wrote the row.
+    """
 
     name: str
     kind: ColumnKind
@@ -73,7 +75,7 @@ _SAMPLES = _columns(
     ("memory_bytes", "int", "bytes", "allocated by this rank"),
 )
 
-# A look tells more since these were added; where it was recorded before that, they are null.
+# These columns were added later; samples recorded before that have null in them.
 _SAMPLES_ADDED = _columns(
     ("energy_joules", "float", "J", "the device's energy counter, from some time in the past"),
     ("power_cap_watts", "float", "W", "what the device may draw"),

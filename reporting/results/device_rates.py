@@ -1,7 +1,8 @@
-"""How fast devices multiply, as ``longhaul doctor`` measured it: one small file per node in the store.
+"""Device rates say how fast devices multiply matrices, as ``longhaul doctor`` measured it.
 
-``machines/<group>/<node>-<device>.json``; measuring again replaces it. A report holds each row's speed
-against the rate of a plain matrix product on its group's own devices, beside the datasheet's.
+The store has one small file per node and device, ``machines/<group>/<node>-<device>.json``; a new measurement
+replaces it. A report compares each row's speed with the measured rate of a plain matrix product on its
+group's own devices, and with the datasheet's.
 """
 
 import json
@@ -24,7 +25,9 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRate:
-    """FLOP/s of the device with this number, of one product of (rows, inner) and (inner, columns)."""
+    """One measured rate, in FLOP/s, of the node's device number ``device``. ``shape`` is (rows, inner,
+    columns): the product of a (rows, inner) and an (inner, columns) matrix.
+    """
 
     device: int
     dtype: str
@@ -34,7 +37,9 @@ class MeasuredRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRecord:
-    """``device`` is the market name as the driver tells it, None on a CPU, where a device is one core."""
+    """The rates of one node. ``device`` is the market name that the driver reports; it is None on a CPU,
+    where a device is one core.
+    """
 
     group: str
     node: str
@@ -44,12 +49,12 @@ class MachineRecord:
     rates: tuple[MeasuredRate, ...]
 
 
-# Group, device, precision.
+# (group, device, precision)
 RateKind = tuple[str, str | None, str]
 
 
 def write_machine(store: Store, machine: MachineRecord) -> str:
-    """Its name in the store."""
+    """Stores the record and returns its name in the store. An earlier record of that name is replaced."""
     name = f"{FOLDER}/{_plain(machine.group)}/{_plain(machine.node)}-{_plain(machine.device or 'cpu')}.json"
     data = {
         "schema_version": _VERSION,
@@ -68,7 +73,7 @@ def write_machine(store: Store, machine: MachineRecord) -> str:
 
 
 def read_machines(store: Store) -> tuple[tuple[MachineRecord, ...], tuple[Skipped, ...]]:
-    """In the order of their names; what can't be read is named and left out."""
+    """Returns all records in the order of their names. Files that can't be read are returned as skipped."""
     machines, skipped = [], []
     for name in sorted(name for name in store.list(FOLDER) if name.endswith(".json")):
         with suppress(Missing):
@@ -80,13 +85,17 @@ def read_machines(store: Store) -> tuple[tuple[MachineRecord, ...], tuple[Skippe
 
 
 def with_measured_peaks(rows: Iterable[Row], machines: Sequence[MachineRecord]) -> tuple[Row, ...]:
-    """Rows of ours whose group, device and precision were measured, with that rate; others as they are."""
+    """Sets the measured rate on rows of ours whose group, device and precision were measured. All other rows
+    stay as they are.
+    """
     peaks = measured_peaks(machines)
     return tuple(_with_peak(row, peaks) for row in rows)
 
 
 def measured_peaks(machines: Sequence[MachineRecord]) -> Mapping[RateKind, float]:
-    """The median over devices, of each one's best shape: which of them a run gets is not known before."""
+    """Returns the median over devices of each device's rate at its best shape. It is a median because nobody
+    knows beforehand which device a run gets.
+    """
     found: dict[RateKind, list[float]] = {}
     for machine in machines:
         for (_, dtype), best in sorted(_best_of_devices(machine).items()):
@@ -146,6 +155,6 @@ def _text(value: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """As a part of a name: what doesn't fit becomes a dash."""
+    """Makes ``text`` usable as part of a name in a store: each run of other characters becomes a dash."""
     plain = re.sub(r"[^A-Za-z0-9_+=@]+", "-", text).strip("-")[:80]
     return plain if is_name(plain) else "unknown"

@@ -1,4 +1,4 @@
-"""Tokens per second, FLOPs, MFU, scaling efficiency: each with its definition. Plain Python.
+"""These formulas define tokens per second, FLOPs, MFU and scaling efficiency. Plain Python.
 
 Symbols: a *step* is an optimizer step. ``tokens_per_step`` = ranks x micro-batch x grad_accum x sequence.
 """
@@ -10,21 +10,21 @@ FLOPS_FORMULA = "palm_noncausal_v1"
 
 
 def tokens_per_second(tokens_per_step: int, num_steps: int, window_s: float) -> float:
-    """Tokens of the whole window over the time of the whole window: a ratio of sums."""
+    """Returns all tokens of the window over the whole window's time: a ratio of sums."""
     return tokens_per_step * num_steps / window_s
 
 
 def flops_per_token(
     *, num_matmul_parameters: int, num_layers: int, attention_size: int, seq_len: int
 ) -> float:
-    """``6 N + 12 L d S``: forward and backward; attention is not halved for causality."""
+    """Returns ``6 N + 12 L d S``, for forward and backward. Attention is not halved for causality."""
     return 6 * num_matmul_parameters + 12 * num_layers * attention_size * seq_len
 
 
 def model_flops_utilization(
     tokens_per_second_per_device: float, flops_per_token: float, peak_flops: float | None
 ) -> float | None:
-    """Achieved over peak, as a fraction; None for a device whose peak nobody knows."""
+    """Returns achieved over peak FLOP/s as a fraction, or None if the device's peak is unknown."""
     if peak_flops is None:
         return None
     return tokens_per_second_per_device * flops_per_token / peak_flops
@@ -33,12 +33,12 @@ def model_flops_utilization(
 def weak_scaling_efficiency(
     throughput: float, num_devices: int, baseline_throughput: float, baseline_devices: int
 ) -> float:
-    """``(T_N / N) / (T_b / b)``: per-device throughput against the smallest world size measured."""
+    """Returns ``(T_N / N) / (T_b / b)``: throughput per device, against the smallest world size measured."""
     return (throughput / num_devices) / (baseline_throughput / baseline_devices)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Linear interpolation between the closest ranks. ``values`` is not empty."""
+    """Interpolates linearly between the closest ranks. ``values`` must not be empty."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * percent / 100
     low, high = floor(place), ceil(place)
@@ -46,7 +46,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Sample standard deviation over the mean; None for fewer than two values."""
+    """Returns the sample standard deviation over the mean, or None for fewer than two values."""
     if len(values) < 2:
         return None
     mean = sum(values) / len(values)

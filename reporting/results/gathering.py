@@ -1,8 +1,8 @@
-"""All results of a store as rows: what our sweeps measured, beside what their machines can do, and what was
-imported.
+"""Gathering reads all results of a store as rows: those of our sweeps, with measured device rates, and
+imports.
 
-A file that can't be read is named and skipped, never the reason that there is no report. A store that can't
-be read is one: ``StoreError``, as half a table would be a wrong one.
+A file that can't be read is named and skipped; the report is made without it. A store that can't be read
+raises ``StoreError``, because half a table would be wrong.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,20 +23,20 @@ from reporting.results.skipped import Skipped
 
 _NUM_READERS = 16
 _BATCH = 64
-# A file: less than this is a local disk's answer.
+# Seconds per file. Only a local disk answers faster than this.
 _NEAR_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """In the order of the files' names, so that the same store gives the same table."""
+    """Rows are in the order of their files' names, so that the same store gives the same table."""
 
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...]
 
 
 def gather(store: Store, *, sweeps: Sequence[str] = ()) -> Gathered:
-    """Everything, or these sweeps' results alone. Earlier attempts at a run are not read."""
+    """Reads all results, or only those of ``sweeps``. Earlier attempts at a run are not read."""
     folders = [f"sweeps/{sweep}" for sweep in sweeps if is_name(sweep)] if sweeps else ["sweeps"]
     results = (name for folder in folders for name in store.list(folder) if _is_result(name))
     rows, skipped = _read_all(store, results, lambda data, name: (row_of(data, name),))
@@ -65,8 +65,11 @@ def _read_all(
 
 
 def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Threads wait for a store that is far, by turns with what takes a processor's time: together they get in
-    each other's way. So they do at a store that is as near as another thread: its files are read one by one.
+    """Yields each file's name and bytes, in order; files deleted since they were listed are left out.
+
+    For a remote store, threads read a batch of files while nothing is parsed: parsing at the same time slows
+    down both. For a store that answers as fast as a local disk, threads cost more than they save, so its
+    files are read one by one.
     """
     started = perf_counter()
     first = _get(store, names[:_BATCH])
@@ -82,7 +85,7 @@ def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes]]
 
 
 def _get(store: Store, names: Sequence[str]) -> list[tuple[str, bytes]]:
-    """What was deleted since it was listed is not there, as if it had never been."""
+    """Reads the files; one deleted since it was listed is left out without a message."""
     found = []
     for name in names:
         with suppress(Missing):

@@ -1,6 +1,6 @@
-"""What an import leaves in a store: ``imports/<name>-<digest>.json``, version 1, never changed. Pure.
+"""An import is stored as ``imports/<name>-<digest>.json``, format version 1, and never changed. Pure.
 
-Columns that a run says nothing about are left out.
+Columns that a run has no value for are left out.
 """
 
 import hashlib
@@ -20,19 +20,21 @@ _LONGEST_NAME = 60
 
 
 def file_of(rows: Sequence[Row], name: str) -> tuple[str, bytes]:
-    """Its name in the store, and its bytes: the same rows give the same."""
+    """Returns the file's name in the store and its bytes. The same rows give the same bytes."""
     written = {"format": _FORMAT, "version": _VERSION, "rows": [_written(row) for row in rows]}
     data = json.dumps(written, indent=1, allow_nan=False, sort_keys=True).encode() + b"\n"
     return f"{FOLDER}/{readable(name)}-{hashlib.sha256(data).hexdigest()[:12]}.json", data
 
 
 def readable(name: str) -> str:
-    """``name`` in the characters that a store takes; ``results`` where none is left."""
+    """Returns ``name`` reduced to characters that a store accepts, or ``results`` if none remain."""
     return re.sub(r"[^A-Za-z0-9._+=@-]+", "-", name).strip("-.")[:_LONGEST_NAME] or "results"
 
 
 def read_imported(data: bytes, name: str) -> tuple[Row, ...]:
-    """``source`` of each: ``name``, and behind ``#`` the file it was read from. Raises ``RecordError``."""
+    """Reads the rows of an import. Each row's ``source`` is ``name``, then ``#`` and the file that was
+    imported. Raises ``RecordError``.
+    """
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,8 @@
-"""How each node did in the runs that it took part in; who failed several by itself is suspicious. Pure.
+"""Node scores say how each node did in its runs; a node that fails several runs in a row is suspicious. Pure.
 
-A run that needs too much memory or whose loss is no number fails anywhere, and a cell that fails wherever
-it goes says nothing about a node: so only some outcomes are held against one, and of several cells.
+Some failures are not the node's: a run that needs too much memory, or whose loss is not finite, fails on any
+node. A cell that fails on every node says nothing about one of them. So only the failures in
+``NODES_OWN_FAILURES`` count against a node, and only if they come from several cells.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ NODES_OWN_FAILURES = frozenset({"crash", "hang", "device_mismatch", "lost"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOutcome:
-    """How one run ended, for one of the nodes that it ran on; ``status`` is ``ok`` or the kind of failure."""
+    """How one run ended, for one of the nodes that it ran on. ``status`` is ``ok`` or the kind of failure."""
 
     node: str
     run: str
@@ -22,7 +23,9 @@ class NodeOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspicion:
-    """So many runs of so many different cells failed one after another, without one that went well."""
+    """A node is suspicious after ``runs`` failures in a row, from at least ``cells`` different cells, with no
+    success between them.
+    """
 
     runs: int = 3
     cells: int = 2
@@ -31,8 +34,8 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """``num_failed`` of ``num_runs`` failed in one of the ways that are held against a node, the last
-    ``num_in_row`` without a success since. A run that failed in another way counts among the runs only.
+    """One node's record. ``num_failed`` of its ``num_runs`` failed in a way that counts against a node;
+    ``num_in_row`` of those came after its last success. Other failures count in ``num_runs`` only.
     """
 
     node: str
@@ -43,7 +46,9 @@ class Score:
 
 
 def scores(history: Iterable[NodeOutcome], suspicion: Suspicion | None = None) -> tuple[Score, ...]:
-    """One per node, the most failures in a row first. ``history`` is in the order in which runs ended."""
+    """Returns one score per node, the most failures in a row first. ``history`` must be in the order in which
+    runs ended.
+    """
     by_node: dict[str, list[NodeOutcome]] = {}
     for outcome in history:
         by_node.setdefault(outcome.node, []).append(outcome)
@@ -52,7 +57,7 @@ def scores(history: Iterable[NodeOutcome], suspicion: Suspicion | None = None) -
 
 
 def suspicious_nodes(found: Iterable[Score]) -> tuple[str, ...]:
-    """The names to leave out, in the order of the scores."""
+    """Returns the names of suspicious nodes, which are to be left out, in the order of the scores."""
     return tuple(score.node for score in found if score.is_suspicious)
 
 

@@ -1,8 +1,8 @@
-"""A report's files in the store, and a copy of them wherever they are wanted.
+"""Publishing writes a report's files to the store, and pulls copies of them into a folder.
 
-Layout: ``reports/<name>/<file>``, and last ``reports/<name>/manifest.json`` with size and SHA-256 of every
-file. Each file is replaced as a whole. Who pulls while a report is replaced sees files that don't fit the
-manifest, and begins again with the new one.
+Layout: ``reports/<name>/<file>``, and last ``reports/<name>/manifest.json`` with the size and SHA-256 of
+every file. Each file is replaced as a whole. A pull that runs while a report is replaced sees files that
+don't match the manifest, and starts again with the new manifest.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ SCHEMA_VERSION = 1
 _CHUNK_BYTES = 8 * 1024 * 1024
 _NUM_TRIES = 5
 _PAUSE_S = 1.0
-# As no name in a store begins with a dot, this is nobody's file.
+# No name in a store begins with a dot, so this prefix can't collide with a published file.
 _UNFINISHED = ".unfinished-"
 _BEGINNING_OF_DIGEST = "[0-9a-f]" * 16
 
 
 class PullError(Exception):
-    """What is in the store can't be pulled; the message says what it is and what to do."""
+    """The report in the store can't be pulled. The message says what was found and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,9 @@ class PublishedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """Names within the folder. ``removed`` ones were part of the report that was pulled before."""
+    """What a pull did. Names are relative to the folder; ``removed`` files belonged to the report that was
+    pulled before.
+    """
 
     fetched: tuple[str, ...]
     unchanged: tuple[str, ...]
@@ -47,9 +49,9 @@ class Pulled:
 
 
 def publish(store: Store, name: str, files: Mapping[str, bytes | memoryview]) -> None:
-    """Replaces the report ``name``; files of an earlier one that are not in ``files`` go, last."""
+    """Replaces the report ``name``. Files that only the earlier report had are deleted last."""
     before: dict[str, PublishedFile] = {}
-    with suppress(PullError):  # What is no manifest is replaced by one.
+    with suppress(PullError):  # A broken manifest is replaced.
         before = _read_manifest(store, name)
     entries = {file: _entry(data) for file, data in files.items()}
     for file, data in files.items():
@@ -68,9 +70,9 @@ def reports_of(store: Store) -> tuple[str, ...]:
 
 
 def pull(store: Store, name: str, folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Pulled:
-    """Makes ``folder`` a copy of the report, fetching what is missing or changed.
+    """Makes ``folder`` a copy of the report, fetching only files that are missing or changed.
 
-    Begun files are gone on with. Each file is verified before it gets its name. Raises ``PullError``.
+    Downloads that broke off are resumed. Each file is verified before it gets its name. Raises ``PullError``.
     """
     for attempt in range(_NUM_TRIES):
         entries = _read_manifest(store, name)
@@ -88,7 +90,7 @@ def pull(store: Store, name: str, folder: Path, *, sleep: Callable[[float], None
 
 
 class _Changed(Exception):
-    """A file is not what the manifest says."""
+    """A file in the store is not what the manifest says."""
 
 
 def _pull(store: Store, name: str, entries: Mapping[str, PublishedFile], folder: Path) -> Pulled:
@@ -115,7 +117,9 @@ def _pull(store: Store, name: str, entries: Mapping[str, PublishedFile], folder:
 
 
 def _is_ours(folder: Path, file: str, entry: PublishedFile) -> bool:
-    """Still as it was fetched, and in the folder: what somebody has changed, or replaced by a link, stays."""
+    """Whether the file is unchanged since it was fetched and lies inside the folder. Files that the user
+    changed, or replaced by a link, are kept.
+    """
     return _is_inside(folder, folder / file) and _is_same(folder / file, entry)
 
 
@@ -124,14 +128,16 @@ def _is_inside(folder: Path, path: Path) -> bool:
 
 
 def _unfinished(folder: Path, files: Iterable[str]) -> Iterator[Path]:
-    """What a pull that broke off has begun of one of these files."""
+    """Yields unfinished downloads of these files that an interrupted pull left in the folder."""
     for path in (folder / file for file in files):
         if _is_inside(folder, path):
             yield from path.parent.glob(f"{_UNFINISHED}{_BEGINNING_OF_DIGEST}-{path.name}")
 
 
 def _fetch(store: Store, source: str, entry: PublishedFile, target: Path) -> None:
-    """The digest is in the unfinished file's name: another version's beginning is never gone on with."""
+    """Downloads the file, resuming an unfinished download. Its name contains the digest, so that a download
+    of another version is never resumed.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f"{_UNFINISHED}{entry.sha256[:16]}-{target.name}")
     room = memoryview(bytearray(min(_CHUNK_BYTES, entry.num_bytes)))
@@ -158,7 +164,7 @@ def _is_same(path: Path, entry: PublishedFile) -> bool:
 
 
 def _is_there(store: Store, name: str, entry: PublishedFile) -> bool:
-    """With the right size; its bytes are not read."""
+    """Whether the store has the file at the right size; its bytes are not read."""
     try:
         return store.size(name) == entry.num_bytes
     except StoreError:
@@ -216,7 +222,9 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _no_link(path: str, flags: int) -> int:
-    """Its name can be known beforehand, and the folder may be one to which others can write too."""
+    """Opens without following links. The file's name is predictable and others may be able to write to the
+    folder, so that a link placed there could redirect the write.
+    """
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 

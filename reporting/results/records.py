@@ -1,7 +1,7 @@
-"""What one run leaves behind: the schema of ``result.json``, version 1. Pure.
+"""A record is what one run stores: the schema of ``result.json``, version 1. Pure.
 
-Units are in the names (``_sec``, ``_bytes``, ``_gb`` = 1e9 bytes); what can't be known is null. A row speaks
-for the whole job, so ``rank`` is 0; ``per_rank`` has what the ranks saw.
+Units are in the names (``_sec``, ``_bytes``, ``_gb`` = 1e9 bytes); values that can't be known are null. A
+record describes the whole job, so ``rank`` is 0; ``per_rank`` has what each rank measured.
 """
 
 import json
@@ -12,13 +12,15 @@ SCHEMA_VERSION = 1
 
 
 class RecordError(Exception):
-    """The bytes are not a result that this version can read; the message says why."""
+    """The bytes are not a result that this version can read. The message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRecord:
-    """Why a run has no numbers; ``log_tail`` is the last 20 lines at most. ``nodes`` are those of ``ranks``,
-    or all of the run's where no rank is named; results of older versions have none.
+    """Why a run has no numbers. ``log_tail`` has at most the last 20 lines.
+
+    ``nodes`` are those of ``ranks``, or all nodes of the run if no rank is named; results of older versions
+    have none.
     """
 
     reason: str
@@ -31,7 +33,7 @@ class ErrorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRecord:
-    """The accelerator of rank 0, and how many distinct ones took part."""
+    """The accelerator of rank 0, and how many distinct devices took part."""
 
     name: str | None
     count: int
@@ -41,7 +43,7 @@ class DeviceRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """What the run was asked to do, beyond the columns."""
+    """What the run was asked to do, as far as the other columns don't say it."""
 
     parameters: int
     tokens_per_step: int
@@ -55,7 +57,9 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerformanceRecord:
-    """Seconds of the per-step maxima over ranks; ``window_sec`` is the slowest rank's total."""
+    """Durations are percentiles over steps, in seconds, of the slowest rank's time in each step.
+    ``window_sec`` is the slowest rank's total.
+    """
 
     window_sec: float
     p50_sec: float
@@ -73,7 +77,7 @@ class PerformanceRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecord:
-    """Accelerator memory, max and min over ranks (null on a CPU); the host's growth beside it."""
+    """Accelerator memory, as maximum and minimum over ranks (null on a CPU), and growth of host memory."""
 
     peak_allocated_bytes_max: int | None
     peak_allocated_bytes_min: int | None
@@ -86,10 +90,11 @@ class MemoryRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerRecord:
-    """What the devices' telemetry told of the window: energy of all devices, limits and clocks of the worst.
+    """What the devices' telemetry showed in the window: energy of all devices, limits and clocks of the
+    worst.
 
     ``energy_joules`` is null unless each device's counter agrees with its power within 10 %. ``throttled``
-    has the percentage of the looks for each reason.
+    has, for each reason, the percentage of the samples that were throttled.
     """
 
     energy_joules: float | None = None
@@ -109,7 +114,9 @@ class PowerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossRecord:
-    """Of the window, which begins where the warm-up ended; and of one step that all runs of a sweep share."""
+    """Losses of the window, which begins where the warm-up ended, and the loss at one step that all runs of a
+    sweep share.
+    """
 
     first: float
     last: float
@@ -120,7 +127,9 @@ class LossRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksRecord:
-    """What each rank saw of the window: one list per column, rank 0 first. A node is its id's beginning."""
+    """What each rank measured in the window: one list per column, rank 0 first. ``node`` holds the beginning
+    of each node's id.
+    """
 
     node: tuple[str, ...]
     total_sec: tuple[float, ...]
@@ -134,7 +143,7 @@ class RanksRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRecord:
-    """What the numbers depend on besides the recipe; ``source_digest`` identifies our code."""
+    """What the numbers depend on besides the recipe. ``source_digest`` identifies our code."""
 
     python: str
     torch: str
@@ -221,7 +230,7 @@ _SECTIONS = {
 
 
 def read_record(data: bytes) -> RunRecord:
-    """The row in ``data``. Keys that this version doesn't know are left out."""
+    """Reads a record. Keys that this version doesn't know are ignored. Raises ``RecordError``."""
     try:
         found = json.loads(data)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What never goes into a log, a stored spec or a result."""
+"""Redaction removes secrets, which must never reach a log, a stored spec or a result."""
 
 import re
 from typing import Any
@@ -10,12 +10,12 @@ REDACTED = "<redacted>"
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable or key of that name may hold one."""
+    """Whether a variable or key called ``name`` may hold a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
 def redacted(value: Any, name: str = "") -> Any:
-    """``value`` without what a name calls a secret; user info and queries leave URLs."""
+    """Returns ``value`` with the values of secret names replaced; URLs lose user info and queries."""
     if isinstance(value, dict):
         return {key: redacted(below, key) for key, below in value.items()}
     if isinstance(value, list):
@@ -26,5 +26,5 @@ def redacted(value: Any, name: str = "") -> Any:
 
 
 def without_credentials(text: str) -> str:
-    """``text`` with every URL in it cut to scheme, host and path."""
+    """Returns ``text`` with every URL in it cut to scheme, host and path."""
     return _QUERY.sub(r"\1", _USER_INFO.sub("", text))

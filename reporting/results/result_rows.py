@@ -1,4 +1,4 @@
-"""A ``result.json`` as a row, quickly: reports read tens of thousands of them."""
+"""This module reads a ``result.json`` as a row, fast: reports read tens of thousands of them."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from reporting.results.records import (
 )
 from reporting.results.rows import NAMES, Row, kind_of, row_from
 
-# Section of a result: its keys and the columns that they go into.
+# For each section of a result: its keys, and the columns that they go into.
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "error": {
         **{name: f"error_{name}" for name in ("reason", "phase", "log_tail")},
@@ -45,7 +45,9 @@ _PLAIN = sorted({*NAMES} & {field.name for field in fields(RunRecord)})
 
 
 def row_of(data: bytes, source: str) -> Row:
-    """``source`` is the file's place in its store. Raises ``RecordError``; unknown keys are left out."""
+    """Reads a result as a row. ``source`` is the file's name in its store; unknown keys are ignored. Raises
+    ``RecordError``.
+    """
     found = _parsed(data)
     if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
         version = found.get("schema_version") if isinstance(found, dict) else None
@@ -59,7 +61,9 @@ def row_of(data: bytes, source: str) -> Row:
 
 
 def _parsed(data: bytes) -> Any:
-    """NaN is no JSON, but other programs write it: the slower reader takes it."""
+    """Parses JSON. NaN is not valid JSON but other programs write it, so the slower parser that accepts it
+    comes second.
+    """
     try:
         return orjson.loads(data)
     except ValueError:

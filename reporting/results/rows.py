@@ -1,7 +1,7 @@
-"""One run as one flat row of the table: measured by us, or imported from older results. Pure.
+"""A row is one run as one flat line of the table, measured by us or imported from older results. Pure.
 
-What can't be known is None, and every float is finite. Units are in the names, ``columns`` says what each
-means. The first columns are those of the older documents' CSV, in their order.
+Values that can't be known are None, and every float is finite. Units are in the names; ``columns`` says what
+each column means. The first columns are those of the older documents' CSV, in their order.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_args, get_origin
 from reporting.results.records import RecordError
 
 
-# Nobody changes one; frozen ones take twice as long to make, and reports make very many.
+# Rows are never changed, but not frozen: frozen ones take twice as long to make, and reports make very many.
 @dataclass(slots=True, kw_only=True)
 class Row:
     strategy: str | None = None
@@ -128,15 +128,17 @@ NAMES = tuple(field.name for field in fields(Row))
 
 
 def row_from(found: Mapping[str, Any]) -> Row:
-    """Raises ``RecordError`` for a value that its column can't hold. NaN, as others write it, is None."""
+    """Makes a row. NaN, which other tools write, becomes None. Raises ``RecordError`` for a value that its
+    column can't hold.
+    """
     values = {name: value for name, value in found.items() if value is not None}
-    # All at once, as reports read very many.
+    # One check for all values, because reports read very many rows.
     if not all(map(contains, map(_ALLOWED.__getitem__, values), map(type, values.values()))):
         _refuse(next(item for item in values.items() if type(item[1]) not in _ALLOWED[item[0]]))
     for name in _ELEMENTS.keys() & values.keys():
         if not {*map(type, values[name])} <= _ELEMENTS[name]:
             _refuse((name, values[name]))
-    # One that is not finite leaves no sum finite.
+    # A sum is finite only if all its terms are.
     if not isfinite(sum([value for value in values.values() if type(value) is float])):
         values = {
             name: value for name, value in values.items() if type(value) is not float or isfinite(value)
@@ -150,7 +152,7 @@ def _refuse(item: tuple[str, Any]) -> NoReturn:
 
 
 def kind_of(name: str) -> type:
-    """The class of a column's values, besides None."""
+    """Returns the class of a column's values other than None."""
     return _KINDS[name]
 
 
@@ -163,7 +165,7 @@ def _kind(annotation: Any) -> type:
 
 
 def _elements(annotation: Any) -> frozenset[type]:
-    """What may be in a tuple; whole numbers may stand for others."""
+    """Returns the types allowed in a tuple. A float may be written as a whole number."""
     kind = get_origin(get_args(annotation)[0]) or get_args(annotation)[0]
     return frozenset({kind, int}) if kind is float else frozenset({kind})
 

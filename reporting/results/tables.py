@@ -1,8 +1,8 @@
-"""Rows as files: ``metrics.parquet`` and ``metrics.csv``. The same rows give the same bytes.
+"""Tables are rows as files: ``metrics.parquet`` and ``metrics.csv``. The same rows give the same bytes.
 
-Parquet keeps lists as lists. What has names and values (packages, variables, optimizer, metrics of the user's
-own) is JSON in one column of either file, since every table would have other columns otherwise; so are lists
-in the CSV. ``raw_step_times`` is in the Parquet file alone.
+Parquet keeps lists as lists. Pairs of names and values (packages, variables, optimizer, the user's own
+metrics) are JSON in one column of both files, because otherwise each table would have different columns. The
+CSV has lists as JSON too, and no ``raw_step_times``.
 """
 
 import csv
@@ -36,7 +36,7 @@ def metrics_parquet(rows: Sequence[Row]) -> bytes:
 
 
 def metrics_csv(rows: Sequence[Row]) -> bytes:
-    """Floats are written so that they read back as the same number; null is an empty field."""
+    """Writes floats so that they read back as the same number; null is an empty field."""
     names = [name for name in NAMES if name != _LONG]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
