@@ -1,8 +1,8 @@
-"""What the table says, and how sure we are.
+"""Analysis says what the table shows, and how certain that is.
 
-Reading order: ``statistics`` (intervals, tests, verdicts), ``cells`` (rows as cells), ``comparing`` (cells
-of two groups), ``checks`` with their ``inspections`` and ``advice``, ``suspect_nodes``, ``patterns`` (what
-each strategy is good for); ``findings`` (what a report says, as data), ``conclusions`` (how the table
-becomes them). For those who show it: ``formatting``, ``selection`` (where not everything fits),
+Reading order: ``statistics`` (intervals, tests, verdicts), ``cells`` (rows as cells), ``comparing`` (cells of
+two groups), ``checks`` with their ``inspections`` and ``advice``, ``suspect_nodes``, ``patterns`` (what each
+strategy is good for); ``findings`` (what a report says, as data), ``conclusions`` (makes findings from the
+table). For the modules that show findings: ``formatting``, ``selection`` (what to show if there is too much),
 ``environments`` (machines side by side), ``time_lost``, ``method`` (what numbers mean).
 """

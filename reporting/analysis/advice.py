@@ -1,4 +1,6 @@
-"""Which cell is best for what, said relative to this report's own cells, never to fixed numbers. Pure."""
+"""Advice names the best cell for each goal, relative to this report's own cells, never to fixed numbers.
+Pure.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,15 +13,16 @@ from reporting.analysis.inspections.sample_size import FEWEST_REPEATS
 Goal = Literal["throughput", "memory", "efficiency"]
 
 _BASELINE = "ddp"
-# What an imported row does not say.
+# The value for what an imported row does not say.
 _UNKNOWN = "unknown"
 
 
 def advise(cells: Sequence[CellSummary]) -> tuple[tuple[Advice, ...], frozenset[str]]:
-    """A line per goal, group and model, and the cells on the Pareto front of throughput and memory.
+    """Returns one line per goal, group and model, and the cells on the Pareto front of throughput and memory.
 
-    The front is among cells of one group, model, length and number of devices. Where memory is known of some,
-    the others are not on it; where of none, the fastest is it.
+    Each front is among cells of one group, model, sequence length and number of devices. If memory is known
+    only for some of them, the others are not on the front. If it is known for none, the fastest cell is the
+    front.
     """
     measured = [cell for cell in cells if cell.tokens_per_sec is not None]
     places = sorted({(cell.group, cell.subject.model) for cell in cells})
@@ -88,7 +91,7 @@ def _devices(number: int | None) -> str:
 
 
 def _relative(best: CellSummary, cells: Sequence[CellSummary]) -> str:
-    """To ddp doing the same, else to the fastest other strategy that does."""
+    """Compares with ddp doing the same work, or else with the fastest other strategy that does."""
     peers = [cell for cell in cells if _same_work(cell) == _same_work(best) and cell is not best]
     peers = [cell for cell in peers if cell.subject.strategy != best.subject.strategy]
     if not peers:
@@ -135,7 +138,7 @@ def _front(cells: Sequence[CellSummary]) -> Iterator[CellSummary]:
 
 
 def _undominated(cells: Sequence[CellSummary]) -> Iterator[CellSummary]:
-    """From the fastest down, each that needs less than all before it."""
+    """Yields, from the fastest down, each cell that needs less memory than all cells before it."""
     least = float("inf")
     for cell in sorted(cells, key=lambda cell: (-_speed(cell), cell.peak_vram_gb or 0.0, cell.cell_id)):
         if (cell.peak_vram_gb or 0.0) < least:

@@ -1,6 +1,6 @@
-"""Rows -> cells: what repeats are repeats of, with what they say together.
+"""This module groups rows into cells: repeats of the same configuration, summarised together.
 
-Numbers are over the runs that are ok. A run that was attempted again counts once, with its newest attempt.
+Numbers are over the runs that are ok. A run with several attempts counts once, with its newest attempt.
 """
 
 from collections import Counter
@@ -21,7 +21,9 @@ T = TypeVar("T")
 
 
 def summarise(rows: Sequence[Row]) -> tuple[CellSummary, ...]:
-    """Ordered by group and subject. Rows without a cell id, as imported ones are, go by group and subject."""
+    """Returns cells ordered by group and subject. Rows without a cell id, such as imported ones, are grouped
+    by group and subject.
+    """
     found: dict[tuple[str | None, ...], list[Row]] = {}
     for row in newest_attempts(rows):
         found.setdefault(_key(row), []).append(row)
@@ -30,7 +32,9 @@ def summarise(rows: Sequence[Row]) -> tuple[CellSummary, ...]:
 
 
 def newest_attempts(rows: Iterable[Row]) -> list[Row]:
-    """One row per run, in the order in which runs first appear. Rows without a run id are a run each."""
+    """Returns one row per run, in the order in which runs first appear. Each row without a run id counts as
+    its own run.
+    """
     found: dict[object, Row] = {}
     for row in rows:
         key: object = (row.sweep, row.run_id) if row.run_id else len(found)
@@ -40,7 +44,9 @@ def newest_attempts(rows: Iterable[Row]) -> list[Row]:
 
 
 def subject_of(row: Row) -> Subject:
-    """What isn't known is ``unknown`` or 0: rows that know equally little are compared with each other."""
+    """Returns what a row measured. Unknown values are ``unknown`` or 0, so that rows with the same gaps are
+    compared with each other.
+    """
     return Subject(
         model=row.model or UNKNOWN,
         strategy=row.strategy or UNKNOWN,
@@ -57,12 +63,12 @@ def group_of(row: Row) -> str:
 
 
 def measured(rows: Iterable[Row]) -> list[Row]:
-    """The runs that are ok and have a throughput."""
+    """Returns the runs that are ok and have a throughput."""
     return [row for row in rows if row.status == "ok" and row.tokens_per_sec and row.tokens_per_sec > 0]
 
 
 def status_of(rows: Sequence[Row]) -> str:
-    """``ok`` if any run is, else the commonest failure, the first of equally common ones."""
+    """Returns ``ok`` if any run is ok, else the most common failure; among equally common ones, the first."""
     if any(row.status == "ok" for row in rows):
         return "ok"
     return Counter(row.status for row in rows).most_common(1)[0][0]
@@ -131,7 +137,9 @@ def _median_step(row: Row) -> float | None:
 
 
 def _reasons(rows: Sequence[Row], status: str) -> Iterator[str | None]:
-    """Of the failure that the cell's status names; where that is ``ok``, of any."""
+    """Yields the reasons of the failure that the cell's status names, or of any failure if the status is
+    ``ok``.
+    """
     return (row.error_reason for row in rows if row.status != "ok" and status in ("ok", row.status))
 
 
@@ -142,9 +150,11 @@ def _per_device(row: Row) -> float | None:
 
 
 def _with_scaling(cells: Sequence[CellSummary]) -> Iterator[CellSummary]:
-    """Against the smallest world size that was measured in the same sweep with all else equal."""
+    """Adds efficiency, against the smallest world size that was measured in the same sweep with all else
+    equal.
+    """
     baselines: dict[tuple[object, ...], tuple[int, float]] = {}
-    # In the cells' order, that is from the smallest world size on.
+    # Cells are ordered by world size, so the first of each family is the smallest.
     for cell in cells:
         if cell.tokens_per_sec and cell.subject.world_size:
             baselines.setdefault(_family(cell), (cell.subject.world_size, cell.tokens_per_sec.median))

@@ -1,6 +1,7 @@
-"""The checks of a report, each with what was seen and what to do about it. Pure.
+"""Checks say what was found about a report's numbers, and what to do about it. Pure.
 
-What is right is one line per check; what isn't is a line each, worst first, twenty at most.
+All passed results of a check are one line; each failed result is its own line, worst first, at most
+``MOST_LINES``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,14 +15,16 @@ from reporting.analysis.inspections.seen import Seen
 from reporting.long_runs.summary import LongRun
 
 MOST_LINES = 20
-# Of runs by their window, of long runs by their clocks' traces.
+# Used for runs, by their window, and for long runs, by their clocks' traces.
 _CAPPED = "clocks or power capped"
 _WORST_FIRST: tuple[CheckLevel, ...] = ("failed", "warning", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inspection:
-    """``what`` tells of the values that are right; ``noun`` is what one of them is of."""
+    """One check. ``what`` is the format of the values that are right; ``noun`` names what each value belongs
+    to.
+    """
 
     name: str
     look: Callable[[Sequence[CellSummary]], Iterable[Seen]]
@@ -46,7 +49,7 @@ _INSPECTIONS = (
 
 
 def check(cells: Sequence[CellSummary], runs: Sequence[LongRun] = ()) -> tuple[Check, ...]:
-    """In the checks' order. A check that found nothing to look at says nothing."""
+    """Returns lines in the order of the checks. A check that had nothing to look at has no line."""
     clocks = _Inspection(
         name=_CAPPED,
         look=lambda _: speed.clocks(runs),

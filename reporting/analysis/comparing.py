@@ -1,6 +1,8 @@
-"""Which of two groups, or of two sets of results, is faster at what both did, and what else differed.
+"""Comparing says which of two groups, or two sets of results, is faster at the same work, and what else
+differed.
 
-Runs are pooled over the cells of one group and subject: also over sweeps, as the same cell may be in two.
+Runs are pooled over all cells of one group and subject, also across sweeps, because the same cell may be in
+two.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +18,14 @@ from reporting.analysis.findings import CellSummary, Comparison, Difference, Sub
 from reporting.analysis.statistics import THRESHOLD, Contrast, Sample, contrasts, step_errors
 from reporting.results.rows import Row
 
-# Whatever was chosen or was there, and not what came out of it: two sides that agree here are a fair pair.
+# Settings and circumstances of a run, never its results. Two sides that agree in all of these are a fair
+# pair.
 _CONDITIONS = (
     "vendor", "device_name", "device_memory_bytes", "driver", "platform", "torch", "python", "collectives",
     "commit", "source_digest", "seed", "sync", "isolation", "spread", "steps", "warmup_rule", "tier",
     "parameters", "timing_unit", "simulated", "imported",
 )  # fmt: skip
-# Maps: each of their keys is a condition.
+# Columns that hold maps: each of their keys is a condition.
 _MAPS = {"packages": "package", "variables": "variable", "optimizer": "optimizer"}
 _UNKNOWN = "unknown"
 
@@ -32,7 +35,7 @@ _conditions = attrgetter(*_CONDITIONS, *_MAPS)
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Unmatched:
-    """What only one of two sets has."""
+    """A group and subject that only one of the two sets has."""
 
     group: str
     subject: Subject
@@ -40,7 +43,7 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetComparison:
-    """``comparisons`` are by group, then subject; a side whose runs all failed has 0 runs there."""
+    """The comparison of two sets, ordered by group, then subject. A side whose runs all failed has 0 runs."""
 
     comparisons: tuple[Comparison, ...]
     only_in_baseline: tuple[Unmatched, ...]
@@ -60,8 +63,10 @@ _Table = dict[str, dict[Subject, _Side]]
 def compare_groups(
     cells: Sequence[CellSummary], threshold: float = THRESHOLD, *, baseline: str | None = None
 ) -> tuple[Comparison, ...]:
-    """Every pair of groups, of which the alphabetically first is the baseline, or ``baseline`` where it
-    takes part; by pair, then subject. What neither measured is left out. p is adjusted over all of them.
+    """Compares every pair of groups, ordered by pair, then subject. p is adjusted over all comparisons.
+
+    The baseline is ``baseline`` if that group is in the pair, else the alphabetically first group. Subjects
+    that neither group measured are left out.
     """
     table = _table(row for cell in cells for row in cell.rows)
     groups = sorted(table, key=lambda group: (group != baseline, group))
@@ -77,8 +82,10 @@ def compare_groups(
 def compare_sets(
     baseline: Iterable[Row], other: Iterable[Row], threshold: float = THRESHOLD
 ) -> SetComparison:
-    """Cell by cell of equal subject and group. Where no group is on both sides and one side has a single
-    group, it is compared with every group of the other side.
+    """Compares cells of equal subject and group.
+
+    If no group is on both sides and one side has a single group, that group is compared with every group of
+    the other side.
     """
     ours, theirs = _table(newest_attempts(baseline)), _table(newest_attempts(other))
     pairs = [
@@ -147,7 +154,7 @@ def _comparison(pair: _Pair, ours: Sample, theirs: Sample, contrast: Contrast) -
 
 
 def _samples(sides: Sequence[_Side]) -> list[Sample]:
-    """All at once, as the errors of many runs' steps are found faster together."""
+    """Makes all samples at once, because the step errors of many runs are computed faster together."""
     ok = [measured(side.rows) for side in sides]
     errors = iter(step_errors([row.raw_step_times for rows in ok for row in rows]))
     return [
@@ -160,13 +167,17 @@ def _samples(sides: Sequence[_Side]) -> list[Sample]:
 
 
 def _seen(side: _Side) -> frozenset[Conditions]:
-    """Under which conditions its runs ran. Failed ones ended before they could say that."""
+    """Returns the conditions of the side's measured runs. Failed runs ended before they could
+    record theirs.
+    """
     return frozenset(map(_conditions, measured(side.rows)))
 
 
 @lru_cache(maxsize=1024)
 def _differences(baseline: frozenset[Conditions], other: frozenset[Conditions]) -> tuple[Difference, ...]:
-    """By name, plain ones first. Many cells share their conditions, hence the cache."""
+    """Returns the differences, plain conditions first, then the keys of maps by name. Many cells share their
+    conditions, hence the cache.
+    """
     ours, theirs = _values(baseline), _values(other)
     names = [*_CONDITIONS, *sorted((ours.keys() | theirs.keys()) - {*_CONDITIONS})]
     return tuple(
@@ -177,7 +188,7 @@ def _differences(baseline: frozenset[Conditions], other: frozenset[Conditions]) 
 
 
 def _values(seen: frozenset[Conditions]) -> dict[str, str]:
-    """Name -> all values, joined."""
+    """Returns, by name, all values joined into one text."""
     found: dict[str, set[str]] = {}
     for conditions in seen:
         for name, value in _named(conditions):

@@ -1,4 +1,4 @@
-"""The table -> what a report says of it: cells, verdicts, advice, checks, and the answer in sentences."""
+"""This module makes findings from the table: cells, verdicts, advice, checks, and the answer in sentences."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,9 @@ def conclude(
     skipped: Sequence[Skipped] = (),
     threshold: float = THRESHOLD,
 ) -> Findings:
-    """``threshold`` is the share below which a difference does not matter in practice."""
+    """Concludes everything that a report says. Differences below the share ``threshold`` do not matter in
+    practice.
+    """
     cells = summarise(rows)
     comparisons = compare_groups(cells, threshold)
     advice, pareto = advise(cells)
@@ -97,7 +99,7 @@ def _of_pair(baseline: str, other: str, found: Sequence[Comparison]) -> str:
 
 
 def _fastest(cells: Sequence[CellSummary]) -> Iterator[str]:
-    """One sentence per model: per device, as more devices always do more."""
+    """Yields one sentence per model, about throughput per device, because more devices always do more."""
     for model in sorted({cell.subject.model for cell in cells if "imported" not in cell.flags}):
         known = [(cell.tokens_per_sec_per_device, cell) for cell in cells if cell.subject.model == model]
         measured = [(found.median, cell) for found, cell in known if found]

@@ -1,4 +1,4 @@
-"""What each group's runs ran on, side by side, and where the groups differ. Pure."""
+"""Environments show what each group's runs ran on, side by side, and where the groups differ. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ NO_GROUP = "no group"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One value per group, in the groups' order; ``–`` where no run of the group knows it.
+    """One property of the machines, with one value per group in the groups' order. ``–`` means that no run of
+    the group knows it.
 
-    ``differs`` is between groups that know it: what one doesn't know can't be told apart.
+    ``differs`` only compares groups that know the value: an unknown value can't be told apart.
     """
 
     kind: FactKind
@@ -34,7 +35,9 @@ def group_of(row: Row) -> str:
 
 
 def facts(rows: Sequence[Row]) -> tuple[Fact, ...]:
-    """Hardware, software, then packages and variables by name; what nobody knows is left out."""
+    """Returns hardware, software, then packages and variables by name. Values that no run knows are
+    left out.
+    """
     groups = groups_of(rows)
     seen: dict[tuple[FactKind, str], dict[str, dict[str, None]]] = {}
     for row in rows:

@@ -1,7 +1,7 @@
-"""What a report says, as data: whoever draws or writes decides nothing any more. Pure.
+"""Findings are what a report says, as data: the modules that draw and write it decide nothing. Pure.
 
-A *cell* is what repeats are repeats of; its *subject* is the same thing without its group, so that two
-groups' cells of one subject can be compared.
+A *cell* is a configuration in one group, measured in several repeats. Its *subject* is the same without the
+group, so that two groups' cells of one subject can be compared.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ CheckLevel = Literal["ok", "warning", "failed", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The median over runs, between which bounds it lies with 95 % confidence, and CV over the runs.
+    """The median over runs, the bounds between which it lies with 95 % confidence, and the CV over runs.
 
-    ``low`` and ``high`` are None for fewer than three runs, ``cv`` for one.
+    ``low`` and ``high`` are None for fewer than three runs, ``cv`` for a single run.
     """
 
     median: float
@@ -33,7 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Subject:
-    """What two groups both did."""
+    """The configuration that two groups' cells have in common."""
 
     model: str
     strategy: str
@@ -52,7 +52,8 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellSummary:
-    """``status`` is ``ok`` if any run is, else the commonest failure; ``rows`` are all of its runs.
+    """A cell with all of its runs in ``rows``. ``status`` is ``ok`` if any run is ok, else the most common
+    failure.
 
     ``flags`` are words: ``unstable``, ``outliers``, ``some failed``, ``simulated``, ``imported``.
     """
@@ -85,7 +86,7 @@ class CellSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Something that was not the same on the two sides of a comparison; each side's values, joined."""
+    """A condition that was not the same on the two sides of a comparison, with each side's values joined."""
 
     what: str
     baseline: str
@@ -94,11 +95,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """``ratio`` is the other's throughput over the baseline's, with its 95 % interval.
+    """A comparison. ``ratio`` is the other's throughput over the baseline's, with its 95 % interval.
 
-    ``p`` is the exact Mann-Whitney p, ``p_adjusted`` over all comparisons of the report (Benjamini-Hochberg),
-    ``cliffs_delta`` > 0 where the other is faster. All are None where a side has no numbers; the interval
-    also where one has fewer than four runs. Statuses are as those of cells.
+    ``p`` is the exact Mann-Whitney p; ``p_adjusted`` is adjusted over all comparisons of the report
+    (Benjamini-Hochberg). ``cliffs_delta`` > 0 means that the other is faster. All are None if a side has no
+    numbers; the interval is None too if a side has fewer than four runs. Statuses are as those of cells.
     """
 
     subject: Subject
@@ -122,7 +123,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The best cell for one goal within one model and group, or a sentence why there is none."""
+    """The best cell for one goal within one model and group, or a sentence that says why there is none."""
 
     goal: Literal["throughput", "memory", "efficiency"]
     group: str
@@ -133,7 +134,9 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """``found`` says what was seen, ``advice`` what to do about it; ``advice`` is empty where all is well."""
+    """One line of a check. ``found`` says what was seen and ``advice`` what to do; ``advice`` is empty if all
+    is well.
+    """
 
     name: str
     level: CheckLevel
@@ -144,9 +147,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A picture of findings, once for documents (``png``) and once for the page (``svg``).
+    """A picture of findings, as ``png`` for documents and as ``svg`` for the page.
 
-    ``name`` is a file's name without its suffix; ``alt`` says in words what the picture shows.
+    ``name`` is a file's name without its suffix; ``alt`` describes the picture in words.
     """
 
     name: str
@@ -161,8 +164,8 @@ class Chart:
 class Findings:
     """Everything that a report shows. Cells are ordered by group, model, strategy, world size and the rest.
 
-    ``answer`` is the first thing to read, sentence by sentence. ``newest_at`` is when the newest row ended:
-    the report of the same rows says the same, whenever it is made.
+    ``answer`` is the first thing to read, sentence by sentence. ``newest_at`` is when the newest row ended,
+    so that a report of the same rows is the same whenever it is made.
     """
 
     name: str
@@ -180,7 +183,7 @@ class Findings:
 
 
 def as_plain(findings: Findings) -> dict[str, Any]:
-    """For JSON: everything but the rows, which have a table of their own."""
+    """Returns everything but the rows in types that JSON can hold. Rows have a table of their own."""
     found = _plain(findings)
     assert isinstance(found, dict)
     return found

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them: sensible digits, units, a dash for what isn't known. Pure."""
+"""Formatting shows numbers and names to people: sensible digits, units, a dash for unknown values. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,8 @@ UNKNOWN = "–"
 THIN = "\u202f"  # between a number and its unit, and never at a line's end
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# In Markdown; also what would begin a list; an at sign would call somebody.
+# Characters with a meaning in Markdown, line beginnings that would start a list, and the at sign, which would
+# notify a GitHub user.
 _MARKUP = re.compile(r"[\\`*_\[\]#|~$@]|^[-+]|(?<=^\d)[.)](?= |$)|(?<=^\d\d)[.)](?= |$)")
 _DURATIONS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"))
 
@@ -23,7 +24,9 @@ def is_known(value: float | None) -> TypeGuard[float]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """At least ``digits`` significant digits, and all that stand before the point; commas group thousands."""
+    """Shows at least ``digits`` significant digits, and all digits before the decimal point. Commas group
+    thousands.
+    """
     if not is_known(value):
         return UNKNOWN
     if value == 0:
@@ -39,7 +42,7 @@ def count(value: int | None) -> str:
 
 
 def counted(value: int, noun: str, plural: str = "") -> str:
-    """``1 cell``, ``2 cells``."""
+    """Returns ``1 cell``, ``2 cells``."""
     return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
 
 
@@ -48,7 +51,7 @@ def unit(text: str, name: str) -> str:
 
 
 def percent(value: float | None, digits: int = 3) -> str:
-    """Of a value in percent; never more than one decimal."""
+    """Shows a value that is already in percent, with at most one decimal."""
     if not is_known(value):
         return UNKNOWN
     return unit(f"{value:,.1f}" if abs(value) < 10 ** (digits - 1) else f"{value:,.0f}", "%")
@@ -72,7 +75,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(iso: str | None) -> str:
-    """To the minute; what isn't a time of ISO 8601 stays as it is."""
+    """Shows a time to the minute. Text that isn't an ISO 8601 time stays as it is."""
     try:
         found = datetime.fromisoformat(iso or "")
     except ValueError:
@@ -86,19 +89,19 @@ def times(ratio: float | None) -> str:
 
 
 def between(low: float | None, high: float | None) -> str:
-    """Of a ratio, as exact as ``times``; nothing where there is no interval."""
+    """Shows the interval of a ratio with as many digits as ``times``, or nothing if there is no interval."""
     return f"[{low:.3f}, {high:.3f}]" if is_known(low) and is_known(high) else ""
 
 
 def probability(p: float | None) -> str:
-    """As exact as three decimals are; below that, that it is below."""
+    """Shows three decimals; smaller values become ``< 0.001``."""
     if not is_known(p):
         return UNKNOWN
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def interval(low: float | None, high: float | None, digits: int = 3) -> str:
-    """``[low, high]``, or nothing where there is none."""
+    """Returns ``[low, high]``, or nothing if a bound is unknown."""
     if not is_known(low) or not is_known(high):
         return ""
     return f"[{number(low, digits)}, {number(high, digits)}]"
@@ -119,7 +122,7 @@ def estimate(found: Estimate | None, digits: int = 3) -> str:
 
 
 def winner(found: Comparison) -> str:
-    """Who won by how much, or in the verdict's own word why nobody did."""
+    """Returns which group won and by how much, or the verdict itself if neither did."""
     if not found.ratio or found.verdict not in ("faster", "slower"):
         return found.verdict
     if found.verdict == "faster":
@@ -128,7 +131,7 @@ def winner(found: Comparison) -> str:
 
 
 def short(text: str | None, length: int = 100) -> str:
-    """One line of at most ``length`` characters that can be written down as UTF-8."""
+    """Returns one line of at most ``length`` characters that can be encoded as UTF-8."""
     if text is None:
         return UNKNOWN
     line = " ".join(clean(text[: 4 * length]).split()) or UNKNOWN
@@ -136,19 +139,19 @@ def short(text: str | None, length: int = 100) -> str:
 
 
 def clean(text: str) -> str:
-    """Without what no page can hold: control characters and halves of surrogate pairs."""
+    """Replaces characters that no page can hold: control characters and halves of surrogate pairs."""
     whole = text.encode(errors="replace").decode()
     return _CONTROL.sub("\ufffd", whole)
 
 
 def joined(texts: Iterable[str], most: int = 5) -> str:
-    """The first few, and how many more there are."""
+    """Returns the first ``most`` texts, and how many more there are."""
     found = list(texts)
     shown = ", ".join(short(text) for text in found[:most]) or UNKNOWN
     return shown if len(found) <= most else f"{shown} and {len(found) - most:,} more"
 
 
 def plain(text: str | None, length: int = 100) -> str:
-    """Text that Markdown leaves alone: no markup, no HTML, no end of a table's cell, and nobody is called."""
+    """Escapes text so that Markdown shows it as it is: no markup, HTML, table borders or user mentions."""
     safe = escape(short(text, length).replace(THIN, " "), quote=False)
     return _MARKUP.sub(lambda found: "&#64;" if found[0] == "@" else f"\\{found[0]}", safe)

@@ -1,4 +1,4 @@
-"""What the numbers mean and how to get them again, in words. Pure."""
+"""This module explains in words what the numbers mean and how to obtain them again. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -104,7 +104,7 @@ class Command:
 
 
 def how_to_repeat(findings: Findings) -> tuple[Command, ...]:
-    """In the order in which they are typed."""
+    """Returns the commands in the order in which they are typed."""
     return tuple(_commands(findings))
 
 

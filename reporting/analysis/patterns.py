@@ -1,6 +1,6 @@
-"""Throughput and memory read together: what each strategy is good for, by this report's numbers. Pure.
+"""Patterns read throughput and memory together, and say what each strategy is good for in this report. Pure.
 
-Strategies are compared where everything else is the same. Medians that lie within 2 % count as equal.
+Strategies are compared only if everything else is the same. Medians within 2 % of each other count as equal.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,9 @@ _ALIKE = 1.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """``name`` is the pattern, ``advice`` what it means for the one who chooses."""
+    """What one strategy's cell shows. ``name`` is the pattern; ``advice`` is what the pattern means for the
+    choice.
+    """
 
     cell: CellSummary
     name: str
@@ -38,14 +40,16 @@ class _Measured:
         return _ALIKE * self.memory < other.memory
 
     def beats(self, other: "_Measured") -> bool:
-        """Better in one and not worse in the other."""
+        """Whether this one is better in throughput or memory and not worse in the other."""
         if other.is_faster(self) or other.is_lighter(self):
             return False
         return self.is_faster(other) or self.is_lighter(other)
 
 
 def patterns(cells: Iterable[CellSummary]) -> tuple[Pattern, ...]:
-    """Of each group and model, those of the setting that most strategies were measured in."""
+    """Returns, for each group and model, the patterns of the setting in which the most strategies were
+    measured.
+    """
     settings: dict[tuple[str, str], dict[object, list[_Measured]]] = {}
     for found in filter(None, map(_measured, cells)):
         of_model = settings.setdefault((found.cell.group, found.cell.subject.model), {})
@@ -62,7 +66,9 @@ def _measured(cell: CellSummary) -> _Measured | None:
 
 
 def _fullest(settings: dict[object, list[_Measured]]) -> list[_Measured]:
-    """Of the most strategies the one on most devices, there one whose scaling is known, there the fastest."""
+    """Returns the setting with the most strategies; then the most devices, then known scaling, then the
+    highest speed decides.
+    """
     return max(settings.values(), key=_fullness)
 
 

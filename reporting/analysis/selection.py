@@ -1,4 +1,4 @@
-"""What is shown where not everything fits, and in which order. Pure."""
+"""Selection decides what is shown if not everything fits, and in which order. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Origins = Mapping[tuple[str, Subject], frozenset[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCell:
-    """Runs of one cell that failed alike; ``log_tail`` is the last one's that has any."""
+    """Runs of one cell that failed in the same way. ``log_tail`` is that of the last run that has one."""
 
     cell: CellSummary
     status: str
@@ -26,34 +26,34 @@ class FailedCell:
 
 
 def most_telling(items: Sequence[Item], most: int, rank: Callable[[Item], int]) -> tuple[Item, ...]:
-    """Those of the lowest rank, at most ``most``, in the order in which they came."""
+    """Returns at most ``most`` items, those with the lowest rank, in their original order."""
     chosen = sorted(range(len(items)), key=lambda index: (rank(items[index]), index))[:most]
     return tuple(items[index] for index in sorted(chosen))
 
 
 def cells_shown(findings: Findings, most: int) -> tuple[CellSummary, ...]:
-    """First the best ones, then those that failed or have flags, then the rest."""
+    """Chooses the best cells first, then cells that failed or have flags, then the rest."""
     advised = {advice.cell_id for advice in findings.advice} | findings.pareto
     return most_telling(findings.cells, most, lambda cell: _rank(cell, advised))
 
 
 def comparisons_shown(findings: Findings, most: int) -> tuple[Comparison, ...]:
-    """First those that say who is faster."""
+    """Chooses first the comparisons that say which side is faster."""
     return most_telling(findings.comparisons, most, lambda found: found.verdict not in ("faster", "slower"))
 
 
 def checks_shown(findings: Findings, most: int) -> tuple[Check, ...]:
-    """The worst first."""
+    """Returns the worst checks first."""
     return tuple(sorted(findings.checks, key=lambda check: _LEVELS.index(check.level)))[:most]
 
 
 def failures(cells: Iterable[CellSummary]) -> tuple[FailedCell, ...]:
-    """What failed alike in one cell is said once, however often it was tried."""
+    """Returns equal failures of one cell as one, however often the cell was tried."""
     return tuple(failure for cell in cells for failure in _failures_of(cell))
 
 
 def origins(findings: Findings) -> Origins:
-    """What makes a group's numbers of a subject other than measured: ``simulated``, ``imported``."""
+    """Returns, by group and subject, why its numbers are not measured here: ``simulated``, ``imported``."""
     found: dict[tuple[str, Subject], frozenset[str]] = {}
     for cell in findings.cells:
         key = cell.group, cell.subject

@@ -1,7 +1,7 @@
-"""Intervals, tests and verdicts, as the run is the unit of replication and not the step.
+"""This module computes intervals, tests and verdicts. The run is the unit of replication, not the step.
 
-Values are positive, one per run. Ratios are of throughputs, the other's over the baseline's: above 1 is
-faster. Everything here is deterministic: the draws come from one fixed seed.
+Values are positive, one per run. Ratios are of throughputs, the other's over the baseline's, so that above 1
+is faster. Everything here is deterministic: the draws come from one fixed seed.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,15 @@ from reporting.results.formulas import coefficient_of_variation
 THRESHOLD = 0.02
 NUM_DRAWS = 10_000
 FEWEST_RUNS = 4
-# An exact p counts all ways to deal the runs; with this many per side that takes a tenth of a second.
+# An exact p counts all ways to assign runs to the two sides. With this many per side that takes a tenth of a
+# second.
 MOST_RUNS_EXACT = 50
 _SEED = 20_260_101
 _OUTLIER_SHARE, _SPREAD = 0.05, 0.10
 _MOST_EXPONENT = 100.0
-# With fewer there is no interval.
+# Estimates of fewer runs have no interval.
 _LEAST_RUNS = 3
-# Above it a partial sort is faster than comparing neighbours.
+# With more runs than this, a partial sort is faster than comparing neighbours.
 _MOST_COMPARED = 40
 _NORMAL = 1.959964
 _STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
@@ -37,8 +38,11 @@ Numbers = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Runs of one arm. ``step_errors`` is how far each run's value may be off by its steps' noise alone:
-    the standard error of their mean over that mean, below 1, and 0 where its steps are not known.
+    """The runs of one side. ``step_errors`` says how far each run's value may be off by the noise of its
+    steps alone.
+
+    A step error is the standard error of the mean step time over that mean. It is below 1, and 0 if the run's
+    steps are not known.
     """
 
     values: tuple[float, ...]
@@ -47,7 +51,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """``ratio`` is None where an arm is empty; its interval too where one has fewer than four runs."""
+    """A comparison of two samples. ``ratio`` is None if a side is empty; its interval is None too if a side
+    has fewer than four runs.
+    """
 
     ratio: float | None
     low: float | None
@@ -59,11 +65,12 @@ class Contrast:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """The median over runs with Student's interval for it, on the logarithm; None without values.
+    """Returns the median over runs with Student's interval for it, on the logarithm; None without values.
 
-    Its half width is ``t * s * sqrt(pi / 2 / n)``, the median's standard error under normal noise. The
-    bootstrap's interval, which can't leave the range of the values, holds the truth in 75 % of cases with 3
-    runs; this one in 96 to 98 % with 3 to 20. With 2 it would be as wide as to say nothing: there is none.
+    Its half width is ``t * s * sqrt(pi / 2 / n)``, the median's standard error under normal noise. This
+    interval holds the truth in 96 to 98 % of cases with 3 to 20 runs. The bootstrap's interval can't leave
+    the range of the values, and holds the truth in 75 % of cases with 3 runs. With 2 runs the interval would
+    be too wide to be useful, so there is none.
     """
     if not values:
         return None
@@ -85,7 +92,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 def contrasts(
     pairs: Sequence[tuple[Sample, Sample]], *, threshold: float = THRESHOLD
 ) -> tuple[Contrast, ...]:
-    """The other (second) against the baseline (first) of each pair; p is adjusted over all of them."""
+    """Compares the other (second) with the baseline (first) of each pair. p is adjusted over all pairs."""
     tests = [mann_whitney(baseline.values, other.values) for baseline, other in pairs]
     adjusted = benjamini_hochberg(tests)
     return tuple(
@@ -114,7 +121,7 @@ def _contrast(
 
 
 def verdict(low: float | None, high: float | None, threshold: float = THRESHOLD) -> Verdict:
-    """Of a ratio's interval; without one there were too few repeats."""
+    """Decides by a ratio's interval; a missing interval means that there were too few repeats."""
     if low is None or high is None:
         return "too few repeats"
     if 1 - threshold <= low and high <= 1 + threshold:
@@ -125,29 +132,35 @@ def verdict(low: float | None, high: float | None, threshold: float = THRESHOLD)
 
 
 def ratio_interval(baseline: Sample, other: Sample) -> tuple[float, float]:
-    """The middle 95 % of the bootstrapped ratio of medians: runs are resampled, and steps inside each.
+    """Returns the middle 95 % of the bootstrapped ratio of medians: runs are resampled, and steps inside each
+    run.
 
-    The percentile interval. On simulated runs of 1 % noise it holds the truth in 95 to 97 % of cases with 5
-    to 20 runs a side, but with 4 in 92.5 % only, as a resample of so few leaves the middle too seldom: where
-    a side has 4, it is widened (on the logarithm) by sqrt(4 / 3), to 95 %. Widening it for 5 costs power.
+    This is the percentile interval. On simulated runs with 1 % noise it holds the truth in 95 to 97 % of
+    cases with 5 to 20 runs a side. With 4 runs a side it does so in only 92.5 %, because so small a resample
+    leaves the middle too seldom.
+
+    If a side has 4 runs the interval is therefore widened, on the logarithm, by sqrt(4 / 3), which gives
+    95 %. Widening it for 5 runs would cost power.
     """
     ratio = median(other.values) / median(baseline.values)
     low, high = _middle_95_percent(_drawn_medians(other, side=1) - _drawn_medians(baseline, side=0))
     has_few = min(len(baseline.values), len(other.values)) == FEWEST_RUNS
     widening = sqrt(FEWEST_RUNS / (FEWEST_RUNS - 1)) if has_few else 1.0
-    # More digits than these the draws don't carry, and they would depend on the processor.
+    # The draws carry no more digits than these, and further ones would depend on the processor.
     return ratio * round(exp(low * widening), 6), ratio * round(exp(high * widening), 6)
 
 
 def _drawn_medians(sample: Sample, *, side: int) -> Numbers:
-    """The logarithms of the medians of ``NUM_DRAWS`` resamples of the runs, over the runs' own median.
+    """Returns the logarithms of the medians of ``NUM_DRAWS`` resamples of the runs, over the runs' own
+    median.
 
-    Resampling a run's n step times gives a mean that is off by the standard error of that mean, normally
-    distributed for all but a few steps: so one normal number, added to the logarithm, stands for drawing n
-    steps again. Both sides have draws of their own, which all cells of as many runs share.
+    Resampling a run's n step times gives a mean that is off by about the standard error of that mean. This
+    error is normally distributed unless there are very few steps. So one normal number, added to the
+    logarithm, replaces drawing n steps again. Each side has its own draws, shared by all cells with as many
+    runs.
     """
     picks, noise = _draws(len(sample.values), side)
-    # In order of size, so that it does not matter in which order runs were read.
+    # Sorted, so that the order in which runs were read does not matter.
     runs = sorted(zip(sample.values, sample.step_errors, strict=True))
     middle = median(sample.values)
     values = np.array([log(value / middle) for value, _ in runs], dtype=np.float32)
@@ -160,7 +173,7 @@ def _drawn_medians(sample: Sample, *, side: int) -> Numbers:
 
 @lru_cache(maxsize=8)
 def _draws(num_runs: int, side: int) -> tuple[NDArray[np.intp], Numbers]:
-    """Which run stands at each place of each resample, and a normal number for its steps."""
+    """Returns which run is at each place of each resample, and a normal number for the run's steps."""
     # numpy promises that this generator's numbers stay the same in all its versions.
     dice = np.random.RandomState([_SEED, num_runs, side])
     picks = dice.randint(num_runs, size=(num_runs, NUM_DRAWS)).astype(np.intp)
@@ -168,7 +181,9 @@ def _draws(num_runs: int, side: int) -> tuple[NDArray[np.intp], Numbers]:
 
 
 def _medians(resampled: Numbers) -> Numbers:
-    """Down the columns. For a few rows, neighbours swap until the upper half is in order."""
+    """Returns the median of each column. With few rows, neighbours are swapped until the upper half is
+    sorted.
+    """
     num_runs = len(resampled)
     if num_runs > _MOST_COMPARED:
         return np.asarray(np.median(resampled, axis=0), dtype=np.float32)
@@ -184,7 +199,7 @@ def _medians(resampled: Numbers) -> Numbers:
 
 
 def _middle_95_percent(drawn: Numbers) -> tuple[float, float]:
-    """Percentiles 2.5 and 97.5, interpolated between the closest ranks."""
+    """Returns percentiles 2.5 and 97.5, interpolated between the closest ranks."""
     places = [percent / 100 * (len(drawn) - 1) for percent in (2.5, 97.5)]
     ranks = [rank for place in places for rank in (int(place), int(place) + 1)]
     ordered = np.partition(drawn, ranks)
@@ -196,7 +211,7 @@ def _middle_95_percent(drawn: Numbers) -> tuple[float, float]:
 
 
 def step_errors(runs: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Each run's standard error of the mean step time, over that mean; 0 where that can't be told."""
+    """Returns each run's standard error of the mean step time, over that mean; 0 if it can't be known."""
     found = np.zeros(len(runs))
     lengths = [len(times) for times in runs]
     for length in {length for length in lengths if length > 1}:
@@ -204,14 +219,16 @@ def step_errors(runs: Sequence[Sequence[float]]) -> tuple[float, ...]:
         times = np.array([runs[place] for place in places], dtype=float)
         with np.errstate(divide="ignore", invalid="ignore"):
             found[places] = times.std(axis=1) / times.mean(axis=1) / sqrt(length)
-    # Positive times can't be further off; what isn't a number is neither here nor there.
+    # Positive times can't have a larger error than 1; comparisons with NaN are false, so NaN becomes 0 too.
     return tuple(np.where((found > 0) & (found < 1), found, 0.0).tolist())
 
 
 def mann_whitney(baseline: Sequence[float], other: Sequence[float]) -> float | None:
-    """The exact two-sided p: how often, of all ways to deal these values, the rank sum is at least as far
-    from its mean. Ties have their mean rank. Above ``MOST_RUNS_EXACT`` on a side it is the normal
-    approximation, corrected for ties and continuity. None where a side is empty.
+    """Returns the exact two-sided p: the share of all assignments of these values with a rank sum at least as
+    far from its mean.
+
+    Ties have their mean rank. With more than ``MOST_RUNS_EXACT`` runs on a side p is the normal
+    approximation, corrected for ties and continuity. It is None if a side is empty.
     """
     if not baseline or not other:
         return None
@@ -225,11 +242,14 @@ def mann_whitney(baseline: Sequence[float], other: Sequence[float]) -> float | N
 
 @lru_cache(maxsize=64)
 def _exact_p(doubled_ranks: tuple[int, ...], num_first: int) -> dict[int, float]:
-    """Rank sum (doubled, so that mean ranks are whole) of the first side -> its two-sided p."""
+    """Returns the two-sided p for each rank sum of the first side. Rank sums are doubled so that mean ranks
+    are whole.
+    """
     counts = np.zeros((num_first + 1, sum(doubled_ranks[-num_first:]) + 1))
     counts[0, 0] = 1
     for rank in doubled_ranks:
-        # What a deal without this value holds, it holds with it: numpy reads all before it writes any.
+        # Each value may join every selection without it. numpy reads all counts before it writes any, so none
+        # counts twice.
         counts[1:, rank:] += counts[:-1, : counts.shape[1] - rank]
     ways = counts[num_first]
     sums = np.nonzero(ways)[0]
@@ -242,7 +262,7 @@ def _exact_p(doubled_ranks: tuple[int, ...], num_first: int) -> dict[int, float]
 
 
 def _doubled_ranks(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Twice the mean of the places, from 1, at which a value stands in order."""
+    """Returns twice the mean of the places, counted from 1, that each value has in sorted order."""
     ordered = np.sort(values)
     return np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right") + 1
 
@@ -258,7 +278,9 @@ def _normal_p(doubled: NDArray[np.int64], num_first: int, observed: int) -> floa
 
 
 def benjamini_hochberg(p_values: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Adjusted for all that are not None, in the same places: below x, at most the share x is false."""
+    """Adjusts all values that are not None. Of the results below x, the expected share of false ones is at
+    most x.
+    """
     known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     smallest = 1.0
@@ -269,7 +291,9 @@ def benjamini_hochberg(p_values: Sequence[float | None]) -> tuple[float | None, 
 
 
 def cliffs_delta(baseline: Sequence[float], other: Sequence[float]) -> float | None:
-    """How much oftener a run of the other is faster than one of the baseline than slower: -1 to 1."""
+    """Returns how much more often a run of the other is faster than one of the baseline than
+    slower: -1 to 1.
+    """
     if not baseline or not other:
         return None
     wins = sum((new > old) - (new < old) for new in other for old in baseline)
@@ -277,7 +301,9 @@ def cliffs_delta(baseline: Sequence[float], other: Sequence[float]) -> float | N
 
 
 def num_severe_outliers(step_times: Sequence[float]) -> int:
-    """Of one run: more than three interquartile ranges below the first quartile or above the third."""
+    """Counts a run's steps more than three interquartile ranges below the first quartile or above
+    the third.
+    """
     if len(step_times) < FEWEST_RUNS:
         return 0
     ordered = np.sort(step_times)
@@ -287,7 +313,9 @@ def num_severe_outliers(step_times: Sequence[float]) -> int:
 
 
 def is_unstable(*, num_outliers: int, num_steps: int, run_medians: Sequence[float]) -> bool:
-    """More than 5 % of the steps are severe outliers, or the runs' median step times spread over 10 %."""
+    """Whether more than 5 % of the steps are severe outliers, or the runs' median step times spread over 10
+    %.
+    """
     if num_steps and num_outliers / num_steps > _OUTLIER_SHARE:
         return True
     if not run_medians:
@@ -296,7 +324,9 @@ def is_unstable(*, num_outliers: int, num_steps: int, run_medians: Sequence[floa
 
 
 def _student(degrees: int) -> float:
-    """The 97.5th percentile of Student's t; above nine degrees by its expansion around the normal's."""
+    """Returns the 97.5th percentile of Student's t. Above nine degrees it is expanded around the normal
+    distribution's.
+    """
     if degrees <= len(_STUDENT):
         return _STUDENT[degrees - 1]
     z = _NORMAL

@@ -1,4 +1,4 @@
-"""How each node did in the runs that a table has, by the one rule of ``node_scores``. Pure."""
+"""This module says how each node did in a table's runs, by the rule in ``node_scores``. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,11 @@ from reporting.results.rows import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSummary:
-    """``num_failed`` of ``num_runs`` failed in a way that can be the node's own, the last ``num_in_row``
-    without a success since. A failed run counts for the nodes of the ranks that failed. ``origins`` say
-    that the numbers are not measured here, or not on devices.
+    """One node's record. ``num_failed`` of its ``num_runs`` failed in a way that can be the node's own fault;
+    ``num_in_row`` of those came after its last success.
+
+    A failed run counts only for the nodes of the ranks that failed. ``origins`` says whether the numbers were
+    simulated or imported.
     """
 
     node: str
@@ -32,7 +34,7 @@ class NodeSummary:
 
 
 def node_summaries(rows: Iterable[Row]) -> tuple[NodeSummary, ...]:
-    """One per node of which anything is known, the most failures in a row first."""
+    """Returns one summary per node that any run names, the most failures in a row first."""
     by_node: dict[tuple[str | None, str], list[Row]] = {}
     for row in sorted(rows, key=lambda row: (row.finished_at or "", row.source)):
         for node in row.nodes:
@@ -42,7 +44,7 @@ def node_summaries(rows: Iterable[Row]) -> tuple[NodeSummary, ...]:
 
 
 def num_without_nodes(rows: Iterable[Row]) -> int:
-    """Failures that could be a node's own, of which nobody recorded where they ran."""
+    """Counts the failures that could be a node's own but for which no node was recorded."""
     return sum(row.status in NODES_OWN_FAILURES and not row.nodes for row in rows)
 
 
@@ -60,7 +62,7 @@ def _summary(node: str, group: str | None, rows: Sequence[Row]) -> NodeSummary:
 
 
 def _score(node: str, rows: Sequence[Row]) -> Score:
-    """``rows`` are in the order in which the runs ended."""
+    """Scores one node. ``rows`` must be in the order in which the runs ended."""
     history = [
         NodeOutcome(node=node, run=row.run_id or "", cell=row.cell_id or "", status=row.status)
         for row in rows

@@ -1,4 +1,4 @@
-"""Where a long run's time went, in words: phases in order, alarms, what restarts cost. Pure."""
+"""This module says in words where a long run's time went: phases, alarms, and the cost of restarts. Pure."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,9 @@ from reporting.long_runs.summary import LongRun
 
 
 def in_order(phases: Mapping[str, float]) -> list[tuple[str, float]]:
-    """The ledger's own phases in its order, then what an older or newer version called otherwise."""
+    """Returns the ledger's phases in its order, then by name phases that only other versions of Longhaul
+    know.
+    """
     known = {name: seconds for name, seconds in phases.items() if is_known(seconds) and seconds > 0}
     order = [name for name in PHASES if name in known]
     return [(name, known[name]) for name in (*order, *sorted(set(known).difference(order)))]
@@ -19,7 +21,7 @@ def alarms_of(run: LongRun) -> list[tuple[float, str]]:
 
 
 def closing(run: LongRun) -> str:
-    """How much of the wall time the ledger explains."""
+    """Says how much of the wall time the ledger explains."""
     explained = sum(seconds for _, seconds in in_order(run.phases))
     if not is_known(run.wall_sec) or run.wall_sec <= 0:
         return "Its wall time is not known."
@@ -27,7 +29,7 @@ def closing(run: LongRun) -> str:
 
 
 def costs(run: LongRun) -> str:
-    """Of all restarts together."""
+    """Says what all restarts cost together."""
     device_s = sum(one.device_s for one in run.recoveries if is_known(one.device_s))
     num_redone = sum(one.num_redone for one in run.recoveries)
     restarts, steps = counted(len(run.recoveries), "restart"), counted(num_redone, "step")

@@ -1,10 +1,12 @@
-"""Pictures of findings: the same findings give the same bytes, on every machine and in every theme.
+"""Charts are pictures of findings: the same findings give the same bytes, on every machine and in every
+theme.
 
-Reading order: ``drawing`` (which charts there are), ``looks`` (how a strategy and a group always look),
-``wording`` (names and numbers as text), ``choice`` (what is drawn where there is too much), ``sheet`` (an
-empty figure, and a full one as bytes), ``svg`` (made fit for a page), ``marks`` (what is put into a panel).
+Reading order: ``drawing`` (which charts there are), ``looks`` (the fixed look of a strategy and a group),
+``wording`` (names and numbers as text), ``choice`` (what is drawn if there is too much), ``sheet`` (an empty
+figure, and a finished one as bytes), ``svg`` (prepares a chart for the page), ``marks`` (what is drawn in a
+panel).
 
 The pictures: ``panels`` (the four-panel comparison), ``curves`` (over the number of devices), ``limit``,
-``front`` and ``heat_map`` (what memory allows and buys), and of long runs ``traces`` (made short),
-``losses``, ``goodput`` and ``devices`` (their power and clocks).
+``front`` and ``heat_map`` (memory against speed). Of long runs: ``traces`` (shortens them), ``losses``,
+``goodput`` and ``devices`` (power and clocks).
 """

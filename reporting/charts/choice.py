@@ -1,6 +1,6 @@
-"""What is drawn of many cells: a chart that shows everything shows nothing. Pure.
+"""This module chooses what is drawn of many cells, because a chart that shows everything is unreadable. Pure.
 
-The richest is taken first (most cells, then by name), and what is left out can be said in a caption.
+Keys with the most cells are taken first, then those that appear first; a caption can say what was left out.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Recipe:
-    """What stays the same along a curve over the number of devices."""
+    """The settings that stay the same along a curve over the number of devices."""
 
     model: str
     seq_len: int
@@ -41,7 +41,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The cells that charts choose from, and how groups look and are called in all of them."""
+    """The cells that charts choose from, and each group's look and title in all charts."""
 
     cells: tuple[CellSummary, ...]
     pareto: frozenset[str]
@@ -50,7 +50,9 @@ class View:
 
 
 def view_of(findings: Findings) -> View:
-    """Cells on no device at all are nothing that has a place on an axis."""
+    """Makes the view of findings. Cells without devices are left out, because they have no place on
+    an axis.
+    """
     cells = tuple(cell for cell in findings.cells if cell.subject.world_size > 0)
     pairs = [(cell.group, cell.vendor) for cell in cells] + [(run.group, run.vendor) for run in findings.runs]
     simulated = {cell.group for cell in findings.cells if "simulated" in cell.flags}
@@ -78,12 +80,12 @@ def throughput(cell: CellSummary) -> Estimate | None:
 
 
 def known(estimate: Estimate | None) -> Estimate | None:
-    """The estimate, if there is a number in it that can be drawn."""
+    """Returns the estimate if it has a number that can be drawn, else None."""
     return estimate if estimate and is_number(estimate.median) and estimate.median > 0 else None
 
 
 def richest(keys: Iterable[Key], most: int) -> list[Key]:
-    """The ``most`` commonest, in the order of their first appearance."""
+    """Returns the ``most`` most common keys, in the order of their first appearance."""
     counts = Counter(keys)
     chosen = {key for key, _ in counts.most_common(most)}
     return [key for key in counts if key in chosen]
@@ -104,7 +106,7 @@ def best_key(
     *,
     kind: Callable[[CellSummary], Hashable],
 ) -> Key | None:
-    """The key whose cells are of the most kinds; the first of several."""
+    """Returns the key whose cells are of the most kinds; among several, the first."""
     found: defaultdict[Key, set[Hashable]] = defaultdict(set)
     for cell in cells:
         found[key(cell)].add(kind(cell))
@@ -112,7 +114,9 @@ def best_key(
 
 
 def curve_recipes(cells: Sequence[CellSummary]) -> list[Recipe]:
-    """One recipe for each model and length, of those with the most points over numbers of devices."""
+    """Returns one recipe for each model and sequence length: the one with the most points over numbers of
+    devices.
+    """
     measured = [cell for cell in cells if is_measured(cell)]
     by_family: defaultdict[tuple[str, int], list[CellSummary]] = defaultdict(list)
     for cell in measured:
@@ -124,7 +128,7 @@ def curve_recipes(cells: Sequence[CellSummary]) -> list[Recipe]:
 
 
 def differing_names(subjects: Iterable[Subject]) -> dict[Subject, str]:
-    """Each subject by its strategy and by what else is not the same for all of them."""
+    """Names each subject by its strategy and by the settings that are not the same for all subjects."""
     parts = {subject: _parts(subject) for subject in subjects}
     places = range(len(_parts(next(iter(parts))))) if parts else range(0)
     differ = [place for place in places if len({found[place] for found in parts.values()}) > 1]
@@ -135,13 +139,13 @@ def differing_names(subjects: Iterable[Subject]) -> dict[Subject, str]:
 
 
 def same_for_all(subjects: Iterable[Subject]) -> str:
-    """What ``differing_names`` leaves out."""
+    """Returns the settings that ``differing_names`` leaves out, as one text."""
     found = list(zip(*(_parts(subject) for subject in subjects), strict=True))
     return ", ".join(values[0] for values in found if len(set(values)) == 1)
 
 
 def left_out(shown: int, of: int, what: str) -> str:
-    """A sentence for the caption, or nothing."""
+    """Returns a sentence for the caption, or nothing if all cells are drawn."""
     return f" {shown:,} of {of:,} cells are drawn: {what}." if shown < of else ""
 
 

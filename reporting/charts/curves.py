@@ -1,4 +1,4 @@
-"""Over the number of devices: a row for each recipe, a panel for each group, a line for each strategy."""
+"""Curves run over the number of devices: one row per recipe, one panel per group, one line per strategy."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ from reporting.charts.svg import INK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """What a chart over devices shows; ``note`` is what a reader needs to know of it."""
+    """What a chart over devices shows. ``note`` is what a reader needs to know about it."""
 
     name: str
     title: str
@@ -89,7 +89,7 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """The cells of one recipe, and the factor that brings its values into the axis' unit."""
+    """The cells of one recipe. Values are divided by ``unit`` for the axis."""
 
     measure: Measure
     recipe: Recipe
@@ -98,7 +98,9 @@ class _Row:
 
     @property
     def is_per_device(self) -> bool:
-        """Totals over sizes that range far would all be one line."""
+        """Whether to draw totals per device: over a wide range of sizes all totals would look like
+        one line.
+        """
         return self.measure.is_total and range_far(self.sizes)
 
     @property
@@ -106,7 +108,7 @@ class _Row:
         return sorted({cell.subject.world_size for cell in self.cells})
 
     def points(self, group: str, strategy: str) -> list[ChartPoint]:
-        """By size. Of several cells with one subject, the one with most runs speaks."""
+        """Returns points by size. If several cells have one subject, the one with the most runs is drawn."""
         best: dict[int, tuple[int, Estimate]] = {}
         for cell in self.cells:
             found = known(self.measure.value(cell))
@@ -121,7 +123,7 @@ class _Row:
 
 
 def curves(view: View) -> list[Drawing]:
-    """Of those measures of which there is anything."""
+    """Draws each measure for which there are values."""
     recipes = curve_recipes(view.cells)
     chosen = [cell for cell in view.cells if recipe_of(cell.subject) in recipes]
     groups, strategies = groups_of(chosen), strategies_of(chosen)
@@ -204,7 +206,7 @@ def _draw_ideal(axes: Axes, row: _Row, points: list[ChartPoint]) -> None:
 
 
 def _ideal(row: _Row, points: list[ChartPoint]) -> tuple[float, float, float, float]:
-    """From the smallest to the largest size, from the best at the smallest to what it would be there."""
+    """Returns the ideal line's ends: the best value at the smallest size, scaled to the largest size."""
     first, last = min(point.x for point in points), max(point.x for point in points)
     start = max(point.middle for point in points if point.x == first)
     return first, last, start, start if row.is_per_device else start * last / first
@@ -236,7 +238,7 @@ def _label(strategy: str, end: ChartPoint) -> Label:
 
 
 def _ends(view: View, row: _Row, groups: Sequence[str]) -> str:
-    """Every line's end in words, for those who don't see the picture."""
+    """Describes the end of every line in words, for readers who can't see the picture."""
     found = []
     for group in groups:
         lines = {name: row.points(group, name) for name in strategies_of(row.cells)}
@@ -253,7 +255,7 @@ def _value(row: _Row, point: ChartPoint) -> str:
 
 
 def _exact(cell: CellSummary, value: float | None) -> Estimate | None:
-    """A value without an interval, of as many runs as the cell's throughput."""
+    """Makes an estimate without an interval, of as many runs as the cell's throughput has."""
     if value is None:
         return None
     num_runs = cell.tokens_per_sec.num_runs if cell.tokens_per_sec else 1

@@ -1,4 +1,4 @@
-"""Power and clocks of a run's devices over time: whether something held them back."""
+"""This chart shows power and clocks of a run's devices over time, and so whether anything held them back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -97,14 +97,14 @@ def _in_ghz(by_device: Mapping[str, Trace]) -> dict[str, Trace]:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """From zero, unless everything happens far above it."""
+    """Returns a range from zero, or a closer one if all values are far above zero."""
     low, high = min(values), max(values)
     room = 0.5 * (high - low) or 0.1 * abs(high) or 1.0
     return (0.0 if low < 0.5 * high else low - room), high + 0.2 * room
 
 
 def _devices(by_device: Mapping[str, Trace]) -> list[_Device]:
-    """By their median; of many, those at both ends."""
+    """Returns the devices ordered by median. If there are too many, only those at both ends are kept."""
     found = []
     for name, trace in by_device.items():
         points = thinned(trace, MOST_POINTS)

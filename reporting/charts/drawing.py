@@ -1,4 +1,4 @@
-"""Which charts there are of findings: those with something to show, in the order in which a page has them."""
+"""This module draws all charts for which findings have data, in the order in which the page shows them."""
 
 from reporting.analysis.findings import Chart, Findings
 from reporting.charts.choice import view_of
@@ -14,7 +14,7 @@ from reporting.charts.sheet import own_style, render
 
 
 def draw(findings: Findings) -> tuple[Chart, ...]:
-    """The same findings give the same bytes. Nothing to show gives no charts."""
+    """Draws the charts; findings without data give none. The same findings give the same bytes."""
     view = view_of(findings)
     with own_style():
         of_cells = [*comparison(view), *curves(view), *memory_limit(view), *front(view), *heat_map(view)]

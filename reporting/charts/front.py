@@ -1,4 +1,4 @@
-"""What memory buys: throughput against memory, and which cells nothing beats in both."""
+"""The front shows throughput against memory, and which cells are beaten in neither by another cell."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ _MOST_MODELS = 3
 
 
 def front(view: View) -> list[Drawing]:
-    """A panel for each model, at the length and number of devices where it has most cells."""
+    """Draws a panel for each model, at the sequence length and number of devices with the most cells."""
     measured = [cell for cell in view.cells if _place(cell)]
     groups, strategies = groups_of(measured), strategies_of(measured)
     usual = [cell for cell in measured if cell.group in groups and cell.subject.strategy in strategies]
@@ -60,7 +60,7 @@ def front(view: View) -> list[Drawing]:
 
 
 def _grid(view: View, groups: Sequence[str], strategies: Sequence[str], num_models: int) -> PanelGrid:
-    """With room for the key on the right."""
+    """Leaves room for the key on the right."""
     names = [wording.name_of(name, 16) for name in strategies] + [view.titles[group] for group in groups]
     right = 0.75 + 0.068 * max(map(len, names))
     width = width_for(num_models + 1)
@@ -68,7 +68,9 @@ def _grid(view: View, groups: Sequence[str], strategies: Sequence[str], num_mode
 
 
 def _of_model(view: View, cells: Sequence[CellSummary]) -> list[CellSummary]:
-    """At one length and number of devices, for only there the fronts compare; the front, then the fastest."""
+    """Returns the cells at one sequence length and number of devices, because fronts only compare there.
+    Cells of the front come first, then the fastest.
+    """
     where = best_key(cells, _where, kind=lambda cell: cell.cell_id)
     chosen = [cell for cell in cells if _where(cell) == where]
     rates = {cell.cell_id: place[1] for cell in chosen if (place := _place(cell))}
@@ -120,7 +122,7 @@ def _draw_line(
     best: Sequence[tuple[CellSummary, tuple[float, float]]],
     names: Mapping[Subject, str],
 ) -> list[Label]:
-    """Through the front of ``group``; its two ends are worth a name."""
+    """Draws a line through the front of ``group``, and returns labels for the line's two ends."""
     own = sorted((place, cell.subject) for cell, place in best if cell.group == group)
     xs, ys = [x for (x, _), _ in own], [y for (_, y), _ in own]
     style: dict[str, Any] = {"linestyle": line_style(view.looks[group]), "linewidth": 1, "zorder": 2}

@@ -1,4 +1,4 @@
-"""Goodput over time with what happened on the way, and where the rest of the time went."""
+"""This chart shows goodput and incidents over time, and where the unproductive time went."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ _MOST_OF_A_KIND = 60
 _MOST_LANES = 6
 _MOST_PHASES = 8
 _LANE_HEIGHT = 0.13
-# What matters most comes first, and is the last to be left out.
+# Ordered by importance: if there are too many kinds, the last ones are left out.
 _MARKERS = {
     "failure": "X",
     "give up": "P",
@@ -76,7 +76,7 @@ def _draw_trace(axes: Axes, run: LongRun) -> None:
     axes.plot(
         [x / unit.size for x in seconds], [100 * y for y in shares], color=strategy_look(run.strategy).colour
     )
-    # A run begins at zero; that would press what comes later flat.
+    # Goodput starts at zero. The first points are ignored, because they would flatten the rest of the curve.
     lowest = min((100 * y for y in shares[len(shares) // 20 :]), default=0.0)
     scale_values(axes, max(0.0, 10 * (min(lowest, 99.0) // 10) - 5), 102.0)
     axes.set_xlim(0, 1.02 * longest / unit.size)
@@ -85,7 +85,7 @@ def _draw_trace(axes: Axes, run: LongRun) -> None:
 
 
 def _lanes(run: LongRun) -> dict[str, list[_Incident]]:
-    """What happened, by kind, the most important kind first; of very many of a kind only some."""
+    """Returns incidents by kind, the most important kind first. Of very frequent kinds only some are kept."""
     kinds = sorted({kind for _, kind, _ in run.incidents}, key=_importance)[:_MOST_LANES]
     lanes = {}
     for kind in kinds:
@@ -102,7 +102,9 @@ def _importance(kind: str) -> tuple[int, str]:
 
 
 def _draw_incidents(axes: Axes, found: Mapping[str, Sequence[_Incident]], unit: wording.Unit) -> None:
-    """A lane for each kind below the panel; what cut the run short is marked in the panel too."""
+    """Draws a lane for each kind below the panel. Incidents that interrupted the run are also marked in the
+    panel.
+    """
     height = _LANE_HEIGHT * max(len(found), 1)
     lanes = axes.inset_axes((0, -0.12 - height, 1, height))
     _frame_lanes(axes, lanes, list(found), unit)
@@ -129,7 +131,7 @@ def _frame_lanes(axes: Axes, lanes: Axes, kinds: Sequence[str], unit: wording.Un
 
 
 def _name_incidents(lanes: Axes, row: int, incidents: Sequence[_Incident]) -> None:
-    """Beside its mark where the text has room before the next one."""
+    """Writes an incident's text beside its mark if it fits before the next mark."""
     end = lanes.get_xlim()[1]
     starts = [x for x, _ in incidents] + [end]
     for index, (x, text) in enumerate(incidents):
@@ -142,7 +144,7 @@ def _name_incidents(lanes: Axes, row: int, incidents: Sequence[_Incident]) -> No
 
 
 def _lost(run: LongRun) -> list[tuple[str, float]]:
-    """The longest first."""
+    """Returns the unproductive phases, the longest first."""
     spent = {name: spent for name, spent in run.phases.items() if wording.is_number(spent) and spent > 0}
     lost = [(name, spent) for name, spent in spent.items() if name != "productive"]
     return sorted(lost, key=lambda pair: (-pair[1], pair[0]))

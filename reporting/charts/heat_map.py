@@ -1,4 +1,4 @@
-"""Strategy by micro-batch: how fast each square is, and where memory ran out."""
+"""The heat map shows strategies by micro-batch: how fast each square is, and where memory ran out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,15 @@ from reporting.charts.sheet import Drawing, PanelGrid, panels, width_for
 from reporting.charts.svg import INK, SURFACE
 
 _MOST_MICRO_BATCHES = 8
-# From little to much. The squares keep their colours in every theme, for there are numbers on them.
+# From low to high. These colours are the same in every theme, because numbers are written on them.
 _RAMP = ("#dce9f5", "#08508c")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """``span`` is from the slowest to the fastest rate of all groups, so that their shades compare."""
+    """What the map shows. ``span`` goes from the slowest to the fastest rate of all groups, so that their
+    shades compare.
+    """
 
     cells: Sequence[CellSummary]
     groups: Sequence[str]
@@ -32,7 +34,9 @@ class _Table:
 
 
 def heat_map(view: View) -> list[Drawing]:
-    """At the model, length and size with the most points; nothing where the micro-batch never changes."""
+    """Draws the model, sequence length and size with the most points, or nothing if the micro-batch never
+    changes.
+    """
     table = _table(view.cells)
     if table is None:
         return []
@@ -104,7 +108,7 @@ def _place(cell: CellSummary) -> tuple[str, int, int, str]:
 
 
 def _squares(cells: Sequence[CellSummary]) -> dict[tuple[str, int], CellSummary]:
-    """Of several cells of one square, the fastest."""
+    """Returns one cell per square. If several cells share a square, the fastest is drawn."""
 
     def rate(cell: CellSummary) -> float:
         found = known(cell.tokens_per_sec_per_device)

@@ -1,4 +1,4 @@
-"""How close to its device's memory each cell came, and which ran out of it."""
+"""This chart shows how close each cell came to its device's memory, and which cells ran out of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,7 +20,7 @@ _LONG_NAME = 18
 
 
 def memory_limit(view: View) -> list[Drawing]:
-    """The cells nearest to the limit of their device, those beyond it first."""
+    """Draws the cells nearest to the limit of their device, those beyond the limit first."""
     known_memory = [cell for cell in view.cells if _used(cell)]
     groups = groups_of(known_memory)
     if not groups:
@@ -52,7 +52,7 @@ def memory_limit(view: View) -> list[Drawing]:
 def _places(
     own: Mapping[str, Sequence[CellSummary]], names: Mapping[Subject, str]
 ) -> tuple[Figure, list[Axes]]:
-    """Groups side by side, or where names are long above each other."""
+    """Places groups side by side, or one above another if names are long."""
     left = 0.25 + 0.066 * max(map(len, names.values()))
     height = 0.35 + 0.17 * max(map(len, own.values()))
     if _are_long(names.values()):
@@ -71,7 +71,7 @@ def _are_long(names: Iterable[str]) -> bool:
 
 
 def _used(cell: CellSummary) -> float | None:
-    """What was measured, or for a cell without measurement what was predicted."""
+    """Returns the measured memory, or the predicted memory of a cell that ran out of memory unmeasured."""
     for value in (cell.peak_vram_gb, cell.predicted_gb if cell.status == "oom" else None):
         if value is not None and wording.is_number(value) and value > 0:
             return value

@@ -1,7 +1,8 @@
-"""How things always look: a strategy has one colour and marker, a group one line and hatch. Pure.
+"""Looks are fixed: a strategy has one colour and marker in all charts, a group one line and hatch. Pure.
 
-The colours are Okabe and Ito's, moved in lightness until every one keeps a contrast of 3 on white and on
-near black. What colour says, the marker says too; what the line says, the hatch and the marker's filling do.
+The colours are Okabe and Ito's, changed in lightness until each has a contrast of 3 on white and on near
+black. Colour is never the only sign: the marker says the same as the colour. The hatch and the marker's
+filling say the same as the line.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,9 @@ class StrategyLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLook:
-    """``dashes`` are lengths of ink and gap in line widths; none is a solid line."""
+    """How a group looks. ``dashes`` are lengths of ink and gap, in line widths; an empty tuple is a solid
+    line.
+    """
 
     dashes: tuple[float, ...]
     hatch: str
@@ -34,7 +37,8 @@ _STRATEGIES = {
 _OTHER_COLOURS = ("#b98000", "#7f7f7f", "#8c6bb1", "#a0693c", "#5b8a00")
 _OTHER_MARKERS = ("P", "X", "h", "p", "<", ">", "8")
 
-# A vendor's first group has its first line, and so on; each vendor keeps its hatch family.
+# A vendor's first group gets the first line of its vendor, and so on. Each vendor has its own family of
+# hatches.
 _LINES: dict[str | None, tuple[tuple[float, ...], ...]] = {
     "nvidia": ((), (14.0, 2.0), (14.0, 2.0, 3.0, 2.0)),
     "amd": ((4.0, 2.0), (4.0, 1.5, 1.0, 1.5), (4.0, 1.5, 1.0, 1.5, 1.0, 1.5)),
@@ -50,7 +54,7 @@ _OTHER_HATCHES = ("---", "++", "--..")
 
 
 def strategy_look(strategy: str) -> StrategyLook:
-    """An unknown strategy's look depends on its name alone."""
+    """Returns a strategy's look. The look of an unknown strategy depends only on its name."""
     known = _STRATEGIES.get(strategy)
     if known:
         return known
@@ -60,13 +64,15 @@ def strategy_look(strategy: str) -> StrategyLook:
 
 
 def strategy_order(strategy: str) -> tuple[int, str]:
-    """The known ones first, in the order in which they shard more and more."""
+    """Orders strategies: known ones first, those that shard more later."""
     names = list(_STRATEGIES)
     return (names.index(strategy) if strategy in _STRATEGIES else len(names), strategy)
 
 
 def group_looks(groups: Iterable[tuple[str, str | None]]) -> dict[str, GroupLook]:
-    """By group, of (group, vendor). A vendor's groups differ in detail; its first by name looks plain."""
+    """Returns a look by group, from (group, vendor). A vendor's groups differ in detail; its first group by
+    name looks plainest.
+    """
     looks: dict[str, GroupLook] = {}
     num_of_vendor: dict[str | None, int] = {}
     for group, vendor in sorted(set(groups), key=lambda pair: (pair[0], pair[1] or "")):

@@ -1,4 +1,4 @@
-"""Loss over steps: training as a line, validation as circles."""
+"""This chart shows the loss over steps: training as a line, validation as circles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def _draw(view: View, axes: Axes, curve: _Curve) -> None:
 
 
 def _scale(axes: Axes, points: Trace) -> None:
-    """All of it, but for single spikes far above the rest."""
+    """Scales the axes to all points, except single spikes far above the rest."""
     values = sorted(value for _, value in points)
     low, high, usual = values[0], values[-1], values[int(0.98 * (len(values) - 1))]
     top = usual if high > usual + 2 * (usual - low) > low else high

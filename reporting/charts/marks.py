@@ -1,4 +1,4 @@
-"""What is put into a panel: lines with intervals, labels that don't touch, failures, scales."""
+"""Marks are what is drawn in a panel: lines with intervals, labels that don't touch, failures, scales."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _MOST_FAILURES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartPoint:
-    """A number with its interval; ``low`` and ``high`` equal ``middle`` where there is none."""
+    """A number with its interval. Without an interval, ``low`` and ``high`` equal ``middle``."""
 
     x: float
     middle: float
@@ -39,7 +39,7 @@ class Label:
 
 
 def point_of(x: float, found: Estimate, unit: float) -> ChartPoint:
-    """In units of ``unit``; a bound that is not known is the median."""
+    """Makes a point in units of ``unit``. The median replaces a bound that is not known."""
     low = found.low if found.low is not None and wording.is_number(found.low) else found.median
     high = found.high if found.high is not None and wording.is_number(found.high) else found.median
     middle = found.median / unit
@@ -47,7 +47,7 @@ def point_of(x: float, found: Estimate, unit: float) -> ChartPoint:
 
 
 def draw_line(axes: Axes, points: Sequence[ChartPoint], strategy: str, group: GroupLook) -> None:
-    """A strategy's line on a group; a single point has only its marker."""
+    """Draws a strategy's line for a group. A single point has only its marker."""
     look = strategy_look(strategy)
     axes.plot(
         [point.x for point in points],
@@ -64,7 +64,9 @@ def draw_line(axes: Axes, points: Sequence[ChartPoint], strategy: str, group: Gr
 
 
 def draw_intervals(axes: Axes, points: Iterable[ChartPoint], colour: str) -> None:
-    """As one line with gaps: a line for each interval would take most of the time."""
+    """Draws all intervals as one line with gaps. A line for each interval would take most of a
+    chart's time.
+    """
     found = [point for point in points if point.high > point.low]
     xs = [x for point in found for x in (point.x, point.x, nan)]
     ys = [y for point in found for y in (point.low, point.high, nan)]
@@ -74,7 +76,7 @@ def draw_intervals(axes: Axes, points: Iterable[ChartPoint], colour: str) -> Non
 
 
 def label_ends(axes: Axes, labels: Iterable[Label]) -> None:
-    """Right of the panel, in the order of the lines' ends, a line of text apart from each other."""
+    """Writes labels right of the panel, in the order of the lines' ends, at least a line of text apart."""
     ordered = sorted(labels, key=lambda label: (label.y, label.text))
     ends = [_fraction(axes, label.x, label.y) for label in ordered]
     heights = apart([y for _, y in ends], _text_height(axes))
@@ -88,7 +90,7 @@ def label_ends(axes: Axes, labels: Iterable[Label]) -> None:
 
 
 def apart(wanted: Sequence[float], gap: float) -> list[float]:
-    """Rising numbers moved as far as needed to be ``gap`` apart, within 0 and 1 where they fit."""
+    """Moves rising numbers as far as needed to be ``gap`` apart, within 0 and 1 if they fit."""
     found: list[float] = []
     for height in wanted:
         found.append(max(height, found[-1] + gap) if found else max(height, 0.0))
@@ -100,7 +102,7 @@ def apart(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def draw_failures(axes: Axes, failed: Iterable[tuple[float, str, str]]) -> None:
-    """An x at the bottom for each (x, strategy, status), those of one place above each other."""
+    """Draws an x at the bottom for each (x, strategy, status), one above another if they share a place."""
     height_of: dict[float, int] = {}
     for x, strategy, status in list(failed)[:_MOST_FAILURES]:
         level = height_of.get(x, 0)
@@ -116,7 +118,9 @@ def draw_failures(axes: Axes, failed: Iterable[tuple[float, str, str]]) -> None:
 
 
 def label_points(axes: Axes, labels: Iterable[Label], obstacles: Iterable[tuple[float, float]]) -> None:
-    """Beside its point where it touches no label and no obstacle; without such a place it is left out."""
+    """Writes each label beside its point, where it touches no label and no obstacle. A label without such a
+    place is left out.
+    """
     taken = [_Box.around(*_points(axes, x, y)) for x, y in obstacles]
     (left, right_end), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     panel = _Box(*_points(axes, left, bottom), *_points(axes, right_end, top))
@@ -133,7 +137,7 @@ def label_points(axes: Axes, labels: Iterable[Label], obstacles: Iterable[tuple[
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """In points of the figure."""
+    """A rectangle in points of the figure."""
 
     left: float
     bottom: float
@@ -159,7 +163,7 @@ class _Box:
 
 
 def draw_key(axes: Axes, strategies: Sequence[str], groups: Sequence[tuple[str, GroupLook]]) -> None:
-    """Right of the panel: what colours and markers mean, and what lines and fillings do."""
+    """Draws the key right of the panel: colours and markers of strategies, lines and fillings of groups."""
     grey = StrategyLook(colour=INK, marker="o")
     handles = [_handle(strategy_look(name), None) for name in strategies]
     handles += [_handle(grey, look) for _, look in groups]
@@ -174,12 +178,12 @@ def _handle(look: StrategyLook, group: GroupLook | None) -> Line2D:
 
 
 def range_far(sizes: Sequence[int]) -> bool:
-    """Whether on a plain scale the small ones would lie on each other."""
+    """Whether sizes range so far that the small ones would overlap on a linear scale."""
     return sizes[-1] > _LINEAR_UP_TO * sizes[0]
 
 
 def scale_sizes(axes: Axes, sizes: Sequence[int]) -> None:
-    """Numbers of devices along x, in doublings where they range far."""
+    """Scales x for numbers of devices, in doublings if they range far."""
     is_log = range_far(sizes)
     if is_log:
         axes.set_xscale("log", base=2)
@@ -204,32 +208,32 @@ def line_style(group: GroupLook) -> Any:
 
 
 def write_above(axes: Axes, text: str, up: float = 21) -> None:
-    """A muted line above the panel's title: what holds for all of it."""
+    """Writes a muted line above the panel's title, about the whole panel."""
     beside(axes, 0, 1, text, (0, up), xycoords="axes fraction", fontsize=8)
 
 
 def beside(axes: Axes, x: float, y: float, text: str, offset: tuple[float, float], **changes: Any) -> None:
-    """Small muted text at ``offset`` points from a value."""
+    """Writes small muted text at ``offset`` points from a value."""
     plain: dict[str, Any] = {"fontsize": SMALL, "color": MUTED, "annotation_clip": False}
     axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", **{**plain, **changes})
 
 
 def write(axes: Axes, text: str) -> None:
-    """In the middle of a panel with nothing else in it."""
+    """Writes text in the middle of an otherwise empty panel."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=MUTED, fontsize=8)
 
 
 def leave_empty(axes: Axes, why: str) -> None:
-    """Without a scale, for there is nothing to scale."""
+    """Writes ``why`` into a panel without data, and removes its scales."""
     write(axes, why)
     axes.set_xticks([])
     axes.set_yticks([])
 
 
 def draw_rectangle(axes: Axes, box: tuple[float, float, float, float], colour: str, hatch: str = "") -> None:
-    """Of left, bottom, width and height: full, or pale under a hatch.
+    """Draws a rectangle of left, bottom, width and height: solid, or pale under a hatch.
 
-    The hatch lies on a rectangle of its own: an SVG would make it as pale as what it lies on.
+    The hatch is on a rectangle of its own, because in an SVG it would be as pale as the colour below it.
     """
     left, bottom, width, height = box
     place = ((left, bottom), width, height)
@@ -241,12 +245,14 @@ def draw_rectangle(axes: Axes, box: tuple[float, float, float, float], colour: s
 
 
 def rule(axes: Axes, y: float) -> None:
-    """A level to compare with."""
+    """Draws a level to compare with."""
     axes.axhline(y, color=(INK, 0.45), linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
 
 
 def _readable(sizes: Sequence[int], is_log: bool) -> list[int]:
-    """All sizes, or where they would touch, from the largest down those that are far enough apart."""
+    """Returns all sizes. If their labels would touch, it returns those far enough apart, starting at the
+    largest.
+    """
     chosen: list[int] = []
     for size in reversed(sizes):
         if not chosen or _are_apart(size, chosen[-1], sizes[-1], is_log):
@@ -259,13 +265,13 @@ def _are_apart(size: int, larger: int, largest: int, is_log: bool) -> bool:
 
 
 def _fraction(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    """The place of a value in fractions of the panel."""
+    """Returns the place of a value in fractions of the panel."""
     found = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
     return float(found[0]), float(found[1])
 
 
 def _points(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    """The place of a value in points of the figure."""
+    """Returns the place of a value in points of the figure."""
     figure = axes.get_figure(root=True)
     assert figure is not None, "a panel is in a figure"
     found = axes.transData.transform((x, y)) * 72 / figure.dpi
@@ -273,7 +279,7 @@ def _points(axes: Axes, x: float, y: float) -> tuple[float, float]:
 
 
 def _text_height(axes: Axes) -> float:
-    """Of a small line, as a fraction of the panel's height."""
+    """Returns the height of a small line of text, as a fraction of the panel's height."""
     figure = axes.get_figure(root=True)
     assert figure is not None, "a panel is in a figure"
     inches = axes.get_position().height * figure.get_size_inches()[1]

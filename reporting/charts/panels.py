@@ -1,4 +1,4 @@
-"""The four-panel comparison of strategies and groups at one place: step time, throughput, memory, spread."""
+"""The four-panel comparison shows strategies and groups: step time, throughput, memory, spread."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _NUMBERS_SIDE_BY_SIDE = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where a cell stands along x: groups side by side at their strategy."""
+    """A cell's place along x: groups stand side by side at their strategy."""
 
     cell: CellSummary
     x: float
@@ -49,7 +49,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bars:
-    """``estimate`` of a cell in base units; ``name`` is the axis without its unit."""
+    """One panel of bars. ``estimate`` returns a cell's value in base units, which ``unit`` scales."""
 
     title: str
     estimate: Callable[[CellSummary], Estimate | None]
@@ -58,7 +58,9 @@ class _Bars:
 
 
 def comparison(view: View) -> list[Drawing]:
-    """At the recipe and size where most strategies and groups were measured; nothing if only one was."""
+    """Compares at the recipe and size with the most strategies and groups, or draws nothing if only one was
+    measured.
+    """
     measured = sorted(
         (cell for cell in view.cells if is_measured(cell)), key=lambda cell: -cell.subject.world_size
     )
@@ -114,7 +116,9 @@ def _drawing(
 
 
 def _places(cells: Sequence[CellSummary], groups: Sequence[str], strategies: Sequence[str]) -> list[_Place]:
-    """One for each strategy and group: of several cells the one with most rows."""
+    """Returns one place for each strategy and group. If several cells share it, the one with the most rows is
+    drawn.
+    """
     width = min(0.8 / len(groups), 0.5)
     best = {
         (cell.subject.strategy, cell.group): cell for cell in sorted(cells, key=lambda cell: len(cell.rows))
@@ -136,7 +140,7 @@ def _draw_bars(view: View, axes: Axes, bars: _Bars) -> None:
     if not points:
         leave_empty(axes, "not measured")
         return
-    # Side by side the numbers would touch each other.
+    # With more bars the numbers would touch each other if they were not turned.
     turned: dict[str, Any] = {"rotation": 90 if len(points) > _NUMBERS_SIDE_BY_SIDE else 0, "ha": "center"}
     for (place, _), point in zip(found, points, strict=True):
         _draw_bar(view, axes, place, point)
@@ -163,7 +167,7 @@ def _draw_statuses(axes: Axes, places: Sequence[_Place]) -> None:
 
 
 def _draw_spread(view: View, axes: Axes, places: Sequence[_Place], unit: wording.Unit) -> int:
-    """How many steps were drawn."""
+    """Draws the step-time distributions, and returns how many steps were drawn."""
     axes.set_title(f"Step-time distribution ({unit.name})")
     steps = {place.x: _steps(place.cell) / unit.size for place in places}
     for place in places:

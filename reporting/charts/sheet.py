@@ -1,7 +1,7 @@
-"""An empty figure with panels that all look alike, and a full one as bytes.
+"""A sheet is an empty figure whose panels all look alike; a finished one is rendered to bytes.
 
-Nothing global decides here: neither a matplotlibrc nor a backend, locale or clock. Text is never read as
-mathematics. What is drawn in ``INK`` takes the page's colour.
+No global setting has any effect: no matplotlibrc, backend, locale or clock. Text is never read as
+mathematics. Parts drawn in ``INK`` take the page's text colour.
 """
 
 import warnings
@@ -52,7 +52,9 @@ _STYLE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelGrid:
-    """Where panels lie, in inches. ``widths`` are the columns' shares of what the margins leave."""
+    """The places of panels, in inches. ``widths`` are the columns' shares of the width between the
+    margins.
+    """
 
     rows: int = 1
     widths: tuple[float, ...] = (1.0,)
@@ -68,7 +70,7 @@ class PanelGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A figure that is done, and the words around it."""
+    """A finished figure, and the words around it."""
 
     name: str
     title: str
@@ -79,22 +81,24 @@ class Drawing:
 
 @contextmanager
 def own_style() -> Iterator[None]:
-    """Everything is drawn and written under it: matplotlib asks for some of its settings only then."""
+    """Sets our style. Drawing and rendering must both happen in it, because matplotlib reads some settings
+    only when rendering.
+    """
     defaults = matplotlib.rcParamsDefault.items()
     settings: Any = {key: value for key, value in defaults if not key.startswith("backend")}
     with warnings.catch_warnings(), matplotlib.rc_context(settings | _STYLE):
-        # A name may hold characters that no font of ours has; a box in their place is what we can do.
+        # A name may hold characters that our fonts lack; a box is shown for them, which needs no warning.
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
         yield
 
 
 def width_for(num_columns: int) -> float:
-    """In inches; three panels need more than two for their text to stay readable."""
+    """Returns a width in inches. Three panels need more than two for their text to stay readable."""
     return 8.4 if num_columns < 3 else 10.6
 
 
 def panels(grid: PanelGrid) -> tuple[Figure, list[list[Axes]]]:
-    """The figure and its axes by row and column."""
+    """Returns the figure, and its axes by row and column."""
     height = (
         _TITLE_IN + grid.header + grid.rows * grid.row_height + (grid.rows - 1) * grid.row_gap + grid.bottom
     )
@@ -143,7 +147,7 @@ def _row(figure: Figure, grid: PanelGrid, index: int, height: float) -> list[Axe
 
 
 def _plain(axes: Axes) -> Axes:
-    """Light lines across, no box, no tick marks; filled with nothing."""
+    """Draws light horizontal lines, and no box, tick marks or background."""
     axes.patch.set_visible(False)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(MUTED)

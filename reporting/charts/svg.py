@@ -1,10 +1,10 @@
-"""A chart's SVG made fit to stand inside a page, light or dark, beside other charts. Pure."""
+"""This module prepares a chart's SVG for a page, light or dark, beside other charts. Pure."""
 
 import re
 from collections.abc import Set
 from html import escape
 
-# Drawn in these, and nothing else is: the page decides what they become.
+# Charts use these two for text and background; the page replaces them with its own colours.
 INK = "#0a0b0c"
 SURFACE = "#fdfefe"
 
@@ -17,14 +17,15 @@ _FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
 def fit_for_page(drawn: str, *, name: str, label: str, cut_top: float) -> str:
-    """``drawn`` without its first ``cut_top`` points, which hold the title that a page prints itself.
+    """Returns ``drawn`` without its first ``cut_top`` points, which hold the title that the page prints
+    itself.
 
-    It scales with its container up to half more than its natural size, inherits the page's ink, and its ids
-    begin with ``name``. ``label`` is what a screen reader says.
+    The result scales with its container, up to one and a half times its natural size. It takes the page's
+    text colour, and its ids begin with ``name``. Screen readers read ``label``.
     """
     body = drawn[drawn.index(">", drawn.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
-    # Text is what people wrote, so only tags are changed.
+    # Only tags are changed: the text between them is what people wrote.
     pointed_at = {found[2] for tag in _TAG.findall(body) for found in _REFERENCE.finditer(tag)}
     prefix = re.sub(r"[^a-z0-9]+", "-", name)
     body = _TAG.sub(lambda tag: _tag(tag[0], prefix, pointed_at), body)
@@ -32,14 +33,16 @@ def fit_for_page(drawn: str, *, name: str, label: str, cut_top: float) -> str:
 
 
 def _tag(tag: str, prefix: str, pointed_at: Set[str]) -> str:
-    """Only ids that something points at stay, and no two charts share one."""
+    """Rewrites one tag. Ids that nothing refers to are removed; the others get ``prefix``, so that no two
+    charts share one.
+    """
     tag = _ID.sub(lambda found: f' id="{prefix}-{found[1]}"' if found[1] in pointed_at else "", tag)
     tag = _REFERENCE.sub(lambda found: f"{found[1]}{prefix}-{found[2]}", tag)
     tag = _FONT.sub(_font, tag)
     for drawn_colour, page_colour in _PAGE_COLOURS.items():
         tag = tag.replace(drawn_colour, page_colour)
     tag = re.sub(r' transform="rotate\(-?0 [^"]*"| font-family: [^;]*;', "", tag)
-    # A hundredth of a point is finer than anybody sees.
+    # A hundredth of a point is finer than anybody can see.
     return re.sub(r"(\d+\.\d\d)\d+", r"\1", tag)
 
 

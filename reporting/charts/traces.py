@@ -1,4 +1,4 @@
-"""Long traces made short enough to draw. Pure."""
+"""Traces are long series, shortened until they can be drawn. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,9 @@ Trace = Sequence[tuple[float, float]]
 
 
 def thinned(points: Iterable[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """Of each stretch the lowest and the highest, so that no spike is lost; only what is finite."""
+    """Keeps the lowest and the highest point of each stretch, so that no spike is lost. Points that are not
+    finite are dropped.
+    """
     found = [point for point in points if is_number(point[0]) and is_number(point[1])]
     if len(found) <= most:
         return found
@@ -28,5 +30,5 @@ def xy(points: Trace) -> tuple[list[float], list[float]]:
 
 
 def runs_left_out(shown: int, of: int) -> str:
-    """A sentence for the caption, or nothing."""
+    """Returns a sentence for the caption, or nothing if all runs are drawn."""
     return f" {shown} of {of} runs are drawn." if shown < of else ""

@@ -1,4 +1,4 @@
-"""Names and numbers as a chart's text: harmless, short, with the unit that fits. Pure."""
+"""Wording turns names and numbers into a chart's text: printable, short, with a suitable unit. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """``size`` is how many base units one of these is."""
+    """A unit. ``size`` is the number of base units in it."""
 
     name: str
     size: float
 
 
 def name_of(text: str, longest: int = 24) -> str:
-    """One printable line of at most ``longest`` characters, and never nothing."""
+    """Returns one printable line of at most ``longest`` characters, never an empty one."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return (line if len(line) <= longest else f"{line[: longest - 1]}…") or "(no name)"
 
 
 def short(value: float) -> str:
-    """Three digits: ``251k``, ``34.9k``, ``0.842``."""
+    """Shows three digits: ``251k``, ``34.9k``, ``0.842``."""
     value = float(f"{value:.3g}")
     for size, prefix in _PREFIXES:
         if size <= abs(value) < 1e15:
@@ -31,7 +31,7 @@ def short(value: float) -> str:
 
 
 def tick(value: float) -> str:
-    """As exact as an axis needs: ``252.5k``."""
+    """Shows as many digits as an axis needs: ``252.5k``."""
     for size, prefix in _PREFIXES:
         if size <= abs(value) < 1e15:
             return f"{value / size:.6g}{prefix}"
@@ -58,7 +58,7 @@ def duration(seconds: float) -> str:
 
 
 def runs_per_cell(numbers: Iterable[int]) -> str:
-    """How often each point was measured, and what its bar means."""
+    """Says how often each point was measured, and what its bar means."""
     found = sorted(set(numbers))
     if not found or found == [1]:
         return "n = 1 run per cell, so there are no intervals."
@@ -67,14 +67,14 @@ def runs_per_cell(numbers: Iterable[int]) -> str:
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
-    """``a, b and 3 more``."""
+    """Returns ``a, b and 3 more``."""
     found = list(names)
     shown = ", ".join(name_of(name) for name in found[:most])
     return shown if len(found) <= most else f"{shown} and {len(found) - most} more"
 
 
 def is_number(value: float | None) -> bool:
-    """Known, finite, and not so large that drawing it would overflow."""
+    """Whether a value is known, finite, and small enough to be drawn without overflow."""
     return value is not None and isfinite(value) and abs(value) < 1e30
 
 

@@ -1,4 +1,6 @@
-"""JSON results of others: one object of columns, one with sections, or a list of such objects. Pure."""
+"""This module reads JSON results of other tools: an object, possibly with sections, or a list of objects.
+Pure.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,7 +14,7 @@ from reporting.results.records import SCHEMA_VERSION
 _MOST_RUNS = 100_000
 _MOST_RAW_TIMES = 100_000
 _DEEPEST = 6
-# What only the sections of ``benchmark_{platform}_{timestamp}.json`` are called.
+# Only a ``benchmark_{platform}_{timestamp}.json`` has sections of these names.
 _SECTIONS = {"performance_metrics", "memory_metrics", "training_config", "gpu_info"}
 
 

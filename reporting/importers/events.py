@@ -1,7 +1,7 @@
-"""TensorBoard event files, whoever wrote them: scalars in either of the two forms that there are.
+"""This module reads scalars from TensorBoard event files, in either of the two forms that writers use.
 
-The files are TFRecords: length, its checksum, bytes, their checksum. A file whose writer was killed ends in
-the middle of a record: what stands before counts. A wrong checksum anywhere else refuses the file.
+The files are TFRecords: length, its checksum, bytes, their checksum. If a file ends in the middle of a
+record, its writer was killed; the records before it count. A wrong checksum anywhere else refuses the file.
 """
 
 import struct
@@ -16,7 +16,7 @@ from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.series import run_of_points
 from reporting.results.rows import kind_of
 
-# A scalar takes some 60 bytes: what is larger is a graph, a histogram or a picture.
+# A scalar takes about 60 bytes; a larger record is a graph, a histogram or a picture.
 _MOST_BYTES_OF_A_SCALAR = 1 << 16
 _MOST_POINTS = 5_000_000
 _TENSOR_FORMATS = {1: "f", 2: "d", 3: "i", 9: "q"}  # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64
@@ -30,7 +30,9 @@ class _Log:
 
 
 def read_events(files: Sequence[BinaryIO], mapping: NameMapping) -> Found:
-    """All files of one folder are one run; of steps in several, the later file's count."""
+    """Reads all files of one folder as one run. If a step is in several files, the later file's
+    value counts.
+    """
     log = _Log()
     for file in files:
         _read(file, log)
@@ -62,7 +64,7 @@ def _read(file: BinaryIO, log: _Log) -> None:
     for record in _records(file, log):
         try:
             event = Event.FromString(record)
-        # Protobuf's own class of error lives in a package that nobody here imports.
+        # Protobuf's own error class is in a package that this project does not import.
         except Exception:
             raise ImportProblem("a record is no TensorBoard event") from None
         for value in event.summary.value:
@@ -84,7 +86,7 @@ def _scalar(value: Any) -> float | None:
 
 
 def _of_tensor(tensor: Any) -> float | None:
-    """Its number stands in a list by type, or as bytes."""
+    """Returns the tensor's number, which is in a list for its type or in bytes."""
     for numbers in (tensor.float_val, tensor.double_val, tensor.int_val, tensor.int64_val):
         if len(numbers) == 1:
             return float(numbers[0])
@@ -117,7 +119,7 @@ def _records(file: BinaryIO, log: _Log) -> Iterator[bytes]:
 
 
 def _masked(data: bytes) -> int:
-    """CRC-32C, turned by 15 bits and moved, as TFRecords have it."""
+    """Returns the CRC-32C, rotated by 15 bits plus a constant, as TFRecords store it."""
     from tensorboardX.crc32c import crc32c
 
     found = int(crc32c(data))

@@ -1,4 +1,4 @@
-"""What one source gave, before it is judged. Pure."""
+"""These types hold what one source contains, before it is judged. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 Values = Mapping[str, Any]
 
-# A run that says none of these says nothing that a table could compare.
+# A run without any of these has nothing that a table could compare.
 MEASURED = (
     "tokens_per_sec", "tokens_per_sec_per_device", "mean_step_time_sec", "peak_vram_gb", "mean_loss",
     "raw_step_times",
@@ -14,12 +14,16 @@ MEASURED = (
 
 
 class ImportProblem(Exception):
-    """A file that gives nothing; the message says what was found and what was expected, not which file."""
+    """A file from which nothing can be imported. The message says what was found and what was expected, but
+    not which file.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One mapping from columns to values per run; headers or tags that no column was known for."""
+    """The contents of a source: one mapping from columns to values per run. ``not_mapped`` are the headers or
+    tags for which no column is known.
+    """
 
     kind: str
     runs: tuple[Values, ...]
@@ -32,7 +36,7 @@ def is_measured(values: Values) -> bool:
 
 
 def some(names: Iterable[str], most: int = 8) -> str:
-    """``a, b, c and 4 more``."""
+    """Returns ``a, b, c and 4 more``."""
     known = list(dict.fromkeys(names))
     rest = f" and {len(known) - most} more" if len(known) > most else ""
     return ", ".join(known[:most]) + rest

@@ -1,7 +1,8 @@
-"""A sheet of cells as runs, wherever in its first rows the headers are. Pure.
+"""This module finds runs in a sheet of cells, wherever in its first rows the headers are. Pure.
 
-Headers stand in a row, or in a column where that one says more. A table ends at its first empty row; what
-stands above it in pairs ("Model", "Llama") is true of all its runs. A table with step numbers is one run.
+Headers are in a row, or in a column if more names are known there. A table ends at its first empty row. Pairs
+above the table ("Model", "Llama") apply to all its runs. A table with step numbers is one run per
+configuration.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,9 @@ _SUMMARIES = {"average", "avg", "mean", "total", "sum", "min", "max", "std", "st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """``row`` is the last one that belongs to it. ``targets`` by column of the sheet, each known once."""
+    """The headers of a table. ``row`` is the last row of the header; ``targets`` is by index in the sheet,
+    with each column at most once.
+    """
 
     row: int
     targets: Mapping[int, MappedColumn]
@@ -44,7 +47,9 @@ class _Sheet:
 
 
 def read_grids(grids: Sequence[tuple[str, Grid]], mapping: NameMapping) -> Found:
-    """A sheet that measured nothing and speaks of one thing is about the others' runs."""
+    """Reads all sheets. A sheet with a single run and no measurements applies to the runs of all other
+    sheets.
+    """
     sheets = [_read(name, grid, mapping) for name, grid in grids]
     measured = [run for sheet in sheets for run in sheet.runs if is_measured(run)]
     shared: dict[str, Any] = {}
@@ -74,7 +79,9 @@ def _read(name: str, grid: Grid, mapping: NameMapping) -> _Sheet:
 
 
 def _best_header(grid: Grid, mapping: NameMapping) -> tuple[_Header, Grid]:
-    """The row, or the column, with most names that the mapping knows; of equal ones the first."""
+    """Returns the header, in a row or a column, with the most names that the mapping knows. If both have as
+    many, the row counts.
+    """
     upright, turned = _header(grid, mapping), _header(_turned(grid[:_MOST_LABELS]), mapping)
     if len(turned.targets) > len(upright.targets):
         return turned, _turned(grid)
@@ -101,7 +108,7 @@ def _header_at(grid: Grid, row: int, mapping: NameMapping) -> _Header:
 
 
 def _labels(grid: Grid, row: int, index: int) -> tuple[str, ...]:
-    """The cell's, below the one that stands over it, as merged headers do."""
+    """Returns the cell's label, after the label of the cell above it, as merged headers need."""
     above = grid[row - 1][index] if row and index < len(grid[row - 1]) else None
     return (above, grid[row][index]) if isinstance(above, str) else (grid[row][index],)
 
@@ -120,7 +127,7 @@ def _runs(rows: Grid, header: _Header, mapping: NameMapping, notes: list[str]) -
 
 
 def _by_config(steps: Sequence[dict[str, Any]]) -> dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]]:
-    """A long table may hold several runs below each other: they differ in what they were asked to do."""
+    """Splits a long table into its runs, which differ in their configuration."""
     found: dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]] = {}
     for step in steps:
         config = tuple((name, step[name]) for name in _CONFIG if name in step)
@@ -167,7 +174,9 @@ def _value(cell: Any, target: MappedColumn, mapping: NameMapping, notes: list[st
 
 
 def _pairs(rows: Grid, mapping: NameMapping, notes: list[str]) -> dict[str, Any]:
-    """Names with their values beside them. Merged cells repeat their text: what follows it is meant."""
+    """Returns the values that stand beside a known name. Merged cells repeat their text, so repeated cells
+    are dropped first.
+    """
     found: dict[str, Any] = {}
     for row in rows:
         cells = [cell for index, cell in enumerate(row) if cell not in (None, "") and cell not in row[:index]]
@@ -189,6 +198,6 @@ def _in_sheet(name: str, labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def expected_of(found: Found) -> str:
-    """What to tell whoever gave a table without a run."""
+    """Returns the message for a table in which no run was found."""
     seen = f"found {some(found.not_mapped)}" if found.not_mapped else "found no header"
     return f"no run in it: expected headers that the mapping knows, {seen}; add names with --mapping"

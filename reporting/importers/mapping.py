@@ -1,4 +1,6 @@
-"""Which header, key or tag means which column, in which unit: data that users extend. Pure."""
+"""The mapping says which header, key or tag means which column, and in which unit. Users can extend
+it. Pure.
+"""
 
 import json
 import re
@@ -14,7 +16,7 @@ from reporting.importers.quantities import units_of
 from reporting.results.rows import NAMES
 
 STEP = "step"
-# Ours to say, never the file's.
+# Longhaul sets these columns itself; an imported file can't.
 _OURS = {
     "source", "imported", "warnings", "run_id", "cell_id", "group", "sweep", "simulated", "timing_unit",
     "repeat", "order", "attempt", "status", "metrics", "packages", "variables", "optimizer", "nodes",
@@ -34,12 +36,14 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 class MappingError(Exception):
-    """The user's turn: the message says where in which file, what was found and what was expected."""
+    """A mistake in the user's mapping. The message says where in which file, what was found and what was
+    expected.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedColumn:
-    """The column that a name means, and what its numbers are multiplied by."""
+    """The column that a name means, and the factor by which its numbers are multiplied."""
 
     column: str
     factor: float = 1.0
@@ -47,7 +51,9 @@ class MappedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameMapping:
-    """``targets``, ``values`` and ``vendors`` have plain words for keys (``plain``)."""
+    """A mapping from names to columns. The keys of ``targets``, ``values`` and ``vendors`` are normalised by
+    ``plain``.
+    """
 
     targets: Mapping[str, MappedColumn] = field(default_factory=dict)
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -55,7 +61,9 @@ class NameMapping:
     patterns: tuple[re.Pattern[str], ...] = ()
 
     def target(self, *labels: str) -> MappedColumn | None:
-        """Labels are those from the outermost to the innermost: of merged headers, of nested keys."""
+        """Returns the column for labels given from the outermost to the innermost, as of merged headers or
+        nested keys.
+        """
         parts = [part for part in map(plain, labels) if part]
         for tried in _ways_to_say(parts):
             if found := self._target_of(tried):
@@ -63,7 +71,7 @@ class NameMapping:
         return None
 
     def value(self, column: str, value: Any) -> Any:
-        """What the column's value is called with us."""
+        """Returns Longhaul's own word for a column's value."""
         return self.values.get(column, {}).get(plain(value), value) if isinstance(value, str) else value
 
     def vendor(self, text: str | None) -> str | None:
@@ -71,7 +79,9 @@ class NameMapping:
         return next((self.vendors[word] for word in words if word in self.vendors), None)
 
     def said_by(self, path: str) -> dict[str, str]:
-        """What the names of a file and its folders say; of two patterns the first one counts."""
+        """Returns what the names of a file and its folders say. If two patterns match, the first
+        one counts.
+        """
         found: dict[str, str] = {}
         for pattern in self.patterns:
             if match := pattern.search(path.lower()):
@@ -79,7 +89,7 @@ class NameMapping:
         return found
 
     def extended(self, other: "NameMapping") -> "NameMapping":
-        """Where both know a name, ``other`` is right."""
+        """Adds ``other`` to this mapping. If both know a name, ``other`` counts."""
         columns = {*self.values, *other.values}
         return NameMapping(
             targets={**self.targets, **other.targets},
@@ -101,20 +111,20 @@ class NameMapping:
 
 
 def plain(text: str) -> str:
-    """Its words in small letters: ``Avg. Step-Time (sec)`` is ``mean step time s``."""
+    """Normalises a name to lower-case words: ``Avg. Step-Time (sec)`` becomes ``mean step time s``."""
     words = _WORD.findall(text.lower().replace("%", " percent ").replace("/", " per "))
     return " ".join(_SAME.get(word, word) for word in words)
 
 
 @cache
 def shipped() -> NameMapping:
-    """What Longhaul knows by itself."""
+    """Returns the mapping that comes with Longhaul."""
     path = resources.files("reporting.importers") / "mapping.toml"
     return read_mapping(path.read_bytes(), "mapping.toml")
 
 
 def read_mapping(data: bytes, name: str) -> NameMapping:
-    """TOML, or JSON where the name ends so."""
+    """Reads a mapping from TOML, or from JSON if ``name`` ends in ``.json``. Raises ``MappingError``."""
     try:
         found = json.loads(data) if name.endswith(".json") else tomllib.loads(data.decode())
     except ValueError as error:
@@ -185,9 +195,10 @@ def _patterns(file: str, patterns: Any) -> Iterator[re.Pattern[str]]:
 
 
 def _ways_to_say(parts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """All labels, the last ones, the last two turned round, the last alone.
+    """Yields the label combinations to try: all labels, then fewer from the left; two labels also in reverse
+    order.
 
-    A label that says which of several numbers is meant stays: ``val/loss`` is no loss of training.
+    A label that says which of several numbers is meant is never dropped: ``val/loss`` is not a training loss.
     """
     different = list(dict.fromkeys(parts))
     for start in range(len(different)):

@@ -1,4 +1,4 @@
-"""Numbers as people write them, with units behind them, in the units of our columns. Pure."""
+"""This module converts numbers as people write them, with units, to the units of our columns. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ _GB = {unit: factor / 1e9 for unit, factor in _BYTES.items()}
 _NUMBER = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([^\W\d_]+|%)?")
 _NOTHING = {"", "-", "\u2013", "n/a", "na", "nan", "none", "null", "inf", "-inf", "oom", "#n/a", "#div/0!"}
 _LONGEST_TEXT = 200
-# A loss may be below zero; nobody trains on no device.
+# A loss may be negative; a training has at least one device.
 _LEAST = {"mean_loss": float("-inf"), "world_size": 1.0, "device_count": 1.0}
-# What a table's whole numbers hold.
+# The largest whole number that a table's columns hold.
 _LARGEST = 2.0**62
 
 
 class Unreadable(ValueError):
-    """Not a value that the column can hold; the message says which value."""
+    """The column can't hold the value. The message says which value."""
 
 
 def units_of(column: str) -> Mapping[str, float]:
-    """What a number of each unit is multiplied by to be one of the column."""
+    """Returns, for each unit, the factor that converts a number to the column's unit."""
     if column.endswith("_sec") and "per_sec" not in column:
         return _TIME
     if column.endswith("_gb"):
@@ -40,7 +40,9 @@ def units_of(column: str) -> Mapping[str, float]:
 
 
 def value_for(column: str, value: Any, factor: float = 1.0) -> Any:
-    """What the column holds for ``value``; None where that says nothing. A unit in it beats ``factor``."""
+    """Returns the column's value for ``value``, or None if ``value`` says nothing. A unit in ``value``
+    overrides ``factor``.
+    """
     if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
         return None
     kind = kind_of(column)

@@ -1,6 +1,6 @@
-"""All that a user names, read into rows: one import.
+"""This module reads all files that a user names into rows: one import.
 
-A file that can't be read is named with its reason; the others are imported all the same.
+A file that can't be read is reported with its reason; the other files are still imported.
 """
 
 import hashlib
@@ -30,7 +30,9 @@ _VENDORS = ("nvidia", "amd", "cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """One source that gave runs. ``num_repeated`` of them another source gave before."""
+    """A source that contained runs. ``num_repeated`` of its runs had already been found in an
+    earlier source.
+    """
 
     label: str
     num_runs: int
@@ -41,7 +43,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """``rows`` are in the order of their sources; each run is there once."""
+    """The result of an import. ``rows`` are in the order of their sources; each run is there once."""
 
     rows: tuple[Row, ...]
     read: tuple[Read, ...]
@@ -51,7 +53,9 @@ class Import:
 def read_all(
     paths: Sequence[Path], mapping: NameMapping, *, name: str, group: str | None, vendor: str | None
 ) -> Import:
-    """``name`` is the sweep's. Without ``group`` that is ``imported``, with the vendor where one is known."""
+    """Reads all sources. ``name`` is the sweep's. Without ``group``, the group is ``imported``, or
+    ``imported-`` and the vendor if the vendor is known.
+    """
     sources, unread = find_sources(paths)
     problems = list(unread)
     rows: dict[str, Row] = {}
@@ -127,7 +131,9 @@ def _vendor(found: dict[str, Any], mapping: NameMapping) -> str | None:
 
 
 def _identity(row: Row) -> str:
-    """A run is what it measured where: a table that repeats a result adds none."""
+    """Identifies a run by its configuration and measurements, so that a table that repeats a result adds no
+    run.
+    """
     return _digest(row.group, row.strategy, row.world_size, row.seq_len, row.tokens_per_sec,
                    row.mean_step_time_sec, row.mean_loss, row.peak_vram_gb)  # fmt: skip
 

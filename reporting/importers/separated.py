@@ -1,4 +1,6 @@
-"""CSV files of others: any of the usual separators, headers anywhere in the first rows. Pure."""
+"""This module reads CSV files of other tools: any usual separator, headers anywhere in the first
+rows. Pure.
+"""
 
 import csv
 import io

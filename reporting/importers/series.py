@@ -1,4 +1,4 @@
-"""One run that was logged step by step: its points become one row. Pure."""
+"""This module turns one run that was logged step by step into one row. Pure."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -16,10 +16,10 @@ _PERCENTILES = (50, 90, 95, 99)
 
 
 def run_of_points(series: Mapping[str, Points]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The columns of the run, and what has to be known of them.
+    """Returns the run's columns, and notes about them for the user.
 
-    Steps that were logged twice, as after a restart, count once: the later one. The first tenth of them, ten
-    at most, counts as warm-up: who logged it did not say where that ended.
+    A step that was logged twice, as after a restart, counts once: the later value. The first tenth of the
+    steps, at most ten, counts as warm-up, because a log does not say where the warm-up ended.
     """
     ordered = {column: _once_each(points) for column, points in series.items()}
     steps = sorted({step for points in ordered.values() for step, _ in points})
@@ -48,7 +48,7 @@ def _summary(column: str, values: Sequence[Any]) -> dict[str, Any]:
         case "mean_loss":
             return _of_losses(values)
         case "tokens_per_sec" | "tokens_per_sec_per_device":
-            # Steps have equal tokens: their rate is one over the mean of one over each.
+            # All steps have equally many tokens, so the overall rate is the harmonic mean.
             slow = [value for value in values if value > 0]
             return {column: len(slow) / sum(1 / value for value in slow)} if slow else {}
         case "peak_vram_gb" | "device_used_bytes_max":

@@ -1,4 +1,4 @@
-"""Which files there are to import below what a user named, and in what order they count."""
+"""This module finds the files to import below the paths that a user names, and orders them. Pure."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,9 @@ _MEASURED_FIRST = (".json", ".xlsx", ".csv")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportSource:
-    """``label`` names it without saying where on this machine it lies; several files are one log."""
+    """One thing to import. ``label`` names it without its place on this machine; several ``paths`` are the
+    files of one event log.
+    """
 
     label: str
     paths: tuple[Path, ...]
@@ -20,14 +22,16 @@ class ImportSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """A file or folder that gives nothing, and why."""
+    """A file or folder from which nothing was imported, with the reason."""
 
     label: str
     reason: str
 
 
 def find_sources(paths: Sequence[Path]) -> tuple[tuple[ImportSource, ...], tuple[Unread, ...]]:
-    """Single results before tables of them, as a table often repeats what lies beside it."""
+    """Returns single results before tables. A table often repeats the results beside it, and the first
+    occurrence counts.
+    """
     files: dict[Path, str] = {}
     unread: list[Unread] = []
     for path in paths:
@@ -71,14 +75,14 @@ def _below(folder: Path, unread: list[Unread]) -> Iterator[tuple[Path, str]]:
         here = Path(directory).relative_to(folder)
         folders[:] = sorted(folders) if len(here.parts) < _DEEPEST else []
         for name in sorted(names):
-            # A pipe by such a name would never end.
+            # Only regular files: reading a pipe of such a name would never end.
             if num_found <= MOST_FILES and _is_wanted(Path(name)) and (folder / here / name).is_file():
                 num_found += 1
                 yield folder / here / name, (Path(folder.name) / here / name).as_posix()
 
 
 def _is_wanted(path: Path) -> bool:
-    """Excel's own lock files begin with ``~$``."""
+    """Whether a file of this name is read. Names with ``~$`` are Excel's own lock files."""
     is_ours = path.suffix.lower() in _MEASURED_FIRST or _is_log(path)
     return is_ours and not path.name.startswith(("~$", "."))
 

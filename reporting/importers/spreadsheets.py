@@ -1,4 +1,6 @@
-"""Excel workbooks (xlsx): every sheet as a grid of cells in which merged ones are filled."""
+"""This module reads Excel workbooks (xlsx): every sheet as a grid of cells in which merged cells
+are filled.
+"""
 
 import io
 import warnings
@@ -10,7 +12,7 @@ from reporting.importers.found import Found, ImportProblem
 from reporting.importers.grids import Grid, expected_of, read_grids
 from reporting.importers.mapping import NameMapping
 
-# A workbook takes many times its XML in memory.
+# In memory, a workbook takes many times the size of its XML.
 _MOST_XML_BYTES = 32 << 20
 _MOST_SHEETS = 100
 _MOST_CELLS = 500_000
@@ -46,10 +48,10 @@ def _grids(data: bytes) -> list[tuple[str, Grid]]:
 
     try:
         with warnings.catch_warnings():
-            # Of styles and extensions that it leaves out, which nobody here looks at.
+            # It warns of styles and extensions that it ignores, which don't matter here.
             warnings.simplefilter("ignore")
             book = load_workbook(io.BytesIO(data), data_only=True)
-    # What a damaged workbook makes a library stumble over is not one kind of error.
+    # A damaged workbook can make the library raise almost any error.
     except Exception as error:
         raise ImportProblem(
             f"not an xlsx workbook, or damaged ({type(error).__name__}: {str(error)[:200]})"
@@ -74,7 +76,7 @@ def _rows(sheet: Any) -> Iterator[list[Any]]:
 
 
 def _value(cell: Any) -> Any:
-    """A number that is shown as a percentage is one: ``41.5 %``, not ``0.415``."""
+    """Returns the cell's value. A number shown as a percentage becomes one: ``41.5%``, not ``0.415``."""
     value = cell.value
     if isinstance(value, int | float) and not isinstance(value, bool) and "%" in str(cell.number_format):
         return f"{value * 100!r}%"

@@ -1,4 +1,4 @@
-"""What of somebody else's numbers can be believed: decided by what they say, not by who says it. Pure."""
+"""This module decides which of another tool's numbers can be believed, from the numbers alone. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +10,8 @@ from reporting.importers.found import Values
 from reporting.results.formulas import weak_scaling_efficiency
 from reporting.results.rows import Row
 
-# Both sides were computed from the same numbers: they agree to the last digits, or by rounding of a table.
+# Relative differences: within the first, two numbers come from one formula; within the second, a table was
+# rounded.
 _SAME_FORMULA = 1e-9
 _ROUNDED = 5e-3
 _TIMER = (
@@ -20,7 +21,9 @@ _TIMER = (
 
 
 def judged(values: Values, kind: str) -> dict[str, Any]:
-    """The columns that stay, with ``timing_unit`` and ``warnings``. ``kind`` is ``Found.kind``."""
+    """Returns the columns that can be kept, with ``timing_unit`` and ``warnings``. ``kind`` is
+    ``Found.kind``.
+    """
     found = dict(values)
     warnings = [*_complete(found), *_without_derived_copies(found)]
     found["timing_unit"], doubts = _timing(found)
@@ -34,7 +37,7 @@ def judged(values: Values, kind: str) -> dict[str, Any]:
 
 
 def _complete(found: dict[str, Any]) -> list[str]:
-    """Fills in what follows from the rest; says so where it is an assumption."""
+    """Fills in columns that follow from others. Returns a warning for each that is an assumption."""
     warnings = []
     times = found.get("raw_step_times")
     if times and "mean_step_time_sec" not in found:
@@ -56,7 +59,7 @@ def _fill_throughput(found: dict[str, Any]) -> None:
 
 
 def _without_derived_copies(found: dict[str, Any]) -> list[str]:
-    """A transfer rate that is four bytes per token was never measured."""
+    """Removes a transfer rate that equals four bytes per token: it was computed, not measured."""
     rate, tokens, size = (found.get(name) for name in ("h2d_gbps_per_gpu", "tokens_per_sec", "world_size"))
     if rate and tokens and size and isclose(rate, 4 * tokens / size / 1e9, rel_tol=_SAME_FORMULA):
         del found["h2d_gbps_per_gpu"]
@@ -67,7 +70,9 @@ def _without_derived_copies(found: dict[str, Any]) -> list[str]:
 
 
 def _timing(found: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """What a step is, by the one identity that must hold between tokens and times."""
+    """Returns what a step is, and warnings. It tests the one identity that must hold between tokens and
+    times.
+    """
     names = ("tokens_per_sec", "mean_step_time_sec", "world_size", "per_device_batch", "seq_len")
     tokens, seconds, size, batch, length = (found.get(name) for name in names)
     if not (tokens and seconds and size and batch and length):
@@ -87,7 +92,7 @@ def _timing(found: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def scaled(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """With efficiency against the smallest world size of the same thing among them, which has 100 %."""
+    """Adds scaling efficiency, against the smallest world size of the same configuration, which has 100 %."""
     families: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         families.setdefault(_family(row), []).append(row)

@@ -4,8 +4,8 @@ Drivers record leases, failures and restarts; rank 0 of each attempt records eve
 how much two clocks differ, but some events must come before others. All times are moved by as little as that
 order requires.
 
-Clocks that agree to a second leave an error of a second in the phases at a border between two clocks
-(schedule and detect), and no error in their sum.
+Suppose that two clocks agree to a second. Then the phases at a border between them (schedule and detect) are
+wrong by up to a second, and their sum is exact.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from reporting.long_runs.ledger import AttemptStory
 
-# The longest believable delay until the driver hears of a step: workers report at most once a second, and a
+# The longest believable delay until the driver hears of a step. Workers report at most once a second, and a
 # driver looks four times as often.
 _HEARD_WITHIN_S = 2.0
 
@@ -23,7 +23,7 @@ def aligned(stories: Sequence[AttemptStory]) -> list[AttemptStory]:
 
     An attempt's workers begin after its lease, and the driver hears of a step soon after it ended. If the
     workers' times contradict that, their clock is wrong, and all their times are moved. Leases follow one
-    another: if a driver's clock went back between two leases, all later times are moved behind the last known
+    another. If a driver's clock went back between two leases, all later times are moved behind the last known
     event of the attempt before.
     """
     found: list[AttemptStory] = []

@@ -1,1 +1,1 @@
-"""``report.md``: the ``report``, and the ``parts`` that GitHub's Markdown is made of."""
+"""This package writes ``report.md``: ``report`` composes it from the ``parts`` of GitHub's Markdown."""

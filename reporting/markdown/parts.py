@@ -1,4 +1,4 @@
-"""What GitHub's Markdown is made of: tables, lists, and how much is left out. Pure."""
+"""These functions write GitHub's Markdown: tables, lists, and how much is left out. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -6,7 +6,7 @@ from reporting.analysis.formatting import THIN, counted
 
 
 def table(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> str:
-    """``sides`` has a letter for each column: l or r."""
+    """Writes a table. ``sides`` aligns the columns, with one letter for each: l or r."""
     rule = ["--:" if side == "r" else ":--" for side in sides]
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *rows))
 
@@ -16,11 +16,13 @@ def bullets(items: Iterable[str]) -> str:
 
 
 def left_out(shown: int, there: int, noun: str, where: str = "findings.json has all") -> Iterator[str]:
-    """Nothing where everything is shown."""
+    """Yields a sentence that says how many are shown, or nothing if all are."""
     if shown < there:
         yield f"{shown:,} of {counted(there, noun)} are shown; {where}."
 
 
 def raw(number_text: str) -> str:
-    """Our own number: brackets mean nothing there, and a thin space is wider than it looks in plain text."""
+    """Prepares a number that we formatted: brackets need no escape, and a thin space looks too wide in plain
+    text.
+    """
     return number_text.replace(THIN, " ")

@@ -1,7 +1,7 @@
-"""``report.md``: the short answer for a pull request, with its cells and failures folded away. Pure.
+"""``report.md`` is the short answer for a pull request, with its cells and failures folded away. Pure.
 
-GitHub's Markdown; the picture is named by its place beside the file. What a reader wants to study (machines,
-nodes, goodput, what numbers mean, the other charts) is on the page, to which the second line leads.
+It is GitHub's Markdown; the picture is linked by its path beside the file. Machines, nodes, goodput,
+definitions and the other charts are on the HTML page, to which the second line links.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ _MOST_LINES = 10
 
 
 def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
-    """Short enough for a comment on GitHub. Shows ``plots/<name>.png`` of the first chart.
+    """Writes a report short enough for a comment on GitHub. It shows ``plots/<name>.png`` of the first chart.
 
     The same findings give the same text.
     """
@@ -69,7 +69,7 @@ def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
 
 
 def _folded(findings: Findings) -> tuple[tuple[str, list[str]], ...]:
-    """What to unfold, and what is then seen. All else is on the page."""
+    """Returns the folded parts: the summary line of each, and its content."""
     failed = failures(findings.cells)
     return (
         (counted(len(findings.cells), "cell"), list(_cells(findings))),
@@ -81,7 +81,7 @@ def _folded(findings: Findings) -> tuple[tuple[str, list[str]], ...]:
 
 
 def _as_far_as_they_fit(parts: list[str], folded: Iterable[tuple[str, list[str]]]) -> list[str]:
-    """In their order; where not all of them fit, the shortest stay."""
+    """Keeps the folded parts in their order. If not all of them fit, the shortest stay."""
     there = [(summary, _fold(summary, inside)) for summary, inside in folded if inside]
     room = _MOST_CHARACTERS - sum(len(part) + 2 for part in parts)
     fitting = set()
@@ -94,7 +94,7 @@ def _as_far_as_they_fit(parts: list[str], folded: Iterable[tuple[str, list[str]]
 
 
 def _fold(summary: str, inside: Iterable[str]) -> str:
-    """Without the blank lines GitHub would show the Markdown inside as it is written."""
+    """Folds ``inside`` away. Without the blank lines GitHub would show the Markdown inside as source text."""
     return "\n\n".join((f"<details>\n<summary>{summary}</summary>", *inside, "</details>"))
 
 
@@ -163,7 +163,7 @@ def _advised(one: Advice) -> str:
 
 
 def _attention(findings: Findings) -> Iterator[str]:
-    """Only what isn't well; how much is well is a number."""
+    """Lists only failed checks and warnings; all other checks are only counted."""
     found = [check for check in findings.checks if check.level in ("failed", "warning")]
     if not findings.checks:
         return
@@ -267,6 +267,6 @@ def _commands(findings: Findings) -> Iterator[str]:
 
 
 def _origin(flags: Iterable[str], whose: str = "") -> str:
-    """Numbers that nobody measured here always say so."""
+    """Marks simulated and imported numbers. Every number that was not measured here must be marked."""
     found = [flag for flag in ("simulated", "imported") if flag in set(flags)]
     return f" ({whose}{', '.join(found)})" if found else ""

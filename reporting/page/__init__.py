@@ -1,10 +1,9 @@
-"""One self-contained HTML file that says what findings say: no network, no third party.
+"""The page is one self-contained HTML file that shows findings: it uses no network and no third-party code.
 
 Reading order: ``markup`` (the only place where text becomes HTML), ``pieces`` (section, table, chip: what
 sections are made of), ``document`` (the page from top to bottom), then its sections in their order:
 ``answers``, ``goals``, ``machines``, ``measured``, ``pictures``, ``troubles``, ``nodes``, ``trainings``,
-``goodput``, ``explained``.
-``style.css`` and ``tables.js`` go into the page as they are.
+``goodput``, ``explained``. ``style.css`` and ``tables.js`` go into the page unchanged.
 """
 
 from reporting.page.document import index_html

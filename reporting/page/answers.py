@@ -1,4 +1,4 @@
-"""The first thing to read: the answer, and each comparison that it rests on. Pure."""
+"""This section is the first to read: the answer, and each comparison that the answer rests on. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -115,7 +115,7 @@ def _row(found: Comparison, known: Origins, reach: float) -> list[TableCell]:
 
 
 def _sides(found: Comparison, known: Origins) -> Markup:
-    """What both sides are is said once."""
+    """Names both sides, and says once what is true of both."""
     baseline, other = (
         known.get((group, found.subject), frozenset()) for group in (found.baseline, found.other)
     )
@@ -134,13 +134,15 @@ def _ratio(found: Comparison) -> Markup:
 
 
 def _reach(shown: Sequence[Comparison]) -> float:
-    """How far from 1 the ratios' lines reach, so that all of them can be compared by eye."""
+    """Returns how far from 1 the ratios' lines reach. All rows share this scale, so that they can be compared
+    by eye.
+    """
     bounds = [bound for found in shown for bound in (found.low, found.high) if is_known(bound)]
     return min(1.0, max((abs(bound - 1) for bound in bounds), default=0.05))
 
 
 def _bar(found: Comparison, reach: float) -> Markup:
-    """The interval on a line with 1 in its middle."""
+    """Draws the interval on a line with 1 in its middle."""
     if not is_known(found.low) or not is_known(found.high):
         return NOTHING
     low, high = (50 + 50 * min(1.0, max(-1.0, (bound - 1) / reach)) for bound in (found.low, found.high))

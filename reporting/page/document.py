@@ -1,4 +1,4 @@
-"""The page from top to bottom. Pure."""
+"""The document is the page from top to bottom. Pure."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from reporting.page.pieces import origin_chips
 from reporting.page.trainings import trainings
 from reporting.page.troubles import checks, failed, skipped
 
-# Anchor, name in the list of contents, and content; one without content is left out.
+# Anchor, name in the table of contents, content. A section without content is left out.
 Section = tuple[str, str, Markup]
 
 _HERE = Path(__file__).parent
@@ -28,7 +28,9 @@ _ROOM = 4_800_000  # bytes for all sections; style, script and frame are far bel
 
 
 def index_html(findings: Findings, charts: Sequence[Chart]) -> str:
-    """One file that needs no other, below 5 MB. The same findings give the same bytes."""
+    """Returns the page as one file that needs no other file, below 5 MB. The same findings give the same
+    bytes.
+    """
     before, after = _before_charts(findings), _after_charts(findings)
     taken = sum(len(content.text.encode()) for _, _, content in (*before, *after))
     drawn = ("charts", "Charts", pictures(charts, _ROOM - taken))
@@ -117,7 +119,9 @@ def _footer() -> Markup:
 
 
 def _policy(script: str) -> str:
-    """Nothing is fetched, and no other script runs than the one below, whatever a name contains."""
+    """Returns a policy under which nothing is fetched, and no script but the page's own runs, whatever a name
+    contains.
+    """
     digest = b64encode(sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""What the numbers mean, what the columns are called, and how to get it all again. Pure."""
+"""This section explains the numbers and columns, and how to obtain them again. Pure."""
 
 from reporting.analysis.findings import Findings
 from reporting.analysis.method import DEFINITIONS, Command, how_to_repeat

@@ -1,4 +1,6 @@
-"""Which strategy to take for which goal, and how to read throughput and memory together. Pure."""
+"""This section recommends a strategy for each goal, and helps to read throughput and memory
+together. Pure.
+"""
 
 from reporting.analysis.findings import Advice, CellSummary, Findings
 from reporting.analysis.formatting import (

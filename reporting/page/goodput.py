@@ -1,4 +1,4 @@
-"""Where the time of long runs went, what each restart cost, and what raised an alarm. Pure."""
+"""This section shows where the time of long runs went, what each restart cost, and all alarms. Pure."""
 
 from reporting.analysis.findings import Findings
 from reporting.analysis.formatting import count, duration, fraction, short

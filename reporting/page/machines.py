@@ -1,4 +1,4 @@
-"""Hardware and software of the groups side by side, with what differs marked. Pure."""
+"""This section shows the groups' hardware and software side by side, with differences marked. Pure."""
 
 from collections.abc import Sequence
 

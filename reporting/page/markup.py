@@ -1,4 +1,4 @@
-"""Text that is HTML, and the only place where other text becomes some. Pure."""
+"""Markup is text that is HTML. Only this module turns other text into HTML. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,9 @@ _WITHIN_LINES = frozenset(("a", "code", "i", "small", "span", "strong", "td", "t
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """Already HTML: nobody escapes it again. Made by this module, or from a file of ours."""
+    """HTML that is never escaped again. Only this module makes it, from text, or a caller from a file of
+    ours.
+    """
 
     text: str
 
@@ -23,8 +25,10 @@ NOTHING = Markup("")
 
 
 def element(name: str, /, *content: Content, **attributes: str | int | bool | None) -> Markup:
-    """Strings are escaped, and cut where they are longer than any text of ours. ``class_`` is ``class``,
-    ``aria_label`` is ``aria-label``; an attribute that is None or False is left out.
+    """Makes an element. Strings in it are escaped, and cut if they are longer than any text of ours.
+
+    The attribute ``class_`` becomes ``class`` and ``aria_label`` becomes ``aria-label``; one that is None or
+    False is left out.
     """
     end = "" if name in _WITHIN_LINES else "\n"
     inner = "".join(html_of(piece) for piece in content)
@@ -32,7 +36,7 @@ def element(name: str, /, *content: Content, **attributes: str | int | bool | No
 
 
 def void(name: str, /, **attributes: str | int | bool | None) -> Markup:
-    """An element that has no content and no end."""
+    """Makes an element that has no content and no end tag."""
     return Markup(f"<{name}{_attributes(attributes)}>")
 
 

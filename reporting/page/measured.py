@@ -1,4 +1,4 @@
-"""Every cell as a row of one table that sorts. Pure."""
+"""This section has every cell as a row of one sortable table. Pure."""
 
 from reporting.analysis.findings import CellSummary, Estimate, Findings
 from reporting.analysis.formatting import (
@@ -50,7 +50,7 @@ _COLUMNS = (
     TableColumn(title="H2D, GB/s", is_number=True, hint="host to device, per device"),
     TableColumn(title="Flags"),
 )
-# Left out where no device told its energy: a column of nothing helps nobody.
+# This column is left out if no device reported its energy, because it would be empty.
 _ENERGY = TableColumn(title="J/token", is_number=True, hint="energy of all devices, median over runs")
 _CAPTION = "Medians over runs; a cell of which no run went well has no numbers"
 _SIZES = (1, *range(4, 8))

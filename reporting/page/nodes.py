@@ -1,4 +1,4 @@
-"""How each node did, the suspicious ones first. Pure."""
+"""This section shows how each node did, suspicious nodes first. Pure."""
 
 from reporting.analysis.findings import Findings
 from reporting.analysis.formatting import count, counted, fraction, short

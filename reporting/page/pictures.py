@@ -1,4 +1,4 @@
-"""Charts inside the page, as drawings while there is room for them. Pure."""
+"""This section has the charts, as vector drawings while there is room for them. Pure."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from reporting.page.pieces import section
 
 
 def pictures(charts: Sequence[Chart], room: int) -> Markup:
-    """In at most about ``room`` bytes; what finds no place there is named."""
+    """Shows the charts in about ``room`` bytes at most. A chart that does not fit is named with its file."""
     if not charts:
         return NOTHING
     figures = []
@@ -26,12 +26,12 @@ def _figure(chart: Chart, picture: Markup) -> Markup:
 
 
 def _picture(chart: Chart, room: int) -> Markup:
-    """The drawing if there is room, else the same as pixels, else where it lies."""
+    """Returns the vector drawing if it fits, else the PNG, else a note with the file's name."""
     if len(chart.svg.encode()) <= room:
         return element("div", Markup(chart.svg), class_="paper")
     pixels = f"data:image/png;base64,{b64encode(chart.png).decode()}"
     if len(pixels) <= room:
         image = void("img", alt=chart.alt).text
-        # Not as an attribute of `void`, which would cut one as long as this.
+        # `void` would cut an attribute as long as this one.
         return element("div", Markup(image.replace("<img", f'<img src="{pixels}"', 1)), class_="paper")
     return element("p", f"Too large for this page: plots/{chart.name}.png", class_="note")

@@ -1,4 +1,4 @@
-"""What sections are made of: headings with anchors, tables that scroll and sort, chips. Pure."""
+"""Pieces are what sections are made of: headings with anchors, tables that scroll and sort, chips. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ _TALL = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
-    """``hint`` is shown where the title is not enough."""
+    """A column of a table. ``hint`` is a tooltip for a title that needs an explanation."""
 
     title: str
     is_number: bool = False
@@ -20,7 +20,9 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """``order`` is what sorting goes by; without one the text is, and unknown numbers come last."""
+    """A cell of a table. Sorting goes by ``order``, or by the text if that is None; unknown numbers come
+    last.
+    """
 
     content: Content
     order: float | None = None
@@ -28,7 +30,7 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The first column of each row is its header. ``label`` is unique on the page."""
+    """A table. The first cell of each row is the row's header. ``label`` must be unique on the page."""
 
     label: str
     caption: Content
@@ -43,7 +45,9 @@ def section(name: str, title: str, *content: Content) -> Markup:
 
 
 def table(found: Table) -> Markup:
-    """In a box of its own that scrolls, also from the keyboard: the page itself never does so sideways."""
+    """Puts the table into a box that scrolls, also by keyboard, so that the page itself never scrolls
+    sideways.
+    """
     head = element("tr", *(_head(column) for column in found.columns))
     body = together(_row(found.columns, row) for row in found.rows)
     caption = element("caption", element("span", found.caption), id=f"{found.label}-caption")
@@ -62,7 +66,7 @@ def table(found: Table) -> Markup:
 
 
 def without_repetition(found: Table, candidates: Iterable[int]) -> Table:
-    """Where all rows have the same in one of the candidate columns, the caption says it once."""
+    """Removes candidate columns whose value is the same in all rows. The caption says that value once."""
     rows = found.rows
     same = [index for index in candidates if len(rows) > 1 and len({row[index].content for row in rows}) == 1]
     if not same:
@@ -96,7 +100,7 @@ def _row(columns: Sequence[TableColumn], cells: Sequence[TableCell]) -> Markup:
 
 
 def numeric(text: str, order: float | None, note: str = "") -> TableCell:
-    """``note``, such as an interval, stands smaller behind the number."""
+    """Makes a cell for a number. ``note``, such as an interval, follows in small print."""
     if not note:
         return TableCell(text, order)
     return TableCell(together((text, " ", element("small", note))), order)
@@ -107,7 +111,9 @@ def chip(text: str, tone: str = "plain") -> Markup:
 
 
 def origin_chips(flags: Iterable[str], whose: str = "") -> Markup:
-    """Numbers that nobody measured here always say so."""
+    """Returns chips that mark simulated and imported numbers. Every number that was not measured here must
+    carry them.
+    """
     found = [flag for flag in ("simulated", "imported") if flag in flags]
     return together(together((" ", chip(f"{whose}{flag}", "origin"))) for flag in found)
 
@@ -131,7 +137,7 @@ def note(*content: Content) -> Markup:
 
 
 def left_out(shown: int, there: int, noun: str, where: str) -> Markup:
-    """Nothing where everything is shown."""
+    """Returns a note that says how many are shown, or nothing if all are."""
     if shown >= there:
         return NOTHING
     return note(f"{shown:,} of {counted(there, noun)} are shown; {where}.")

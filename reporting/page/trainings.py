@@ -1,4 +1,6 @@
-"""Long runs: how much of their time was training, where the rest went, and what happened when. Pure."""
+"""This section shows long runs: how much of their time was training, where the rest went, and what happened.
+Pure.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -57,7 +59,7 @@ def _last_known(run: LongRun) -> float | None:
 
 
 def _ledger(phases: Mapping[str, float]) -> Markup:
-    """Where the wall time went, as parts of one bar with the seconds beside it."""
+    """Shows where the wall time went, as parts of one bar with a legend in seconds."""
     spent = in_order(phases)
     total = sum(seconds for _, seconds in spent)
     if not total:
@@ -82,7 +84,7 @@ def _tone(name: str) -> str:
 
 
 def _incidents(run: LongRun, index: int) -> Markup:
-    # Saves come by the hundred, and what went wrong must not be lost among them.
+    # Saves can be hundreds, and would push out the incidents in which something went wrong.
     shown = most_telling(
         run.incidents, _MOST_INCIDENTS, lambda incident: incident[1] in ("save", "skipped save")
     )

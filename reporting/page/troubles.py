@@ -1,4 +1,6 @@
-"""What wants attention: checks with their advice, failures with their errors, files not read. Pure."""
+"""This section shows what needs attention: checks with advice, failures with their errors, files not read.
+Pure.
+"""
 
 from reporting.analysis.findings import Check, Findings
 from reporting.analysis.formatting import clean, counted, short

@@ -14,7 +14,7 @@ DRIVER = -1
 class RecordedAttempt:
     """What every part says about its attempt. ``start_step`` is None until it is known.
 
-    ``parent_term`` is the term of the attempt whose checkpoint this one resumed; it is None if the attempt
+    ``parent_term`` is the term of the attempt whose checkpoint this one resumed. It is None if the attempt
     started at step 0 or from another run's checkpoint. ``leased_s`` is when the driver got the run's lease,
     by its own clock.
     """

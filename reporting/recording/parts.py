@@ -42,7 +42,7 @@ class PartError(Exception):
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class PartName:
-    """Sorts in the order in which rows were recorded, for each rank."""
+    """A part's name. Names sort in the order in which each rank's rows were recorded."""
 
     run: str
     table: str

@@ -22,7 +22,7 @@ from checkpointing.stores.contract import Store, check_name
 from reporting.recording.scalars import RecordedWindow, Scalar, Scalars
 
 # Objects in a store can't be appended to, so each write makes a new file. The wait until the next write grows
-# with the training's age by this share, so that a day makes about a thousand files instead of ten thousand.
+# with the training's age by this share. So a day makes a few thousand files, not one per flush.
 _OLDER_BY = 0.01
 _LONGEST_WAIT_S = 60.0
 # Limits what waits for an unavailable store: encoding more than this would take seconds.

@@ -1,8 +1,8 @@
 """Tables are rows as files: ``metrics.parquet`` and ``metrics.csv``. The same rows give the same bytes.
 
 Parquet keeps lists as lists. Pairs of names and values (packages, variables, optimizer, the user's own
-metrics) are JSON in one column of both files, because otherwise each table would have different columns. The
-CSV has lists as JSON too, and no ``raw_step_times``.
+metrics) are JSON in one column of both files. Otherwise each table would have different columns. The CSV has
+lists as JSON too, and no ``raw_step_times``.
 """
 
 import csv

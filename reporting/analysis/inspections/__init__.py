@@ -1,6 +1,6 @@
-"""What the checks of a report look at.
+"""Inspections are what the checks of a report look at.
 
-Reading order: ``seen`` (what an inspection says), ``speed`` (throughput, step times, scaling, stragglers,
+Reading order: ``seen`` (the result of an inspection), ``speed`` (throughput, step times, scaling, stragglers,
 clocks), ``memory`` (limits, prediction, order of strategies), ``losses`` (falling, and equal),
-``sample_size`` (how much the runs can say at all).
+``sample_size`` (whether there are enough runs, measured here).
 """

@@ -1,4 +1,4 @@
-"""Whether runs learn, and whether those that do the same learn the same. Pure."""
+"""These inspections ask whether runs learn, and whether runs of the same work learn the same. Pure."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -7,7 +7,7 @@ from reporting.analysis.findings import CellSummary
 from reporting.analysis.inspections.seen import Seen, name_of, ok_rows
 from reporting.results.rows import Row
 
-# Noise of a window's end, and of summing in another order for a few steps.
+# Tolerances for the noise at a window's end, and for a different order of summation over a few steps.
 _FLAT = 0.01
 _EQUAL = 0.01
 
@@ -15,7 +15,9 @@ _Member = tuple[CellSummary, float]
 
 
 def decreasing(cells: Sequence[CellSummary]) -> Iterator[Seen]:
-    """From the window's first loss to the median of its last tenth. A run without finite losses failed."""
+    """Compares the window's first loss with the median of its last tenth. A run without finite losses fails
+    the check.
+    """
     for cell in cells:
         if any(row.status == "invalid_loss" for row in cell.rows):
             yield Seen(
@@ -48,9 +50,10 @@ def _of_rise(cell: CellSummary, rise: float) -> Seen:
 
 
 def equal(cells: Sequence[CellSummary]) -> Iterator[Seen]:
-    """The loss of one step that all runs have, among cells that must compute the same up to rounding.
+    """Compares the loss at a step that all runs have, among cells that must compute the same up to rounding.
 
-    With three or more the median is right and who differs from it is odd; of two nobody knows.
+    With three or more cells, those that differ from the median are wrong. With two, nobody knows which one
+    is.
     """
     families: dict[tuple[object, ...], list[_Member]] = {}
     for cell in cells:
@@ -64,7 +67,7 @@ def equal(cells: Sequence[CellSummary]) -> Iterator[Seen]:
 
 
 def _losses_by_seed(cell: CellSummary) -> dict[tuple[object, ...], list[float]]:
-    """Everything that the loss depends on, but for strategy and group."""
+    """Returns losses by everything that the loss depends on, which excludes strategy and group."""
     subject = cell.subject
     same = (cell.sweep, subject.model, subject.world_size, subject.seq_len, subject.micro_batch,
             subject.grad_accum, subject.precision)  # fmt: skip

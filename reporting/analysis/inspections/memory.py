@@ -1,4 +1,6 @@
-"""Whether accelerator memory fits, was foreseen, and orders the strategies as theory does. Pure."""
+"""These inspections ask whether memory fits, was predicted, and is ordered by strategy as theory
+says. Pure.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -8,9 +10,9 @@ from reporting.analysis.inspections.seen import Seen, how_to_name_the_device, na
 
 _ALMOST_FULL = 0.95
 _MOST_OFF = 0.20
-# Allocators round: strategies this close are equal.
+# Allocators round sizes, so strategies this close count as equal.
 _EQUAL = 0.02
-# Who shards less needs more. Both of a pair ran the same thing.
+# (more, less): a strategy that shards less needs more memory, if both of a pair ran the same work.
 _MORE_THAN = (("ddp", "fsdp"), ("fsdp", "zero3"), ("ddp", "zero1"), ("zero1", "zero2"), ("zero2", "zero3"))
 
 
@@ -64,7 +66,7 @@ def predictions(cells: Sequence[CellSummary]) -> Iterator[Seen]:
 
 
 def order(cells: Sequence[CellSummary]) -> Iterator[Seen]:
-    """Where one device holds everything, no strategy shards anything: nothing to say."""
+    """Compares strategies only on several devices: on a single device no strategy shards anything."""
     known = {
         _place(cell): cell for cell in cells if cell.peak_vram_gb is not None and cell.subject.world_size > 1
     }

@@ -1,4 +1,6 @@
-"""How much runs can say at all: how many there are, and whether they were measured on real devices. Pure."""
+"""These inspections ask whether there are enough runs, and whether they were measured here, on real devices.
+Pure.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +13,9 @@ FEWEST_REPEATS = 4
 
 
 def repeats(cells: Sequence[CellSummary]) -> Iterator[Seen]:
-    """Of cells with numbers; imported ones were repeated, or not, long ago."""
+    """Checks cells with numbers. Imported cells are left out, because whether they were repeated can't be
+    changed.
+    """
     few: Counter[tuple[str, int]] = Counter()
     for cell in cells:
         num_runs = len(ok_rows(cell))
@@ -30,7 +34,9 @@ def repeats(cells: Sequence[CellSummary]) -> Iterator[Seen]:
 
 
 def origins(cells: Sequence[CellSummary]) -> Iterator[Seen]:
-    """Simulated cells say nothing of real devices; imported ones what somebody else measured."""
+    """Warns of simulated cells, which say nothing about real devices, and of imported cells, which other
+    tools measured.
+    """
     for cell in cells:
         if not {"simulated", "imported"} & set(cell.flags):
             yield Seen(level="ok", subject=name_of(cell))

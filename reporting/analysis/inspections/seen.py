@@ -1,4 +1,4 @@
-"""What an inspection says of one thing that it looked at. Pure."""
+"""This type is the result of an inspection for one thing that it looked at. Pure."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from reporting.results.rows import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """``badness`` orders what is wrong; ``value`` is what was looked at, where it is a number."""
+    """A result. ``badness`` orders the wrong ones; ``value`` is what was looked at, if that is a number."""
 
     level: CheckLevel
     subject: str
@@ -31,7 +31,7 @@ def is_imported(cell: CellSummary) -> bool:
 
 
 def how_to_name_the_device(cell: CellSummary) -> str:
-    """What names a device depends on who ran there."""
+    """Returns the advice that fits who ran the cell: another tool, or us."""
     if is_imported(cell):
         return "Map a header to device_name and import again, or measure again."
     return "Name the device in cluster.yaml."

@@ -1,4 +1,4 @@
-"""Whether speeds can be true, are steady, and scale. Pure."""
+"""These inspections ask whether speeds can be true, are steady, and scale. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
@@ -14,17 +14,17 @@ MOST_STRAGGLING = 0.05
 _SUPERLINEAR_PCT = 110.0
 _POOR_SCALING_PCT = 30.0
 _CAPPED = 0.90
-# Of a window's looks, for reasons that no device should have for long.
+# Percent of a window's samples, for reasons that should never last on a healthy device.
 _MOST_HINDERED_PCT = 5.0
 _HINDRANCES = frozenset({"heat", "hardware", "power brake", "board limit", "reliability"})
-# Drivers round what they cap at.
+# Drivers round power caps.
 _LOWERED = 0.99
-# Two traces of few samples say nothing of what a device keeps up.
+# Traces of fewer samples don't show which clock a device sustains.
 _FEWEST_SAMPLES = 10
 
 
 def throughput(cells: Sequence[CellSummary]) -> Iterator[Seen]:
-    """Against the peak of this very device, as the datasheet has it and as it was measured, if it was."""
+    """Compares throughput with the device's peak, from the datasheet and, if there is one, as measured."""
     for cell in cells:
         if cell.tokens_per_sec is None:
             continue
@@ -130,7 +130,10 @@ def _lag(row: Row) -> float | None:
 
 
 def held_back(cells: Sequence[CellSummary]) -> Iterator[Seen]:
-    """At its own power cap a device does what it was made for; at a lower one, or too hot, it doesn't."""
+    """Warns of a power cap below the device's default, and of a clock held back by heat or hardware.
+
+    At its own default power cap a device works as designed, so that is no reason to warn.
+    """
     for cell in cells:
         rows = [row for row in ok_rows(cell) if not (row.throttled_pct is row.power_cap_watts is None)]
         if rows:
@@ -161,7 +164,7 @@ def _of_limits(cell: CellSummary, row: Row) -> Seen:
 
 
 def _hindrance(row: Row) -> float:
-    """Orders runs: what is worst comes last."""
+    """Orders runs; the worst one has the highest value."""
     hindered = max((pct / 100 for reason, pct in row.throttled if reason in _HINDRANCES), default=0.0)
     cap, default = row.power_cap_watts, row.power_cap_default_watts
     lowered = 1 - cap / default if cap and default else 0.0
@@ -169,7 +172,7 @@ def _hindrance(row: Row) -> float:
 
 
 def clocks(runs: Sequence[LongRun]) -> Iterator[Seen]:
-    """A device whose clock is mostly below what it reached itself is held back by heat or a power cap."""
+    """Warns if a device's clock is mostly below its own maximum: heat or a power cap holds it back."""
     for run in runs:
         for device, trace in sorted(_mhz(run).items()):
             usual, best = median(trace), max(trace)
