@@ -14,8 +14,8 @@ _ALIKE = 1.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """What one strategy's cell shows. ``name`` is the pattern; ``advice`` is what the pattern means for the
-    choice.
+    """A pattern sums up one strategy's cell. ``advice`` says what the pattern ``name`` means for
+    the choice.
     """
 
     cell: CellSummary

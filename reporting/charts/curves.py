@@ -40,7 +40,7 @@ from reporting.charts.svg import INK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """What a chart over devices shows. ``note`` is what a reader needs to know about it."""
+    """A measure is what one chart over devices shows. ``note`` is what a reader needs to know about it."""
 
     name: str
     title: str

@@ -22,8 +22,8 @@ _RAMP = ("#dce9f5", "#08508c")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """What the map shows. ``span`` goes from the slowest to the fastest rate of all groups, so that their
-    shades compare.
+    """The table is what the map shows. ``span`` goes from the slowest to the fastest rate of all groups, so
+    that their shades compare.
     """
 
     cells: Sequence[CellSummary]

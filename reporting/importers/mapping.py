@@ -89,7 +89,7 @@ class NameMapping:
         return found
 
     def extended(self, other: "NameMapping") -> "NameMapping":
-        """Adds ``other`` to this mapping. If both know a name, ``other`` counts."""
+        """Returns this mapping extended by ``other``. If both know a name, ``other`` counts."""
         columns = {*self.values, *other.values}
         return NameMapping(
             targets={**self.targets, **other.targets},

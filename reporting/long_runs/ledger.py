@@ -36,7 +36,7 @@ class PhaseSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStory:
-    """What is known of one attempt. None means that the value is not known.
+    """A story is what is known of one attempt. None means that the value is not known.
 
     ``steps_s`` is the time of all its finished steps. Of that, ``redone_s`` went into superseded steps and
     ``stalled_s`` into stalls. ``last_step_s`` is when the last of these steps ended.

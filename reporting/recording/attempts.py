@@ -12,7 +12,7 @@ DRIVER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAttempt:
-    """What every part says about its attempt. ``start_step`` is None until it is known.
+    """Every part says this about its attempt. ``start_step`` is None until it is known.
 
     ``parent_term`` is the term of the attempt whose checkpoint this one resumed. It is None if the attempt
     started at step 0 or from another run's checkpoint. ``leased_s`` is when the driver got the run's lease,
@@ -71,7 +71,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """What a device reported when it was last sampled. Values that it doesn't report are None.
+    """A sample is what a device reported when last looked at. Values that it doesn't report are None.
 
     The fields are the columns of ``samples``, in their order.
     """

@@ -38,8 +38,8 @@ class PublishedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """What a pull did. Names are relative to the folder; ``removed`` files belonged to the report that was
-    pulled before.
+    """This is the result of a pull. Names are relative to the folder; ``removed`` files belonged to the
+    report that was pulled before.
     """
 
     fetched: tuple[str, ...]

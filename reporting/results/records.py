@@ -43,7 +43,7 @@ class DeviceRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """What the run was asked to do, as far as the other columns don't say it."""
+    """This section says what the run was asked to do, beyond what the columns say."""
 
     parameters: int
     tokens_per_step: int
@@ -90,7 +90,7 @@ class MemoryRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerRecord:
-    """What the devices' telemetry showed in the window: energy of all devices, limits and clocks of the
+    """The devices' telemetry showed this in the window: energy of all devices, limits and clocks of the
     worst.
 
     ``energy_joules`` is null unless each device's counter agrees with its power within 10 %. ``throttled``
@@ -127,7 +127,7 @@ class LossRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksRecord:
-    """What each rank measured in the window: one list per column, rank 0 first. ``node`` holds the beginning
+    """Each rank measured this in the window: one list per column, rank 0 first. ``node`` holds the beginning
     of each node's id.
     """
 
@@ -143,7 +143,9 @@ class RanksRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRecord:
-    """What the numbers depend on besides the recipe. ``source_digest`` identifies our code."""
+    """The environment is what the numbers depend on besides the recipe. ``source_digest`` identifies our
+    code.
+    """
 
     python: str
     torch: str
