@@ -1,7 +1,7 @@
-"""One long run: ``longhaul train``, ``status`` and ``stop``.
+"""One long run: the commands ``longhaul train``, ``status`` and ``stop``.
 
-Reading order: ``arguments``; ``train`` (the story); what is checked first: ``token_check``,
-``resume_checks``, ``driver_presence`` (another driver at work); ``attempts``, each with its ``tasks``;
-``stop_signals``, ``stop``, ``resume_command``; ``supervisor`` (starts drivers again), each a
-``driver_process`` or a ``driver_job``; ``status``.
+Reading order: ``arguments``; ``train`` (the whole command); the checks before anything starts:
+``token_check``, ``resume_checks`` and ``driver_presence`` (is another driver active); ``attempts``, each
+with its ``tasks``; ``stop_signals``, ``stop``, ``resume_command``; ``supervisor`` (restarts drivers), each
+driver a ``driver_process`` or a ``driver_job``; ``status``.
 """

@@ -49,7 +49,8 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", action="store_true", help="start it again if its driver dies, until it is done or given up"
     )
-    # How a keeper starts its drivers: their exit codes tell it more.
+    # A supervisor passes this flag to its drivers: it selects exit codes that only a supervisor
+    # understands.
     parser.add_argument("--kept", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--address",

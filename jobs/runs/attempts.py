@@ -1,4 +1,7 @@
-"""A long run's attempts: what each of them asks for and who listens to it; what follows is the loop's."""
+"""The attempts of a long run: what each attempt asks for, and what hears its reports.
+
+``jobs.recovery.loop`` decides what follows a failed attempt.
+"""
 
 import time
 from collections import Counter
@@ -41,18 +44,19 @@ from jobs.training.task.task import Task
 from reporting.recording.steady_clock import steady
 
 _COLLECTIVE_TIMEOUT_S = 1800.0
-# What ends an attempt so says nothing against the generation that it was loading,
+# An attempt that ended for one of these causes does not count against the generation that it was loading,
 _FROM_OUTSIDE: tuple[Cause, ...] = ("store", "cluster away", "host lost", "host silent")
-# unless it does so again and again: one object of it may be what can't be read.
+# up to this limit per generation: the cause may be one of its objects that can never be read.
 _MOST_FORGIVEN = 5
 _LOOK_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """One start of a run, and what it works with.
+    """One start of a run, and the parts that it works with.
 
-    ``make_task`` gets the world size and the time of the lease; without ``may_retry`` once.
+    ``make_task`` takes the world size and the time of the lease. Without ``may_retry`` the first failed
+    attempt is the last, unless it was preempted.
     """
 
     executor: Executor
@@ -65,7 +69,9 @@ class Driver:
     may_retry: bool
 
     def policy(self) -> Policy | None:
-        """None where somebody else decides: peers that share an attempt but don't speak don't judge it."""
+        """The policy, or None if this process must not retry: ranks that share an attempt cannot judge it
+        alone.
+        """
         policy: Policy = self.spec.recovery
         if not self.executor.can_retry:
             return None
@@ -77,7 +83,7 @@ class Driver:
 
 
 def work(driver: Driver) -> RunEnd | Setback:
-    """One attempt after another, until one ends well or it makes no sense to go on."""
+    """Runs one attempt after another, until one ends well or another one would make no sense."""
     clock, words = steady(), IncidentOutbox(driver.repository.store)
     bell = _bell(driver, words)
     pause = partial(_pause, driver.wishers, bell)
@@ -129,7 +135,7 @@ def _resizing(driver: Driver, pause: Callable[[float], StopRequest | None]) -> R
 
 
 def _pause(wishers: StopSignals, bell: Notifier, for_s: float) -> StopRequest | None:
-    """Waits, or ends early with what is wished; the alarms go on."""
+    """Waits ``for_s`` seconds, or returns early with a stop request. Alarms are judged meanwhile."""
     end_s = time.monotonic() + for_s
     while (left_s := end_s - time.monotonic()) > 0:
         bell.look()
@@ -140,8 +146,10 @@ def _pause(wishers: StopSignals, bell: Notifier, for_s: float) -> StopRequest | 
 
 @dataclass(slots=True, kw_only=True)
 class _Attempts:
-    """``ended_by`` is how the attempt with the newest lease did: what fails after it without one has loaded
-    nothing. ``forgiven`` counts by generation.
+    """The attempts of one driver.
+
+    ``ended_by`` is why the attempt with the newest lease failed. A later failure without a lease has loaded
+    nothing, so it changes nothing here. ``forgiven`` counts by generation.
     """
 
     driver: Driver
@@ -173,7 +181,7 @@ class _Attempts:
             world_size=size,
             environment=long_run_environment(group, spec.environment),
             schedule_timeout_s=self.resizing.schedule_timeout_s(spec.limits.schedule_timeout_s),
-            # A rank may wait for memory at the border while the others are in the next step.
+            # A rank may wait for memory at the step boundary while the others are in the next step.
             collective_timeout_s=_COLLECTIVE_TIMEOUT_S + spec.checkpoint.deadline_s,
             hang_timeout_s=spec.limits.hang_timeout_s,
             keeps_spares=self.keeps_spares,
@@ -194,14 +202,16 @@ class _Attempts:
         return task
 
     def _tell_surplus(self) -> None:
-        """Once each, however many attempts find it."""
+        """Prints each line once per driver, however many attempts find it."""
         for line in surplus_lines(self.driver.repository):
             if line not in self.told_surplus:
                 self.told_surplus.add(line)
                 self.driver.display.note(line)
 
     def _forgive(self, term: int) -> None:
-        """Takes back what the attempt before has loaded, so that it is no step towards being poison."""
+        """Resets the load counts of the generations that the last attempt loaded, so that they do not
+        become poison.
+        """
         repository = self.driver.repository
         for name in tuple(repository.view.loads):
             self.forgiven[name] += 1
@@ -210,7 +220,7 @@ class _Attempts:
 
     def _failed(self, setback: Setback) -> None:
         self.ended_by = self.ended_by or setback.cause
-        # Theirs may be what was missing.
+        # The spare processes may hold the memory that was missing.
         self.keeps_spares &= setback.cause != "out of memory"
         if setback.cause == "no room":
             self.resizing.had_no_place()
@@ -223,6 +233,7 @@ class _Attempts:
             self.driver.display.hear(told)
 
     def _wish(self) -> StopRequest | None:
-        # It is asked all the time, also while there is no room.
+        # The executor calls this all the time, also while an attempt waits for room, so alarms are judged
+        # here.
         self.bell.look()
         return stronger(self.driver.wishers.wish(), self.resizing.wish())

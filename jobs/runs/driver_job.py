@@ -1,6 +1,7 @@
-"""A run's driver as a job on a Ray cluster, submitted and followed through its job server.
+"""A run's driver as a job on a Ray cluster, submitted and followed through the cluster's job server.
 
-The cluster may go away and come back meanwhile: a job that it doesn't know any more died with its head.
+The cluster may go away and come back meanwhile. A job that the cluster no longer knows died with its head
+node.
 """
 
 import secrets
@@ -19,17 +20,19 @@ from jobs.training.task.stop_request import StopRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 _ASK_EVERY_S = 2.0
-# Ray's client waits for ever for a server that falls silent.
+# Ray's client waits forever for a server that falls silent.
 _ANSWER_TIMEOUT_S = 30.0
-# The first submission carries our source.
+# The first submission uploads the source tree.
 _SUBMIT_TIMEOUT_S = 300.0
 _UNKNOWN = "does not exist"
-# What a server that is not there, not ready or not ours raises.
+# Raised if the server is not there, not ready or not a Ray job server.
 _NO_ANSWER = (OSError, RuntimeError)
 
 
 class JobServer:
-    """Its jobs get ``variables``."""
+    """Starts drivers as jobs on the Ray cluster at ``address``. Each job gets the environment
+    ``variables``.
+    """
 
     def __init__(self, address: str, variables: dict[str, str], say: Callable[[str], None]) -> None:
         self._address = address
@@ -37,7 +40,10 @@ class JobServer:
         self._say = say
 
     def start(self, arguments: list[str]) -> "DriverJob":
-        """Submits our own source with it; a spec that is not part of it must lie where the head is, too."""
+        """Submits a driver together with the source tree; raises ``Away`` if the server takes no job.
+
+        A spec outside the source tree must also exist at the same path on the head node.
+        """
         try:
             client, name = within(_SUBMIT_TIMEOUT_S, lambda: self._submit(arguments))
         except _NO_ANSWER as error:
@@ -58,7 +64,7 @@ class JobServer:
 
 
 class DriverJob:
-    """Of a server that does not answer nothing is concluded but that it takes longer."""
+    """A submitted driver. While the job server does not answer, the driver counts as still running."""
 
     def __init__(self, client: JobSubmissionClient, name: str) -> None:
         self._client = client
@@ -88,7 +94,9 @@ class DriverJob:
         return time.monotonic() - self._unseen_since_s if self._unseen_since_s else 0.0
 
     def stop(self, wish: StopRequest) -> None:
-        """Ray asks it by SIGTERM, and waits as long as the job's own variables say."""
+        """Asks Ray to stop the job; does not wait. Ray sends SIGTERM and waits as long as the job's
+        variables say.
+        """
         self._is_to_stop, self._next_s = True, 0.0
 
     def kill(self) -> None:
@@ -96,13 +104,15 @@ class DriverJob:
             self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """As often as it takes until the server has heard it."""
+        """Asks once. ``_is_to_stop`` stays set until the server has answered, so ``end`` repeats the
+        request.
+        """
         within(_ANSWER_TIMEOUT_S, lambda: self._client.stop_job(self._name))
         self._is_to_stop = False
 
 
 def end_of(info: Any) -> DriverEnd | None:
-    """None while it is at work. Ray keeps no exit code of a job that it was asked to stop."""
+    """How the job ended; None while it runs. Ray keeps no exit code of a job that was stopped on request."""
     match info.status:
         case JobStatus.SUCCEEDED:
             return DriverEnd(code=0, why="the job has succeeded")
@@ -113,7 +123,7 @@ def end_of(info: Any) -> DriverEnd | None:
                 code=info.driver_exit_code, why=f"the driver ended with exit code {info.driver_exit_code}"
             )
         case JobStatus.FAILED:
-            # Ray's goes on with the driver's last lines.
+            # Ray's message continues with the driver's last log lines.
             why = (info.message or "its job failed").partition("\n")[0].partition(", last available logs")[0]
             return DriverEnd(code=None, why=why)
         case _:
@@ -121,7 +131,7 @@ def end_of(info: Any) -> DriverEnd | None:
 
 
 def _as_seen_there(arguments: list[str]) -> list[str]:
-    """The spec by its place in our source, else by its whole path."""
+    """The arguments with the spec's path relative to the source tree, else absolute."""
     spec = Path(arguments[0]).resolve()
     place = spec.relative_to(ROOT) if spec.is_relative_to(ROOT) else spec
     return [str(place), *arguments[1:]]

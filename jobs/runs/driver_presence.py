@@ -1,7 +1,7 @@
-"""Whether a start may go on with the run of its name: asked of the store before the lease is taken.
+"""Checks whether another driver is active on the run; asks the store before the lease is taken.
 
-A crash refuses nobody: what speaks against a start is a spec that would make it another run, or a driver
-that is seen at work while this one starts. No clock is compared with another one.
+A crashed driver never blocks a start: only a driver that reports while this one starts does. A spec that
+would make it another run is refused in ``resume_checks``. Clocks of two machines are never compared.
 """
 
 import secrets
@@ -16,17 +16,19 @@ from jobs.commandline.usage_error import Occupied
 from jobs.run_progress.run_state import GOING_ON
 from jobs.run_progress.status_file import told_of
 
-# A driver tells every two seconds that it is there. Who has said nothing for so many looks is not.
+# A driver writes its status every two seconds. After so many looks without a new status it counts as gone.
 _LOOK_EVERY_S = 1.0
 _NUM_LOOKS = 10
 
 
 class DriverPresence:
-    """Listens for another driver of the run while this one starts. Used as a context.
+    """Watches for another active driver of the run while this one starts. Used as a context.
 
-    Who has no lease, as this one, is none. One that died may have had a last word on its way: only who speaks
-    again after that is alive. ``own`` is this driver's word for itself, by which it is told from others. All
-    write to one file, so it asks whether it ``may_speak`` before it does. ``pause`` waits so many seconds.
+    A driver without a lease, such as this one, does not count as active. The last status of a dead driver
+    may arrive late, so only a driver that reports again after it counts.
+
+    ``own`` marks the status of this driver. All drivers write one file, so each asks ``may_speak`` before
+    it writes. ``pause`` waits so many seconds. Unless ``is_wanted``, no other driver is looked for.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class DriverPresence:
         self._lock = threading.Lock()
         self._heard: Mapping[str, Any] | None = None
         self._num_words = 0
-        # Looks since the newest word of one that may be at work.
+        # Looks since the newest status of a driver that may be active.
         self._num_silent = _NUM_LOOKS
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="rivals", daemon=True)
@@ -59,8 +61,10 @@ class DriverPresence:
         self._done.set()
 
     def refuse(self, *, is_expected: bool = False) -> None:
-        """``Occupied`` if one is at work. Waits only if one was, or ``is_expected``. ``StoreError`` if the
-        store can't tell. Once it has let this one pass, it says nothing any more.
+        """Raises ``Occupied`` if another driver is active, and ``StoreError`` if the store cannot tell.
+
+        Waits only if another driver was seen, or ``is_expected``. Once this driver was let pass, later
+        calls return at once.
         """
         if self._is_settled:
             return
@@ -74,9 +78,10 @@ class DriverPresence:
         self._is_settled = True
 
     def is_one_alive(self, *, is_expected: bool = False) -> bool:
-        """What was heard before may be hours old: this start may have waited for room as long.
+        """Whether another driver reports twice while this call listens.
 
-        One that ``is_expected`` is listened for whatever the last word is.
+        Earlier reports do not count: they may be hours old if this start has waited for room. With
+        ``is_expected`` the call listens whatever the last status is.
         """
         self._num_words = 0
         if is_expected:
@@ -89,7 +94,9 @@ class DriverPresence:
         return False
 
     def may_speak(self) -> bool:
-        """Not while another one may; what it has said by now is heard first."""
+        """Whether this driver may write the status file: not while another driver may be active. Looks once
+        first.
+        """
         if self._is_settled:
             return True
         with suppress(StoreError), self._lock:
@@ -102,7 +109,7 @@ class DriverPresence:
                 self._num_silent += 1
 
     def _hear(self) -> bool:
-        """Whether there is a new word of one that may be at work."""
+        """Whether there is a new status of a driver that may be active."""
         told = told_of(self._store, self._run)
         if told == self._heard or told.get("driver") == self.own:
             return False
@@ -133,5 +140,7 @@ class DriverPresence:
 
 
 def _is_at_work(told: Mapping[str, Any]) -> bool:
-    """Drivers of an older version don't say whether they have a lease."""
+    """Whether the status is of a driver with a lease. Older versions do not say so: they count as having
+    one.
+    """
     return told.get("stage") in GOING_ON and bool(told.get("has_lease", True))

@@ -1,6 +1,6 @@
-"""A run's driver as its keeper sees it: started, asked to stop, and how it ended.
+"""A run's driver as its supervisor sees it: started, asked to stop, and ended.
 
-One that is a process of this machine is here.
+``Child`` is a driver that runs as a process of this machine.
 """
 
 import os
@@ -16,22 +16,22 @@ from typing import Protocol
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from jobs.training.task.stop_request import StopRequest
 
-# What a driver says to its keeper alone: another one is at work on the run; it makes no sense to go on; the
-# cluster does not have what the run needs.
+# Only a supervisor sees these: another driver is at work on the run; the run was given up; the cluster does
+# not have what the run needs.
 EXIT_OCCUPIED, EXIT_GIVEN_UP, EXIT_NO_CLUSTER = 3, 4, 5
 EXIT_CODES = (
     EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_OCCUPIED, EXIT_GIVEN_UP, EXIT_NO_CLUSTER,
 )  # fmt: skip
 _ROOT = Path(__file__).resolve().parents[2]
-# A driver that is told to end at once ends its workers first.
+# A driver that is interrupted ends its workers first, which takes time.
 _LAST_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverEnd:
-    """How a driver ended: with its exit code, or None where something ended it. ``why`` is for people.
+    """How a driver ended: its exit ``code``, or None if something killed it. ``why`` is for people.
 
-    ``is_stopped``: it was asked to, and there is no exit code to tell whether it had saved by then.
+    ``is_stopped``: the driver was asked to stop, and no exit code tells whether the run was saved by then.
     """
 
     code: int | None
@@ -45,23 +45,23 @@ class Away(Exception):
 
 class DriverHandle(Protocol):
     def end(self) -> DriverEnd | None:
-        """None while it is at work, or while nobody can tell."""
+        """How the driver ended; None while it runs, or while nobody can tell."""
 
     def unseen_s(self) -> float:
-        """For how long nobody could tell by now; 0 if it was seen the last time."""
+        """For how many seconds nobody has been able to tell; 0 if the last look succeeded."""
 
     def stop(self, wish: StopRequest) -> None:
-        """Asks it to save and end; does not wait."""
+        """Asks the driver to save and end; does not wait."""
 
     def kill(self) -> None: ...
 
 
-# Gets the arguments of ``longhaul train`` for the driver; may raise ``Away``.
+# Takes the arguments of ``longhaul train`` for the driver; may raise ``Away``.
 StartDriver = Callable[[list[str]], DriverHandle]
 
 
 class Child:
-    """A driver as a process of this machine. Ctrl-C reaches it by its keeper alone."""
+    """A driver as a process of this machine. Ctrl-C reaches the driver only through its supervisor."""
 
     def __init__(self, arguments: list[str]) -> None:
         command = [sys.executable, "-m", "jobs.cli", "train", *arguments]
@@ -84,7 +84,9 @@ class Child:
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Its workers go with it: a driver that is ended by SIGINT ends them first."""
+        """Ends the driver by SIGINT, and by SIGKILL as the last resort. After SIGINT a driver ends its
+        workers first.
+        """
         for number in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
             with suppress(subprocess.TimeoutExpired):
                 self._process.send_signal(number)

@@ -1,4 +1,4 @@
-"""Whether a start asks for the same run as the one that its store holds."""
+"""Checks whether a start asks for the same run as the one in the store."""
 
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import of_this_life
@@ -9,9 +9,10 @@ from jobs.spec_schema.stored_spec import Described, stored_spec
 
 
 def check_unchanged(repository: Repository, wanted: Described) -> bool:
-    """``SpecError`` with a line for each change. A run that has saved nothing yet may still become any; False
-    if it does, and must not go on from what lies on nodes' disks. Where the stored spec can't be read,
-    nothing speaks against going on.
+    """Raises ``SpecError`` with one line for each change that would make it another run.
+
+    A run that has saved nothing may still change. Then the result is False, and the run must not resume
+    from generations on nodes' disks. If the stored spec cannot be read, the start is allowed.
     """
     if repository.view.term == 0 or (stored := stored_spec(repository.store, repository.run)) is None:
         return True
@@ -23,14 +24,14 @@ def check_unchanged(repository: Repository, wanted: Described) -> bool:
 
 
 def samples_before(repository: Repository) -> int | None:
-    """How many made an epoch when the run was last started; None where that can't be read."""
+    """How many samples made an epoch when the run was last started; None if that cannot be read."""
     stored = stored_spec(repository.store, repository.run) or {}
     found: int | None = stored.get("data", {}).get("samples")
     return found
 
 
 def without_data(described: Described) -> Described:
-    """What can be compared without a look at the data."""
+    """The parts of a described run that can be compared without reading its data."""
     known = {key: value for key, value in described.items() if key != "data"}
     optimizer = {key: value for key, value in described["optimizer"].items() if key != "decay_steps"}
     return {**known, "optimizer": optimizer}

@@ -1,4 +1,4 @@
-"""How a stopped run goes on: the command that resumes it, and the note that it stopped."""
+"""The command that resumes a stopped run, and the note in the log that the run stopped."""
 
 import argparse
 import shlex
@@ -14,17 +14,19 @@ from checkpointing.stores.transfers import within
 from jobs.training.task.events import Ended
 from jobs.training.task.stop_request import StopRequest
 
-# What is on its way (three), the last cut's memory (one), and that save (three); then the log is told.
+# Saves under way (three deadlines), memory for the last save (one) and the last save itself (three). The
+# log entry comes after that.
 _DEADLINES_OF_THE_END = 7
 _LAST_WORD_S = 300.0
-# A store that is away may hold up whoever writes to it for many minutes.
+# A store that is away may block a writer for many minutes.
 _NOTE_TIMEOUT_S = 15.0
 
 
 def note_stop(repository: Repository, term: int | None, wish: StopRequest) -> Ended:
-    """How a run stopped of which nothing was going on: where its newest checkpoint is.
+    """The end of a run that stopped while no attempt was running: at the step of its newest checkpoint.
 
-    Its log says so too, if this driver got a ``term``.
+    If this driver got a ``term``, the stop is also written to the log, unless the store is away or the term
+    fenced.
     """
     newest = latest(of_this_life(repository.view))
     step = newest.step if newest else 0
@@ -35,23 +37,29 @@ def note_stop(repository: Repository, term: int | None, wish: StopRequest) -> En
 
 
 def job_variables(deadline_s: float) -> dict[str, str]:
-    """What a job needs so that ``ray job stop`` waits for the last save of a run whose saves have that
-    ``checkpoint.deadline_s``: Ray kills after 3 s otherwise.
+    """The environment variables that make ``ray job stop`` wait for a run's last save; Ray's default is to
+    kill after 3 s.
+
+    ``deadline_s`` is the run's ``checkpoint.deadline_s``.
     """
     wait_s = ceil(_DEADLINES_OF_THE_END * deadline_s + _LAST_WORD_S)
     return {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": str(wait_s)}
 
 
 def resume_command(args: argparse.Namespace, repository: Repository, term: int) -> str:
-    """What goes on with a run of which a driver got ``term`` for its first attempt, or would have got it."""
+    """The command that resumes the run. ``term`` is the one that this driver's first attempt got, or would
+    have got.
+    """
     with suppress(StoreError, TimeoutError):
         within(_NOTE_TIMEOUT_S, repository.refresh)
     return shlex.join(["longhaul", "train", *resume_arguments(args, repository.view, term)])
 
 
 def resume_arguments(args: argparse.Namespace, view: LogView, term: int) -> list[str]:
-    """What was asked of ``longhaul train``, but to begin afresh or elsewhere only as long as no attempt from
-    ``term`` on has begun the new life, or saved.
+    """The arguments of ``longhaul train`` as the user gave them.
+
+    ``--fresh`` is left out once an attempt from ``term`` on has begun the new life, and ``--resume`` once
+    one has saved.
     """
     words = [str(args.spec)]
     for flag, value in (("--store", args.store), ("--run", args.run), ("--cluster", args.cluster)):

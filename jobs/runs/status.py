@@ -1,4 +1,6 @@
-"""How a run is doing, for those who are not there: a small file beside the log, and the log itself."""
+"""``longhaul status``: how a run is doing, read from its store: the status file beside the log, and the
+log.
+"""
 
 import argparse
 import json
@@ -24,21 +26,21 @@ from reporting.long_runs.summarising import long_run
 
 _NUM_INCIDENTS = 5
 _FREQUENT = ("save", "skipped save")
-# A driver tells at least every few seconds; one that has not for so long may be gone.
+# A driver writes its status every few seconds; one that has not for so long may be gone.
 _SILENT_AFTER_S = 30.0
 
 
 def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
-    """What a program may want to know; raises ``NothingToResume`` where there is no such run."""
+    """The facts about a run for programs. Raises ``NothingToResume`` if there is no such run."""
     repository = existing_run(store, run)
     view = repository.view
     told = told_of(store, run)
     if told.get("attempt", view.term) < view.life_term:
-        # It was begun afresh since.
+        # The run was begun afresh since, so the old status is about an earlier life.
         told = {}
     now_s, generations = clock(), of_this_life(view)
     if (note := given_up(store, run, view)) and not _is_begun_again(told, now_s):
-        # A keeper may have said so, after its driver had died without a word.
+        # A supervisor may have given the run up after its driver died without a report.
         told |= {"stage": "given up", "why": _why(note), "attempt": view.term}
     newest = latest(generations)
     step = max(told.get("step", 0), newest.step if newest else 0, view.finished_step or 0)
@@ -70,7 +72,7 @@ def _why(note: AttemptNote) -> str | None:
 
 
 def _stage(view: LogView, told: Mapping[str, Any], now_s: float) -> str | None:
-    """What the run is doing. ``silent`` is one of which nothing was heard; None where nobody told."""
+    """What the run is doing: ``silent`` if the status is too old, None if there is no status."""
     if view.finished_step is not None:
         return "finished"
     if view.stopped_step is not None:
@@ -84,13 +86,15 @@ def _stage(view: LogView, told: Mapping[str, Any], now_s: float) -> str | None:
 
 
 def _is_begun_again(told: Mapping[str, Any], now_s: float) -> bool:
-    """A driver that has no lease yet is another one than that of the newest attempt."""
+    """Whether a new driver waits for its lease: until then it is not the driver of the newest attempt."""
     is_waiting = told.get("stage") in GOING_ON and told.get("has_lease") is False
     return is_waiting and now_s - told.get("told_s", 0.0) <= _SILENT_AFTER_S
 
 
 def _recorded(store: Store, run: str) -> dict[str, Any] | None:
-    """What its parts tell so far; None before the first of them. Times are seconds since its first start."""
+    """What the run's metrics parts say so far; None before the first part. Times are seconds since the
+    first start.
+    """
     found = long_run(store, run)
     if found is None:
         return None
@@ -114,7 +118,7 @@ def _recorded(store: Store, run: str) -> dict[str, Any] | None:
 
 
 def _restart(one: Recovery) -> dict[str, Any]:
-    """What it cost to go on after the attempt ``attempt``."""
+    """What one restart cost, after the attempt ``attempt``."""
     return {
         "attempt": one.term,
         "at_s": round(one.at_s, 3),

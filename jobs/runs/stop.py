@@ -1,7 +1,8 @@
-"""``longhaul stop``: asks a run to save and end, from anywhere that sees its store, and waits until it has.
+"""``longhaul stop``: asks a run to save and end, from any machine that sees its store, and waits until it
+has.
 
-The wish stands in the run's log and is meant for the attempt that goes on; one that begins later is not
-stopped by it, unless somebody is still waiting here and asks it as well.
+The stop request is written to the run's log and is meant for the current attempt. An attempt that begins
+later is not stopped by it. While this command waits, it asks such an attempt as well.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from jobs.commandline.store_location import store_base
 from jobs.run_progress.status_file import told_of
 
 _LOOK_EVERY_S = 0.5
-# A driver tells how it is doing every two seconds, as long as it reaches the store.
+# A driver writes its status every two seconds while it reaches the store.
 _SILENT_AFTER_S = 30.0
 _ENDED_STAGES = ("given up", "failed", "interrupted")
 
@@ -32,9 +33,10 @@ StopState = Literal["stopped", "finished", "not running", "asked"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOutcome:
-    """``step`` is where it ended, None while that is not known; ``generation`` the newest that it left.
+    """How a stop request ended. ``step`` is where the run ended, or None if unknown; ``generation`` is its
+    newest one.
 
-    ``asked`` is all that is known where the time was over before the run ended.
+    The state ``asked`` means that the command stopped waiting before the run had ended.
     """
 
     run: str
@@ -66,7 +68,9 @@ def stop_run(
     ticks: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> StopOutcome:
-    """Returns when it has ended, when nobody seems to be there to hear, or after ``wait_s``."""
+    """Asks the run to stop. Returns when it has ended, when no driver seems to be active, or after
+    ``wait_s``.
+    """
     repository = existing_run(store, run)
     deadline, signs = ticks() + wait_s, _Signs(store, run, ticks)
     asked: int | None = None
@@ -85,7 +89,9 @@ def stop_run(
 
 
 class _Signs:
-    """Of a driver that is alive: what it tells of itself changes. Its clock may be wrong: it is not read."""
+    """Watches for signs of an active driver: its status changes. The clock in the status is not read; it
+    may be wrong.
+    """
 
     def __init__(self, store: Store, run: str, ticks: Callable[[], float]) -> None:
         self._store = store
@@ -107,7 +113,7 @@ class _Signs:
 
 
 def _newest(repository: Repository) -> LogView:
-    """As far as the store tells: a short outage only makes the waiting longer."""
+    """The newest log, or the last one read: a short outage of the store only makes the wait longer."""
     with suppress(Unavailable):
         return repository.refresh()
     return repository.view
@@ -120,7 +126,7 @@ def _ended(view: LogView) -> StopState | None:
 
 
 def _ask(repository: Repository, term: int) -> bool:
-    """False if another attempt has begun meanwhile."""
+    """Writes the stop request; False if another attempt has begun meanwhile."""
     try:
         repository.append(Stop(), term=term)
     except Fenced:

@@ -1,6 +1,7 @@
-"""Who may wish a run to stop while its driver works: Ctrl-C, SIGTERM, and ``longhaul stop`` through its log.
+"""Collects stop requests while a driver works: Ctrl-C, SIGTERM, and ``longhaul stop`` through the run's
+log.
 
-``ray job stop`` and ``torchrun`` send SIGTERM, once or more often, and mean no more by it the second time.
+``ray job stop`` and ``torchrun`` may send SIGTERM several times; the later ones mean the same as the first.
 """
 
 import signal
@@ -22,9 +23,10 @@ _SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class StopSignals:
-    """Entered in the main thread. Inside, the first Ctrl-C and every SIGTERM is a wish.
+    """The stop requests of one driver. Entered in the main thread.
 
-    The second Ctrl-C is a ``KeyboardInterrupt``.
+    Inside, the first Ctrl-C and every SIGTERM is a stop request. The second Ctrl-C raises
+    ``KeyboardInterrupt``.
     """
 
     def __init__(self, *, look_every_s: float = _LOOK_EVERY_S, ask_every_s: float = _ASK_EVERY_S) -> None:
@@ -47,11 +49,11 @@ class StopSignals:
             signal.signal(number, before)
 
     def wish(self) -> StopRequest | None:
-        """What was wished so far. It never waits, and is never taken back."""
+        """The stop request so far, or None. The call never waits, and a stop request is never taken back."""
         return self._wish
 
     def pause(self, for_s: float) -> StopRequest | None:
-        """Waits, or ends early with what is wished."""
+        """Waits ``for_s`` seconds, or returns early with a stop request."""
         end = time.monotonic() + for_s
         while (left_s := end - time.monotonic()) > 0:
             if self._wish is not None:
@@ -60,20 +62,22 @@ class StopSignals:
         return None
 
     def listen(self, store: Store, run: str, announce: Callable[[str], None]) -> None:
-        """From now on the run's log is asked every few seconds, and ``announce`` hears of the first wish."""
+        """Starts to read the run's log every few seconds. ``announce`` gets one line at the first stop
+        request.
+        """
         self._listener = _Listener(
             self, Repository(store, run), announce, self._look_every_s, self._ask_every_s
         )
 
     def began(self, term: int) -> None:
-        """Who asks the log's attempt ``term`` to stop means this driver."""
+        """From now on a stop request for the log's attempt ``term`` is meant for this driver."""
         self.term = term
 
     def hear(self, wish: StopRequest) -> None:
         self._wish = stronger(self._wish, wish)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
-        """Takes no lock: it runs in the midst of anything, itself included."""
+        """The signal handler. It takes no lock: a signal may interrupt any code, also this handler."""
         self.hear(StopRequest(aim="stop", why=_SIGNALS[signal.Signals(number)]))
         self._num_ctrl_c += number == signal.SIGINT
         if self._num_ctrl_c > 1:
@@ -99,7 +103,7 @@ class _Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """A store that is away must not keep the driver from ending."""
+        """Waits a few seconds at most: a store that is away must not keep the driver from ending."""
         self._done.set()
         self._thread.join(_CLOSE_TIMEOUT_S)
 

@@ -1,7 +1,7 @@
-"""``longhaul train --keep``: starts a run's driver again until the run has ended or was given up.
+"""``longhaul train --keep``: restarts a run's driver until the run has ended or was given up.
 
-The driver is a child process, or a job on a Ray cluster. Any number of keepers may keep one run: a driver
-that finds another one at work ends itself, and whoever takes the lease fences all others.
+The driver is a child process, or a job on a Ray cluster. Any number of supervisors may watch one run. A
+driver that finds another driver at work ends itself, and a driver that takes the lease fences all others.
 """
 
 import argparse
@@ -53,14 +53,14 @@ from jobs.training.task.stop_request import StopRequest
 from reporting.recording.steady_clock import steady
 from reporting.results.redaction import without_credentials
 
-# Whom the user wants to be told of an alarm, and of which attempt it is.
+# Runs the user's alert command for an alarm; the number is that of the attempt.
 Call = Callable[[Alarm, int], None]
 
 _LOOK_EVERY_S = 0.25
 _STAND_BY_S = 30.0
-# What a driver tells its keeper alone, as everybody else knows it.
+# The public exit codes for those that only a supervisor understands.
 _PUBLIC = {EXIT_OCCUPIED: EXIT_USAGE, EXIT_GIVEN_UP: EXIT_FAILED, EXIT_NO_CLUSTER: EXIT_USAGE}
-# A head that is restarted is away for about so long.
+# A head node that restarts is away for about so long.
 _UNSEEN_S = 60.0
 
 
@@ -73,7 +73,7 @@ def _keep(args: argparse.Namespace) -> int:
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base())
     with StopSignals() as wishers:
-        # What it hears of is its drivers' to tell.
+        # The drivers announce a stop request themselves.
         wishers.listen(store, run, lambda _text: None)
         keeper = Supervisor(
             Repository(store, run),
@@ -115,20 +115,20 @@ def _call_with(spec: RunSpec, *, run: str, store: str) -> Call:
 
 
 class _Lost(Exception):
-    """Nobody could tell of the driver for too long."""
+    """The cluster of the driver has not answered for too long."""
 
 
 class _StopWished(Exception):
-    """For a wait that is not this module's."""
+    """A stop request, raised out of a wait in ``DriverPresence``, whose ``pause`` cannot return it."""
 
     def __init__(self, wish: StopRequest) -> None:
         self.wish = wish
 
 
 class Supervisor:
-    """A run's drivers, as ``jobs.recovery.loop`` goes through them; the end is the keeper's exit code.
+    """Carries out the decisions of ``jobs.recovery.loop`` for a run's drivers; the result is the exit code.
 
-    Says what it does on standard error; drivers say the rest themselves.
+    The supervisor prints what it does on standard error. Drivers print the rest themselves.
     """
 
     def __init__(
@@ -152,15 +152,15 @@ class Supervisor:
         self._clock = clock
         self._pause = pause
         self._look_every_s = look_every_s
-        # Of the newest attempt that a driver of ours left without a word; of every other one somebody else's
-        # driver may be at work.
+        # The newest attempt whose driver was started here and died without an exit code. On any other
+        # attempt a driver of another supervisor may be at work.
         self._own_term = 0
-        # What its log was at when this keeper came; None until the store has told.
+        # The term of the log when this supervisor started; None until the store has answered.
         self._first_term: int | None = None
         self._has_stood_by = False
 
     def keep(self, args: argparse.Namespace) -> int:
-        """Its exit code is the driver's last one."""
+        """Starts drivers until the run has ended or was given up; returns the exit code."""
         return keep_trying(lambda _without: self._drive(args), self, self._policy)
 
     def failed(self, setback: Setback) -> int | None:
@@ -175,13 +175,15 @@ class Supervisor:
     def go_on(self, setback: Setback, move: Retry | RollBack) -> int | None:
         _say(f"{self._repository.run}: {setback.reason}; starting it again in {move.after_s:g} s")
         if (term := self.history[-1].term) == self._own_term:
-            # Nobody else is there now to hear `longhaul stop`.
+            # No driver is left to hear `longhaul stop`, so this supervisor listens for it.
             self._wishers.began(term)
         wish = self._pause(move.after_s)
         return self._stopped(wish) if wish else None
 
     def _drive(self, args: argparse.Namespace) -> int | Setback:
-        """One driver to its end; beside another one that is at work this keeper stands by first."""
+        """Runs one driver to its end. While another driver is at work, the supervisor stands by and then
+        starts the next.
+        """
         while True:
             try:
                 first_term = self._meet()
@@ -198,7 +200,9 @@ class Supervisor:
                 return outcome
 
     def _meet(self) -> int:
-        """A store that is away when this keeper comes is waited for as later."""
+        """The term of the log when this supervisor started. A store that is away at first is waited for as
+        later.
+        """
         if self._first_term is None:
             self._first_term = self._repository.refresh().term
         return self._first_term
@@ -231,12 +235,12 @@ class Supervisor:
     def _after(self, end: DriverEnd, before: LogView, *, is_anew: bool) -> int | Setback | None:
         """The exit code to leave with, or what went wrong; None when it is time for the next driver.
 
-        ``is_anew``: the first driver was to begin somewhere else than at the newest checkpoint.
+        ``is_anew``: the first driver was asked to begin elsewhere than at the newest checkpoint.
         """
         if end.is_stopped:
             return self._after_stop(end)
         if end.code is not None and self._wishers.wish():
-            # Also that what it was to save could not be saved.
+            # The driver's exit code also tells if the last save failed.
             return _PUBLIC.get(end.code, end.code)
         try:
             view = self._repository.refresh()
@@ -258,17 +262,19 @@ class Supervisor:
             return EXIT_FAILED
         if has_begun and view.stopped_step is not None:
             return EXIT_OK
-        # What was there once is missing, such as nodes. Of a run that is finished something may be left to
-        # do, such as its export: the next driver sees to it.
+        # Something is missing that was there before, such as nodes. A finished run may still have work
+        # left, such as its export: the next driver does it.
         is_missing = end.code in (EXIT_USAGE, EXIT_NO_CLUSTER)
         return crashed(end.why, "cluster away" if is_missing else "driver died")
 
     def _stand_by(self) -> int | None:
-        """Until the other driver, such as one whose keeper is gone, is silent or has ended."""
+        """Waits until the other driver is silent or has ended; its own supervisor may be gone. None: start
+        the next driver.
+        """
         _say(f"{self._repository.run}: this keeper stands by, until the other driver is silent or ends")
         rivals = DriverPresence(self._repository.store, self._repository.run, pause=self._pause_or_stop)
         try:
-            # A store that is away is the next driver's to wait for.
+            # If the store is away, the next driver waits for it.
             with suppress(StoreError):
                 while rivals.is_one_alive(is_expected=True):
                     self._pause_or_stop(_STAND_BY_S)
@@ -282,11 +288,11 @@ class Supervisor:
         with suppress(StoreError):
             if given_up(self._repository.store, self._repository.run, view):
                 return EXIT_FAILED
-        # If it is finished the next driver says so.
+        # If the run is finished, the next driver says so.
         return None
 
     def _after_stop(self, end: DriverEnd) -> int:
-        """The run's log tells whether its last step is durable."""
+        """The exit code after a stop: the run's log tells whether the last step is durable."""
         try:
             view = self._repository.refresh()
         except Unavailable as error:
@@ -304,7 +310,9 @@ class Supervisor:
             raise _StopWished(wish)
 
     def _give_up(self, why: str) -> int:
-        """As no driver is left to. Why is the last line, whatever the user's command does."""
+        """Runs the user's alert command, since no driver is left to do so. The reason is printed last,
+        whatever it does.
+        """
         view = self._repository.view
         newest = latest(of_this_life(view))
         step = newest.step if newest else 0
@@ -331,7 +339,7 @@ class Supervisor:
             reason=setback.reason,
             ended_s=self._clock(),
             step=newest.step if newest else 0,
-            # What was there before may be of a branch that was left.
+            # An older generation may belong to a branch that was left.
             durable_step=newest.step if newest and is_ours else 0,
         )
 
@@ -355,7 +363,7 @@ class Supervisor:
 
 
 def driver_arguments(args: argparse.Namespace, view: LogView, first_term: int) -> list[str]:
-    """What the next driver is started with. ``first_term`` is what the log was at when the keeper came."""
+    """The arguments of the next driver. ``first_term`` is the term of the log when the supervisor started."""
     words = resume_arguments(args, view, first_term + 1)
     words += ["--kept"]
     words += ["--take-over"] if args.take_over and view.term == first_term else []

@@ -1,4 +1,4 @@
-"""What each attempt of a long run is asked to do: from its spec, its data, and what its log holds."""
+"""Makes the task of each attempt of a long run from its spec, its data and its log."""
 
 import os
 import secrets
@@ -26,7 +26,7 @@ from jobs.training.task.task import Origin, Task, Tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """What a user asked to begin with; later attempts go on from what the first ones left.
+    """Where a user asked the run to begin; later attempts continue from what the first ones saved.
 
     ``term`` is that of this driver's first attempt.
     """
@@ -44,10 +44,11 @@ class Beginning:
 
 
 def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool) -> Beginning:
-    """Another run to start from, or which of its own generations to go on from; it is there, or an error.
+    """Where to begin: from another run, or from one of the run's own generations. Raises an error if it
+    does not exist.
 
-    ``--resume`` may name another run by its place in a store: then that run's latest is the beginning. It may
-    also name a whole generation of its own that its log does not name.
+    ``--resume`` may name another run by its place in a store: then that run's latest generation is the
+    beginning. It may also name a complete generation of this run that is missing from the log.
     """
     view = repository.refresh()
     url, slash, name = resume.rstrip("/").rpartition("/runs/")
@@ -90,8 +91,10 @@ class Tasks:
         self._term: int | None = None
 
     def make(self, world_size: int, leased_s: float) -> Task:
-        """Takes the lease: whoever ran before is fenced from here on. ``Fenced`` if somebody else has taken
-        the run over since this driver last took the lease, or tried to.
+        """Takes the lease, which fences every earlier attempt, and makes the task.
+
+        Raises ``Fenced`` if another driver has taken the run over since this driver last took the lease, or
+        tried to.
         """
         self._rivals.refuse(is_expected=self._has_one_come())
         self._give_way()
@@ -110,7 +113,9 @@ class Tasks:
         return newest.spoilt if newest else ()
 
     def _has_one_come(self) -> bool:
-        """Since this driver was started; the first word of it may still be on its way."""
+        """Whether another driver has taken the lease since this one was started; its first status may still
+        be on its way.
+        """
         return self._term is None and self._repository.refresh().term > self._first_term
 
     def _give_way(self) -> None:
@@ -118,7 +123,7 @@ class Tasks:
             self._term = self._repository.view.term
             return
         view = self._repository.refresh()
-        # A lease of our own may have landed though its answer got lost.
+        # This driver's own lease may have reached the log although the answer got lost.
         if view.term > self._term and view.owner != self._owner:
             raise taken_over(self._repository.run, view.term, view.owner)
 
@@ -157,7 +162,7 @@ def absolute(place: str) -> Path:
 
 
 def described_run(spec: RunSpec, tokens: Tokens | None) -> Mapping[str, Any]:
-    """What is stored with the run. Values of variables stay out: they may be secrets."""
+    """The spec as it is stored with the run. The values of variables stay out: they may be secrets."""
     described = {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
     recipe = spec.recipe(num_steps=spec.num_steps(num_samples(spec, tokens)))
     described["optimizer"]["decay_steps"] = recipe.optimizer.decay_steps

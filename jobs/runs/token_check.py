@@ -1,4 +1,4 @@
-"""What a run trains on: found and held against its spec before anything is started."""
+"""Finds the data that a run trains on, and checks it against the spec before anything is started."""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,13 +18,15 @@ from jobs.training.task.token_index import DTYPE_BYTES, INDEX, DataError, TokenI
 from jobs.training.task.windows import cut_into_windows
 
 _NUM_LOOKERS = 16
-# What can't be a prefix of two tokenizers' digests by chance.
+# Two tokenizers' digests do not share a prefix of this length by chance.
 _SHORTEST_DIGEST = 12
 
 
 def find_tokens(spec: RunSpec) -> Tokens | None:
-    """None for synthetic data. ``SpecError`` where a run of this spec could not do one step or would learn
-    from another tokenizer's ids; ``StoreError`` where the place can't be read now.
+    """The tokens to train on; None for synthetic data.
+
+    Raises ``SpecError`` if a run of this spec could not do one step or would learn from another tokenizer's
+    ids. Raises ``StoreError`` if the data cannot be read now.
     """
     if spec.data.kind == "synthetic":
         _check_room(spec, spec.data.samples, f"data.samples: {spec.data.samples:,} samples")
@@ -49,7 +51,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
 
 
 def num_samples(spec: RunSpec, tokens: Tokens | None) -> int:
-    """How many make an epoch."""
+    """How many samples make an epoch."""
     return tokens.windows.num_samples if tokens else spec.data.samples
 
 
@@ -82,7 +84,7 @@ def _check_raw(index: TokenIndex, where: str) -> None:
 
 
 def _index_of_parquet(store: Store) -> TokenIndex:
-    """Files of ids that others made, in the order of their names."""
+    """The index of Parquet files of ids that other tools made, in the order of their names."""
     names = sorted(name for name in store.contents() if _is_parquet(name))
     if strange := [name for name in names if not (is_name(name) and name.endswith(PARQUET))]:
         raise DataError(
@@ -102,13 +104,15 @@ def _index_of_parquet(store: Store) -> TokenIndex:
 
 
 def _is_parquet(name: str) -> bool:
-    """What is hidden, as tools leave it behind, is no data."""
+    """Whether the name is that of a Parquet file. Hidden files, such as tools leave behind, are no data."""
     is_hidden = any(part.startswith(".") for part in name.split("/"))
     return name.lower().endswith(PARQUET) and not is_hidden
 
 
 def _near(spec: RunSpec, index: TokenIndex) -> ShardCacheLimits | None:
-    """None where shards are read where they lie; but Parquet has to be decoded somewhere."""
+    """The limits of the shard cache; None if shards are read in place. Parquet always needs a folder to be
+    decoded in.
+    """
     local = spec.data.local
     if local.dir is None and not any(shard.name.endswith(PARQUET) for shard in index.shards):
         return None
@@ -146,7 +150,9 @@ def _wrong_vocabulary(spec: RunSpec, store: Store, index: TokenIndex) -> Iterato
 
 
 def _is_of(wanted: str, index: TokenIndex) -> bool:
-    """``wanted`` is a tokenizer's file, its digest or the beginning of it, or its name."""
+    """Whether the data was packed with ``wanted``: a tokenizer's file, its digest or a prefix of that, or
+    its name.
+    """
     vocabulary = index.vocabulary
     if vocabulary is None:
         return False
@@ -158,7 +164,9 @@ def _is_of(wanted: str, index: TokenIndex) -> bool:
 
 
 def _digest_beside(spec: RunSpec) -> str | None:
-    """Of the tokenizer that lies beside the weights; None where none does, or another is named."""
+    """The digest of the tokenizer beside the weights; None if there is none, or if the spec names a
+    tokenizer.
+    """
     if spec.weights is None or spec.data.tokenizer is not None:
         return None
     weights = Path(spec.weights).expanduser()
@@ -167,7 +175,9 @@ def _digest_beside(spec: RunSpec) -> str | None:
 
 
 def _wrong_sizes(store: Store, index: TokenIndex) -> list[str]:
-    """At most one line: what is missing or has another length than the index says."""
+    """At most one line: a shard that is missing or whose length differs from the index, and how many more
+    there are.
+    """
     width = DTYPE_BYTES[index.dtype]
     with ThreadPoolExecutor(_NUM_LOOKERS) as pool:
         looks = pool.map(lambda shard: _wrong_size(store, shard, width), index.shards)
@@ -178,7 +188,7 @@ def _wrong_sizes(store: Store, index: TokenIndex) -> list[str]:
 
 def _wrong_size(store: Store, shard: TokenShard, width: int) -> str | None:
     if shard.name.endswith(PARQUET):
-        return None  # Its footer was read, which is at its end.
+        return None  # The footer was read, and it is at the end of the file.
     where, expected = f"data: {store.url}/{shard.name}", shard.num_tokens * width
     try:
         num_bytes = store.size(shard.name)

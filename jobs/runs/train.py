@@ -1,6 +1,7 @@
-"""The story of a long run: from its newest good generation until it is done. Running it again goes on.
+"""``longhaul train``: one long run, from its newest good generation to its end. Running it again resumes
+the run.
 
-Each start is one attempt with a lease of its own in the run's log, which fences every attempt before it.
+Each attempt takes a lease of its own in the run's log, which fences every attempt before it.
 """
 
 import argparse
@@ -43,7 +44,7 @@ from jobs.training.task.task import Tokens
 
 
 class RunFailed(Exception):
-    """How a run was left that is neither done nor stopped."""
+    """A run ended that is neither done nor stopped; ``end`` says how."""
 
     def __init__(self, end: GivenUp | Setback) -> None:
         super().__init__(end.message)
@@ -62,7 +63,7 @@ def train(args: argparse.Namespace) -> int:
 
 
 def exit_code(error: Exception, *, is_kept: bool) -> int:
-    """A keeper is told more than a user is."""
+    """The exit code for an error. A supervisor gets more kinds of them than a user does."""
     match error:
         case Occupied() if is_kept:
             return EXIT_OCCUPIED
@@ -124,14 +125,16 @@ def _train(args: argparse.Namespace, wishers: StopSignals) -> int:
         display.summarise(pointer, resume_command(args, repository, begins.term))
         _export(args, spec, repository)
         if args.json:
-            # It may have been stopped before it was there.
+            # The run may have been stopped before its first attempt, and then the store knows no run.
             told = status_of(store, run) if repository.view.term else {"run": run}
             print(json.dumps({**told, **display.facts(), "ray_checkpoint": pointer}, indent=1))
         return EXIT_OK if display.is_durable else EXIT_FAILED
 
 
 def _carry_out(driver: Driver) -> str | None:
-    """What Ray's own result points at. Raises for those who see how the run was left, such as the display."""
+    """Runs the attempts; returns the generation that Ray's own result points at. A run that failed is
+    raised, so that the display sees it.
+    """
     match work(driver):
         case Completed(pointer=pointer):
             return pointer
@@ -145,7 +148,7 @@ def _carry_out(driver: Driver) -> str | None:
 
 
 def _checked(spec: RunSpec, repository: Repository, begins: Beginning, tokens: Tokens | None) -> Beginning:
-    """What the run is, and what it begins with, before anything is started."""
+    """Where to begin, after the spec and the weights were checked and before anything is started."""
     if not begins.fresh and not check_unchanged(repository, described_run(spec, tokens)):
         begins = replace(begins, fresh=True)
     is_first = begins.origin is None and (begins.fresh or not of_this_life(repository.view))
@@ -160,7 +163,7 @@ def _is_finished(repository: Repository, spec: RunSpec) -> bool:
 
 
 def _num_samples(repository: Repository, spec: RunSpec) -> int:
-    """Of data that have gone, as many as there were when the run trained on them."""
+    """How many samples make an epoch. If the data is gone, as many as when the run was last started."""
     try:
         return num_samples(spec, find_tokens(spec))
     except (SpecError, StoreError):
