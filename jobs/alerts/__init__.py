@@ -1,1 +1,1 @@
-"""What is worth waking somebody for: ``rules`` (when), ``notifier`` (whom), ``command`` (the user's own)."""
+"""Alarms about a run: ``rules`` (when), ``notifier`` (who hears of one), ``command`` (the alert command)."""

@@ -1,4 +1,4 @@
-"""The user's command that an alarm calls: told as JSON and in variables, without a shell, ended in time."""
+"""Runs the user's alert command: it gets the alarm as JSON and in variables, no shell, and a time limit."""
 
 import json
 import os
@@ -16,7 +16,7 @@ _MOST_SAID = 200
 
 
 class Caller:
-    """Calls one at a time. What fails is said with ``say``, and is no error."""
+    """Runs one alert command at a time. A command that fails is reported with ``say`` and raises nothing."""
 
     def __init__(self, ringing: Ringing, say: Callable[[str], None]) -> None:
         self._ringing = ringing
@@ -33,7 +33,8 @@ class Caller:
                 text=True,
                 errors="replace",
                 env={**os.environ, **_variables(facts)},
-                # Ctrl-C is for the training, and a command that hangs is ended with all that it started.
+                # Ctrl-C is for the training alone, and a command that hangs is killed with all that it
+                # started.
                 start_new_session=True,
             )
             _, told = process.communicate(json.dumps(facts), timeout=self._ringing.timeout_s)
@@ -42,7 +43,7 @@ class Caller:
         except OSError as error:
             self._say(f"alarm: its command can't be run: {error.strerror}")
         except ValueError as error:
-            # Such as a text that no variable can hold.
+            # For example a text that no environment variable can hold.
             self._say(f"alarm: its command can't be told: {error}")
         except subprocess.TimeoutExpired:
             self._say(f"alarm: its command was ended after {self._ringing.timeout_s:g} s")
@@ -50,7 +51,7 @@ class Caller:
             self.end()
 
     def end(self) -> None:
-        """What is under way, for whoever doesn't wait for it any longer."""
+        """Kills the command that still runs, if any, with all that it started."""
         process, self._running = self._running, None
         if process is None or process.returncode is not None:
             return
@@ -60,7 +61,7 @@ class Caller:
 
 
 def facts_of(alarm: Alarm, *, run: str, store: str, attempt: int, at_s: float) -> dict[str, Any]:
-    """What a command reads on its standard input, as JSON."""
+    """The facts about an alarm that a command reads as JSON on its standard input."""
     about = {name: value for name, value in asdict(alarm).items() if name != "is_over"}
     return {"run": run, "store": without_credentials(store), "attempt": attempt, "at_s": at_s, **about}
 

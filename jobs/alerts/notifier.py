@@ -1,7 +1,7 @@
-"""What an alarm sets off: a line, a record in the store, and the user's command if there is one.
+"""The notifier: prints a line for each alarm, records it in the store, and runs the user's alert command.
 
-Records and commands are a thread's of its own, so that neither a store that is away nor a command that hangs
-holds the driver up. What fails is said, and costs the training nothing.
+A thread of its own writes records and runs commands. So neither a store that is away nor a command that hangs
+blocks the driver. A failure is printed and costs the training nothing.
 """
 
 import queue
@@ -26,10 +26,10 @@ _END_TIMEOUT_S = 10.0
 
 
 class Notifier:
-    """Used as a context; its end gives what is under way a moment, no more. ``say`` prints a line.
+    """The notifier of one driver. Used as a context; its end gives alarms under way a moment, no more.
 
-    ``run`` and ``store`` are what an alarm is about, ``newest_term`` the attempt before this driver's first
-    one: what goes wrong until then is told as that one's, and leaves no record.
+    ``say`` prints a line. ``run`` and ``store`` are what an alarm is about. ``newest_term`` is the attempt
+    before this driver's first one: alarms until then are reported as that attempt's, and leave no record.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Notifier:
             self._caller.end()
 
     def begins(self, task: Task) -> None:
-        """Its alarms are this attempt's from here on."""
+        """From here on alarms belong to this attempt."""
         self._task = task
         self._alarms.begins()
 
@@ -74,13 +74,13 @@ class Notifier:
         self._ring(self._alarms.hear(told, time.monotonic()))
 
     def failed(self, cause: Cause, reason: str) -> None:
-        """An attempt did. Of a loss that went wrong its workers know first, and tell it by ending."""
+        """An attempt failed. A bad loss becomes an alarm here: workers report it by ending."""
         self._alarms.failed(time.monotonic())
         if cause == "invalid loss":
             self._ring(self._alarms.invalid_loss(without_credentials(reason), time.monotonic()))
 
     def look(self) -> None:
-        """Often, while the driver waits for something."""
+        """Looks for alarms that time alone raises. Call it often while the driver waits for something."""
         self._ring(self._alarms.look(time.monotonic()))
 
     def given_up(self, reason: str) -> None:
@@ -105,7 +105,9 @@ class Notifier:
                 self._say(f"alarm: it could not be carried out: {error}")
 
     def _carry_out(self, task: Task | None, alarm: Alarm, now_s: float) -> None:
-        """The store may be what is wrong, and holds up whoever writes to it for a while: it comes last."""
+        """Runs the command first and writes the record last: the store may be away and block its writer for a
+        while.
+        """
         if self._caller is not None:
             term = self._newest_term if task is None else task.term
             about = facts_of(alarm, run=self._run, store=self._store, attempt=term, at_s=now_s)

@@ -1,8 +1,8 @@
-"""Whether a training goes as it should, judged by its driver from what it hears. Pure: time is an argument.
+"""Judges whether a training goes as it should, from what its driver hears. Pure: time is an argument.
 
-Each alarm is raised once, is over when things are clearly better again, and is not raised again before
-``min_interval_s``. What is usual is learnt from the present attempt alone: another one may run elsewhere. How
-old the newest checkpoint is counts across a driver's attempts, and while none trains.
+Each alarm is raised once and is over when things are clearly better again. It is not raised again before
+``min_interval_s``. What is usual is learnt from the present attempt alone: another attempt may run elsewhere.
+The age of the newest checkpoint counts across a driver's attempts, and while none trains.
 """
 
 from collections import deque
@@ -21,25 +21,28 @@ AlarmKind = Literal[
 ]  # fmt: skip
 AlarmFact = float | int | str
 
-# Sooner than the ranks' guard, which ends an attempt.
+# The alarm comes sooner than the ranks' own spike guard, which ends an attempt.
 _SPIKE = SpikeBound(sigmas=8.0, num_recent=60, fewest=20, in_a_row=2)
-# Progress is told about once a second, so the usual speed is that of ten minutes, the present one of seconds.
+# Progress arrives about once a second, so the usual speed is that of ten minutes, the present one of seconds.
 _NUM_SPEEDS, _FEWEST_SPEEDS, _PRESENT = 600, 30, 8
-# A store needs some seconds, however often it is asked.
+# A save takes some seconds, however short the cadence.
 _LEAST_STALE_S = 30.0
 _NUM_PACES, _FEWEST_PACES = 9, 5
-# A minute's looks; more often would tell no more, and there may be a thousand ranks.
+# The looks of one minute. More would tell nothing new, and there may be a thousand ranks.
 _NUM_LOADS, _LOAD_EVERY_S = 12, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Beyond which an alarm is raised; None: never.
+    """The bounds beyond which an alarm is raised; None: never.
 
-    ``loss_spike`` times the usual loss, twice in a row. Tokens/s lower by the share ``throughput_drop``. A
-    rank slower than the others by the share ``straggler``. A newest checkpoint ``stale_checkpoint`` times as
-    old as it is to get. A device busy for less than ``utilization_pct`` of a minute. The metadata bound what
-    a spec may say; the order of the fields is that of the stored spec.
+    * ``loss_spike``: the loss is so many times the usual one, twice in a row.
+    * ``throughput_drop``: tokens/s are lower by this share.
+    * ``straggler``: a rank is slower than the others by this share.
+    * ``stale_checkpoint``: the newest checkpoint is so many times as old as it should get.
+    * ``utilization_pct``: a device was busy for less than so many percent of a minute.
+
+    The ``metadata`` of a field bound what a spec may say. The order of the fields is that of the stored spec.
     """
 
     min_interval_s: float = field(default=300.0, metadata={"ge": 0})
@@ -52,7 +55,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """How often something is to be newly durable, by time or by steps; both None where nothing is saved."""
+    """How often something should become durable, by time or by steps; both None if nothing is saved."""
 
     every_s: float | None
     every_steps: int | None
@@ -60,7 +63,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ringing:
-    """The user's command, run without a shell for each alarm, and how long it may take."""
+    """The user's alert command, run without a shell for each alarm, and its time limit."""
 
     command: Sequence[str]
     timeout_s: float
@@ -68,7 +71,7 @@ class Ringing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """``is_over`` takes back what was raised before."""
+    """An alarm about a training; with ``is_over``, the alarm of this kind that was raised before is over."""
 
     kind: AlarmKind
     text: str
@@ -89,31 +92,34 @@ class Alarms:
         self._wanted = wanted
         self._switches: dict[AlarmKind, _Switch] = {}
         self._step = 0
-        # When the present attempt last told of its training; None while none trains.
+        # When the present attempt last reported progress; None while none trains.
         self._told_s: float | None = None
-        # The newest durable one's; since when there was none newer, and how many steps were done since then.
+        # The step of the newest durable generation; since when there was none newer; how many steps were
+        # done since then.
         self._durable_step: int | None = None
         self._since_s: float | None = None
         self._num_steps = 0
-        # How long one took, with all between two checkpoints.
+        # How long a step took, including all that happened between two checkpoints.
         self._step_s: float | None = None
         self._forget()
 
     def begins(self) -> None:
-        """A new attempt: nothing is usual yet, and what was wrong with the last one is over, but for what it
-        left undone.
+        """A new attempt: nothing is usual yet, and the last attempt's alarms are over, except a stale
+        checkpoint.
         """
         self._forget()
         for kind, switch in self._switches.items():
             switch.is_on &= kind == "stale checkpoint"
 
     def failed(self, now: float) -> None:
-        """An attempt did, or could not even begin: until one trains, ``look`` is to be called."""
+        """An attempt failed, or could not even begin. Call ``look`` until an attempt trains again."""
         self._told_s = None
         self._since_s = now if self._since_s is None else self._since_s
 
     def look(self, now: float) -> list[Alarm]:
-        """For while nothing trains: an attempt that does tells by itself, and may evaluate for long."""
+        """The alarms while nothing trains. A training attempt reports by itself, and may evaluate for
+        long.
+        """
         found = self._stale(now) if self._told_s is None else None
         return [found] if found else []
 
@@ -138,7 +144,9 @@ class Alarms:
         return [alarm for alarm in found if alarm is not None]
 
     def invalid_loss(self, text: str, now: float) -> list[Alarm]:
-        """The workers saw it first, and ended because of it; they tell in words what it was."""
+        """The alarm for a loss that ended the attempt. The workers saw it first; ``text`` is how they
+        describe it.
+        """
         kind: AlarmKind = "loss not finite" if "not a finite number" in text else "loss spike"
         found = self._judge(kind, True, False, now, lambda: (text, {}))
         return [found] if found else []
@@ -183,7 +191,7 @@ class Alarms:
     def _speed(self, told: Progress, now: float) -> Alarm | None:
         drop = self._bounds.throughput_drop
         if self._has_evaluated:
-            # It is over the time of the evaluation too, which trains nothing.
+            # This speed includes the time of the evaluation, which trains nothing.
             return None
         self._speeds.append(told.tokens_per_s)
         if drop is None or len(self._speeds) < _FEWEST_SPEEDS + _PRESENT:
@@ -200,15 +208,18 @@ class Alarms:
         )
 
     def _checkpoint(self, told: Progress, now: float) -> Alarm | None:
-        """The age is since the driver heard of it, or since its first attempt trained or failed: by no other
-        clock. What an evaluation takes puts nothing at risk.
+        """Judges the age of the newest checkpoint, by the driver's clock alone.
+
+        The age counts since the driver heard of the checkpoint, or since its first attempt trained or failed.
+        The time of an evaluation does not count: it puts nothing at risk.
         """
         newest, before = told.durable_step or 0, self._durable_step
         is_first_word = self._told_s is None
         self._durable_step = newest
         if self._since_s is None:
             self._since_s, self._num_steps = now, 0
-        # First an attempt tells of what it goes on from, which may be older than what was durable before.
+        # An attempt first reports the generation it resumed from, which may be older than what was durable
+        # before.
         elif before is not None and (newest > before if is_first_word else newest != before):
             if self._num_steps:
                 self._step_s = (now - self._since_s) / self._num_steps
@@ -218,7 +229,7 @@ class Alarms:
         return self._stale(now)
 
     def _stale(self, now: float) -> Alarm | None:
-        """Where no steps are done, a cadence in steps is as long as they usually take."""
+        """Judges the age. While nothing trains, a cadence in steps is as long as those steps usually take."""
         times, steps, every_s = self._bounds.stale_checkpoint, self._wanted.every_steps, self._wanted.every_s
         if times is None or self._since_s is None or (steps is None and every_s is None):
             return None
@@ -238,7 +249,9 @@ class Alarms:
         )
 
     def _pace(self, beat: Heartbeat, now: float) -> Alarm | None:
-        """Ranks wait for each other in a step, so its time tells of none; a product of its own does."""
+        """Judges whether one rank is slow. Ranks wait for each other in a step, so step times show no rank.
+        The time that each device takes for the same product does.
+        """
         bound = self._bounds.straggler
         paces = self._paces.setdefault(beat.rank, deque(maxlen=_NUM_PACES))
         if bound is None or beat.pace_s <= 0 or (paces and paces[-1] == beat.pace_s):
@@ -294,7 +307,7 @@ class Alarms:
         now: float,
         say: Callable[[], tuple[str, Mapping[str, AlarmFact]]],
     ) -> Alarm | None:
-        """Between bad and good everything stays as it is."""
+        """Raises or ends the alarm of one kind. Between bad and good everything stays as it is."""
         switch = self._switches.setdefault(kind, _Switch())
         if switch.is_on and is_good:
             switch.is_on = False

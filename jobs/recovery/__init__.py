@@ -1,6 +1,6 @@
 """What follows a failed attempt.
 
-Reading order: ``loop`` (attempts one after another; a supervisor's drivers too), ``policy`` (pure: what to
-do next), ``journal`` (how attempts ended, also those of earlier drivers), ``rollback`` (to before a bad
-loss), ``world_size`` and ``resizing`` (smaller or larger).
+Reading order: ``loop`` (attempts one after another; a supervisor's drivers too), ``policy`` (pure: what to do
+next), ``journal`` (how attempts ended, also those of earlier drivers), ``rollback`` (to before a bad loss),
+``world_size`` and ``resizing`` (fewer or more ranks).
 """

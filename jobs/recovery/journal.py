@@ -1,9 +1,10 @@
-"""How a run's attempts ended, kept in its store beside the log, so that a driver that comes later knows.
+"""How a run's attempts ended, kept in its store beside the log, so that later drivers know.
 
-One small object per attempt, written by its driver and never deleted. An attempt that left none died with
-its driver. The log doesn't know of them: whoever reads logs only can still read this run's.
+Each attempt has one small object, which its driver writes and nobody deletes. An attempt without an object
+died with its driver. The log does not refer to these objects, so a reader that knows only logs can still read
+the run.
 
-``Journal`` is one driver's: what it knows of the attempts before, and its notes on its own.
+``Journal`` belongs to one driver: what the driver knows of earlier attempts, and its notes on its own.
 """
 
 import json
@@ -25,20 +26,22 @@ from jobs.training.task.task import Task
 
 How = Literal["failed", "given up", "done", "interrupted"]
 
-# A policy looks no further back, and reading them must not take long.
+# A policy looks no further back, and reading the notes must not take long.
 _MOST_READ = 100
-# A store that is away may hold up whoever writes to it for many minutes.
+# A store that is away may block a writer for many minutes.
 NOTE_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptNote:
-    """``given_up`` says why, where its driver did; ``log_tail`` is what the rank that failed said last.
+    """How one attempt ended. ``given_up`` is the reason if the run was given up; ``log_tail`` is the failed
+    rank's last log lines.
 
-    There is an ``ending`` if it failed, unless its driver died before it could tell. ``is_branch``: it began
-    where it was told to by hand, and what was before it is no longer the run's past. ``skips`` are all
-    samples that the run leaves out from then on, ``spoilt`` what it does not go on from, see
-    ``checkpointing.generations.choice``.
+    A failed attempt has an ``ending``, unless its driver died before it could write one. ``is_branch``: the
+    user named the generation to begin from, so earlier attempts no longer belong to the run's past.
+
+    ``skips`` are all samples that the run leaves out from then on. ``spoilt`` says what the run does not
+    resume from, see ``checkpointing.generations.choice``.
     """
 
     term: int
@@ -53,10 +56,11 @@ class AttemptNote:
 
 @dataclass(slots=True, kw_only=True)
 class Journal:
-    """``history`` has the run's failed attempts, ``skips`` and ``spoilt`` are what it leaves out.
+    """What one driver knows of a run's failed attempts. A note that cannot be written within ``timeout_s`` is
+    dropped.
 
-    ``life`` is the one of the run that all this is about. An attempt that ``is_branch`` has the term
-    ``branch_term``. What can't be written in time is not: it is a note, and nobody waits for it.
+    ``history`` has the failed attempts of the run's life ``life``. ``skips`` and ``spoilt`` are what the run
+    leaves out. ``branch_term`` is the term of the attempt that ``is_branch``.
     """
 
     repository: Repository
@@ -69,19 +73,19 @@ class Journal:
     has_begun: bool = field(default=False, init=False)
 
     def begins(self, task: Task) -> Task:
-        """The task as the run's past wants it; one that begins afresh has none."""
+        """The task with what the run leaves out; a run that begins a new life leaves out nothing."""
         if self.repository.view.life != self.life:
             self.life, self.history = self.repository.view.life, []
             self.skips, self.spoilt = (), ()
         elif not self.has_begun and task.resume != "latest" and self.history:
-            # What was asked for by hand is a branch of its own, also to a driver that comes later.
+            # A generation that the user asked for begins a branch, and the note tells later drivers so.
             self.history, self.branch_term = [], task.term
             self.note(task, "failed")
         self.has_begun = True
         return replace(task, skips=self.skips, spoilt=self.spoilt)
 
     def leaves_out(self, samples: tuple[int, int] | None, *, term: int, good_step: int) -> None:
-        """From now on: these samples, and what ``term`` saved after ``good_step``."""
+        """Leaves out these samples from now on, and what ``term`` saved after ``good_step``."""
         if samples is not None:
             self.skips = joined([*self.skips, samples])
         self.spoilt = (*self.spoilt, (term, good_step))
@@ -94,7 +98,7 @@ class Journal:
         log_tail: tuple[str, ...] = (),
         given_up: str | None = None,
     ) -> None:
-        """Not of an attempt that got no lease: it has no term to be called by."""
+        """Writes an attempt's note. An attempt without a lease gets none: it has no term to name the note."""
         if task is None:
             return
         note = AttemptNote(
@@ -112,7 +116,7 @@ class Journal:
 
 
 def open_journal(repository: Repository, *, timeout_s: float = NOTE_TIMEOUT_S) -> Journal:
-    """As the drivers before have left it."""
+    """The journal as earlier drivers left it."""
     view = repository.refresh()
     newest = read_newest(repository.store, repository.run, view)
     return Journal(
@@ -130,10 +134,10 @@ def leave_note(store: Store, run: str, note: AttemptNote) -> None:
 
 
 def read_past(store: Store, run: str, view: LogView) -> list[FailedAttempt]:
-    """The failed attempts of the run's present life since somebody began it again by hand, in order.
+    """The failed attempts of the run's present life, in order, since a user last started it by hand.
 
-    That is since one was given up, ended well or was interrupted, or since it was told where to go on from.
-    Of an attempt that died with its driver no more is known than what it saved.
+    That is since an attempt was given up, ended well or was interrupted, or since the user named a generation
+    to resume from. Of an attempt that died with its driver, only what it saved is known.
     """
     endings: list[FailedAttempt] = []
     for term in _terms(view):
@@ -147,18 +151,18 @@ def read_past(store: Store, run: str, view: LogView) -> list[FailedAttempt]:
 
 
 def read_newest(store: Store, run: str, view: LogView) -> AttemptNote | None:
-    """Of the run's present life: what it says is left out is believed."""
+    """The note of the newest attempt in the run's present life; its skip list is authoritative."""
     return next((note for term in _terms(view) if (note := read_note(store, run, term))), None)
 
 
 def given_up(store: Store, run: str, view: LogView) -> AttemptNote | None:
-    """Of the newest attempt, if its driver said that going on makes no sense."""
+    """The newest attempt's note, if it says that the run was given up."""
     note = read_note(store, run, view.term)
     return note if note is not None and note.how == "given up" else None
 
 
 def read_note(store: Store, run: str, term: int) -> AttemptNote | None:
-    """None where there is none that can be read: then nothing is known of how it ended."""
+    """The note of one attempt; None if none can be read, and then nobody knows how the attempt ended."""
     try:
         return _note(json.loads(store.get(_name(run, term))))
     except (Missing, ValueError, KeyError, TypeError, AttributeError):
@@ -166,7 +170,7 @@ def read_note(store: Store, run: str, term: int) -> AttemptNote | None:
 
 
 def _terms(view: LogView) -> range:
-    """Of its present life, the newest first."""
+    """The terms of the run's present life, newest first."""
     first = max(1, view.life_term, view.term - _MOST_READ + 1)
     return range(view.term, first - 1, -1)
 
@@ -200,7 +204,7 @@ def _note(body: Mapping[str, Any]) -> AttemptNote:
 
 
 def _ending(body: Mapping[str, Any]) -> FailedAttempt:
-    """Fields that a later version adds are left out."""
+    """The failed attempt in a note. Fields that a later version added are ignored."""
     if body["cause"] not in get_args(Cause):
         raise ValueError(f"a cause {body['cause']!r}")
     known = {field.name for field in fields(FailedAttempt)}

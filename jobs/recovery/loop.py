@@ -1,7 +1,7 @@
-"""The one loop over attempts: a failure is followed by what the policy decides, until it makes no sense.
+"""The loop over attempts: after each failure the policy decides what follows, until it gives up.
 
-A run's driver works through its attempts in it, and a supervisor through its drivers. What a decision means
-to a driver is ``RecoveryLoop``'s: notes in the store, lines for people, a step back, a pause.
+A driver works through its attempts in this loop, and a supervisor through its drivers. ``RecoveryLoop``
+carries out the decisions for a driver: notes in the store, lines for people, a rollback, a pause.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,25 +40,28 @@ End = TypeVar("End", covariant=True)
 
 
 class Consequences(Protocol[End]):
-    """What a decision means to those whose attempts the loop follows."""
+    """Carries out the loop's decisions: for a driver's attempts, or for a supervisor's drivers."""
 
     @property
     def history(self) -> Sequence[FailedAttempt]:
         """The failed attempts, also those of earlier drivers; the newest last."""
 
     def failed(self, setback: Setback) -> End | None:
-        """Takes it into the history. An end, where this attempt's failure decides nothing any more."""
+        """Adds the failure to ``history``. Returns an end if this failure decides nothing any more."""
 
     def give_up(self, setback: Setback, why: str) -> End: ...
 
     def go_on(self, setback: Setback, move: Retry | RollBack) -> End | None:
-        """Returns when it is time for the next attempt. An end, where somebody ended the waiting."""
+        """Returns None when it is time for the next attempt, or an end if the wait was ended early."""
 
 
 def keep_trying(
     attempt: Callable[[tuple[str, ...]], End | Setback], then: Consequences[End], policy: Policy
 ) -> End:
-    """``attempt`` gets the nodes to leave out. What is no setback is the end."""
+    """Runs attempts until one ends with anything but a setback, or until ``then`` ends the loop.
+
+    ``attempt`` gets the nodes to leave out.
+    """
     without = left_out(then.history)
     while True:
         outcome = attempt(without)
@@ -82,11 +85,11 @@ RunEnd = Completed | Cancelled | Unmendable | GivenUp
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryLoop:
-    """One driver's. ``begin`` is to be called with each attempt's task.
+    """The recovery of one driver's attempts. Call ``begin`` with each attempt's task.
 
-    Without a ``policy`` an attempt that fails is noted, and that is all: somebody else decides. ``pause``
-    waits so many seconds, or until somebody wishes the run to stop. ``task`` is that of the attempt that
-    goes on or has just failed, if it got so far, ``newest`` that of the newest that did.
+    Without a ``policy`` a failed attempt is only noted: the program that started the processes decides.
+    ``pause`` waits so many seconds, or until a stop request. ``task`` is the task of the attempt that runs or
+    has just failed, if it got a task. ``newest`` is the newest task of all attempts.
     """
 
     journal: Journal
@@ -104,14 +107,18 @@ class RecoveryLoop:
         return self.journal.history
 
     def begin(self, task: Task) -> Task:
-        """The task as the run's past wants it. ``StoreError`` if what is spoilt can't be told."""
+        """The task with what the run leaves out. Raises ``StoreError`` if a spoilt generation cannot be
+        quarantined.
+        """
         self.task = self.newest = self.journal.begins(task)
         self.rollback.quarantine_late(task.term)
         self.display.begins(task.term)
         return self.task
 
     def work(self, attempt: Callable[[tuple[str, ...]], Outcome]) -> RunEnd | Setback:
-        """Who ends it, also while it waits, and begins it again then has new budgets."""
+        """Runs attempts to the run's end. A run that is interrupted, also during a pause, has new budgets
+        when started again.
+        """
         try:
             end = self._work(partial(self._try, attempt))
         except KeyboardInterrupt:
@@ -122,7 +129,7 @@ class RecoveryLoop:
         return end
 
     def failed(self, setback: Setback) -> RunEnd | None:
-        """A later attempt may have begun meanwhile: then this one's failure decides nothing."""
+        """Records the failure. If a later attempt has begun meanwhile, this failure decides nothing."""
         repository, view = self.journal.repository, self._view()
         if self.task is not None and view.term > self.task.term:
             return Unmendable(error=taken_over(repository.run, view.term, view.owner))
@@ -163,7 +170,7 @@ class RecoveryLoop:
     def _try(self, attempt: Callable[[tuple[str, ...]], Outcome], without: tuple[str, ...]) -> Outcome:
         self.task = None
         try:
-            # Before it is decided what to go on from.
+            # Must happen before the next attempt chooses its generation.
             self._quarantine_spoilt()
         except EXPECTED as error:
             return outcome_of(error)
@@ -174,11 +181,13 @@ class RecoveryLoop:
             raise
 
     def _step_back(self, move: RollBack, failed: Failed, task: Task) -> None:
-        """Quarantines what must not be gone on from, before the next attempt if the store is away now, and
-        remembers the samples to leave out.
+        """Quarantines what must not be resumed from, and remembers the samples to leave out.
+
+        If the store is away now, the quarantine happens before the next attempt.
         """
         bad = failed.failure.bad_loss
-        # To go back further is to what the store has, as long as it has something.
+        # Going back further leads to a generation in the store, as long as the store has one. So nothing
+        # that this attempt left on nodes' disks alone stays good.
         goes_further = move.num_generations and latest(of_this_life(self.journal.repository.view)) is not None
         good_step = -1 if bad is None or goes_further else bad.good_step
         self.journal.leaves_out(bad.samples if bad else None, term=task.term, good_step=good_step)
@@ -214,13 +223,13 @@ class RecoveryLoop:
         task = self.newest
         if newest is None or task is None or task.resume == "latest" or newest.term >= task.term:
             return newest.step if newest else 0
-        # Nothing is saved yet of the branch that was asked for.
+        # The branch that the user asked for has saved nothing yet.
         with suppress(NothingToResume):
             return find(view, task.resume, task.saving.retention if task.saving else Retention()).step
         return 0
 
     def _incident(self, ending: FailedAttempt) -> Incident:
-        """Of what nobody is to blame for it is an interruption."""
+        """The incident to record: a preemption is nobody's fault, so it is an interruption and no failure."""
         heard = self.display.last_step()
         return Incident(
             kind="interruption" if ending.cause == "preempted" else "failure",
@@ -240,7 +249,10 @@ class RecoveryLoop:
 
 
 def _as_told(reached: FailedAttempt, failed: Failed) -> FailedAttempt:
-    """A rank that had not loaded yet has done no step: what it was about to go on from is where it stood."""
+    """The failed attempt with the step, ranks and nodes of the failure.
+
+    A rank that had not loaded yet has done no step: its step is the one it was about to resume from.
+    """
     failure = failed.failure
     return replace(
         reached,

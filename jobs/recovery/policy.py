@@ -1,8 +1,8 @@
-"""After a failed attempt: try again (when, without which nodes), step back, or give up (why). Pure.
+"""Decides what follows a failed attempt: retry (when, without which nodes), roll back, or give up. Pure.
 
-What is counted is counted since the run last got on, that is, since an attempt left a newer durable
-generation than any before it. So a run that gets on is never given up, however often it fails, and one
-that doesn't is given up after a bounded number of attempts.
+Failures are counted since the run last made progress, that is, since an attempt left a newer durable
+generation than any before it. A run that makes progress is never given up, however often it fails. A run that
+makes none is given up after a bounded number of attempts.
 """
 
 import re
@@ -13,7 +13,7 @@ from itertools import dropwhile, pairwise
 from jobs.execution.causes import Cause
 from reporting.results.node_scores import NodeOutcome, Suspicion, scores, suspicious_nodes
 
-# Which failures count together; of those that are left out each counts for itself.
+# Failures of these causes count together by kind; any other cause counts for itself.
 _KINDS: Mapping[Cause, str] = {
     "worker died": "lost workers",
     "host lost": "lost workers",
@@ -28,7 +28,8 @@ _OUTAGES: Mapping[Cause, str] = {
     "no room": "there was no room",
     "cluster away": "the cluster was away",
 }
-# So many times in a row, each time it took part: once may be chance.
+# A node is suspicious once it failed so many attempts in a row among those it took part in. One may be
+# chance.
 _SUSPICION = Suspicion(runs=2, cells=1)
 _HELD_AGAINST_A_NODE: Mapping[Cause, str] = {
     "worker died": "crash",
@@ -37,16 +38,16 @@ _HELD_AGAINST_A_NODE: Mapping[Cause, str] = {
     "host silent": "lost",
     "hang": "hang",
 }
-# Then it counts no more: over weeks any host reboots twice.
+# Older failures do not count: over weeks any host reboots twice.
 _HELD_AGAINST_IT_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAttempt:
-    """How one attempt failed: ``step`` is where, ``durable_step`` the run's newest generation's by then.
+    """How one attempt failed: at ``step``, when the newest durable generation was of ``durable_step``.
 
-    ``nodes`` are those of the ranks that it is about, ``all_nodes`` those of all its ranks; empty where
-    nobody knows.
+    ``nodes`` are those of the ranks that the failure is about, ``all_nodes`` those of all ranks. Both are
+    empty if nobody knows.
     """
 
     term: int
@@ -62,10 +63,10 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How many failures in a row without a newer generation are borne, by their kind; pauses double.
+    """How many failures in a row without a newer generation are accepted, by kind; pauses double.
 
-    ``max_attempts`` bounds those of all kinds together, but for preemptions. ``patience_s`` is how long a
-    store that is away, or a group without room, is waited for. The metadata bound what a spec may say.
+    ``max_attempts`` bounds all kinds together, except preemptions. ``patience_s`` is how long to wait for a
+    store that is away, or for a group without room. The ``metadata`` of a field bound what a spec may say.
     """
 
     max_attempts: int | None = field(default=None, metadata={"ge": 1})
@@ -80,7 +81,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Nothing is to run on the nodes ``without``."""
+    """Start the next attempt after ``after_s`` seconds. Nothing is to run on the nodes ``without``."""
 
     after_s: float
     without: tuple[str, ...] = ()
@@ -88,8 +89,10 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollBack:
-    """Go on from the newest generation that is not spoilt, without the samples that it went wrong on; where
-    that did not help, from ``num_generations`` before it, of those that earlier steps back have left.
+    """Resume from the newest generation that is not spoilt, without the samples that made the loss go wrong.
+
+    If that did not help before, resume from ``num_generations`` earlier, among those that earlier rollbacks
+    left.
     """
 
     after_s: float
@@ -99,7 +102,9 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """``reason`` says why it makes no sense to go on; what went wrong is the last ending's to say."""
+    """End the run: ``reason`` says why going on makes no sense. The last failed attempt says what went
+    wrong.
+    """
 
     reason: str
 
@@ -108,7 +113,7 @@ Move = Retry | RollBack | GiveUp
 
 
 def next_move(history: Sequence[FailedAttempt], policy: Policy) -> Move:
-    """After the last of ``history``, which has the failed attempts of one run in their order."""
+    """What to do after the last attempt of ``history``, which has the failed attempts of one run in order."""
     last, recent = history[-1], since_progress(history)
     if reason := _hopeless(last, history, recent, policy):
         return GiveUp(reason=reason)
@@ -121,7 +126,7 @@ def next_move(history: Sequence[FailedAttempt], policy: Policy) -> Move:
 
 
 def since_progress(history: Sequence[FailedAttempt]) -> list[FailedAttempt]:
-    """The last endings: from the newest one that came after a step of progress on."""
+    """The last failed attempts, from the newest one that left a newer durable generation on."""
     first, newest = 0, None
     for place, one in enumerate(history):
         if newest is not None and one.durable_step > newest:
@@ -131,7 +136,9 @@ def since_progress(history: Sequence[FailedAttempt]) -> list[FailedAttempt]:
 
 
 def left_out(history: Sequence[FailedAttempt]) -> tuple[str, ...]:
-    """Nodes that took part in attempts and failed them, the last times one after another, within a day."""
+    """The nodes to leave out: they failed the last attempts that they took part in, several in a row, within
+    a day.
+    """
     now_s = max((one.ended_s for one in history), default=0.0)
     recent = [one for one in history if now_s - one.ended_s <= _HELD_AGAINST_IT_S]
     return suspicious_nodes(scores(_outcomes(recent), _SUSPICION))
@@ -179,14 +186,18 @@ def _hopeless(
 
 
 def _too_long(last: FailedAttempt, recent: list[FailedAttempt], policy: Policy) -> str | None:
-    """An outage goes by without anybody's doing: time bounds it, not a number."""
+    """Why to give up during an outage. An outage ends by itself, so time bounds it and not a number of
+    attempts.
+    """
     waited_s = _waited_s(last.cause, recent, policy)
     return f"{_OUTAGES[last.cause]} for {_span(waited_s)}" if waited_s > policy.patience_s else None
 
 
 def _waited_s(cause: Cause, recent: list[FailedAttempt], policy: Policy) -> float:
-    """Since the first of the kind. What lies between two endings counts for half of the patience at most:
-    where it is longer nobody tried, or somebody set the clock.
+    """Seconds since the first failure of this cause.
+
+    The time between two failures counts for half of the patience at most. A longer gap means that no attempt
+    was made, or that the clock was set.
     """
     times = [one.ended_s for one in dropwhile(lambda one: one.cause != cause, recent)]
     return sum(min(max(0.0, after - before), policy.patience_s / 2) for before, after in pairwise(times))
@@ -205,7 +216,7 @@ def _num_alike(last: FailedAttempt, recent: list[FailedAttempt]) -> int:
 
 
 def _pause(cause: Cause, count: int, policy: Policy) -> float:
-    """``count`` is which one of its kind in a row it was."""
+    """Seconds to wait. ``count`` says which failure of its kind in a row it was."""
     match cause:
         case "preempted" | "invalid loss":
             return 0.0
@@ -214,7 +225,7 @@ def _pause(cause: Cause, count: int, policy: Policy) -> float:
         case "error" | "out of memory":
             first_s = 5 * policy.pause_s
         case _ if count == 1:
-            # Nobody's bug, and something is new since the last time.
+            # No bug of the program, and the run has made progress since the last such failure.
             return 0.0
         case _:
             first_s = policy.pause_s / 2
@@ -230,13 +241,13 @@ def _is_same(one: FailedAttempt, other: FailedAttempt) -> bool:
 
 
 def _is_of_a_node(one: FailedAttempt, other: FailedAttempt) -> bool:
-    """An error that may be one node's doing and not the program's: left out, it shows."""
+    """Whether a node and not the program may cause the error: an attempt without that node tells."""
     are_few = all(len(ending.nodes) < len(ending.all_nodes) for ending in (one, other))
     return are_few and other.cause == "error" and not set(one.nodes).isdisjoint(other.nodes)
 
 
 def _essence(reason: str) -> str:
-    """Without addresses in memory, and without the ranks that happened to tell it."""
+    """The reason without memory addresses and without the ranks that happened to report it."""
     return re.sub(r"0x[0-9a-f]+|^ranks? [0-9, ]+: ", "", reason)
 
 

@@ -1,4 +1,4 @@
-"""The world size of each of a driver's attempts: by the rules of ``elastic``, and by the room there is."""
+"""Chooses the world size of each of a driver's attempts, by ``elastic`` and by the room there is."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,21 +8,21 @@ from jobs.recovery.world_size import Outlook, ResizeWaits, SizedStart, Wait, beg
 from jobs.training.task.events import RunEvent
 from jobs.training.task.stop_request import StopRequest
 
-# For how many more ranks there is room now, on other nodes than these; None: nobody knows.
+# How many more ranks fit now, on nodes other than these; None if unknown.
 ClusterRoom = Callable[[Sequence[str]], int | None]
 
 _LOOK_EVERY_S = 2.0
 _ASK_EVERY_S = 0.5
-# What an attempt had takes a moment until it is free again: a run must not shrink because of itself.
+# The devices of an ended attempt take a moment to become free: a run must not shrink because of itself.
 _SETTLE_S = 5.0
-# Processes start and import within it.
+# Enough for processes to start and import.
 _LEAST_SCHEDULE_TIMEOUT_S = 60.0
 
 
 class Resizing:
-    """Of one driver. A run of one size is never waited for, looked after or told of.
+    """The world sizes of one driver's attempts. A run with a single size never waits, asks or prints here.
 
-    ``say`` is for people; ``pause`` waits, or ends early with what somebody wishes.
+    ``say`` prints for people. ``pause`` waits, or returns early with a stop request.
     """
 
     def __init__(
@@ -47,12 +47,13 @@ class Resizing:
         self._wish: StopRequest | None = None
         self._looked_s = float("-inf")
         self._seen = 0
-        # A size that had no place, and the room that there was for it.
+        # The size that could not be placed, and the room there was then.
         self._misfit: tuple[int, int] | None = None
 
     def next_size(self, without: Sequence[str]) -> int | StopRequest:
-        """Of the next attempt, which is to run on other nodes than these. Waits for a spare where it must,
-        unless somebody wishes the run to stop meanwhile.
+        """The size of the next attempt, which is to run on nodes other than ``without``.
+
+        Waits for a spare where the rules say so; a stop request ends the wait.
         """
         self._without, self._runs, self._wish = without, False, None
         if len(self._sizes) == 1:
@@ -69,26 +70,32 @@ class Resizing:
         return answer.world_size
 
     def schedule_timeout_s(self, most_s: float) -> float:
-        """For the size that was said last. While there are smaller ones to try, its place is waited for no
-        longer than a spare is, or a minute: the room may be that of a node that is dead and still listed.
+        """How long the size that was chosen last may wait to be placed, at most ``most_s``.
+
+        While there are smaller sizes to try, it waits no longer than for a spare, or a minute. The room may
+        be that of a dead node that is still listed.
         """
         if self._outlook.wanted == self._sizes[0]:
             return most_s
         return min(most_s, max(self._patience.wait_for_spare_s, _LEAST_SCHEDULE_TIMEOUT_S))
 
     def had_no_place(self) -> None:
-        """The size that was said last: what is free lies apart. Until there is more or less of it, only
-        smaller ones are tried.
+        """The size that was chosen last could not be placed: the free devices are spread. Until the room
+        changes, only smaller sizes are tried.
         """
         self._misfit = self._outlook.wanted, self._seen
 
     def hear(self, told: RunEvent) -> None:
-        """Whatever an attempt tells, its ranks run by then: what is free is free beside them."""
+        """Any run event means that the attempt's ranks run, so devices that are free now are free beside
+        them.
+        """
         if not self._runs:
             self._runs, self._outlook = True, began(self._outlook)
 
     def wish(self) -> StopRequest | None:
-        """To move on, once the attempt that runs has room to grow. Asks the cluster every few seconds."""
+        """A request to move on, once there is room for the running attempt to grow. Asks the cluster every
+        few seconds.
+        """
         may_grow = self._runs and self._wish is None and self._outlook.wanted < self._sizes[-1]
         if may_grow and self._ticks() - self._looked_s >= _LOOK_EVERY_S:
             self._looked_s = self._ticks()

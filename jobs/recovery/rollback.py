@@ -1,4 +1,4 @@
-"""Which generations nothing may go on from after a loss that went wrong, and why; and their quarantine."""
+"""Finds the generations that a run must not resume from after its loss went wrong, and quarantines them."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -14,8 +14,10 @@ from jobs.training.task.task import Task
 
 @dataclass(slots=True, kw_only=True)
 class Rollback:
-    """One driver's. ``names`` are generations that nothing may go on from, and why, as long as the store was
-    not there to be told. All its methods raise ``StoreError``, and then go on where they were.
+    """The rollbacks of one driver. ``names`` are generations still to be quarantined in the store, with the
+    reason.
+
+    A method that raises ``StoreError`` continues where it stopped when it is called again.
     """
 
     repository: Repository
@@ -24,11 +26,13 @@ class Rollback:
     _find_late: Callable[[LogView], dict[str, str]] | None = None
 
     def is_due(self, task: Task, failure: Failure, num_more: int) -> None:
-        """From what ``task`` saved after its loss went wrong, and from ``num_more`` generations before."""
+        """Plans the rollback: what ``task`` saved after its loss went wrong, and ``num_more`` generations
+        before that.
+        """
         self._wrong = (task, failure, num_more)
 
     def quarantine_spoilt(self, term: int) -> None:
-        """Before it is decided what to go on from. ``term`` is that of the newest attempt."""
+        """Call before the next attempt chooses its generation. ``term`` is that of the newest attempt."""
         if self._wrong is not None:
             task, failure, num_more = self._wrong
             view = self.repository.refresh()
@@ -40,7 +44,7 @@ class Rollback:
             del self.names[name]
 
     def quarantine_late(self, term: int) -> None:
-        """What the attempt that went wrong has committed until ``term`` fenced it."""
+        """Quarantines what the attempt with the bad loss has committed until ``term`` fenced it."""
         if self._find_late is not None:
             for name, reason in self._find_late(self.repository.refresh()).items():
                 self.repository.quarantine(name, reason, term=term)
@@ -48,18 +52,22 @@ class Rollback:
 
 
 def spoilt(view: LogView, *, task: Task, failure: Failure, num_more: int) -> dict[str, str]:
-    """By name and with the reason what ``task`` saved after its loss went wrong, and ``num_more`` before."""
+    """What ``task`` saved after its loss went wrong, and ``num_more`` generations before that; reasons by
+    name.
+    """
     bad, line = failure.bad_loss, _line(view, task)
     good = [one for one in line if bad is None or one.step <= bad.good_step]
     good = good[: max(0, len(good) - num_more)]
     if task.resume == "latest":
-        # One must be left to go on from, however it is.
+        # One generation must be left to resume from, good or not.
         good = good or line[:1]
     return {one.name: _reason(failure) for one in line if one not in good}
 
 
 def late(view: LogView, *, task: Task, failure: Failure, seen: Collection[str]) -> dict[str, str]:
-    """What ``task`` has committed besides, after its end: it is fenced only when the next attempt begins."""
+    """What ``task`` has committed since, after its end, by name: a task is fenced only when the next attempt
+    begins.
+    """
     bad = failure.bad_loss
     if bad is None:
         return {}
@@ -72,12 +80,14 @@ def _reason(failure: Failure) -> str:
 
 
 def _line(view: LogView, task: Task) -> list[Generation]:
-    """What the attempt saved and what it stood on, oldest first, but nothing from before somebody asked for a
-    generation by name: what is newer than that one is of a branch that was left, where nothing went wrong.
+    """The generations that the attempt saved and built on, oldest first.
+
+    If the user named a generation, only what the attempt saved counts. Newer ones before it belong to a
+    branch that was left, where nothing went wrong.
     """
     kept = [one for one in of_this_life(view) if one.quarantined is None]
     if task.resume != "latest":
         return [one for one in kept if one.term == task.term]
-    # Where a branch begins the steps fall.
+    # Where a branch begins, the step is lower than the one before.
     begins = [place for place, (one, other) in enumerate(pairwise(kept), start=1) if other.step < one.step]
     return kept[max(begins, default=0) :]

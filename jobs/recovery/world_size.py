@@ -1,7 +1,7 @@
-"""At which world sizes a run may go on, and which of them an attempt starts at. Pure.
+"""Computes at which world sizes a run may continue, and at which of them an attempt starts. Pure.
 
-The samples of a step and their order are the same at every size: what differs is how many micro-batches
-each rank does of it.
+A step has the same samples in the same order at every size. Only the number of micro-batches per rank
+differs.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from math import lcm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedBatch:
-    """What ranks divide among themselves: a step's sequences and, unless it is 0, an evaluation's samples."""
+    """What ranks divide among themselves: a step's sequences and, if any, an evaluation's samples."""
 
     sequences: int
     micro_batch: int
     eval_samples: int = 0
 
     def grad_accum(self, world_size: int) -> int:
-        """Of a size that ``divides`` it."""
+        """Micro-batches per rank and step, at a size that ``divides`` the batch."""
         return self.sequences // (world_size * self.micro_batch)
 
     def divides(self, world_size: int) -> bool:
@@ -28,8 +28,10 @@ class DividedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeWaits:
-    """How long a run waits for a spare before it goes on with fewer ranks, and how long there must have been
-    room for more before it stops at a checkpoint to grow. The metadata bound what a spec may say.
+    """How long a run waits for a spare before it goes on with fewer ranks, and for room before it grows.
+
+    There must have been room for more during ``grow_after_s`` before the run stops at a checkpoint to grow.
+    The ``metadata`` of a field bound what a spec may say.
     """
 
     wait_for_spare_s: float = field(default=60.0, metadata={"ge": 0})
@@ -43,7 +45,9 @@ class SizedStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """There is ``room`` for fewer than ``wanted``; after ``for_s`` more the run goes on with fewer."""
+    """There is ``room`` for fewer than ``wanted`` ranks. After ``for_s`` more seconds the run goes on with
+    fewer.
+    """
 
     wanted: int
     room: int
@@ -52,8 +56,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a driver remembers: the size that it reckons with, since when it has wanted to start at that, and
-    since when there has been room for more than what runs.
+    """What a driver remembers between decisions about sizes.
+
+    ``wanted`` is the size that it expects, and ``waits_since_s`` since when it has wanted to start at that
+    size. ``more_since_s`` is since when there has been room for more ranks than run.
     """
 
     wanted: int
@@ -62,12 +68,12 @@ class Outlook:
 
 
 def sizes_between(smallest: int, largest: int, batch: DividedBatch) -> tuple[int, ...]:
-    """Ascending; those that the batch can be divided among."""
+    """The sizes that the batch can be divided among, ascending."""
     return tuple(size for size in range(smallest, largest + 1) if batch.divides(size))
 
 
 def refusal(smallest: int, largest: int, batch: DividedBatch) -> str | None:
-    """Why a run can't be between these sizes; None if it can be at both."""
+    """Why a run cannot change between these two sizes; None if the batch can be divided at both."""
     wrong = next((size for size in (smallest, largest) if not batch.divides(size)), None)
     if wrong is None:
         return None
@@ -82,10 +88,11 @@ def refusal(smallest: int, largest: int, batch: DividedBatch) -> str | None:
 def choose(
     sizes: Sequence[int], outlook: Outlook, *, room: int, now_s: float, patience: ResizeWaits
 ) -> tuple[SizedStart | Wait, Outlook]:
-    """At which of ``sizes`` (ascending) an attempt starts that could have ``room`` devices now.
+    """The size, one of ``sizes`` (ascending), at which an attempt starts that could have ``room`` devices
+    now.
 
-    What it reckons with, or more, at once; less only after it has waited for a spare. Where not even the
-    smallest fits, that one is asked for, as a run that has no other size does, which never waits here.
+    The expected size or a larger one starts at once; a smaller one starts only after the wait for a spare. If
+    not even the smallest fits, the smallest is asked for. A run with a single size never waits here.
     """
     best = max((size for size in sizes if size <= room), default=sizes[0])
     since_s = now_s if outlook.waits_since_s is None else outlook.waits_since_s
@@ -97,15 +104,17 @@ def choose(
 
 
 def began(outlook: Outlook) -> Outlook:
-    """Its ranks run: the next time it has to wait, it waits from then on."""
+    """Ranks are running: resets the wait clock."""
     return replace(outlook, waits_since_s=None)
 
 
 def look_for_more(
     sizes: Sequence[int], outlook: Outlook, *, room: int | None, now_s: float, patience: ResizeWaits
 ) -> tuple[int | None, Outlook]:
-    """While ``outlook.wanted`` ranks run: a larger size to move on to, once there has been room for one long
-    enough without a break. ``room`` counts their own devices; None is not known, which is a break.
+    """A larger size to move on to while ``outlook.wanted`` ranks run, or None.
+
+    There must have been room for a larger size for ``grow_after_s`` without a break. ``room`` includes the
+    devices of the running ranks. None means unknown, which is a break.
     """
     larger = max((size for size in sizes if outlook.wanted < size <= (room or 0)), default=None)
     if larger is None:

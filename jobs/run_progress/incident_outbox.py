@@ -1,6 +1,6 @@
-"""What a driver has to say of its attempts, kept in memory until the store has it.
+"""Keeps the incidents of a driver's attempts in memory until the store has them.
 
-An incident is often that of a store that is away. Nobody waits for one longer than a moment.
+An incident is often that the store is away. No caller waits longer than a moment for the store.
 """
 
 import logging
@@ -15,15 +15,15 @@ from reporting.recording.recorder import word
 
 _TIMEOUT_S = 15.0
 _END_TIMEOUT_S = 10.0
-# A few KB each. An outage of six hours has some dozens of attempts, each with two words.
+# A few KB each. An outage of six hours has some dozens of attempts, each with two incidents.
 _MOST_UNSENT = 1000
 _log = logging.getLogger(__name__)
 
 
 class IncidentOutbox:
-    """One driver's, for all of its threads. Used as a context; its end tries what is left once more.
+    """One driver's incident outbox, for all of its threads. Used as a context; its end tries once more.
 
-    Raises nothing. Of more than can be kept the oldest go.
+    Raises nothing. When the outbox is full, the oldest incidents are dropped.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class IncidentOutbox:
                 within(min(self._timeout_s, _END_TIMEOUT_S), self._send_the_last)
 
     def leave(self, attempt: RecordedAttempt, one: Incident, *, now_s: float) -> None:
-        """What was left before and is not in the store yet comes first."""
+        """Sends an incident, after those that are still waiting."""
         name, data = word(attempt, one, now_s=now_s)
         self._unsent[name] = data
         if len(self._unsent) > self._most_unsent:
@@ -53,11 +53,12 @@ class IncidentOutbox:
             within(self._timeout_s, self._send)
 
     def _send(self) -> None:
-        """Where somebody is at it already it is theirs to do: they look again once they are done."""
+        """If another thread is sending, leave it to that thread; it rechecks the queue before it stops."""
         while self._unsent and self._sending.acquire(blocking=False):
             try:
                 for name, data in list(self._unsent.items()):
-                    # Nobody else has this name: it landed before, and the answer was lost.
+                    # Names are unique, so a conflict means that this incident was stored and the answer
+                    # got lost.
                     with suppress(Conflict):
                         self._store.create(name, data)
                     self._unsent.pop(name, None)
@@ -68,7 +69,7 @@ class IncidentOutbox:
                 self._sending.release()
 
     def _send_the_last(self) -> None:
-        # The process ends then, and with it whoever is at it.
+        # The process ends soon after, so wait for a thread that is still sending.
         with self._sending:
             pass
         self._send()

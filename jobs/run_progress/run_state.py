@@ -1,7 +1,7 @@
-"""What a driver knows of its run right now, from what it hears, for its status line and for who asks. Pure.
+"""What a driver knows of its run right now, for the status line and the status file. Pure.
 
-Times are the driver's: ``now`` by a clock that never goes back, ``wall_s`` since 1970. Of what workers tell
-by their own clocks only the age of a generation is taken, once.
+Times are the driver's: ``now`` is by a clock that never goes back, ``wall_s`` is since 1970. Of the workers'
+own clocks only the age of a generation is used, once per generation.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ Stage = Literal[
     "starting", "training", "waiting", "stopped", "given up", "failed", "interrupted", "finished"
 ]  # fmt: skip
 GOING_ON: tuple[Stage, ...] = ("starting", "training", "waiting")
-# Over so long the speed is taken that the rest is expected to go at.
+# The remaining time is estimated from the speed over so many seconds.
 _SPEED_OVER_S = 120.0
 _MOST_POINTS = 240
 _LEAST_SILENCE_S = 10.0
@@ -25,7 +25,7 @@ _LEAST_SILENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastStep:
-    """The newest step that the driver heard of in this attempt, and how long ago it was news."""
+    """The newest step that the driver heard of in this attempt, and how many seconds ago."""
 
     step: int
     ago_s: float
@@ -43,7 +43,7 @@ class RunState:
         self._points: deque[tuple[float, int]] = deque(maxlen=_MOST_POINTS)
 
     def begins(self, attempt: int, now: float) -> None:
-        """``attempt`` counts all of the run's, whoever drove them."""
+        """``attempt`` counts all of the run's attempts, whichever driver made them."""
         self._attempt = attempt
         self._points.clear()
         self._enter("starting", now)
@@ -67,14 +67,14 @@ class RunState:
                 self._enter("stopped", now, why)
 
     def last_step(self, now: float) -> LastStep | None:
-        """None before this attempt has told where it begins."""
+        """The newest step of this attempt. None before the attempt has reported where it begins."""
         if not self._points:
             return None
         heard_s, step = self._points[-1]
         return LastStep(step=step, ago_s=now - heard_s)
 
     def lasted_s(self, now: float) -> float:
-        """How long it has been at this stage."""
+        """Seconds since the run entered its present stage."""
         return now - self._since
 
     def line(self, now: float) -> str:
@@ -91,7 +91,7 @@ class RunState:
         return self.stage + (f": {self._why}" if self._why else "")
 
     def record(self, now: float, wall_s: float) -> dict[str, Any]:
-        """For those who are not there. Times in it are since 1970. No attempt before there is a lease."""
+        """The status to store. Times in it are since 1970. It names no attempt before there is a lease."""
         told = asdict(self._told) if self._told else {}
         attempt = {"attempt": self._attempt} if self._attempt else {}
         return {
@@ -110,7 +110,7 @@ class RunState:
         self.stage, self._since, self._why, self._retry_at = stage, now, why, None
 
     def _take(self, told: Progress, now: float, wall_s: float) -> None:
-        # What is newly durable became so since the one before was heard, whatever clocks say.
+        # A newly durable generation became durable since the last report, whatever the clocks say.
         most_s = now - self._points[-1][0] if self.stage == "training" and self._points else float("inf")
         if self.stage != "training":
             self._enter("training", now)
@@ -143,7 +143,7 @@ class RunState:
         return f"durable: step {step}, {now - since:.0f} s ago"
 
     def _silence(self, now: float) -> list[str]:
-        """Where no step was heard of for much longer than usual."""
+        """A note if there was no step for much longer than usual."""
         first_s, newest_s = self._points[0][0], self._points[-1][0]
         usual_s = (newest_s - first_s) / max(1, len(self._points) - 1)
         silent_s = now - newest_s
@@ -151,7 +151,9 @@ class RunState:
         return [f"no step for {_span(silent_s)}"] if is_long else []
 
     def _eta_s(self) -> float | None:
-        """At the speed of the last minutes, everything that was not training included."""
+        """Seconds until the run is done, at the speed of the last minutes, including all that was not
+        training.
+        """
         told, points = self._told, self._points
         if self.stage != "training" or told is None or len(points) < 2:
             return None

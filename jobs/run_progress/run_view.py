@@ -1,6 +1,7 @@
-"""What a long run says while it goes on: a line per event, and every few seconds one on how it is doing.
+"""Prints how a long run goes: a line per event, and every few seconds a status line.
 
-In a terminal that line is renewed in its place; elsewhere it is one more, as ``ray job submit`` streams it.
+In a terminal the status line is redrawn in place. Elsewhere each status is a new line, as ``ray job submit``
+streams it.
 """
 
 import shutil
@@ -20,16 +21,16 @@ from reporting.results.redaction import without_credentials
 
 _RENEWED_EVERY_S = 1.0
 _LINE_EVERY_S = 5.0
-# Where nothing new was heard the line only says that somebody is still there.
+# Without news the status line only shows that the driver is still there.
 _SAME_LINE_EVERY_S = 60.0
-# The newest ones; a run of weeks has tens of thousands.
+# Only the newest saves; a run of weeks has tens of thousands.
 _MOST_SAVES = 1_000
 
 
 class RunDisplay:
-    """``quiet`` keeps standard output free for a program's JSON; ``silent`` says nothing at all.
+    """The display of one run. ``quiet`` keeps standard output free for JSON; ``silent`` prints nothing.
 
-    As a context it also speaks while nothing is heard, from a thread of its own.
+    As a context it also renews the status line while nothing is heard, from a thread of its own.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class RunDisplay:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
-        """An exception that nobody spoke of before is how the run was left."""
+        """Records an exception as the run's end, unless an end was recorded before."""
         self._done.set()
         self._thread.join()
         self._lines.clear()
@@ -79,7 +80,7 @@ class RunDisplay:
         return self._end is not None and self._end.problem is None
 
     def last_step(self) -> LastStep | None:
-        """Of the attempt that goes on or went last."""
+        """The newest step of the attempt that runs or ran last."""
         with self._lock:
             return self._state.last_step(self._ticks())
 
@@ -91,20 +92,20 @@ class RunDisplay:
             self._changed()
 
     def waits(self, for_s: float, why: str) -> None:
-        """The next attempt comes then."""
+        """The next attempt comes in ``for_s`` seconds."""
         with self._lock:
             self._state.waits(for_s, why, self._ticks())
             self._changed()
             self._say(self._state.line(self._ticks()))
 
     def ends(self, stage: Stage, why: str | None = None) -> None:
-        """How the run was left; those who ask the store later are told the same."""
+        """How the run was left. The status file says the same."""
         with self._lock:
             self._state.ends(stage, self._ticks(), why)
             self._changed()
 
     def note(self, text: str) -> None:
-        """Something to know, whoever says it."""
+        """Prints a line that belongs to no run event."""
         self._say(text)
 
     def hear(self, told: RunEvent) -> None:
@@ -118,7 +119,7 @@ class RunDisplay:
                 self._tell(self._record())
 
     def renew(self) -> None:
-        """The status line, if its time has come."""
+        """Prints the status line, if its time has come."""
         with self._lock:
             waited_s = self._ticks() - self._shown_s
             is_over = self._state.stage not in GOING_ON
@@ -147,7 +148,7 @@ class RunDisplay:
             self._say(f"stopped at step {self._end.step}{saved}, resume with `{again}`")
 
     def facts(self) -> dict[str, Any]:
-        """For programs, beside the run's status."""
+        """Facts for programs, in addition to the run's status."""
         return {
             "resumed_from": self._start.generation if self._start else None,
             "resumed_step": self._start.step if self._start else None,
@@ -169,7 +170,7 @@ class RunDisplay:
         return _LINE_EVERY_S if self._is_news else _SAME_LINE_EVERY_S
 
     def _has_just_begun(self) -> bool:
-        """Then a line that stays would say nothing."""
+        """Whether an attempt has only just begun, so that a line that stays would say nothing."""
         is_young = self._state.lasted_s(self._ticks()) < _LINE_EVERY_S
         return self._state.stage == "starting" and is_young and not self._lines.is_terminal
 
@@ -182,7 +183,7 @@ class RunDisplay:
         return {**record, "step": self._end.step, "loss": self._end.loss} if self._end else record
 
     def _did_a_step(self, end: Ended) -> bool:
-        """Else what earlier attempts told of it is the newest there is."""
+        """Whether this attempt did a step. If not, what earlier attempts reported is the newest."""
         return self._start is None or end.step > self._start.step
 
     def _say_event(self, told: RunEvent) -> None:
@@ -212,7 +213,9 @@ class RunDisplay:
 
 
 class _Lines:
-    """Lines that stay and, below them in a terminal, one that is renewed. Nobody need be there to read."""
+    """Lines that stay and, in a terminal, one line below them that is redrawn. The output may be closed at
+    any time.
+    """
 
     def __init__(self, run: str, out: TextIO) -> None:
         self._run = run
@@ -239,7 +242,7 @@ class _Lines:
             self._renewed = ""
 
     def _draw(self, line: str) -> None:
-        # A line that wraps could not be taken back.
+        # A line that wraps could not be erased.
         most = shutil.get_terminal_size().columns - 1
         self._renewed = line
         self._write(f"\r\x1b[K{line[:most]}")

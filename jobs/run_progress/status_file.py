@@ -1,4 +1,4 @@
-"""``runs/<run>/status.json``: what a driver tells of its run, for those who ask later."""
+"""``runs/<run>/status.json``: the newest report of a driver on its run."""
 
 import json
 import threading
@@ -12,11 +12,12 @@ _INTERVAL_S = 2.0
 
 
 class StatusFile:
-    """Written by a thread of its own, so that a store which is away holds nobody up. Used as a context.
+    """Writes the status file in a thread of its own, so that a store that is away blocks nobody. Used as a
+    context.
 
-    What an earlier driver told stays until this one tells otherwise, but for its attempt; none of it where
-    this one ``is_fresh``. ``driver`` is its word for itself. Nothing is written while
-    ``may_speak`` says no.
+    What an earlier driver wrote stays until this one reports otherwise, except its attempt. If this driver
+    ``is_fresh``, nothing stays. ``driver`` marks this driver's reports. Nothing is written unless
+    ``may_speak`` allows it.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class StatusFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gives the last word a moment to arrive, no more."""
+        """Gives the last report a moment to arrive, no more."""
         self._done.set()
         self._thread.join(2 * _INTERVAL_S)
 
@@ -71,7 +72,7 @@ class StatusFile:
 
 
 def told_of(store: Store, run: str) -> dict[str, Any]:
-    """What its driver told last; empty where that can't be read."""
+    """What the run's driver reported last; empty if there is no report that can be read."""
     try:
         told = json.loads(store.get(_name_of(run)))
     except (Missing, ValueError):

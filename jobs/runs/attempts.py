@@ -44,9 +44,9 @@ from jobs.training.task.task import Task
 from reporting.recording.steady_clock import steady
 
 _COLLECTIVE_TIMEOUT_S = 1800.0
-# An attempt that ended for one of these causes does not count against the generation that it was loading,
+# An attempt that ended for one of these causes does not count against the generation that it was loading.
 _FROM_OUTSIDE: tuple[Cause, ...] = ("store", "cluster away", "host lost", "host silent")
-# up to this limit per generation: the cause may be one of its objects that can never be read.
+# Forgiven at most so often per generation: the cause may be one of its objects that can never be read.
 _MOST_FORGIVEN = 5
 _LOOK_EVERY_S = 5.0
 
@@ -209,8 +209,8 @@ class _Attempts:
                 self.driver.display.note(line)
 
     def _forgive(self, term: int) -> None:
-        """Resets the load counts of the generations that the last attempt loaded, so that they do not
-        become poison.
+        """Resets the load counts of the generations that the last attempt loaded, so that they do not become
+        poison.
         """
         repository = self.driver.repository
         for name in tuple(repository.view.loads):

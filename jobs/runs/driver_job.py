@@ -94,8 +94,8 @@ class DriverJob:
         return time.monotonic() - self._unseen_since_s if self._unseen_since_s else 0.0
 
     def stop(self, wish: StopRequest) -> None:
-        """Asks Ray to stop the job; does not wait. Ray sends SIGTERM and waits as long as the job's
-        variables say.
+        """Asks Ray to stop the job; does not wait. Ray sends SIGTERM and waits as long as the job's variables
+        say.
         """
         self._is_to_stop, self._next_s = True, 0.0
 

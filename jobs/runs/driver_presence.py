@@ -24,11 +24,11 @@ _NUM_LOOKS = 10
 class DriverPresence:
     """Watches for another active driver of the run while this one starts. Used as a context.
 
-    A driver without a lease, such as this one, does not count as active. The last status of a dead driver
-    may arrive late, so only a driver that reports again after it counts.
+    A driver without a lease, such as this one, does not count as active. The last status of a dead driver may
+    arrive late, so only a driver that reports again after it counts.
 
-    ``own`` marks the status of this driver. All drivers write one file, so each asks ``may_speak`` before
-    it writes. ``pause`` waits so many seconds. Unless ``is_wanted``, no other driver is looked for.
+    ``own`` marks the status of this driver. All drivers write one file, so each asks ``may_speak`` before it
+    writes. ``pause`` waits so many seconds. Unless ``is_wanted``, no other driver is looked for.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class DriverPresence:
     def refuse(self, *, is_expected: bool = False) -> None:
         """Raises ``Occupied`` if another driver is active, and ``StoreError`` if the store cannot tell.
 
-        Waits only if another driver was seen, or ``is_expected``. Once this driver was let pass, later
-        calls return at once.
+        Waits only if another driver was seen, or ``is_expected``. Once this driver was let pass, later calls
+        return at once.
         """
         if self._is_settled:
             return
@@ -140,7 +140,7 @@ class DriverPresence:
 
 
 def _is_at_work(told: Mapping[str, Any]) -> bool:
-    """Whether the status is of a driver with a lease. Older versions do not say so: they count as having
-    one.
+    """Whether the status is of a driver with a lease. Older versions do not say so: they count as
+    having one.
     """
     return told.get("stage") in GOING_ON and bool(told.get("has_lease", True))

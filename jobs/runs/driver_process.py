@@ -16,8 +16,8 @@ from typing import Protocol
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from jobs.training.task.stop_request import StopRequest
 
-# Only a supervisor sees these: another driver is at work on the run; the run was given up; the cluster does
-# not have what the run needs.
+# Only a supervisor sees these codes. Another driver is at work on the run; the run was given up; the
+# cluster lacks what the run needs.
 EXIT_OCCUPIED, EXIT_GIVEN_UP, EXIT_NO_CLUSTER = 3, 4, 5
 EXIT_CODES = (
     EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_OCCUPIED, EXIT_GIVEN_UP, EXIT_NO_CLUSTER,

@@ -11,8 +11,8 @@ from jobs.spec_schema.stored_spec import Described, stored_spec
 def check_unchanged(repository: Repository, wanted: Described) -> bool:
     """Raises ``SpecError`` with one line for each change that would make it another run.
 
-    A run that has saved nothing may still change. Then the result is False, and the run must not resume
-    from generations on nodes' disks. If the stored spec cannot be read, the start is allowed.
+    A run that has saved nothing may still change. Then the result is False, and the run must not resume from
+    generations on nodes' disks. If the stored spec cannot be read, the start is allowed.
     """
     if repository.view.term == 0 or (stored := stored_spec(repository.store, repository.run)) is None:
         return True

@@ -58,8 +58,8 @@ def resume_command(args: argparse.Namespace, repository: Repository, term: int) 
 def resume_arguments(args: argparse.Namespace, view: LogView, term: int) -> list[str]:
     """The arguments of ``longhaul train`` as the user gave them.
 
-    ``--fresh`` is left out once an attempt from ``term`` on has begun the new life, and ``--resume`` once
-    one has saved.
+    ``--fresh`` is left out once an attempt from ``term`` on has begun the new life, and ``--resume`` once one
+    has saved.
     """
     words = [str(args.spec)]
     for flag, value in (("--store", args.store), ("--run", args.run), ("--cluster", args.cluster)):

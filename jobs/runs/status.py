@@ -36,7 +36,7 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
     view = repository.view
     told = told_of(store, run)
     if told.get("attempt", view.term) < view.life_term:
-        # The run was begun afresh since, so the old status is about an earlier life.
+        # The run was started with --fresh since, so the old status is about an earlier life.
         told = {}
     now_s, generations = clock(), of_this_life(view)
     if (note := given_up(store, run, view)) and not _is_begun_again(told, now_s):
@@ -92,8 +92,8 @@ def _is_begun_again(told: Mapping[str, Any], now_s: float) -> bool:
 
 
 def _recorded(store: Store, run: str) -> dict[str, Any] | None:
-    """What the run's metrics parts say so far; None before the first part. Times are seconds since the
-    first start.
+    """What the run's metrics parts say so far; None before the first part. Times are seconds since the first
+    start.
     """
     found = long_run(store, run)
     if found is None:

@@ -89,8 +89,8 @@ def stop_run(
 
 
 class _Signs:
-    """Watches for signs of an active driver: its status changes. The clock in the status is not read; it
-    may be wrong.
+    """Watches for signs of an active driver: its status changes. The clock in the status is not read; it may
+    be wrong.
     """
 
     def __init__(self, store: Store, run: str, ticks: Callable[[], float]) -> None:

@@ -1,5 +1,4 @@
-"""Collects stop requests while a driver works: Ctrl-C, SIGTERM, and ``longhaul stop`` through the run's
-log.
+"""Collects stop requests while a driver works: Ctrl-C, SIGTERM, and ``longhaul stop`` through the run's log.
 
 ``ray job stop`` and ``torchrun`` may send SIGTERM several times; the later ones mean the same as the first.
 """

@@ -44,8 +44,8 @@ class Beginning:
 
 
 def beginning(resume: str, repository: Repository, spec: RunSpec, *, fresh: bool) -> Beginning:
-    """Where to begin: from another run, or from one of the run's own generations. Raises an error if it
-    does not exist.
+    """Where to begin: from another run, or from one of the run's own generations. Raises an error if it does
+    not exist.
 
     ``--resume`` may name another run by its place in a store: then that run's latest generation is the
     beginning. It may also name a complete generation of this run that is missing from the log.
@@ -162,7 +162,9 @@ def absolute(place: str) -> Path:
 
 
 def described_run(spec: RunSpec, tokens: Tokens | None) -> Mapping[str, Any]:
-    """The spec as it is stored with the run. The values of variables stay out: they may be secrets."""
+    """The spec as it is stored with the run. Values of environment variables stay out: they may be
+    secrets.
+    """
     described = {**spec.model_dump(mode="json"), "environment": sorted(spec.environment)}
     recipe = spec.recipe(num_steps=spec.num_steps(num_samples(spec, tokens)))
     described["optimizer"]["decay_steps"] = recipe.optimizer.decay_steps

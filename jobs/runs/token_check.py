@@ -150,8 +150,8 @@ def _wrong_vocabulary(spec: RunSpec, store: Store, index: TokenIndex) -> Iterato
 
 
 def _is_of(wanted: str, index: TokenIndex) -> bool:
-    """Whether the data was packed with ``wanted``: a tokenizer's file, its digest or a prefix of that, or
-    its name.
+    """Whether the data was packed with ``wanted``: a tokenizer's file, its digest or a prefix of that, or its
+    name.
     """
     vocabulary = index.vocabulary
     if vocabulary is None:

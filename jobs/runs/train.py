@@ -1,5 +1,5 @@
-"""``longhaul train``: one long run, from its newest good generation to its end. Running it again resumes
-the run.
+"""``longhaul train``: one long run, from its newest good generation to its end. Running it again resumes the
+run.
 
 Each attempt takes a lease of its own in the run's log, which fences every attempt before it.
 """
@@ -132,8 +132,8 @@ def _train(args: argparse.Namespace, wishers: StopSignals) -> int:
 
 
 def _carry_out(driver: Driver) -> str | None:
-    """Runs the attempts; returns the generation that Ray's own result points at. A run that failed is
-    raised, so that the display sees it.
+    """Runs the attempts; returns the generation that Ray's own result points at. A run that failed is raised,
+    so that the display sees it.
     """
     match work(driver):
         case Completed(pointer=pointer):
