@@ -1,8 +1,9 @@
-"""Where worker groups leave word for the driver, and what they say. Pure: Ray only carries it.
+"""The board where worker groups leave posts for the driver, and the posts themselves. Pure: Ray only carries
+it.
 
-Workers and Train's controller push, the driver fetches; so a driver that is busy holds nobody up, and
-what it hasn't fetched yet stays bounded: of the beats only each rank's newest is kept. The other way round
-there is one word: what the driver wishes a group, which its rank 0 fetches.
+Workers and Train's controller push and the driver fetches, so a busy driver blocks nobody. Posts that wait
+stay bounded: of heartbeats only each rank's newest is kept. In the other direction there is one message: the
+driver's stop request to a group, which the group's rank 0 fetches.
 """
 
 from dataclasses import dataclass
@@ -24,9 +25,10 @@ class Assembled:
 class Ready:
     """The rank has met its peers.
 
-    ``logs`` are the files that its process writes to, on its node; ``oom_kills`` is how many processes the
-    kernel of that node had ended for want of memory by then. Asked for its ``stacks``, the process ``pid``
-    writes them into that file. ``threads`` is what it was told of their number, empty if nothing.
+    ``logs`` are the files that its process writes to, on its node. ``oom_kills`` is how many processes the
+    kernel of that node had killed for lack of memory by then. On request the process ``pid`` writes its
+    stacks into the file ``stacks``. ``threads`` is the number of threads that the process was told to use,
+    empty if none.
     """
 
     rank: int
@@ -39,14 +41,14 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Rank 0's numbers of one job."""
+    """The measurement of one job, from rank 0."""
 
     measurement: Measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
-    """One rank's exception in one job."""
+    """The exception of one rank in one job."""
 
     run_id: str
     rank: int
@@ -55,16 +57,16 @@ class Raised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departed:
-    """The rank has done its part of a long run's attempt, and tells nothing more."""
+    """The rank has done its part of a long run's attempt, and reports nothing more."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """The controller's word on a rank: its process ended, or it raised outside of any job.
+    """The controller's report of a lost rank: its process ended, or it raised outside of any job.
 
-    ``is_silent``: its node did not answer any more, rather than being seen to end.
+    ``is_silent``: its node stopped answering, and was not seen to end.
     """
 
     rank: int
@@ -76,7 +78,7 @@ class Lost:
 
     @property
     def is_of_node(self) -> bool:
-        """Whether all of its node is gone."""
+        """Whether the rank's whole node is gone."""
         return "its node" in self.reason
 
 
@@ -84,7 +86,9 @@ Post = Assembled | Ready | Started | Heartbeat | Done | Departed | Raised | Lost
 
 
 class Board:
-    """An actor on the driver's node. Each post is under the name of a worker group and is taken once."""
+    """An actor on the driver's node. Each post is kept under the name of its worker group and is taken
+    once.
+    """
 
     def __init__(self) -> None:
         self._posts: list[tuple[str, Post]] = []
@@ -98,7 +102,7 @@ class Board:
             self._posts.append((group, post))
 
     def take(self) -> list[tuple[str, Post]]:
-        """Everything since the last time, in order, the beats last."""
+        """All posts since the last call, in order, heartbeats last."""
         taken = [*self._posts, *((group, beat) for (group, _), beat in self._beats.items())]
         self._posts, self._beats = [], {}
         return taken

@@ -1,4 +1,6 @@
-"""What kind of failure an attempt's last words tell of. Pure: it judges by words where nothing better is."""
+"""Decides what kind of failure ended an attempt. Pure: it judges by message texts where nothing better is
+known.
+"""
 
 import re
 from typing import Literal
@@ -12,24 +14,26 @@ Cause = Literal[
 ]  # fmt: skip
 
 
-# A worker's own errors travel as text, with the name of their type.
+# A worker's own errors arrive as text that begins with the name of their type.
 _REFUSED = ("NothingToResume:", "Unfit:", "SpecError:", "StoreError:")
 _STORE = ("Unavailable:", "Full:", "Denied:")
 LOST_CONTROLLER = "Ray Train's controller has died"
 LOST_AT_START = "a worker was lost before it could begin"
-# A peer that is gone shows so on those that talk to it.
+# A rank that talks to a lost peer reports one of these.
 _LOST_PEER = re.compile(
     r"connection (closed|reset|refused|aborted)|connect\(\) timed out|broken pipe|no route to host|"
     r"network is unreachable|nccl.*(remote process exited|remote error|system error)|"
     r"socket (timeout|has timed out)",
     re.IGNORECASE,
 )
-# What a program does to itself, again and again; SIGKILL and SIGTERM come from outside.
+# Signals that a program causes itself, again and again; SIGKILL and SIGTERM come from outside.
 _OWN_SIGNAL = re.compile(r"SIG(SEGV|ABRT|BUS|FPE|ILL)")
 
 
 def cause_of(failure: Failure, lost: Lost | None = None) -> Cause:
-    """``lost`` is what the controller said of the rank that it is about, if it said anything."""
+    """The cause of a failure. ``lost`` is the controller's report of the rank that failed, if there is
+    one.
+    """
     match failure.status:
         case "oom":
             return "out of memory"

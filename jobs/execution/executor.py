@@ -1,4 +1,4 @@
-"""Who carries out sessions and attempts: Ray, or this process with its peers under ``torchrun``.
+"""The protocol of executors, which carry out sessions and attempts: Ray, or this process and its peers.
 
 Neither torch nor Ray is imported before there is something to run.
 """
@@ -16,18 +16,19 @@ from jobs.training.task.task import Task
 
 Listen = Callable[[Event], None]
 Hear = Callable[[RunEvent | Heartbeat], None]
-# The task, or how the attempt ended before there was one.
+# The task, or how the attempt ended before there was a task.
 MakeTask = Callable[[], Task | StoreAway | Unmendable]
 Queues = dict[str, list[Session]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOrder:
-    """Where an attempt is to run, and ``without`` which nodes, as long as there is room elsewhere.
+    """Where and how an attempt is to run. The nodes ``without`` are avoided as long as there is room
+    elsewhere.
 
-    ``may_wait``: the run has run before, so where there is no room now there may soon be. ``wish`` is what is
-    wished right now, asked again and again; once there, it is not taken back. ``keeps_spares``: what
-    the next attempt needs may wait beside this one.
+    ``may_wait``: the run has run before, so room that is missing now may come back soon. ``wish`` returns the
+    present stop request and is called again and again; a stop request is never taken back. ``keeps_spares``:
+    processes for the next attempt may wait beside this one.
     """
 
     group: WorkerGroup
@@ -43,13 +44,16 @@ class AttemptOrder:
 
 
 class PeersFailed(Exception):
-    """A run failed under ``torchrun``: its row is there, but this process can't go on with the others."""
+    """A run failed under ``torchrun``: its result row is written, but this process cannot go on with its
+    peers.
+    """
 
 
 class Executor(Protocol):
-    """Used as a context; what it connected to or started ends with it.
+    """Carries out sessions and attempts. Used as a context; what the executor connected to or started ends
+    with it.
 
-    Of several processes that carry out one sweep together, the one that ``speaks`` prints and judges.
+    Several processes may carry out one sweep together: the one that ``speaks`` prints and judges.
     """
 
     @property
@@ -64,28 +68,28 @@ class Executor(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def inventory(self) -> Inventory:
-        """What is there to plan with; starts nothing."""
+        """The devices to plan with; starts nothing."""
 
     def can_run(self, world_size: int) -> bool:
-        """Whether a cell of that world size can be carried out by this start."""
+        """Whether this start can carry out a cell of that world size."""
 
     def describe(self) -> str:
-        """What it can run, for messages."""
+        """What the executor can run, for messages."""
 
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
-        """The groups as they are now that it gets serious: starts what must run."""
+        """The groups as they are now, right before the work begins: starts what must run."""
 
     def run(self, queues: Queues, limits: SessionLimits, listen: Listen) -> None: ...
 
     def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
-        """Those of the world sizes ``wanted``, ascending, between which a run on this group may change."""
+        """The sizes among ``wanted``, ascending, between which a run on this group may change."""
 
     def room(self, group: WorkerGroup, without: Sequence[str]) -> int | None:
-        """For how many more ranks there is room now, on other nodes than these; None: nobody knows."""
+        """How many more ranks fit now, on nodes other than ``without``; None if unknown."""
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
-        """One attempt of a long run, however it ends.
+        """Carries out one attempt of a long run, however it ends.
 
-        Each attempt looks anew what nodes there are. ``make_task`` is called once, by the process that
+        Each attempt looks anew which nodes there are. ``make_task`` is called once, by the process that
         speaks, when the others are there.
         """

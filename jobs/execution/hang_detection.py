@@ -1,6 +1,6 @@
-"""How one run is getting on, told by its ranks' beats: going, hanging, or out of time. Pure.
+"""Judges by its ranks' heartbeats whether a run is going on, hanging, or out of time. Pure.
 
-Time comes in as an argument, so that a driver that was itself held up judges only what it has heard since.
+Time is an argument, so that a driver that was itself held up judges only what it has heard since.
 """
 
 from collections import deque
@@ -21,9 +21,9 @@ _PATIENCE = 5
 _FIRST_STEP_PATIENCE = 10
 # About four minutes of beats; enough for a p99, and bounded.
 _KEPT_STEP_TIMES = 500
-# What takes its time without a step, as the run's ledger calls it. Compiling is the first step's, which gets
-# ten times the usual patience. Data in a store that is away is waited for by who reads it, longer than that
-# store's own patience (``checkpointing.stores.retrying``) and a call that stands still together.
+# How long each phase of the run's ledger may take without a step. Compiling belongs to the first step, which
+# gets ten times the usual patience. Reading data waits for a store that is away: so "data wait" is longer
+# than the patience in ``checkpointing.stores.retrying`` and one stalled call together.
 _PATIENCE_S: Mapping[str, float] = {
     "start": 900.0,
     "restore": 1800.0,
@@ -31,12 +31,12 @@ _PATIENCE_S: Mapping[str, float] = {
     "data wait": 900.0,
     "stall": 300.0,
 }
-# After the last save the log is told, for as long as a store that is away is tried again.
+# After the last save the log entry is written, which is retried for so long while the store is away.
 _LAST_WORD_S = 300.0
 
 
 def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -> SessionLimits:
-    """Of an attempt, which may take as long as it gets on."""
+    """The limits of an attempt, which may take as long as it makes progress."""
     save_s = task.saving.ending_s if task.saving else 0.0
     return SessionLimits(
         schedule_timeout_s=schedule_timeout_s,
@@ -47,7 +47,9 @@ def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -
 
 
 class HangDetection:
-    """One run on ``world_size`` ranks that began at ``now``; every rank counts as heard then."""
+    """Follows one run on ``world_size`` ranks that began at ``now``. Every rank counts as heard at that
+    time.
+    """
 
     def __init__(self, limits: SessionLimits, world_size: int, now: float) -> None:
         self._limits = limits
@@ -59,11 +61,13 @@ class HangDetection:
 
     @property
     def phase(self) -> Phase | None:
-        """The furthest that any rank has told of. Ranks go in step, so the others are there or nearly so."""
+        """The furthest phase that any rank has reported. Ranks go in step, so the others are there or nearly
+        so.
+        """
         return max((beat.phase for beat in self._latest.values()), key=_IN_ORDER.index, default=None)
 
     def forget(self, rank: int) -> None:
-        """It has no more to do: nobody waits for it, and what it still tells counts no more."""
+        """Nobody waits for this rank any more: it has no more to do, and its later heartbeats are ignored."""
         self._heard.pop(rank, None)
         self._latest.pop(rank, None)
 
@@ -80,7 +84,7 @@ class HangDetection:
             self._step_times_s.append(beat.step_s)
 
     def failure(self, now: float) -> Failure | None:
-        """Why the run must end now, or None while it may go on, or where every rank is forgotten."""
+        """Why the run must end now. None while it may go on, or if every rank is forgotten."""
         if not self._heard:
             return None
         return self._silence(now) or self._standstill(now) or self._lateness(now)
@@ -100,7 +104,9 @@ class HangDetection:
         return self._failed(f"no step for {limit_s:.0f} s; {_ranks(behind)} furthest behind", behind)
 
     def _stand_limit_s(self, rank: int) -> float | None:
-        """What any rank says that it is doing holds up all of them. None: no limit is known."""
+        """How long the run may do no step; None if no limit is known. What one rank is doing holds up all
+        ranks, so the longest limit counts.
+        """
         beats = self._latest.values()
         declared = [limit_s for beat in beats if (limit_s := self._limits.patience_s.get(beat.doing))]
         is_stepping = rank in self._latest and self._latest[rank].phase in _STEPPING
@@ -126,7 +132,7 @@ class HangDetection:
         return max(floor_s, _PATIENCE * percentile(list(self._step_times_s), 99))
 
     def _behind(self, ranks: Iterable[int]) -> list[int]:
-        """Those of ``ranks`` that have come least far. One that was never heard has come nowhere."""
+        """The ranks that are furthest behind. A rank that was never heard counts as the furthest."""
         places = {rank: self._place(rank) for rank in ranks}
         return sorted(rank for rank, place in places.items() if place == min(places.values()))
 
@@ -135,7 +141,7 @@ class HangDetection:
         return (_IN_ORDER.index(beat.phase), beat.step, beat.num_batches) if beat else (-1, 0, 0)
 
     def _where(self, ranks: Iterable[int]) -> str:
-        """Where the one of them that has come least far was last heard."""
+        """Where the rank furthest behind was last heard."""
         beat = self._latest.get(self._behind(ranks)[0])
         if beat is None:
             return ", before any sign of life"

@@ -1,4 +1,4 @@
-"""What a launcher is asked for and what it tells while it works: plain data. Needs neither torch nor ray.
+"""What a launcher is asked for, and what it reports while it works: plain data. Needs neither torch nor Ray.
 
 A *session* is one life of one worker group: fresh processes that work through a list of jobs.
 """
@@ -32,7 +32,8 @@ class Session:
 class SessionLimits:
     """After which time a run is given up. ``hang_timeout_s`` is the least time without a step that counts.
 
-    ``patience_s`` is how long a rank may be at what is no step, by what it says that it is ``doing``.
+    ``patience_s`` is how long a rank may spend on work that is no step, by the name that it reports in
+    ``doing``.
     """
 
     schedule_timeout_s: float
@@ -48,7 +49,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Where one rank is right now; fields as in ``Pulse``. Sent a few times a second while a run goes on."""
+    """Where one rank is right now; fields as in ``RankStatus``. Sent a few times a second while a run goes
+    on.
+    """
 
     run_id: str
     rank: int
@@ -65,7 +68,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The last word on a run: there is exactly one for each job of each session, unless interrupted."""
+    """The last event of a run: exactly one for each job of each session, unless interrupted."""
 
     run_id: str
     outcome: Measurement | Failure

@@ -1,6 +1,6 @@
-"""One worker group as its driver follows it, whatever it works on: posts in, and why it must end. Pure.
+"""Follows one worker group for its driver, whatever its work: posts in, and the reason to end it out. Pure.
 
-What only effects can tell (the time, what is left of a dead worker) comes in as an argument.
+What only effects can tell (the time, what a dead worker left behind) comes in as an argument.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,16 +16,16 @@ from jobs.training.task.measurement import Failure
 
 # From the workers' placement until all have met: processes, imports from a slow disk, a first collective.
 START_TIMEOUT_S = 300.0
-# From the last rank's last word until the worker group is gone by itself.
+# From the last rank's last report until the worker group is gone by itself.
 _END_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inquiry:
-    """What is asked about ranks that can't tell it themselves; each answer may take seconds.
+    """What is asked about ranks that cannot report themselves; each answer may take seconds.
 
-    ``remains`` is what a lost rank left on its node, which is given by its id; ``last_lines`` is what can be
-    learnt of ranks that stand still. ``unmet`` words that these ranks did not join in so many seconds.
+    ``remains`` is what a lost rank left on its node, which is given by its id. ``last_lines`` is what can be
+    learnt of ranks that stand still. ``unmet`` is the failure of ranks that did not join in so many seconds.
     """
 
     remains: Callable[[str, Ready], Postmortem | None]
@@ -59,15 +59,17 @@ class GroupMonitor:
         return bool(self._troubles)
 
     def left_s(self, num_steps: int) -> float:
-        """What the rest of the steps takes if each takes as long as the last one; before that, for ever."""
+        """Seconds for the remaining steps if each takes as long as the last one; infinite before the
+        first.
+        """
         return (num_steps - max(self._steps.values())) * self._step_s if self._step_s else inf
 
     def nodes(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
-        """The ids of the nodes of these ranks, each once; of those that were placed."""
+        """The ids of these ranks' nodes, each once. Ranks that were not placed have none."""
         return tuple(dict.fromkeys(self.node_ids[rank] for rank in ranks if rank < len(self.node_ids)))
 
     def goes_on_to_next(self, now: float) -> None:
-        """From one job of the group to the next: each has its own time."""
+        """Starts the clock of the group's next job: each job has its own time."""
         self._progress = HangDetection(self._limits, self._world_size, now)
 
     def hear(self, post: Post, now: float) -> None:
@@ -91,7 +93,7 @@ class GroupMonitor:
                 self._lose(post, now)
 
     def verdict(self, now: float) -> Failure | None:
-        """Why it must end now: trouble that every rank has told its part of, or no sign of getting on."""
+        """Why the group must end now: trouble on which every rank has reported, or no sign of progress."""
         if self._troubles:
             return self.failure() if self._troubles.is_all_told(now) else None
         if self._progress is None:
@@ -101,11 +103,11 @@ class GroupMonitor:
         return self._no_end(now)
 
     def failure(self) -> Failure | None:
-        """What the ranks have told so far, if anything went wrong."""
+        """What the ranks have reported so far, if anything went wrong."""
         return self._troubles.failure()
 
     def with_step(self, failure: Failure) -> Failure:
-        """And how far the ranks were that it is about."""
+        """The failure with the step of its ranks: of the one that was furthest behind."""
         steps = [self._steps[rank] for rank in failure.ranks if rank in self._steps]
         return failure if failure.step is not None or not steps else replace(failure, step=min(steps))
 
@@ -113,14 +115,16 @@ class GroupMonitor:
         return self._inquiry.last_lines([(self.node_ids[rank], self.ready[rank]) for rank in ranks])
 
     def _false_start(self, now: float) -> Failure | None:
-        """Ray Train itself gives up what can't be placed in time; this is for what was, and never met."""
+        """Ray Train itself gives up workers that it cannot place in time. This is for workers that were
+        placed and never met.
+        """
         limit_s = START_TIMEOUT_S + (0 if self.node_ids else self._limits.schedule_timeout_s)
         if now - self._since <= limit_s:
             return None
         return self._inquiry.unmet(tuple(sorted(set(range(self._world_size)) - set(self.ready))), limit_s)
 
     def _no_end(self, now: float) -> Failure | None:
-        """All ranks have done all they had to; what holds them is Ray's."""
+        """The failure of a group whose ranks are all done, but which Ray does not end."""
         is_over = len(self._departed) == self._world_size
         if not is_over or now - max(self._departed.values()) <= _END_TIMEOUT_S:
             return None
@@ -128,7 +132,7 @@ class GroupMonitor:
         return Failure(status="hang", reason=reason)
 
     def _lose(self, lost: Lost, now: float) -> None:
-        """A node that is gone is not asked: it would only keep us waiting."""
+        """Records the loss of a rank. A node that is gone is not asked: the question would only take time."""
         self.lost[lost.rank] = lost
         ready = self.ready.get(lost.rank)
         remains = None
@@ -139,12 +143,12 @@ class GroupMonitor:
 
 
 def did_not_join(ranks: tuple[int, ...], limit_s: float) -> Failure:
-    """Of a session's cells, as their rows have it."""
+    """The failure of a session's cells, as their result rows have it."""
     reason = f"ranks {list(ranks)} did not join their process group within {limit_s:.0f} s"
     return Failure(status="crash", reason=reason, ranks=ranks)
 
 
 def did_not_meet(ranks: tuple[int, ...], limit_s: float) -> Failure:
-    """Of an attempt: the policy counts it as a hang."""
+    """The failure of an attempt: the policy counts it as a hang."""
     who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
     return Failure(status="hang", reason=f"{who} did not meet the others within {limit_s:.0f} s", ranks=ranks)

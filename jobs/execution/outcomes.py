@@ -1,6 +1,6 @@
-"""How an attempt of a long run ended, as a value. From launch to recovery and on nobody raises one.
+"""How an attempt of a long run ended, as a value. From launch to recovery nobody raises an outcome.
 
-What is raised is what nobody expects: a bug, and Ctrl-C.
+Only what nobody expects is raised: a bug, and Ctrl-C.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from jobs.training.task.events import Ended, RunEvent, Withdrawn
 from jobs.training.task.measurement import Failure
 from jobs.training.task.stop_request import StopRequest
 
-# Errors whose message says all there is to say.
+# The message of these errors is enough for a user.
 EXPECTED = (SpecError, ClusterError, NothingToResume, Unfit, Fenced, StoreError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """All steps are done, or it has saved and ended as it was asked to.
+    """All steps are done, or the attempt has saved and ended as requested.
 
     ``pointer`` is the generation that Ray's own result points at.
     """
@@ -32,15 +32,17 @@ class Completed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """Somebody wishes the run to stop while nothing goes on that could be saved."""
+    """A stop request came while nothing was running that could be saved."""
 
     wish: StopRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """``failure`` is the first thing that went wrong on any rank. ``nodes`` are those that all ranks ran on,
-    if it came so far. Also an attempt that was to move on has failed, of the cause ``preempted``.
+    """``failure`` is the first thing that went wrong on any rank. ``nodes`` are those of all ranks, if they
+    were placed.
+
+    An attempt that ended in order to move on has also failed, with the cause ``preempted``.
     """
 
     failure: Failure
@@ -49,13 +51,13 @@ class Failed:
 
     @property
     def reason(self) -> str:
-        # Who hangs is named by the sentence itself.
+        # The reason of a hang already names the ranks.
         who = "" if self.failure.status == "hang" else _ranks(self.failure.ranks)
         return f"{who}{self.failure.reason}"
 
     @property
     def log_tail(self) -> tuple[str, ...]:
-        """What the rank that failed said last."""
+        """The last log lines of the rank that failed."""
         return self.failure.log_tail
 
     @property
@@ -65,7 +67,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAway:
-    """The driver itself did not reach the run's store, before or after the attempt had begun."""
+    """The driver itself could not reach the run's store, before or after the attempt had begun."""
 
     reason: str
 
@@ -84,19 +86,19 @@ class StoreAway:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmendable:
-    """Another attempt would end the same way: it is the user's turn, or the run is another driver's now."""
+    """Another attempt would end the same way: the user must act, or the run belongs to another driver now."""
 
     error: Exception
 
 
-# What another attempt may mend.
+# Another attempt may succeed after these.
 Setback = Failed | StoreAway
 Outcome = Completed | Cancelled | Setback | Unmendable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUp:
-    """It makes no sense to try again, for ``why``. The cause is on the last line, after the log's tail."""
+    """Trying again makes no sense: ``why``. The message ends with the cause, after the log tail."""
 
     why: str
     cause: str
@@ -108,7 +110,7 @@ class GivenUp:
 
 
 class LastWord:
-    """Hands on what an attempt tells, and remembers how it said that it ended."""
+    """Passes on what an attempt reports, and remembers how the attempt said that it ended."""
 
     def __init__(self, hear: Callable[[RunEvent | Heartbeat], None]) -> None:
         self._hear = hear
@@ -120,7 +122,7 @@ class LastWord:
         self._hear(told)
 
     def judge(self, outcome: Outcome) -> Outcome:
-        """Of an attempt that ended in order it is its own word that counts."""
+        """The outcome of the attempt. If the attempt ended in order, its own report of the end counts."""
         match outcome, self._told:
             case Completed(), Ended(wish=StopRequest(aim="move on") as wish):
                 return moved_on(wish)
@@ -130,22 +132,24 @@ class LastWord:
 
 
 def outcome_of(error: Exception) -> StoreAway | Unmendable:
-    """``error`` is one of those ``EXPECTED``."""
+    """The outcome of an attempt that ended with ``error``, which is one of ``EXPECTED``."""
     return StoreAway(reason=str(error)) if isinstance(error, Unavailable) else Unmendable(error=error)
 
 
 def withdrawn(wish: StopRequest, nodes: tuple[str, ...] = ()) -> Cancelled | Failed:
-    """What a wish means to an attempt that has nothing to save."""
+    """The outcome of a stop request to an attempt that has nothing to save."""
     return Cancelled(wish=wish) if wish.aim == "stop" else moved_on(wish, nodes)
 
 
 def moved_on(wish: StopRequest, nodes: tuple[str, ...] = ()) -> Failed:
-    """Nobody's fault, and nothing is lost: the next attempt goes on from what this one saved."""
+    """The outcome of an attempt that moved on: nothing is lost, and the next attempt resumes from what was
+    saved.
+    """
     return crashed(wish.why, "preempted", nodes)
 
 
 def crashed(reason: str, cause: Cause, nodes: tuple[str, ...] = ()) -> Failed:
-    """What no rank told of."""
+    """A failure that no rank reported."""
     return Failed(failure=Failure(status="crash", reason=reason), cause=cause, nodes=nodes)
 
 

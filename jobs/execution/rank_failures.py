@@ -1,4 +1,4 @@
-"""What the ranks of one worker group say went wrong, until enough of them have spoken. Pure."""
+"""Collects what the ranks of one worker group report as failures, until enough ranks have reported. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,12 +7,12 @@ from jobs.execution.board import Lost, Ready
 from jobs.training.health.postmortem import Postmortem
 from jobs.training.task.measurement import Failure
 
-# One rank's trouble is often the echo of another's: a killed peer shows as a closed connection first.
+# A failure is often the echo of another rank's: a killed peer first shows as a closed connection.
 GRACE_S = 2.0
 
 
 class RankFailures:
-    """False while there are none. Of each rank the first word counts."""
+    """The failures of one worker group; false while there are none. Of each rank the first report counts."""
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
@@ -30,13 +30,13 @@ class RankFailures:
         self._note(now)
 
     def lost(self, rank: int, failure: Failure, now: float) -> None:
-        """Counts before what its peers raised, which may well be about this rank."""
+        """Counts a lost rank before what its peers raised, which may well be about this rank."""
         if rank not in self._by_rank:
             self._by_rank = {rank: failure} | self._by_rank
         self._note(now)
 
     def is_all_told(self, now: float) -> bool:
-        """Every rank has spoken, or those that have not were given their time."""
+        """Whether every rank has reported, or the missing ones have had ``GRACE_S`` to do so."""
         if self._since is None:
             return False
         return len(self._by_rank) == self._world_size or now - self._since > GRACE_S
@@ -49,9 +49,9 @@ class RankFailures:
 
 
 def one_failure(failures: Sequence[Failure]) -> Failure:
-    """The most telling of several ranks' failures, with all ranks that tell the same.
+    """The most telling of several ranks' failures, with all ranks that report the same.
 
-    What has a name of its own outweighs a crash, because the peers of such a rank only see it vanish; among
+    A failure of a specific kind outweighs a crash, because the peers of such a rank only see it vanish. Among
     equals the first counts.
     """
     told = next((failure for failure in failures if failure.status != "crash"), failures[0])
@@ -66,7 +66,9 @@ def _essence(failure: Failure) -> tuple[str, str, str | None]:
 def failure_of_loss(
     lost: Lost, ready: Ready | None, remains: Postmortem | None, phase: str | None = None
 ) -> Failure:
-    """``ready`` is what it said of itself when it began, ``remains`` what was found on its node."""
+    """The failure of a lost rank. ``ready`` is its report when it began, ``remains`` what was found on its
+    node.
+    """
     was_starved = bool(ready and remains and remains.oom_kills > ready.oom_kills)
     return Failure(
         status="oom" if lost.is_out_of_memory or was_starved else "crash",

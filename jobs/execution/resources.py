@@ -1,4 +1,6 @@
-"""What a worker group asks Ray for, so that it lands wholly on its group and alone on its nodes. Pure."""
+"""Computes what a worker group asks Ray for, so that it runs wholly on its group and alone on its nodes.
+Pure.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ _NODE_ID_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """``resources`` are each worker's; ``selector`` names the nodes that may give them."""
+    """What a worker group asks Ray for. ``resources`` are each worker's; ``selector`` names the nodes
+    to use.
+    """
 
     num_workers: int
     resources: dict[str, float]
@@ -36,9 +40,11 @@ def mode_of(*, share_nodes: bool, spread: bool) -> Mode:
 def claim_of(
     group: WorkerGroup, num_workers: int, *, share_nodes: bool, spread: bool = False
 ) -> Claim | Refused:
-    """Unless nodes are shared, the workers of a node take all its CPUs together: then no other run, of this
-    sweep or another, fits beside them. The node that gets fewer workers than the others, where they can't
-    be divided evenly, has room left; so has one that has more CPUs than the smallest of its group.
+    """The claim of a worker group, or why no node can satisfy it.
+
+    Unless nodes are shared, the workers of a node take all its CPUs together. Then no other run, of this
+    sweep or another, fits beside them. Two kinds of nodes have room left. One gets fewer workers than the
+    others; the other has more CPUs than the smallest node of its group.
     """
     mode = mode_of(share_nodes=share_nodes, spread=spread)
     answer = place([Request(group=group.name, num_workers=num_workers, mode=mode)], _only(group))[0]
@@ -64,7 +70,9 @@ def _share_of_cpus(group: WorkerGroup, placed: Placed) -> float:
 
 
 def _selector(group: WorkerGroup) -> dict[str, str]:
-    """Ray has no selector for a label that isn't there, so unlabelled nodes are named one by one."""
+    """The nodes to use, by label. Ray cannot select by a missing label, so unlabelled nodes are named one by
+    one.
+    """
     if group.name == LOCAL_GROUP:
         return {_NODE_ID_LABEL: f"in({_ids(group.nodes)})"}
     without = {_NODE_ID_LABEL: f"!in({_ids(group.excluded)})"} if group.excluded else {}

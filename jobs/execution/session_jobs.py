@@ -1,4 +1,4 @@
-"""A session's jobs on one worker group, one after another: posts in, events out. Pure."""
+"""Follows a session's jobs on one worker group, one after another: posts in, events out. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,8 +14,9 @@ END_TIMEOUT_S = 30.0
 
 
 class SessionJobs:
-    """After the first job that is not ok it ``is_condemned``: the caller ends the worker group, and another
-    one takes what is in ``left``.
+    """The jobs of one session. After the first job that is not ok, ``is_condemned`` is set.
+
+    Then the caller ends the worker group, and another group takes the jobs in ``left``.
     """
 
     def __init__(self, jobs: Sequence[Job], monitor: GroupMonitor) -> None:
@@ -33,18 +34,18 @@ class SessionJobs:
             case Heartbeat():
                 return self._note(post, now)
             case Done():
-                # Its numbers are whole, but a rank in trouble will not follow to the next job.
+                # The measurement is complete, but a rank in trouble will not follow to the next job.
                 self.is_condemned = self._monitor.is_in_trouble
                 return [self._finish(post.measurement, now)]
             case Raised() if post.run_id != self.left[0].run_id:
-                # Its job is done, since rank 0 told so, but this rank will not follow to the next one.
+                # Rank 0 reported that job as done, but this rank will not follow to the next one.
                 self.is_condemned = True
             case _:
                 self._monitor.hear(post, now)
         return []
 
     def judge(self, now: float) -> list[Event]:
-        """The last word on the current job, if its time has come."""
+        """The last event of the current job, if the job must end now."""
         if self.is_condemned:
             return []
         if not self.left:
@@ -54,13 +55,15 @@ class SessionJobs:
         return [self._condemn(failure, now)] if failure else []
 
     def end(self, reason: str, now: float) -> list[Event]:
-        """The worker group is gone: the current job, if any, failed, for ``reason`` if no better is known."""
+        """The worker group is gone, so the current job failed. ``reason`` is used if no better one is
+        known.
+        """
         if self.is_condemned or not self.left:
             return []
         return [self._condemn(self._monitor.failure() or Failure(status="crash", reason=reason), now)]
 
     def refuse(self, failure: Failure) -> list[Event]:
-        """None of the jobs was ever placed."""
+        """Ends all jobs with ``failure``: none of them was ever placed."""
         refused, self.left, self.is_condemned = self.left, (), True
         return [Finished(run_id=job.run_id, outcome=failure) for job in refused]
 

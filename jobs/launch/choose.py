@@ -1,4 +1,4 @@
-"""Which executor carries out a sweep or a run."""
+"""Chooses the executor that carries out a sweep or a run."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from jobs.launch.torchrun import LauncherPlace, is_under_torchrun
 def choose_executor(
     name: str | None, *, verbose: bool, share_nodes: bool, spread: bool = False, excluded: Sequence[str] = ()
 ) -> Executor:
-    """By name; by default Ray, but under ``torchrun`` the processes that it started.
+    """The executor called ``name``. The default is Ray, or under ``torchrun`` the processes that it started.
 
-    Only the one that is asked for is imported.
+    Only the chosen executor is imported.
     """
     if (name or ("inline" if is_under_torchrun() else "ray")) == "inline":
         from jobs.launch.inline_executor import InlineExecutor

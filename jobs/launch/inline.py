@@ -1,8 +1,8 @@
-"""Runs without Ray: in this process on one rank, or on the ranks that ``torchrun`` started.
+"""Carries out jobs and attempts without Ray: in this process on one rank, or on the ranks of ``torchrun``.
 
-It takes the same sessions and tells the same events as ``jobs.launch``. Only the runs of this world size are
-done. A failure leaves its row; alone, the next run follows. Under ``torchrun`` the peers may be stuck in
-a collective, so the rank that failed tells its failure and the job ends; running it again goes on.
+Sessions and events are the same as in ``ray_train``. Only runs of this world size are done. A failure leaves
+its result row. With one rank, the next run follows. Under ``torchrun`` the peers may be stuck in a
+collective. So the rank that failed reports its failure and the job ends; running it again goes on.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
 _COLLECTIVE_TIMEOUT_S = 1800.0
-# It names every shard of the tokens.
+# A task names every shard of the tokens.
 _MOST_TASK_BYTES = 2**28
 _ERRORS: Mapping[str, Callable[[str], Exception]] = {
     "SpecError": lambda text: SpecError(text.split("\n")),
@@ -45,9 +45,9 @@ _ERRORS: Mapping[str, Callable[[str], Exception]] = {
 
 
 def run_inline(sessions: Sequence[Session], place: LauncherPlace, listen: Callable[[Event], None]) -> None:
-    """All jobs of ``sessions``, which are of this place's world size. Every rank calls it.
+    """Runs all jobs of ``sessions``, which are of this place's world size. Every rank calls this.
 
-    The sessions' environment is the caller's to set, before torch is imported.
+    The caller sets the sessions' environment, before torch is imported.
     """
     if not sessions:
         return
@@ -74,9 +74,9 @@ def attempt_inline(
     wish: Callable[[], StopRequest | None],
     collective_timeout_s: float,
 ) -> Outcome:
-    """One attempt of a long run. Every rank calls it; ``make_task`` is called by rank 0 alone.
+    """Runs one attempt of a long run. Every rank calls this; ``make_task`` is called by rank 0 alone.
 
-    What any rank is wished, all follow.
+    A stop request to any rank stops all ranks.
     """
     with _process_group(place, collective_timeout_s) as device:
         context = Context(
@@ -102,7 +102,7 @@ def attempt_inline(
 
 
 def _shared_task(make_task: MakeTask, place: LauncherPlace) -> Task | StoreAway | Unmendable:
-    """The same for all ranks, or rank 0's exception on all of them."""
+    """The same task for all ranks, or rank 0's exception on all of them."""
     made = _try(make_task) if place.rank == 0 else None
     found = from_rank_0(_as_word(made) if made is not None else _Word(), _Word, most_bytes=_MOST_TASK_BYTES)
     return found.task or _not_made(made, found)
@@ -138,7 +138,9 @@ def _as_word(made: Task | StoreAway | Unmendable | Exception) -> _Word:
 
 
 def _not_made(made: Task | StoreAway | Unmendable | Exception | None, word: _Word) -> StoreAway | Unmendable:
-    """Rank 0 has its own; the others make theirs from its word. What nobody expects is raised on all."""
+    """The outcome on a rank without a task. Rank 0 has its own; other ranks make theirs from ``word``. An
+    error that nobody expects is raised on all ranks.
+    """
     if isinstance(made, StoreAway | Unmendable):
         return made
     if word.away is not None:

@@ -1,4 +1,4 @@
-"""Sessions and attempts in this process, with its peers under ``torchrun``.
+"""The executor in this process, with its peers under ``torchrun``.
 
 Torch is not imported before there is something to run.
 """
@@ -17,7 +17,7 @@ from jobs.launch.torchrun import LauncherPlace
 
 
 class InlineExecutor:
-    """This process is the worker. It runs the cells of its world size; the others are for another start."""
+    """This process is the worker. It runs the cells of its own world size; other cells need another start."""
 
     def __init__(self, place: LauncherPlace) -> None:
         self._place = place

@@ -1,4 +1,4 @@
-"""Sessions and attempts over Ray: finds the nodes that are there, and waits for room on them.
+"""The executor over Ray: finds the nodes that are there, and waits for room on them.
 
 Ray is not imported before there is something to ask or to run.
 """
@@ -30,8 +30,10 @@ _log = logging.getLogger(__name__)
 
 
 def as_promised(planned: WorkerGroup, live: WorkerGroup | None) -> WorkerGroup:
-    """The live one, if it is there. Results say of a group what its plan said: ``ClusterError`` rather than
-    one that calls simulated devices real.
+    """The live group if there is one, otherwise the planned one.
+
+    Results describe a group as its plan did. So a live group raises ``ClusterError`` if only one of the two
+    is simulated.
     """
     if live is not None and live.simulated != planned.simulated:
         is_what = {True: "simulated", False: "real"}
@@ -43,7 +45,9 @@ def as_promised(planned: WorkerGroup, live: WorkerGroup | None) -> WorkerGroup:
 
 
 def candidates(order: AttemptOrder, live: Inventory) -> Iterator[WorkerGroup]:
-    """What there is now, best first; then what there was, since what is asked for by a label may come."""
+    """The groups to try, best first: the live one without the failing nodes, then with them, then the planned
+    one. Nodes that are requested by a label may still come.
+    """
     for inventory in (excluding(live, order.without), live):
         if group := inventory.group(order.group.name):
             yield as_promised(order.group, group)
@@ -52,15 +56,17 @@ def candidates(order: AttemptOrder, live: Inventory) -> Iterator[WorkerGroup]:
 
 
 def schedule_timeout_s(order: AttemptOrder) -> float:
-    """Nodes without a label are asked for one by one: one that has come back is another one to Ray, and only
-    the next attempt asks for it.
+    """How long the attempt may wait to be placed; shorter if its nodes are requested by id.
+
+    Nodes without a label are requested by id. A node that comes back has a new id for Ray, which only the
+    next attempt requests.
     """
     is_by_id = order.may_wait and order.group.name == LOCAL_GROUP
     return min(order.schedule_timeout_s, _LONGEST_BY_ID_S) if is_by_id else order.schedule_timeout_s
 
 
 class LeftOut:
-    """The nodes ``names``, of which nothing may be used. Says once of each that is not there."""
+    """The nodes ``names``, on which nothing may run. Logs once for each node that does not exist."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -69,14 +75,14 @@ class LeftOut:
     def of(self, live: Inventory) -> Inventory:
         for name in unknown_nodes(live, self._names):
             if name not in self._missed:
-                # It may be away for good reason, so this is none to start nothing.
+                # The node may be away for good reason, which must not stop the start.
                 _log.warning("%s has no node %r: nothing is left out for it", live.source, name)
                 self._missed.add(name)
         return excluding(live, self._names)
 
 
 class RayExecutor:
-    """The cluster that ``RAY_ADDRESS`` names, else a private Ray, started when it is needed.
+    """The executor on the cluster that ``RAY_ADDRESS`` names, or on a private Ray, started when it is needed.
 
     Nothing is planned or placed on the nodes ``excluded``.
     """
@@ -109,7 +115,7 @@ class RayExecutor:
         return "any world size"
 
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
-        # A group that only a cluster file knows may still come up: the autoscaler starts what is asked for.
+        # A group that only a cluster file names may still come up: the autoscaler starts nodes on request.
         live = self._connect()
         return {name: as_promised(group, live.group(name)) for name, group in planned.items()}
 
@@ -119,7 +125,7 @@ class RayExecutor:
         launch(queues, limits, listen, share_nodes=self._share_nodes, spread=self._spread)
 
     def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
-        # No node ever joins a Ray of our own: what fits on this machine is all that there will be.
+        # No node ever joins a private Ray: more than fits on this machine will never fit.
         is_cluster = bool(os.environ.get("RAY_ADDRESS"))
         fits = tuple(size for size in wanted if size <= group.num_devices)
         return wanted if is_cluster or not fits else fits[-1:]
@@ -133,7 +139,7 @@ class RayExecutor:
             found = live.group(group.name)
             return free_devices(found) if found else 0
         except Exception:
-            # Ray raises what its several layers happen to raise; all of it says that nobody answers now.
+            # Ray's layers raise many types; all of them mean that the cluster does not answer now.
             return None
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
@@ -164,7 +170,11 @@ class RayExecutor:
         return last.judge(attempt(task, seat, self._backstage, last.hear, order.wish))
 
     def _room_for(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Cancelled | Failed:
-        """Waits for it as long as an attempt may wait to be placed; ``ClusterError`` where that is no use."""
+        """The group and the claim to use, once there is room. Waits as long as an attempt may wait to be
+        placed.
+
+        Raises ``ClusterError`` if waiting is of no use.
+        """
         deadline = time.monotonic() + (order.schedule_timeout_s if order.may_wait else 0.0)
         while True:
             if wish := order.wish():
@@ -180,7 +190,7 @@ class RayExecutor:
             time.sleep(_ROOM_INTERVAL_S)
 
     def _claim(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Refused:
-        """Without the nodes that keep failing, or with them where it must be."""
+        """The claim without the nodes that keep failing, or with them if nothing else fits."""
         refused = Refused(reason=f"there is no node of group {order.group.name!r}")
         for group in candidates(order, self._look(may_be_empty=order.may_wait)):
             answer = claim_of(group, order.world_size, share_nodes=self._share_nodes, spread=self._spread)
@@ -190,7 +200,7 @@ class RayExecutor:
         return refused
 
     def _look(self, *, may_be_empty: bool) -> Inventory:
-        """What is there now, rather than when the first attempt began."""
+        """The live inventory now; that of the first attempt may be outdated."""
         self._connect()
         from cluster.live import live_inventory
 

@@ -1,4 +1,4 @@
-"""What ``torchrun`` says of this process, where it started it. Needs no torch."""
+"""What ``torchrun`` says about this process, if it started it. Needs no torch."""
 
 import os
 from dataclasses import dataclass, field
@@ -8,11 +8,12 @@ _KEY = "LONGHAUL_RUN_KEY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherPlace:
-    """Which of how many ranks this process is; one of one unless ``torchrun`` says otherwise.
+    """The rank of this process and the number of ranks; rank 0 of 1 unless ``torchrun`` says otherwise.
 
-    The rendezvous is torchrun's, open to whoever can connect to it. If the user's launcher gives all ranks
-    one random text in ``LONGHAUL_RUN_KEY``, it is their ``key``: a rank that does not know it is found out
-    before it is listened to. Without it, nobody else may be able to connect to the rendezvous.
+    The rendezvous is torchrun's, open to every process that can connect to it. The user's launcher may give
+    all ranks one random text in ``LONGHAUL_RUN_KEY``: their ``key``. A rank that does not know the key is
+    rejected before anything it sends is used. Without a key, the network must keep all others from the
+    rendezvous.
     """
 
     rank: int

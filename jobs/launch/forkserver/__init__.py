@@ -1,5 +1,5 @@
-"""Processes that have loaded everything and wait to be forked into workers.
+"""The forkserver: an idle process that has loaded everything, from which workers are forked.
 
-Reading order: ``pool`` (one for each node, kept by the driver), ``actor`` (on the node), ``server`` (the
-process that forks), ``client`` (what Ray starts as a worker).
+Reading order: ``pool`` (one forkserver for each node, kept by the driver), ``actor`` (on the node),
+``server`` (the process that forks), ``client`` (what Ray starts as a worker).
 """

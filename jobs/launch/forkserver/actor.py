@@ -1,4 +1,7 @@
-"""Ends a ``parent`` with its driver's job. In a file of its own: an actor loads all that its file imports."""
+"""Starts a node's forkserver and ends it with its driver's job.
+
+In a file of its own: an actor loads all that its file imports.
+"""
 
 import os
 import shlex
@@ -19,8 +22,9 @@ _LOOK_EVERY_S = 0.1
 
 
 class ForkserverActor:
-    """An actor on the parent's node. The parent ends with this process, however it ends, and has
-    ``environment``, which may hold secrets.
+    """An actor on the forkserver's node. The forkserver ends with this process, however the process ends.
+
+    The forkserver gets ``environment``, which may hold secrets.
     """
 
     def __init__(self, key: str, load: tuple[Strategy, ...], environment: Mapping[str, str]) -> None:
@@ -39,13 +43,14 @@ class ForkserverActor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def executable(self) -> str:
-        """What forks on this node, in place of Python, once the parent answers; starts it if it is not there.
+        """The command that forks on this node, in place of Python. Starts the forkserver if needed, and waits
+        for it.
 
-        Raises ``RuntimeError`` if it ends by itself.
+        Raises ``RuntimeError`` if the forkserver ends by itself or does not answer in time.
         """
         if self._process is None or self._process.poll() is not None:
             remove_socket(self._socket)
-            # Ray has told this process where modules are, and nobody tells the parent.
+            # Ray has told this process where modules are; the forkserver would not know.
             told = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             environment = {**os.environ, **self._environment, **told}
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
@@ -59,7 +64,9 @@ class ForkserverActor:
 
 
 def remove_socket(path: Path) -> None:
-    """Of a parent that has ended. What else has its name is not ours, and stays in the next one's way."""
+    """Removes the socket of a forkserver that has ended. Anything else of that name is not ours and stays, so
+    the next forkserver cannot start.
+    """
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode):
             path.unlink()

@@ -1,8 +1,8 @@
-"""A process that asks its node's ``parent`` to run it: ``python child.py KEY SCRIPT ARGUMENTS``.
+"""A process that asks its node's forkserver to run a script: ``python client.py KEY SCRIPT ARGUMENTS``.
 
-Ray starts workers with it in place of Python. Without a parent that answers, it runs the script itself. Else
-it stays, for Ray to see, until the script has ended. It is a file that needs nothing but Python, since it
-runs before Ray has told where modules are, and small, since each worker loads it.
+Ray starts workers with this file in place of Python. If no forkserver answers, this process runs the script
+itself. Otherwise it stays, for Ray to see, until the script has ended. The file needs nothing but Python,
+since it runs before Ray has told where modules are. It is small, since each worker loads it.
 """
 
 import json
@@ -15,10 +15,10 @@ from pathlib import Path
 
 HERE, GO = b"h", b"g"
 MOST_BYTES = 1 << 20
-# Forking takes a thousandth of it.
+# Forking takes a thousandth of this time.
 _PATIENCE_S = 10.0
 _RAYLET = "--raylet-name="
-# Ray starts workers with these where it runs with them, and the parent did so too.
+# Ray passes these flags on to workers if it has them itself; the forkserver was started with them too.
 _FLAGS = ("-s", "-S")
 
 
@@ -28,17 +28,19 @@ def main(key: str, words: list[str]) -> None:
     except OSError:
         os.execv(sys.executable, [sys.executable, *words])
     connection.settimeout(None)
-    # Nothing comes: it ends with the other side.
+    # Nothing is ever sent: the call returns when the other side ends.
     connection.recv(1)
 
 
 def script_of(words: list[str]) -> list[str]:
-    """With its arguments, without Python's flags."""
+    """The script and its arguments, without Python's flags."""
     return list(dropwhile(lambda word: word in _FLAGS, words))
 
 
 def _ask(key: str, words: list[str]) -> socket.socket:
-    """``OSError`` if there is no answer, or what is to run is not as we know it."""
+    """The connection to the forkserver. Raises ``OSError`` if none answers, or if this is no worker as we
+    know it.
+    """
     raylets = [word.removeprefix(_RAYLET) for word in words if word.startswith(_RAYLET)]
     if len(raylets) != 1 or not Path(script_of(words)[0]).is_file():
         raise OSError(f"not a worker of Ray: {words}")

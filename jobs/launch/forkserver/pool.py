@@ -1,7 +1,8 @@
-"""A driver's ``parent`` processes: one on each node that its next attempt may use, and on its own.
+"""A driver's forkservers: one on each node that its next attempt may use, and one on its own node.
 
-An attempt's processes are forked from them: they hold no device, no resource of their node and no part of a
-model, only libraries, whose pages their children share. Where none answers, a process starts as always.
+An attempt's processes are forked from them. A forkserver holds no device, no resource of its node and no part
+of a model. It holds only libraries, whose pages its children share. On a node where none answers, a process
+starts as usual.
 """
 
 import uuid
@@ -22,13 +23,13 @@ from jobs.execution.resources import Claim
 from jobs.launch.forkserver.actor import ForkserverActor
 from jobs.training.task.job import Strategy
 
-# With no more than these in a job's environment Ray starts its workers with the Python of their node.
+# If a job's environment has no other fields than these, Ray starts its workers with the Python of their node.
 _AS_USUAL = frozenset({"working_dir", "py_modules", "env_vars", "excludes", "config"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFor:
-    """What is loaded: a worker's resources decide how many threads its libraries take, for one."""
+    """What a forkserver has loaded for. Resources matter too: they decide how many threads libraries use."""
 
     resources: Mapping[str, float]
     environment: Mapping[str, str]
@@ -36,8 +37,10 @@ class LoadedFor:
 
 
 def kind_for(claim: Claim, environment: Mapping[str, str], strategy: Strategy) -> LoadedFor | None:
-    """None where nothing is to be forked: workers with devices, with which nobody has tried it, and jobs
-    whose workers Ray starts in a way of their own.
+    """The kind to load for; None if nothing is to be forked.
+
+    Nothing is forked for workers with devices, which nobody has tried, nor for jobs whose workers Ray starts
+    in another way.
     """
     if "GPU" in claim.resources or ray.get_runtime_context().runtime_env.keys() - _AS_USUAL:
         return None
@@ -45,7 +48,9 @@ def kind_for(claim: Claim, environment: Mapping[str, str], strategy: Strategy) -
 
 
 def nodes_beside(claim: Claim, group: WorkerGroup, node_ids: Sequence[str]) -> tuple[str, ...]:
-    """Where an attempt on ``node_ids`` may go on: there, and on as many others that have room now."""
+    """Where an attempt may go on that runs on ``node_ids``: there, and on up to as many other nodes with room
+    now.
+    """
     used = tuple(dict.fromkeys(node_ids))
     most = max(node_ids.count(node_id) for node_id in used)
     needed = {name: most * amount for name, amount in claim.resources.items()}
@@ -54,7 +59,7 @@ def nodes_beside(claim: Claim, group: WorkerGroup, node_ids: Sequence[str]) -> t
 
 
 class ForkserverPool:
-    """It waits for none of them."""
+    """The forkservers of one driver. No method waits for a forkserver."""
 
     def __init__(self) -> None:
         self._key = ""
@@ -63,16 +68,17 @@ class ForkserverPool:
         self._is_unproven = False
 
     def keep(self, kind: LoadedFor, threads: str, node_ids: Sequence[str]) -> None:
-        """Starts who is missing and ends who is of no use any more.
+        """Starts the forkservers that are missing, and ends those that are no longer of use.
 
-        ``threads`` is what workers of that kind were told of their number.
+        ``threads`` is the number of threads that workers of that kind were told to use.
         """
         if kind != self._kind:
             self.clear()
             self._kind, self._key = kind, uuid.uuid4().hex[:8]
         told = {"OMP_NUM_THREADS": threads} if threads else {}
         environment = {**told, **kind.environment}
-        # A controller needs less than a worker.
+        # Only a controller runs on the driver's node, unless the attempt uses that node. It needs less than a
+        # worker.
         loads: dict[str, tuple[Strategy, ...]] = {ray.get_runtime_context().get_node_id(): ()}
         loads |= dict.fromkeys(node_ids, (kind.strategy,))
         self._drop_dead()
@@ -83,13 +89,13 @@ class ForkserverPool:
             if (known := self._guards.get(node_id)) is None:
                 self._guards[node_id] = _start(node_id, environment, self._key, load)
             else:
-                # It starts a parent that has died.
+                # This call restarts a forkserver that has died.
                 known.answer = known.guard.executable.remote()
 
     def executable(self, kind: LoadedFor) -> str | None:
-        """What Ray is to start instead of Python; None: Python. One path is for all nodes.
+        """What Ray is to start instead of Python, the same path on all nodes; None means Python.
 
-        After one that was not ``proven``, it is Python.
+        After a command that was not ``proven``, the next answer is None.
         """
         if kind != self._kind or self._is_unproven:
             self._is_unproven = False
@@ -101,17 +107,17 @@ class ForkserverPool:
         return answers[0]
 
     def proven(self) -> None:
-        """There are workers."""
+        """Workers exist, so the last command has worked."""
         self._is_unproven = False
 
     def clear(self) -> None:
-        """Whatever they are forked into goes on."""
+        """Ends all forkservers. Processes that were forked from them go on."""
         for guarded in self._guards.values():
             _end(guarded)
         self._guards, self._kind, self._is_unproven = {}, None, False
 
     def _drop_dead(self) -> list[str]:
-        """What the others have answered by now."""
+        """Drops the forkservers that have died; returns what the others have answered by now."""
         answers = []
         for node_id, guarded in tuple(self._guards.items()):
             try:
@@ -134,7 +140,7 @@ def _is_there(answer: Any) -> bool:
 
 def _start(node_id: str, environment: Mapping[str, str], key: str, load: tuple[Strategy, ...]) -> _Guarded:
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    # Ray writes these into its logs.
+    # Ray writes these variables into its logs; all others reach the forkserver through its actor.
     settings = {"env_vars": {**variables_handed_on(), **read_at_start(environment)}}
     make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env=settings)(ForkserverActor)
     guard = make.remote(key, load, environment)

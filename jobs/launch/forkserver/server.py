@@ -1,7 +1,8 @@
-"""A process that has loaded all that a worker loads, and forks: that takes milliseconds, and loading seconds.
+"""The forkserver: a process that has loaded all that a worker loads. Forking takes milliseconds, loading
+seconds.
 
-``python -m jobs.launch.forkserver.server SOCKET [STRATEGY]`` answers ``client`` until its input
-ends, once the socket is there. It never connects to Ray, so a child is as a process that was started anew.
+``python -m jobs.launch.forkserver.server SOCKET [STRATEGY]`` answers ``client`` once the socket exists, until
+its standard input ends. The process never connects to Ray, so a child is like a newly started process.
 """
 
 import gc
@@ -38,29 +39,31 @@ def main(path: str, strategy: Strategy | None) -> None:
 
 
 def _serve(path: str) -> socket.socket | None:
-    """Returns in each child, with who has asked for it, and in the end."""
+    """Returns in each child the connection of the client that asked; returns None in the forkserver when
+    input ends.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        # For this user alone: who may connect may run anything.
+        # Only this user may connect: a client may run anything.
         before = os.umask(0o177)
         listener.bind(path)
         os.umask(before)
         listener.listen(64)
-        # Nobody waits for children.
+        # No code waits for the children, so the kernel must reap them.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
             connection, _ = listener.accept()
             if os.fork() == 0:
                 return connection
             connection.close()
-    # What is left of the socket may be another parent's by now.
+    # The socket's name may belong to another forkserver by now.
     return None
 
 
 def _load_aside(strategy: Strategy | None) -> None:
-    """Whoever trains on its node comes first."""
+    """Loads at low priority: a training on this node comes first."""
 
     def load_at_low_priority() -> None:
-        # Linux counts it by thread; a process that has lowered its own can't raise it again.
+        # Linux keeps the priority per thread. A process that has lowered its own cannot raise it again.
         os.nice(_LOWEST_PRIORITY)
         # A controller needs no more.
         import_module("jobs.launch.ray_train.trainer")
@@ -69,7 +72,7 @@ def _load_aside(strategy: Strategy | None) -> None:
 
             load(strategy)
 
-    # Looking for garbage takes a quarter of the time, and what is loaded is none.
+    # Garbage collection takes a quarter of the loading time, and what is loaded is no garbage.
     gc.disable()
     with ids_from_the_kernel():
         thread = Thread(target=load_at_low_priority)
@@ -80,7 +83,7 @@ def _load_aside(strategy: Strategy | None) -> None:
 
 
 def _draw_in_a_child() -> bytes:
-    """The first id that Ray draws there."""
+    """The first id that Ray draws in a child."""
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
         os.write(write, ray.ObjectID.from_random().binary())
@@ -93,11 +96,13 @@ def _draw_in_a_child() -> bytes:
 
 
 def _become(connection: socket.socket) -> None:
-    """Gives this process, just forked, what the one was given that asks for it. Ends it if that has not
-    waited: it has started by itself then.
+    """Turns this forked process into the worker that the client stands for, with its environment, arguments
+    and streams.
+
+    Ends this process if the client has not waited: the client runs the script itself then.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Ray ends a worker with its whole process group.
+    # Ray ends a worker with its whole process group, so each child needs its own.
     os.setpgid(0, 0)
     connection.settimeout(_PATIENCE_S)
     try:
@@ -108,7 +113,7 @@ def _become(connection: socket.socket) -> None:
         is_asked = False
     if not is_asked:
         os._exit(0)
-    # The other side ends when this one is closed, so with this process.
+    # The client ends when this end is closed, that is, with this process.
     connection.detach()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -119,7 +124,7 @@ def _become(connection: socket.socket) -> None:
     os.chdir(asked["folder"])
     sys.argv[:] = script_of(asked["words"])
     sys.path[0] = str(Path(sys.argv[0]).parent)
-    # Python's own generator does so by itself.
+    # Python's own generator reseeds itself after a fork; NumPy's does not.
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
 
