@@ -19,7 +19,7 @@ _STEPPING: tuple[Phase, ...] = ("warmup", "window")
 _PATIENCE = 5
 # The first step also compiles, connects and fills allocators, and nothing is known of its length.
 _FIRST_STEP_PATIENCE = 10
-# About four minutes of beats; enough for a p99, and bounded.
+# About four minutes of heartbeats; enough for a p99, and bounded.
 _KEPT_STEP_TIMES = 500
 # How long each phase of the run's ledger may take without a step. Compiling belongs to the first step, which
 # gets ten times the usual patience. Reading data waits for a store that is away: so "data wait" is longer

@@ -30,7 +30,8 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """After which time a run is given up. ``hang_timeout_s`` is the least time without a step that counts.
+    """The times after which a run is given up. ``hang_timeout_s`` is the least time without a step that
+    counts.
 
     ``patience_s`` is how long a rank may spend on work that is no step, by the name that it reports in
     ``doing``.

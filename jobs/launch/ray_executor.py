@@ -23,7 +23,7 @@ from jobs.training.task.task import Task
 if TYPE_CHECKING:
     from jobs.launch.ray_train.driver_actors import DriverActors
 
-# How often a group that has no room is looked at again.
+# A group without room is looked at again this often.
 _ROOM_INTERVAL_S = 0.5
 _LONGEST_BY_ID_S = 60.0
 _log = logging.getLogger(__name__)

@@ -85,7 +85,7 @@ class RunDisplay:
             return self._state.last_step(self._ticks())
 
     def begins(self, attempt: int) -> None:
-        """``attempt`` is its term in the run's log."""
+        """``attempt`` is the attempt's term in the run's log."""
         with self._lock:
             self._start = self._end = None
             self._state.begins(attempt, self._ticks())
@@ -129,7 +129,7 @@ class RunDisplay:
             self._lines.renew(self._state.line(self._ticks()))
 
     def summarise(self, pointer: str | None, again: str = "the same command") -> None:
-        """``again`` is the command that goes on with a run that was stopped."""
+        """Prints how the run ended. ``again`` is the command that resumes a run that was stopped."""
         if self._end is None:
             self._say("the workers ended without a word of it; running it again goes on")
         elif self._end.wish is None and self._end.problem is None:

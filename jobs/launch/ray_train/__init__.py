@@ -1,8 +1,8 @@
 """Worker groups through Ray Train.
 
-Reading order: ``cells`` (a sweep's sessions), ``attempts`` (one attempt of a long run); for both: ``fit``
-(a group's thread and its end), ``trainer`` (what we change about Ray Train), ``ray_errors`` (what Ray's
-exceptions mean), ``train_internals`` (the door to Ray Train's private names); ``driver_actors`` (what a
-driver keeps between attempts), ``on_nodes`` (what is asked of a worker's node). On the rank's side:
-``worker``, its ``heartbeat`` and its ``stop_listener``.
+Reading order: ``cells`` (a sweep's sessions), ``attempts`` (one attempt of a long run); for both: ``fit`` (a
+group's thread and its end), ``trainer`` (what we change about Ray Train), ``ray_errors`` (what Ray's
+exceptions mean), ``train_internals`` (Ray Train's private names); ``driver_actors`` (what a driver keeps
+between attempts), ``on_nodes`` (questions to a worker's node). On the rank's side: ``worker``, its
+``heartbeat`` and its ``stop_listener``.
 """

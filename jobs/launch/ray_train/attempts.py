@@ -1,4 +1,4 @@
-"""One attempt of a long run as one worker group, through Ray Train."""
+"""Runs one attempt of a long run as one worker group, through Ray Train."""
 
 import time
 import uuid
@@ -37,11 +37,11 @@ from jobs.training.task.task import Task
 _POLL_INTERVAL_S = 0.25
 _DRAIN_INTERVAL_S = 1.0
 _BOARD_TIMEOUT_S = 60.0
-# Of how many ranks that stand still the stacks are asked for, one after another.
+# The stacks of at most so many stalled ranks are asked for, one rank after another.
 _MOST_STACKS = 2
-# Steps come first, and many a short run is over by then.
+# After loading, steps come first, and many a short run is over by then.
 _SETTLED_S = 5.0
-# On a busy machine it takes so long to load, and that time is the training's.
+# A forkserver takes so long to load on a busy machine, and slows down the training meanwhile.
 _WORTH_PARENTS_S = 20.0
 _STACKS_TIMEOUT_S = 8.0
 
@@ -66,10 +66,11 @@ def attempt(
     listen: Callable[[RunEvent | Heartbeat], None],
     wish: Callable[[], StopRequest | None],
 ) -> Completed | Cancelled | Failed:
-    """Runs it to its end, however it ends.
+    """Runs an attempt to its end, however it ends.
 
-    The ranks follow what is wished; while there are none yet, it ends at once, as ``withdrawn`` says. Call it
-    from the main thread of a driver that is connected to Ray. An exception ends the workers first.
+    The ranks follow a stop request. Before there are ranks, a stop request ends the attempt at once, as
+    ``withdrawn`` says. Call this from the main thread of a driver that is connected to Ray. Before an
+    exception leaves this call, the workers are ended.
     """
     if not seat.keeps_spares:
         backstage.parents.clear()
@@ -82,7 +83,7 @@ def attempt(
         try:
             early = _follow(followed, listen, wish)
         except RayError as error:
-            # The board's node or the head: nobody can tell any more what the workers do.
+            # The board's node or the head is gone: nobody can tell any more what the workers do.
             abort([followed.fit])
             backstage.clear()
             return crashed(reason_of(error), "cluster away")
@@ -99,7 +100,7 @@ def _follow(
     listen: Callable[[RunEvent | Heartbeat], None],
     wish: Callable[[], StopRequest | None],
 ) -> Cancelled | Failed | None:
-    """Until its ``fit`` is over, or until it is wished to end before it has begun."""
+    """Follows an attempt until its ``fit`` is over, or until a stop request comes before there are ranks."""
     while followed.fit.is_going():
         time.sleep(_POLL_INTERVAL_S)
         followed.hear(listen)
@@ -107,7 +108,7 @@ def _follow(
         if early := followed.pass_on(wish()):
             return early
         followed.prepare()
-    # What was posted while the last poll was on its way.
+    # Posts may have arrived during the last poll.
     followed.hear(listen)
     return None
 
@@ -144,7 +145,7 @@ class _Followed:
     task: Task
     seat: AttemptSeat
     backstage: DriverActors
-    # Of the processes that wait for the next attempt; None: none do.
+    # What the forkservers for the next attempt load for; None: there are none.
     kind: LoadedFor | None
     board: Any
     monitor: GroupMonitor
@@ -156,20 +157,21 @@ class _Followed:
 
     def hear(self, listen: Callable[[RunEvent | Heartbeat], None]) -> None:
         for name, post in ray.get(self.board.take.remote(), timeout=_BOARD_TIMEOUT_S):
-            # Not what the workers of an attempt before leave there late.
+            # Workers of an earlier attempt may still post, which is ignored.
             if name == self.fit.name:
                 self._take(post, listen)
 
     def judge(self) -> None:
-        """Ends what can't go on, once every rank that has something to say of it has said it."""
+        """Ends an attempt that cannot go on, once every rank with something to report has reported."""
         if self.verdict is None and (failure := self.monitor.verdict(time.monotonic())):
             self.verdict = self.monitor.with_step(failure)
         if self.verdict is not None:
             self.fit.condemn()
 
     def pass_on(self, wish: StopRequest | None) -> Cancelled | Failed | None:
-        """What is wished of the driver, or what its nodes make necessary. Ranks that are not there yet can't
-        follow: then the attempt has ended so.
+        """Passes on a stop request, also one that a draining node makes necessary.
+
+        Ranks that are not there yet cannot follow: then the result is how the attempt has ended.
         """
         wish = stronger(wish, self._drain())
         if wish is None or wish == self.wish:
@@ -181,14 +183,16 @@ class _Followed:
         return withdrawn(wish, tuple(node_names(self.seat.group, self.monitor.node_ids)))
 
     def prepare(self) -> None:
-        """For the attempt that may follow, once this one has loaded all it needs; not if it ends soon."""
+        """Prepares forkservers for the next attempt, once this one has loaded all it needs; not if it ends
+        soon.
+        """
         is_settled = self.resumed_s is not None and time.monotonic() - self.resumed_s > _SETTLED_S
         if is_settled and self.kind and self.verdict is None:
             self.resumed_s = None
             ready = self.monitor.ready.get(0)
             is_worth_it = self.monitor.left_s(self.task.num_steps) > _WORTH_PARENTS_S
             if ready and self.monitor.node_ids and is_worth_it:
-                # What can't be prepared is no reason to end what goes well.
+                # A failed preparation must not end an attempt that goes well.
                 with suppress(RayError):
                     nodes = nodes_beside(self.seat.claim, self.seat.group, self.monitor.node_ids)
                     self.backstage.parents.keep(self.kind, ready.threads, nodes)
@@ -201,7 +205,9 @@ class _Followed:
         return Completed(pointer=pointed_at(checkpoint) if checkpoint else None)
 
     def _drain(self) -> StopRequest | None:
-        """Once it is known, it stays: the workers must be off the node before its deadline."""
+        """A request to move on if a node of the attempt drains: workers must leave the node before its
+        deadline. Once made, the request stays.
+        """
         if self.wish is not None or time.monotonic() < self.next_look_s:
             return self.wish
         self.next_look_s = time.monotonic() + _DRAIN_INTERVAL_S
@@ -236,7 +242,7 @@ class _Followed:
         return Failed(failure=failure, cause=cause_of(failure, lost), nodes=tuple(dict.fromkeys(nodes)))
 
     def _untold(self, error: Exception | None) -> Failure:
-        """What no rank could tell."""
+        """The failure that no rank could report."""
         if not is_not_placed(error):
             return untold(error)
         asked = f"asked {self.seat.group.name} for {self.seat.claim.describe()}"
@@ -249,13 +255,13 @@ def _remains(node_id: str, ready: Ready) -> Postmortem | None:
 
 
 def _stacks(standing: Sequence[tuple[str, Ready]]) -> tuple[str, ...]:
-    """Of the first few; a process that was stopped can't tell."""
+    """The stacks of the first few stalled ranks. A process that was stopped cannot answer."""
     found = []
     for node_id, ready in standing[:_MOST_STACKS]:
         told = on_node(node_id, stacks, ready.pid, ready.stacks, timeout_s=_STACKS_TIMEOUT_S)
         found += [f"rank {ready.rank}: {line}" for line in told or ("tells of no stack",)]
         if told is None:
-            # Its node does not answer: asking for more would only take time.
+            # The node does not answer: asking for more stacks would only take time.
             break
     return tuple(found)
 

@@ -1,9 +1,11 @@
-"""Sessions on worker groups, through Ray Train. Groups go side by side, a group's sessions one by one.
+"""Runs sessions on worker groups, through Ray Train. Groups work side by side, a group's sessions one by one.
 
-Each session is one ``fit()`` over all its jobs, in a thread of its own. Results don't travel through Ray
-Train: workers post them on a board, from which the driver fetches a few times a second, so that a
-result is there as soon as its run ends. After any job that is not ok the whole worker group is ended and
-the remaining jobs go on in a new one, because the peers of a rank that failed may be stuck for good.
+Each session is one ``fit()`` over all its jobs, in a thread of its own. Results do not travel through Ray
+Train. Workers post them on a board, which the driver reads a few times a second. So a result is there as soon
+as its run ends.
+
+After a job that is not ok the whole worker group is ended: the peers of a failed rank may be stuck for good.
+The remaining jobs go on in a new group.
 """
 
 import time
@@ -34,7 +36,7 @@ from jobs.training.task.measurement import Failure
 _POLL_INTERVAL_S = 0.25
 # Ray's call below answers in milliseconds; this deadline is for a cluster that is breaking down.
 _BOARD_TIMEOUT_S = 60.0
-# Beyond the time that a driver gives to one phase, a collective gives up by itself.
+# A collective gives up by itself so long after the driver's limit for a cell.
 _COLLECTIVE_MARGIN_S = 60.0
 
 
@@ -46,9 +48,9 @@ def launch(
     share_nodes: bool = False,
     spread: bool = False,
 ) -> None:
-    """Works all queues off; ``listen`` hears every event, in this thread.
+    """Works off all queues; ``listen`` gets every event, in this thread.
 
-    Call it from the main thread of a driver that is connected to Ray. Whatever ends it early (Ctrl-C, a
+    Call this from the main thread of a driver that is connected to Ray. Whatever ends it early (Ctrl-C, a
     raising ``listen``) is raised again after all its worker groups are ended.
     """
     with (
@@ -77,7 +79,7 @@ def launch(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
-    """What holds for every session. ``storage`` is a directory that Ray Train insists on; it stays empty."""
+    """What holds for every session. ``storage`` is a directory that Ray Train requires; it stays empty."""
 
     limits: SessionLimits
     board: Any
@@ -99,7 +101,7 @@ class _Lane:
         return self._current.fit if self._current else None
 
     def advance(self, listen: Callable[[Event], None]) -> bool:
-        """Judges what runs and starts what is next; False once all is done."""
+        """Judges the current session and starts the next one; False once all are done."""
         if self._current is not None:
             if not self._current.is_over(listen):
                 return True
@@ -118,7 +120,7 @@ class _Lane:
 
 @dataclass(slots=True, kw_only=True)
 class _Current:
-    """A session that goes on, or one that has no place: then there is no ``fit``."""
+    """A session that is running, or one that cannot be placed: then ``fit`` is None."""
 
     name: str
     session: Session
@@ -145,7 +147,7 @@ class _Current:
         if self.fit is not None and self.fit.is_going():
             return False
         if not self.was_seen_to_end:
-            # What it posted last is fetched before anything is concluded from its silence.
+            # The group's last posts must be fetched before its silence counts.
             self.was_seen_to_end = True
             return False
         for event in self._last_events():

@@ -1,4 +1,4 @@
-"""What a driver keeps between attempts: the board, and what forks the processes of the next one."""
+"""What a driver keeps between attempts: the board, and the forkservers for the next attempt."""
 
 from contextlib import suppress
 from typing import Any, Self
@@ -10,12 +10,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from jobs.execution.board import Board
 from jobs.launch.forkserver.pool import ForkserverPool
 
-# Of what has waited, for weeks maybe: an answer takes a hundredth of it.
+# The board may have been idle for weeks; an answer usually takes a hundredth of this time.
 _PATIENCE_S = 10.0
 
 
 class DriverActors:
-    """Safe to leave at any time; what is gone is started anew when it is needed."""
+    """The actors of one driver. Safe to leave at any time; an actor that is gone is started anew when
+    needed.
+    """
 
     def __init__(self) -> None:
         self.parents = ForkserverPool()
@@ -28,7 +30,9 @@ class DriverActors:
         self.clear()
 
     def board(self) -> Any:
-        """Another one than before, where that one does not answer; so it is asked for once per attempt."""
+        """The board. If the old board does not answer, a new one is started, so call this once per
+        attempt.
+        """
         if self._board is not None and not _answers(self._board):
             self._board = None
         if self._board is None:
@@ -36,7 +40,7 @@ class DriverActors:
         return self._board
 
     def clear(self) -> None:
-        """Ends all of it, also where it is gone already."""
+        """Ends the board and the forkservers, also if they are gone already."""
         if self._board is not None:
             with suppress(RayError):
                 ray.kill(self._board)

@@ -1,4 +1,4 @@
-"""One ``fit()`` of Ray Train, for a session's cells as for a run's attempt: its thread, and its end."""
+"""One ``fit()`` of Ray Train, for a session's cells or a run's attempt: its thread and its end."""
 
 import threading
 import time
@@ -23,9 +23,9 @@ _KILL_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOrder:
-    """A worker group to be started: what it works on, where, and where it leaves word under its ``name``.
+    """A worker group to start: its work, its place, and the ``name`` under which it posts on the board.
 
-    ``storage`` is a directory that Ray Train insists on. ``executable`` is started instead of Python.
+    ``storage`` is a directory that Ray Train requires. ``executable`` is started instead of Python.
     """
 
     name: str
@@ -43,9 +43,9 @@ class GroupOrder:
 
 
 class Fit:
-    """The main thread follows it: it polls whether ``fit()`` is still going on, and may end it at any time.
+    """A ``fit()`` in a thread of its own. The main thread polls it, and may end it at any time.
 
-    Once it is over, ``error`` is what it raised, ``result`` what it returned.
+    Once it is over, ``error`` is what ``fit()`` raised and ``result`` what it returned.
     """
 
     def __init__(self, name: str, trainer: Trainer) -> None:
@@ -60,17 +60,21 @@ class Fit:
         self._thread.start()
 
     def is_going(self) -> bool:
-        """A cluster that doesn't even end an actor must not keep what comes next waiting."""
+        """Whether to wait for it. A condemned ``fit()`` is given up after a minute: a cluster that cannot
+        even end an actor must not block what comes next.
+        """
         return self._thread.is_alive() and not self._is_given_up()
 
     def condemn(self) -> None:
-        """Ends its workers. To be called until it is over: a controller may just have been started."""
+        """Ends the workers. Call this until ``is_going`` is False: a controller may just have been
+        started.
+        """
         if self._condemned_s is None:
             self._condemned_s = time.monotonic()
         self._trainer.end()
 
     def close(self) -> None:
-        """Nothing of it is left on the cluster, whatever becomes of its thread."""
+        """Leaves nothing of this ``fit()`` on the cluster, whatever becomes of its thread."""
         self._trainer.end()
         give_back(self.name)
 
@@ -85,7 +89,7 @@ class Fit:
 
 
 def fit_of(order: GroupOrder) -> Fit:
-    """It is started by its caller."""
+    """The ``Fit`` of an order; the caller starts it."""
     claim, uses_device = order.claim, order.vendor != "cpu" and not order.simulated
     assignment = Assignment(
         group=order.name,
@@ -121,7 +125,7 @@ def fit_of(order: GroupOrder) -> Fit:
 
 
 def abort(fits: Sequence[Fit]) -> None:
-    """Ends them all, also where the board is gone; waits for them, but not for long."""
+    """Ends all of ``fits``, also if the board is gone. Waits for them, but not for long."""
     deadline = time.monotonic() + _ABORT_TIMEOUT_S
     while (going := [fit for fit in fits if fit.is_going()]) and time.monotonic() < deadline:
         for fit in going:

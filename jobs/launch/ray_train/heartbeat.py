@@ -1,4 +1,6 @@
-"""Tells where this rank is while its training thread works. A thread that only reads; no Ray in here."""
+"""Sends this rank's heartbeats while its training thread works. The thread here only reads; Ray is not
+used.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +14,7 @@ INTERVAL_S = 0.5
 
 @contextmanager
 def watching(pulse: RankStatus, rank: int, post: Callable[[Heartbeat], None]) -> Iterator[None]:
-    """Inside, ``post`` gets a beat twice a second from a thread of its own, and none after the end."""
+    """Inside, ``post`` gets a heartbeat twice a second from a thread of its own, and none after the end."""
     done = threading.Event()
     thread = threading.Thread(target=_watch, args=(pulse, rank, post, done), name="watch", daemon=True)
     thread.start()

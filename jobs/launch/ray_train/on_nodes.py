@@ -1,4 +1,4 @@
-"""Asks something on another node of the cluster, such as what is left of a worker there."""
+"""Calls a function on another node of the cluster, such as one that reads what a worker left there."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,7 +14,9 @@ Answer = TypeVar("Answer")
 def on_node(
     node_id: str, ask: Callable[..., Answer], *about: Any, timeout_s: float = _TIMEOUT_S
 ) -> Answer | None:
-    """What ``ask`` answers there; None if the node doesn't. Here it is asked without Ray."""
+    """What ``ask`` answers on that node; None if the node does not answer. On this node it is called without
+    Ray.
+    """
     if node_id == ray.get_runtime_context().get_node_id():
         return ask(*about)
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)

@@ -1,4 +1,4 @@
-"""What Ray's exceptions mean to us: the only place that reads them, for cells as for attempts."""
+"""What Ray's exceptions mean, for cells and for attempts. Only this module reads them."""
 
 import re
 
@@ -14,7 +14,7 @@ _CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
 
 
 def lost(rank: int, error: BaseException) -> Lost:
-    """What the controller saw of a rank that it has lost."""
+    """The controller's report of a rank that it has lost."""
     cause = behind_health_check(error)
     is_death = isinstance(cause, RayActorError)
     found = _CAUSE_OF_DEATH.search(str(cause)) if is_death else None
@@ -34,14 +34,16 @@ def is_not_placed(error: Exception | None) -> bool:
 
 
 def untold(error: Exception | None) -> Failure:
-    """What became of a worker group of which no rank could tell, as its ``fit()`` raised or did not raise."""
+    """The failure of a worker group of which no rank could report; ``error`` is what its ``fit()`` raised, if
+    anything.
+    """
     match error:
         case None:
             reason = "the workers ended without a word of it"
         case ControllerError(controller_failure=cause) if is_lost_at_start(cause):
             reason = LOST_AT_START
         case RayActorError():
-            # The only actor that ``fit()`` asks; its workers end with it.
+            # The controller is the only actor that ``fit()`` asks, and its workers end with it.
             reason = LOST_CONTROLLER
         case _:
             reason = reason_of(error)
@@ -49,15 +51,15 @@ def untold(error: Exception | None) -> Failure:
 
 
 def is_lost_at_start(error: Exception) -> bool:
-    """Ray Train tells of a worker that dies while it is set up, but not of which one. A worker whose own
-    constructor fails is no such.
+    """Whether a worker died while it was set up; Ray Train does not say which one. A worker whose own
+    constructor fails does not count.
     """
     is_it = isinstance(error, RayActorError) or is_start_failed(error)
     return is_it and "creation task" not in str(error)
 
 
 def reason_of(error: BaseException) -> str:
-    """Type and first line, of the cause where Ray only wraps it."""
+    """The error's type and first line; those of its cause if Ray only wraps the cause."""
     match error:
         case RayTaskError(cause=cause) | ControllerError(controller_failure=cause):
             return reason_of(cause)

@@ -1,4 +1,6 @@
-"""Hears what a rank is wished while its training thread works. A thread that only asks; no Ray in here."""
+"""Listens for stop requests to a rank while its training thread works. The thread here only asks; Ray is not
+used.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,9 +15,9 @@ INTERVAL_S = 0.5
 def hearing(
     ask: Callable[[], StopRequest | None], *, interval_s: float = INTERVAL_S
 ) -> Iterator[Callable[[], StopRequest | None]]:
-    """Inside, the call that it gives tells at once what was heard so far; a wish is never taken back.
+    """Yields a call that returns at once the stop request heard so far. A stop request is never taken back.
 
-    ``ask`` is called from a thread of its own, again and again; that it raises says nothing.
+    ``ask`` is called again and again from a thread of its own; an exception from ``ask`` means nothing.
     """
     heard = _Heard()
     done = threading.Event()
@@ -36,6 +38,6 @@ def _ask(
     ask: Callable[[], StopRequest | None], heard: _Heard, done: threading.Event, interval_s: float
 ) -> None:
     while not done.wait(interval_s):
-        # A driver that is busy may answer next time; one that is gone takes this process with it.
+        # A busy driver may answer next time; a driver that is gone ends this process too.
         with suppress(Exception):
             heard.wish = stronger(heard.wish, ask())

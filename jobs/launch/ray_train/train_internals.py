@@ -1,7 +1,8 @@
-"""The door to the private names of Ray Train, each behind a function or class that says what it promises.
+"""The only door to the private names of Ray Train, each behind a function or class that says what it
+promises.
 
-Ray may change them in any version: ``tests/live/machines/test_ray_internals.py`` lists every one and fails by
-name. Those of Ray itself stand in ``cluster.ray_internals``.
+Ray may change these names in any version: ``tests/live/machines/test_ray_internals.py`` lists every one and
+fails by name. The private names of Ray itself are in ``cluster.ray_internals``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +25,10 @@ from ray.util.placement_group import placement_group
 
 
 class DrivenTrainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types are skipped
-    """Its ``fit()`` asks ``drive`` for its result, and adds no handler of Ctrl-C.
+    """A trainer whose ``fit()`` asks ``drive`` for its result, and adds no handler of Ctrl-C.
 
-    Two callbacks of Ray's are left out, each of which starts a process: one for datasets, and one that gives
-    the placement back after the controller has died, which is the caller's to do.
+    Two callbacks of Ray's are left out, each of which starts a process. One is for datasets. The other gives
+    the placement back after the controller has died, which is the caller's duty here.
     """
 
     def drive(self, told: Mapping[str, Any]) -> Any:
@@ -35,7 +36,7 @@ class DrivenTrainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types a
         raise NotImplementedError
 
     def callbacks_first(self) -> Sequence[Any]:
-        """They are asked before all of Ray's, such as ``InEachWorker``."""
+        """The callbacks, such as ``InEachWorker``, that are called before all of Ray's."""
         return ()
 
     def _initialize_and_run_controller(self, **told: Any) -> Any:
@@ -48,19 +49,23 @@ class DrivenTrainer(DataParallelTrainer):  # type: ignore[misc]  # ray's types a
 
 
 def start_controller(told: Mapping[str, Any], **options: Any) -> Any:
-    """An actor with these ``options`` of ``ray.remote``. It runs nothing yet; its workers end with it."""
+    """Starts a controller, an actor with these ``options`` of ``ray.remote``. It runs nothing yet; its
+    workers end with it.
+    """
     return ray.remote(**options)(TrainController).remote(**told)
 
 
 def result_of(controller: Any) -> Any:
-    """Runs it to its end, in the calling thread: the ``Result``, or what ``fit()`` raises."""
+    """Runs the controller to its end in the calling thread; returns its ``Result``, or raises what ``fit()``
+    raises.
+    """
     ray.get(controller.run.remote())
     return ray.get(controller.get_result.remote())
 
 
 class InEachWorker(WorkerGroupCallback):  # type: ignore[misc]  # ray's types are skipped
-    """As a callback: each worker calls ``act`` with what follows it, before all that it is told later. Nobody
-    waits for it.
+    """A callback: each worker calls ``act`` with the arguments ``about``, before all its later calls. Nobody
+    waits for the call.
     """
 
     def __init__(self, act: Callable[..., None], *about: Any) -> None:
@@ -68,24 +73,26 @@ class InEachWorker(WorkerGroupCallback):  # type: ignore[misc]  # ray's types ar
 
     def before_init_train_context(self, workers: Sequence[Any]) -> dict[str, list[Any]]:
         for worker in workers:
-            # A worker's calls are worked off in order.
+            # A worker carries out its calls in order.
             worker.execute_async(self._act, *self._about)
         return {}
 
 
 class GroupWatcher(ControllerCallback, WorkerGroupCallback):  # type: ignore[misc]  # as above
-    """Given to ``RunConfig`` as a callback, it is called in the controller's process, by its only thread."""
+    """A callback for ``RunConfig``. Its methods are called in the controller's process, by the only thread
+    there.
+    """
 
     def started(self) -> None:
-        """Before anything is placed; once per controller."""
+        """Called once per controller, before anything is placed."""
         raise NotImplementedError
 
     def assembled(self, node_ids: tuple[str, ...]) -> None:
-        """Every worker is up and has its rank; ``node_ids`` are by rank."""
+        """Called when every worker is up and has its rank; ``node_ids`` are by rank."""
         raise NotImplementedError
 
     def failed(self, rank: int, error: BaseException) -> None:
-        """At each look of the controller, for each rank that has failed by then."""
+        """Called at each look of the controller, for each rank that has failed by then."""
         raise NotImplementedError
 
     def after_controller_start(self, train_run_context: Any) -> None:
@@ -101,22 +108,22 @@ class GroupWatcher(ControllerCallback, WorkerGroupCallback):  # type: ignore[mis
 
 
 def name_placements(name: str) -> None:
-    """From now on Ray Train asks for its workers' placement under this name, in this process."""
+    """From now on, in this process, Ray Train asks for its workers' placement under this name."""
     worker_group.placement_group = partial(placement_group, name=name)
 
 
 def found_no_room(failure: BaseException) -> bool:
-    """Whether the workers found no room in time, of what a ``ControllerError`` has as its failure."""
+    """Whether the workers found no room in time. ``failure`` is the failure of a ``ControllerError``."""
     return isinstance(failure, WorkerGroupStartupTimeoutError)
 
 
 def is_start_failed(failure: BaseException) -> bool:
-    """Whether a worker died while it was set up. Ray doesn't tell which one."""
+    """Whether a worker died while it was set up. Ray does not say which one."""
     return isinstance(failure, WorkerGroupStartupFailedError)
 
 
 def behind_health_check(error: BaseException) -> BaseException:
-    """Why the controller could not ask a worker how it is; any other error as it is."""
+    """Why the controller could not ask a worker for its health. Any other error is returned as it is."""
     if isinstance(error, WorkerHealthCheckFailedError):
         cause: BaseException = error.health_check_failure
         return cause
@@ -124,18 +131,18 @@ def behind_health_check(error: BaseException) -> BaseException:
 
 
 def start_timeout(seconds: float) -> dict[str, str]:
-    """Variables of a driver: workers that are not up after so long are ``found_no_room``."""
+    """Variables of a driver: for workers that are not up after so long, ``found_no_room`` is true."""
     return {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(seconds)}
 
 
 def without_extras() -> dict[str, str]:
     """Variables of a driver: Ray Train adds nothing to the workers but the training."""
     return {
-        # Each of these is a process or a thread more beside the workers that are measured.
+        # Each of these would add a process or a thread beside the workers that are measured.
         "RAY_TRAIN_METRICS_ENABLED": "0",
         "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-        # Files of its own beside those that Ray keeps anyway; and print() must reach the worker's log.
+        # These would add files to those that Ray keeps anyway; and print() must reach the worker's log.
         "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
         "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",

@@ -1,4 +1,4 @@
-"""What we change about Ray Train: its trainer without helpers, a reporter in its controller, its settings."""
+"""What we change about Ray Train: a trainer without helpers, a reporter in its controller, and settings."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -27,23 +27,25 @@ from jobs.launch.ray_train.train_internals import (
     without_extras,
 )
 
-# Ray tries again and again to start what does not start.
+# Ray retries again and again to start what does not start.
 _CONTROLLER_TIMEOUT_S = 60.0
 
 
 def give_back(placement: str) -> None:
-    # Ray raises ValueError for one that is gone, as after every fit() that ended by itself.
+    # Ray raises ValueError for a placement that is gone, as after every fit() that ended by itself.
     with suppress(ValueError):
         remove_placement_group(get_placement_group(placement))
 
 
 class Trainer(DrivenTrainer):
-    """It can be ended at any moment. Ray starts ``executable`` in place of Python, if one is given, for its
-    controller, its workers and whoever else it starts. Its workers have ``environment`` before they load
-    torch; no log and no command line has it.
+    """A trainer that can be ended at any moment.
 
-    Without two helper processes per ``fit()``: for datasets, of which there are none, and for giving the
-    placement back after its controller, which the driver does itself.
+    Ray starts ``executable``, if given, in place of Python for its controller, its workers and all else that
+    it starts. Its workers have ``environment`` before they load torch. No log and no command line shows
+    ``environment``.
+
+    Two helper processes per ``fit()`` are left out. One is for datasets, of which there are none. The other
+    gives the placement back after its controller, which the driver does itself.
     """
 
     def __init__(
@@ -63,8 +65,11 @@ class Trainer(DrivenTrainer):
         self._controller: Any = None
 
     def end(self) -> None:
-        """Ray ends a controller's workers with it, also those that are stopped or stuck, and one that has
-        not begun; if another one begins instead of it, the next call ends that.
+        """Ends the controller, if there is one. Ray ends its workers with it, also those that are stopped or
+        stuck.
+
+        A controller that has not begun is ended too. If another one begins instead, the next call ends that
+        one.
         """
         controller, self._controller = self._controller, None
         if controller is not None:
@@ -78,7 +83,7 @@ class Trainer(DrivenTrainer):
                 ray.get(readiness_of(controller), timeout=_CONTROLLER_TIMEOUT_S)
             except GetTimeoutError:
                 ray.kill(controller)
-                # What is told refers to these settings: its workers start as always too.
+                # ``told`` refers to these settings, so its workers start without the executable too.
                 del self.run_config.worker_runtime_env["py_executable"]
                 controller = self._start_controller(told, {})
         return result_of(controller)
@@ -99,15 +104,15 @@ def _set_variables(values: Mapping[str, str]) -> None:
 
 
 class Reporter(GroupWatcher):
-    """Runs in Train's controller. It never waits for the board."""
+    """Runs in Train's controller and posts what the controller sees. It never waits for the board."""
 
     def __init__(self, board: Any, group: str) -> None:
         self._board = board
         self._group = group
 
     def started(self) -> None:
-        # Ray keeps a placement until its job ends, whatever becomes of the actor that asked for it. By a
-        # name the driver can give it back, even one that is still waited for.
+        # Ray keeps a placement until its job ends, whatever becomes of the actor that asked for it. With a
+        # name the driver can give it back, even while Ray still waits for it.
         name_placements(self._group)
 
     def assembled(self, node_ids: tuple[str, ...]) -> None:
@@ -121,13 +126,15 @@ class Reporter(GroupWatcher):
 
 
 def train_settings(schedule_timeout_s: float) -> dict[str, str]:
-    """Ray Train reads these in the driver at each ``fit()`` and hands some on to its controller."""
+    """Variables that Ray Train reads in the driver at each ``fit()``; it hands some on to its controller."""
     return {**start_timeout(schedule_timeout_s), **timeouts.IN_TRAIN, **without_extras()}
 
 
 def scratch() -> TemporaryDirectory[str]:
-    """On the driver's node, where Train's controllers run too; beside Ray's own files, so that a driver that
-    is killed leaves nothing elsewhere. ``OSError`` if it can't be made.
+    """A temporary directory on the driver's node, where Train's controllers run too. Raises ``OSError`` if it
+    cannot be made.
+
+    It lies beside Ray's own files, so that a driver that is killed leaves nothing elsewhere.
     """
-    # A controller that is just dying may still write there.
+    # A dying controller may still write there.
     return TemporaryDirectory(prefix="longhaul-", dir=session_directory(), ignore_cleanup_errors=True)

@@ -1,7 +1,7 @@
-"""What runs in each process of a worker group: meet the peers, then measure one job after the other.
+"""What runs in each process of a worker group: it meets its peers, then does its jobs or its attempt.
 
-Nothing here imports torch before a worker's environment is complete, because device lists and thread
-counts are read when it loads; the driver and Train's controller import this module and never need torch.
+Nothing here imports torch before a worker's environment is complete, because torch reads device lists and
+thread counts when it loads. The driver and Train's controller import this module too, and never need torch.
 """
 
 import atexit
@@ -42,17 +42,18 @@ if TYPE_CHECKING:
 
 
 _POST_TIMEOUT_S = 60.0
-# Where the ranks of this worker meet, for ``train`` in the same process: no secret.
+# The variable with the meeting point of the ranks, for ``train`` in the same process: no secret.
 _MEETING = "LONGHAUL_MEETING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What every rank of one worker group is told. ``board`` takes its posts under the name ``group``.
+    """What every rank of one worker group is told. ``board`` takes the group's posts under the name
+    ``group``.
 
-    ``work`` is what to measure, or the attempt of a long run. ``collective_timeout_s`` only backs the
-    driver's own deadlines up. ``key`` is new for each group and known to its ranks alone: it comes to them
-    through Ray, which asks for the cluster's token, and is in no variable, no command line and no log.
+    ``work`` is the jobs to measure, or the attempt of a long run. ``collective_timeout_s`` only backs up the
+    driver's own deadlines. ``key`` is new for each group and known to its ranks alone. The key reaches them
+    through Ray, which asks for the cluster's token. It is in no variable, no command line and no log.
     """
 
     group: str
@@ -65,7 +66,9 @@ class Assignment:
 
 
 def train(told: dict[str, Assignment]) -> None:
-    """Ends with the first job that fails: afterwards the peers may be stuck in a collective."""
+    """Does the work of one rank. Ends with the first job that fails: the peers may then be stuck in a
+    collective.
+    """
     assignment = told["assignment"]
     context = _meet(assignment)
     _post(assignment, _ready(context))
@@ -92,14 +95,14 @@ def _attempt(task: Task, context: Context, assignment: Assignment) -> None:
             failure = replace(failure, log_tail=_own_log_tail())
         _post(assignment, Raised(run_id=task.run, rank=context.rank, failure=failure))
         raise
-    # What was told and not waited for arrives before this.
+    # Posts that were not waited for arrive before this one.
     _post(assignment, Departed(rank=context.rank))
 
 
 def _heard_wish(
     assignment: Assignment, rank: int
 ) -> AbstractContextManager[Callable[[], StopRequest | None]]:
-    """Rank 0's word is enough: the ranks agree at each step."""
+    """Listens for stop requests on rank 0 only: that is enough, since the ranks agree at each step."""
     if rank != 0:
         return nullcontext(_wishes_nothing)
     board, group = assignment.board, assignment.group
@@ -129,17 +132,17 @@ def _run(job: Job, context: Context, assignment: Assignment) -> None:
 
 
 def _post(assignment: Assignment, post: Post) -> None:
-    """Returns when the board has it: this process may end right after."""
+    """Returns when the board has the post: this process may end right after."""
     ray.get(assignment.board.post.remote(assignment.group, post), timeout=_POST_TIMEOUT_S)
 
 
 def _tell(assignment: Assignment, post: Post) -> None:
-    """Does not wait. Posts of one process arrive in order."""
+    """Posts without waiting. The posts of one process arrive in order."""
     assignment.board.post.remote(assignment.group, post)
 
 
 def _meet(assignment: Assignment) -> Context:
-    """Joins the default process group. It is not left again: the process ends with the group."""
+    """Joins the default process group and never leaves it: the process ends with the group."""
     os.environ.update(visible_devices(assignment.vendor, os.environ))
     place = ray.train.get_context()
     device = _device(assignment.backend)
@@ -165,7 +168,7 @@ def _meet(assignment: Assignment) -> Context:
 
 
 def _device(backend: Literal["gloo", "nccl"]) -> "torch.device":
-    """This worker's own device: Ray Train's answer is wrong on AMD and where devices are simulated."""
+    """This worker's own device. Ray Train's answer is wrong on AMD and where devices are simulated."""
     import torch
 
     if backend == "gloo":
@@ -176,7 +179,7 @@ def _device(backend: Literal["gloo", "nccl"]) -> "torch.device":
 
 
 def _visible_index() -> int:
-    """Where the device that Ray gave to this worker stands among those that the process can see."""
+    """The index of the device that Ray gave to this worker, among those that the process can see."""
     (own,) = ray.get_runtime_context().get_accelerator_ids()["GPU"]
     return os.environ["CUDA_VISIBLE_DEVICES"].split(",").index(own)
 
@@ -195,7 +198,7 @@ def _ready(context: Context) -> Ready:
 
 
 def _log_files() -> tuple[str, ...]:
-    """Where Ray sends this process's output."""
+    """The files to which Ray sends this process's output."""
     return tuple(str(Path(f"/proc/self/fd/{number}").readlink()) for number in (1, 2))
 
 
@@ -207,10 +210,10 @@ def _own_log_tail() -> tuple[str, ...]:
 
 @dataclass
 class Peers(BackendConfig):
-    """Tells Train's workers where to meet; they join the process group themselves, in ``train``.
+    """Tells Train's workers where to meet; the workers join the process group themselves, in ``train``.
 
-    Train's own torch backend would load torch in the driver, in the controller, and in workers before
-    their device list is complete.
+    Train's own torch backend would load torch in the driver, in the controller, and in workers before their
+    device list is complete.
     """
 
     @property
@@ -227,12 +230,12 @@ class _PeersBackend(Backend):
 
 
 def _open_meeting() -> tuple[str, str]:
-    """In rank 0: its node's address, and where the ranks meet."""
+    """Called in rank 0: returns its node's address, and where the ranks meet."""
     place, session = ray.train.get_context(), ray.get_runtime_context()
     address = ray.util.get_node_ip_address()
     if place.get_local_world_size() < place.get_world_size():
         return address, meet_at(address)
-    # Beside Ray's own files: a worker that is killed leaves nothing elsewhere.
+    # The folder lies beside Ray's own files, so a worker that is killed leaves nothing elsewhere.
     meeting = meet_in(Path(session.get_temp_dir()) / session.get_session_name())
     atexit.register(rmtree, folder_of(meeting), ignore_errors=True)
     return address, meeting
