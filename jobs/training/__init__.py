@@ -1,7 +1,10 @@
-"""What happens inside a worker. Its core knows neither Ray nor the driver.
+"""The training code that runs inside a worker. It imports neither Ray nor the driver.
 
-``task`` (what is asked, as plain data without torch); ``benchmark`` (a cell) and ``loop`` (an attempt of a
-long run), each a page over ``step``; ``state`` (saving and going on), ``strategies``, ``models``,
-``precision``, ``data``, ``device``, ``health`` (what is learnt when it goes wrong), ``ranks`` (what they
-tell each other). ``preload`` loads it all ahead of time.
+Reading order:
+
+* ``task``: what a worker is asked to do and what it reports, as plain data without torch.
+* ``benchmark`` measures one cell; ``loop`` runs one attempt of a long run. Both call ``step``.
+* ``state`` (saving and resuming), ``strategies``, ``models``, ``precision``, ``data``, ``device``.
+* ``health``: finds out what went wrong. ``ranks``: messages between ranks.
+* ``preload`` imports all of this before a worker needs it.
 """

@@ -1,4 +1,4 @@
-"""What a precision means in dtypes, the same under every strategy.
+"""The dtypes that each precision stands for, the same under every strategy.
 
 ``bf16``: the forward and backward pass compute in bf16 from bf16 parameters; master weights, moments,
 accumulated gradients and their reductions are fp32.
@@ -12,6 +12,6 @@ COMPUTE_DTYPE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": to
 
 
 def as_bf16(values: memoryview) -> memoryview:
-    """The bytes of fp32 numbers as those of bf16 ones, each the nearest."""
+    """Converts the bytes of fp32 numbers to bytes of bf16 numbers, each rounded to the nearest."""
     numbers = torch.frombuffer(values, dtype=torch.float32).to(torch.bfloat16)
     return numbers.view(torch.uint8).numpy().data

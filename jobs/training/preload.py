@@ -1,15 +1,15 @@
-"""Loads what a worker needs until its first step: processes are forked from one that has loaded it."""
+"""Imports all modules that a worker needs up to its first step; workers are then forked from that process."""
 
 from importlib import import_module
 
 from jobs.training.task.job import Strategy
 
-# The last by the first optimizer that is made.
+# torch imports ``torch._dynamo`` itself, but only when the first optimizer is made.
 _LOADED_BY_AN_ATTEMPT = ("jobs.training.health.failures", "jobs.training.loop.attempt", "torch._dynamo")
 
 
 def load(strategy: Strategy) -> None:
-    """What a worker on CPUs loads until its first step."""
+    """Imports the modules that a worker on CPUs loads up to its first step."""
     from jobs.training.strategies.build import load as load_strategy
 
     for name in _LOADED_BY_AN_ATTEMPT:

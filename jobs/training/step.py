@@ -10,7 +10,7 @@ from jobs.training.strategies.contract import Engine
 
 
 def train_step(engine: Engine, batches: Sequence[Batch]) -> Tensor:
-    """Forward and backward of each micro-batch, then the update; this rank's mean loss.
+    """Does forward and backward of each micro-batch, then the update; returns this rank's mean loss.
 
     The loss stays on the device: reading it here would make every step wait for the device.
     """

@@ -1,1 +1,1 @@
-"""One cell: ``measure`` (the page), ``feed`` (its batches), ``timing``."""
+"""Measures one cell: ``measure`` (the run itself), ``feed`` (its batches), ``timing`` (its step times)."""

@@ -1,6 +1,6 @@
-"""What ranks read.
+"""The samples and tokens that ranks read.
 
 Reading order: ``synthetic`` (tokens that follow from the seed), ``samples`` (of a long run), ``shards``
-(of tokens), ``shard_cache`` (on a node's disk), ``parquet_tokens``, ``prefetch_pool`` (threads that read
-ahead).
+(reads tokens from shards), ``shard_cache`` (keeps shards on a node's disk), ``parquet_tokens`` (Parquet
+files as shards), ``prefetch_pool`` (threads that read ahead).
 """

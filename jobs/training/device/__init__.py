@@ -1,3 +1,6 @@
-"""What a rank sits on: ``rank_device``, ``identities`` (that ranks sit on distinct ones), ``device_sample``
-(what a device tells, as records have it), ``environment``, ``host_memory``.
+"""The device and the host that a rank runs on.
+
+Reading order: ``rank_device``, ``identities`` (checks that each rank has a device of its own),
+``device_sample`` (telemetry as the records store it), ``environment`` (versions and variables),
+``host_memory``.
 """

@@ -1,3 +1,6 @@
-"""What is learnt when a training goes wrong: ``failures``, ``problems`` (errors that ranks tell each other),
-``postmortem`` (of a process that is gone), ``loss_guard`` (of a loss), ``rank_speed``.
+"""Finds out what goes wrong in a training.
+
+Reading order: ``failures`` (an exception as a row's failure), ``problems`` (errors that ranks send each
+other), ``postmortem`` (of a process that has ended or hangs), ``loss_guard`` (ends an attempt whose loss went
+wrong), ``rank_speed`` (how fast each rank's device is).
 """

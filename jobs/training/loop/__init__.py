@@ -1,6 +1,6 @@
-"""An attempt of a long run.
+"""Runs one attempt of a long run.
 
-Reading order: ``attempt`` (the page): ``rank_checks`` first, then step by step with what is done at each
-``step_boundary``: ``control`` (what all ranks agree on), ``evaluation``, ``recording``,
-``progress_reports``; then the ``ending``.
+Reading order: ``attempt`` (the whole course); ``rank_checks`` (before anything is loaded); ``step_boundary``
+(the work after each step) with ``control`` (what all ranks agree on), ``evaluation``, ``recording`` and
+``progress_reports``; ``ending``.
 """

@@ -1,2 +1,5 @@
-"""The models. Reading order: ``presets`` (shapes and counts), ``decoder``, ``init`` (the first weights),
-``hugging_face`` (how others are told of the shapes), ``weights`` (what others have trained)."""
+"""The models, whose shapes and parameter counts are in ``jobs.training.task.presets``.
+
+Reading order: ``decoder``, ``init`` (the first weights), ``hugging_face`` (a preset as Hugging Face's
+``config.json`` and tensor shapes), ``weights`` (pretrained weights in files).
+"""

@@ -1,1 +1,1 @@
-"""What ranks tell each other: ``gathering`` (JSON in tensors, never a pickle) as ``typed_json``."""
+"""Messages between ranks: ``gathering`` sends JSON in tensors, never a pickle; ``typed_json`` encodes it."""

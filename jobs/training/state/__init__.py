@@ -1,3 +1,5 @@
-"""Saving and going on: ``saving``, ``restoring``, ``pretrained`` weights to begin with, ``random_state``, and
-the ``rank_mailbox`` between ranks.
+"""Saves and restores a training's state.
+
+Reading order: ``saving``, ``restoring``, ``pretrained`` (starts a run from given weights), ``random_state``,
+``rank_mailbox`` (messages between ranks about saves).
 """

@@ -1,6 +1,6 @@
-"""The five strategies behind one protocol.
+"""The five strategies (ddp, fsdp, zero1, zero2, zero3) behind one protocol.
 
-Reading order: ``contract`` (the engine), ``build`` (from a recipe to an engine), ``native`` (torch's own
-loop), ``ddp`` and ``fsdp`` on top of it, ``zero`` (DeepSpeed's three stages) with ``zero_state``;
-``optimizer``, ``state`` and ``memory`` are what all share.
+Reading order: ``contract`` (the engine), ``build`` (makes an engine from a recipe), ``native`` (an engine
+around torch's own backward and optimizer), ``ddp`` and ``fsdp`` on top of ``native``, ``zero`` (DeepSpeed's
+three stages) with ``zero_state``. ``optimizer``, ``state`` and ``memory`` are shared by all strategies.
 """

@@ -1,7 +1,11 @@
-"""What is asked of a worker and what it tells: plain data, no torch.
+"""What a worker is asked to do and what it reports: plain data, no torch.
 
-Reading order: ``job`` (a recipe) with its learning rate's ``schedules`` and model ``presets``, ``context``
-(where a rank stands), ``measurement`` (what a cell tells). Of a long run: ``task``, its ``position``,
-``events``, ``stop_request``; ``spikes`` and ``skipping`` what caused them; ``token_index``, ``windows`` of
-tokens, ``sample_order``.
+Reading order:
+
+* Every worker: ``job`` (a recipe), its learning rate's ``schedules`` and model ``presets``, ``context`` (one
+  rank's place and status).
+* A cell: ``measurement`` (its result).
+* A long run: ``task``, ``position`` (its step and sample count), ``events`` (its reports), ``stop_request``.
+* Bad losses: ``spikes`` detects them, ``skipping`` leaves out the samples that caused them.
+* Samples: ``token_index``, ``windows`` (which tokens a sample is), ``sample_order``.
 """

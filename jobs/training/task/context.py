@@ -1,14 +1,14 @@
-"""The small surface through which the training core sees the world around it. No Ray in here.
+"""The context that a launcher gives to the training core. No Ray in here.
 
-The same core runs under Ray Train, under ``torchrun`` and inline in one process, because all
-it knows of them is the context that they make.
+The same core runs under Ray Train, under ``torchrun`` and inline in one process, because it knows nothing of
+its launcher but this context.
 """
 
 import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:  # a driver that follows runs needs these types and no torch
+if TYPE_CHECKING:  # A driver that follows runs needs these types without importing torch.
     import torch
 
 Phase = Literal["setup", "warmup", "window", "gather", "teardown", "cooldown"]
@@ -18,12 +18,14 @@ Phase = Literal["setup", "warmup", "window", "gather", "teardown", "cooldown"]
 class RankStatus:
     """Where a rank is right now. The training thread writes it, a watching thread reads it.
 
-    Plain attribute writes only, so that telling costs a step well under a microsecond.
-    ``step`` counts finished optimizer steps of the phase, ``num_steps`` how many it expects. ``num_batches``
-    counts those of all evaluations so far.
-    ``step_s`` is the host's time between the last two step borders. ``doing`` is what a long run's ledger
-    calls it, such as ``eval``. ``pace_s`` is how long its device last took for a product of its own, 0 before
-    it was timed; ``utilization_pct`` how busy it was, None where nobody tells.
+    The training thread only writes plain attributes, so an update costs well under a microsecond.
+
+    * ``step`` counts finished optimizer steps of the phase; ``num_steps`` is how many the phase expects.
+    * ``num_batches`` counts the batches of all evaluations so far.
+    * ``step_s`` is the host's time between the last two step boundaries.
+    * ``doing`` is the phase's name in a long run's ledger, such as ``eval``.
+    * ``pace_s`` is how long the device last took for the test product of ``rank_speed``; 0 before the first.
+    * ``utilization_pct`` is how busy the device was; None without telemetry.
     """
 
     run_id: str = ""
@@ -42,8 +44,8 @@ class RankStatus:
 class Context:
     """One rank's place. The process group is up before a context exists and outlives all its jobs.
 
-    ``node`` is the cluster's name for the machine, where there is a cluster. ``key`` is the run's, which all
-    its ranks know and nobody else; empty where nobody gave them one.
+    ``node`` is the cluster's name for the machine, or the host name without a cluster. ``key`` is the run's
+    secret key, which only its ranks know; empty if the launcher gave none.
     """
 
     rank: int

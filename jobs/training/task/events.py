@@ -1,6 +1,6 @@
-"""What an attempt of a long run tells while it works: plain data. Needs neither torch nor ray.
+"""The events that an attempt of a long run reports while it works: plain data. Needs neither torch nor ray.
 
-A loss is None where it is not finite, since JSON has no word for that.
+A loss that is not finite is None, since JSON has no number for it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from jobs.training.task.stop_request import StopRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """Where the attempt begins and why: ``step`` steps were done before. ``trail`` is for people."""
+    """The attempt begins after ``step`` steps. ``trail`` tells people why this generation was chosen."""
 
     step: int
     generation: str | None
@@ -21,7 +21,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """``durable_s`` is when the newest commit was made; None before the first."""
+    """The state after ``step`` steps. ``durable_s`` is the newest commit's time; None before the first."""
 
     step: int
     num_steps: int
@@ -35,7 +35,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """``val_loss`` is over held-out samples, after ``step`` steps."""
+    """An evaluation after ``step`` steps; ``val_loss`` is the loss on held-out samples."""
 
     step: int
     val_loss: float | None
@@ -43,15 +43,17 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
-    """Something to know that does not stop the training."""
+    """A warning for people; the training goes on."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """All steps are done, or it was wished to end here. ``problem`` says why the end could not be saved; None
-    if it is durable. ``loss`` is that of the last step, if this attempt did one.
+    """The attempt ended because all steps are done or because of the stop request ``wish``.
+
+    ``problem`` says why the end could not be saved; None if it is durable. ``loss`` is the last step's; None
+    if this attempt did no step.
     """
 
     step: int
@@ -63,12 +65,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn:
-    """It was wished to end before it had loaded anything: there was nothing to save, and nothing is lost."""
+    """A stop request came before the attempt had loaded anything: nothing to save, and nothing is lost."""
 
     wish: StopRequest
 
 
-# A note is of rank 0's share of a save.
+# A ``SaveNote`` here is about rank 0's share of a save.
 RunEvent = Resumption | Progress | Evaluated | SaveNote | Warned | Ended | Withdrawn
 
 

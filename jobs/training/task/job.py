@@ -1,4 +1,4 @@
-"""What one worker group is asked to measure: plain data that travels to every rank. Needs no torch."""
+"""The job of measuring one cell: plain data that is sent to every rank of a worker group. Needs no torch."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -15,8 +15,8 @@ Schedule = Literal["constant", "linear", "cosine"]
 class OptimizerConfig:
     """AdamW with a linear warm-up to ``lr`` over ``warmup_steps``; gradients clipped to ``clip_norm``.
 
-    What comes after the warm-up is ``schedule``'s, see ``schedules``; ``decay_steps`` counts all updates.
-    The metadata bound what a spec may say.
+    ``schedule`` sets the learning rate after the warm-up, see ``schedules``. ``decay_steps`` counts all
+    updates, also those of the warm-up. The metadata are the bounds for a spec's values.
     """
 
     lr: float = field(default=3e-4, metadata={"gt": 0})
@@ -31,7 +31,7 @@ class OptimizerConfig:
     decay_steps: int | None = field(default=None, metadata={"ge": 1})
 
     def ending_at(self, num_steps: int | None) -> "OptimizerConfig":
-        """A schedule that names no end of its own ends with the whole training, after ``num_steps``."""
+        """Sets ``decay_steps`` to ``num_steps``, the whole training, if a falling schedule leaves it open."""
         if self.schedule == "constant" or self.decay_steps is not None:
             return self
         return replace(self, decay_steps=num_steps)
@@ -39,7 +39,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that determines the arithmetic of a training on ``world_size`` ranks."""
+    """All settings that determine the arithmetic of a training on ``world_size`` ranks."""
 
     model: ModelConfig
     strategy: Strategy
@@ -62,8 +62,9 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How a recipe is measured: ``steps`` after at least ``warmup``. ``max_s`` ends the window early, after
-    at least one step. The metadata bound what a spec may say.
+    """How a recipe is measured: ``steps`` steps after at least ``warmup`` steps.
+
+    ``max_s`` shortens the window, to at least one step. The metadata are the bounds for a spec's values.
     """
 
     steps: int = field(default=100, metadata={"ge": 1})
@@ -77,7 +78,7 @@ class Window:
 class Job:
     """One run of one cell, as a worker sees it.
 
-    ``memory_budget_bytes`` bounds what the process may allocate above its idle state (CPU only).
+    ``memory_budget_bytes`` limits how much the process may allocate above its idle state (CPU only).
     """
 
     run_id: str

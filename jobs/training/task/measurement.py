@@ -1,4 +1,4 @@
-"""What a worker group tells of one run: measured, or failed. Plain data. Needs no torch."""
+"""The result that a worker group reports for one run, measured or failed. Plain data. Needs no torch."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,8 +19,10 @@ Status = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadLoss:
-    """The loss of ``step`` was wrong, that of ``good_step`` was not yet: a generation of a later step may be
-    spoilt. ``samples`` are the positions of the run's stream that were read in between, without the last.
+    """The loss went wrong between ``good_step``, the last good one, and ``step``.
+
+    A generation of any step after ``good_step`` may be spoilt. ``samples`` is the range of positions in the
+    run's stream that the steps in between read: first position, and the end, which is not included.
     """
 
     step: int
@@ -32,9 +34,9 @@ class BadLoss:
 class Failure:
     """Why a run has no numbers. ``log_tail`` holds at most the last 20 lines.
 
-    ``wanted_bytes`` is what the allocation that failed asked for, where that is known. ``nodes`` are those of
-    ``ranks``, or all where no rank is named; none where the run was never placed or nobody knows. ``step`` is
-    how many steps of a long run were done.
+    ``wanted_bytes`` is the size of the allocation that failed, if known. ``nodes`` are those of ``ranks``, or
+    all nodes if no rank is named. ``nodes`` is empty if the run was never placed or the nodes are unknown.
+    ``step`` is how many steps of a long run were done.
     """
 
     status: Status
@@ -50,9 +52,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """One rank's own view of the window. Device memory is None where no accelerator is.
+    """One rank's own view of the window. Device memory is None without an accelerator.
 
-    ``watched`` is what its device's telemetry told, empty where there is none.
+    ``watched`` sums up the device's telemetry; empty if there is none.
     """
 
     rank: int
@@ -75,7 +77,7 @@ class RankSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What the numbers depend on besides the recipe: gathered on rank 0."""
+    """What the numbers depend on besides the recipe: versions, device and variables, as rank 0 has them."""
 
     platform: Literal["cpu", "cuda", "rocm"]
     python: str
@@ -91,9 +93,9 @@ class Environment:
 class Measurement:
     """One run's numbers. Step times are the maxima over ranks, losses the means over ranks.
 
-    ``window_s`` is the slowest rank's total. ``h2d_*`` are None where nothing is copied. The window's losses
-    begin where the warm-up happened to end; ``reference_loss`` is the one of a step that every run of a
-    sweep passes, so it can be compared between strategies.
+    ``window_s`` is the slowest rank's total. ``h2d_*`` are about copies from host to device; None on a CPU,
+    where nothing is copied. ``losses`` begin at whatever step the warm-up ended. ``reference_loss`` is the
+    loss of a step that every run of a sweep passes, so it can be compared between strategies.
     """
 
     run_id: str

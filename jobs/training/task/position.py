@@ -1,4 +1,4 @@
-"""Where a long run stands in its stream of samples, and where its next step ends. Needs no torch."""
+"""A long run's position in its stream of samples, and where its next step ends. Needs no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,9 +10,10 @@ from jobs.training.task.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPoint:
-    """Where the training stands at a step border: ``step`` steps are done, ``position`` samples consumed.
+    """A step boundary: ``step`` steps are done and ``position`` samples are consumed.
 
-    ``is_evaluation_due``: the step was to be evaluated, and is not yet.
+    ``epoch_end`` is the number of the epoch that ends here, if any. ``is_evaluated``: an evaluation follows
+    this step. ``is_evaluation_due``: that evaluation was interrupted and must be made up for.
     """
 
     step: int
@@ -27,7 +28,7 @@ class StepPoint:
 
 
 class Position:
-    """Stands after ``step`` steps, where ``position`` samples are consumed; goes from point to point."""
+    """The current step boundary: ``step`` steps done, ``position`` samples consumed. ``reach`` moves it."""
 
     def __init__(self, task: Task, *, step: int, position: int) -> None:
         self.step = step
@@ -36,13 +37,13 @@ class Position:
         self._step_samples = task.recipe.sequences_per_step
 
     def here(self, *, is_evaluation_due: bool = False) -> StepPoint:
-        """Whatever ended here was told when it did: this is no end of an epoch."""
+        """The current point. It never counts as the end of an epoch: ``next`` has already said so."""
         return StepPoint(
             step=self.step, position=self._position, epoch_end=None, is_evaluation_due=is_evaluation_due
         )
 
     def next(self) -> StepPoint:
-        """Where the next step ends."""
+        """The point where the next step ends."""
         step, end = self.step + 1, self.begin_after(self._position) + self._step_samples
         return StepPoint(
             step=step,
@@ -55,9 +56,9 @@ class Position:
         self.step, self._position = point.step, point.position
 
     def begin_after(self, position: int) -> int:
-        """Where the samples of the step begin that comes when ``position`` are consumed."""
+        """The first position of the step that follows after ``position`` samples, past skipped samples."""
         return after(position, self._task.skips, num_samples=self._step_samples)
 
     def first_of(self, point: StepPoint) -> int:
-        """Where the samples begin of the step that ends at ``point``."""
+        """The first position of the step that ends at ``point``."""
         return point.position - self._step_samples

@@ -1,6 +1,6 @@
-"""The models we know: their shapes and the counts that follow from them. Needs no torch.
+"""The models that can be trained: their shapes and parameter counts. Needs no torch.
 
-A preset's digest is part of a cell's identity, so editing one makes new cells, never wrong old rows.
+A preset's digest is part of a cell's identity, so editing a preset makes new cells and no old row is wrong.
 To add a model, add a ``ModelConfig`` to ``PRESETS``; ``CONTRIBUTING.md`` shows an example.
 """
 
@@ -22,7 +22,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """One decoder. ``max_seq_len`` is the longest sequence that its positions cover."""
+    """The shape of one decoder. ``max_seq_len`` is the longest sequence that its positions cover."""
 
     name: str
     family: Family
@@ -51,12 +51,12 @@ class ModelConfig:
 
     @property
     def num_embedding_parameters(self) -> int:
-        """The input embedding alone; an output head of its own has as many."""
+        """The input embedding alone; an output head that is not tied has as many parameters again."""
         return self.vocab_size * self.hidden_size
 
     @property
     def num_block_parameters(self) -> int:
-        """One decoder block: attention, gated MLP and its two norms."""
+        """The parameters of one decoder block: attention, gated MLP and two norms."""
         qkv_size = self.attention_size + 2 * self.kv_size
         attention = self.hidden_size * (qkv_size + self.attention_size)
         bias = qkv_size if self.qkv_bias else 0
@@ -65,13 +65,13 @@ class ModelConfig:
 
     @property
     def num_parameters(self) -> int:
-        """All trained values, a tied embedding counted once."""
+        """All trained parameters; a tied embedding counts once."""
         embeddings = self.num_embedding_parameters * (1 if self.tied_embeddings else 2)
         return embeddings + self.num_layers * self.num_block_parameters + self.hidden_size
 
     @property
     def num_matmul_parameters(self) -> int:
-        """All parameters minus the input embedding, which is kept once if it is tied."""
+        """All parameters but the input embedding. A tied embedding counts: it is the output head too."""
         if self.tied_embeddings:
             return self.num_parameters
         return self.num_parameters - self.num_embedding_parameters
@@ -203,7 +203,7 @@ _PUBLISHED = (
     ),
 )
 
-# Small enough for a sweep on two cores, with every feature of their family.
+# Small enough for a sweep on two cores, with every feature of the model's family.
 _TINY = (
     ModelConfig(
         name="llama-tiny",
@@ -255,7 +255,7 @@ _TINY = (
     ),
 )
 
-# Large enough that a process's memory is mostly training state: they check the memory prediction on CPU.
+# Large enough that a process's memory is mostly training state, to check the memory prediction on CPU.
 _MINI = (
     ModelConfig(
         name="llama-mini",

@@ -1,6 +1,6 @@
-"""The learning rate as a share of the full one: a pure function of the number of updates done. Pure.
+"""The learning rate as a share of the full rate, computed from the number of updates alone. Pure.
 
-So a resumed training needs nothing but that number, and every strategy has the same rate at the same step.
+A resumed training needs nothing but that number, and every strategy has the same rate at the same step.
 """
 
 import math
@@ -10,10 +10,11 @@ from jobs.training.task.job import OptimizerConfig
 
 
 def share(num_updates: int, config: OptimizerConfig) -> float:
-    """Of the update that comes after ``num_updates`` others.
+    """The share of the full learning rate for the update that follows ``num_updates`` others.
 
-    The n-th of ``warmup_steps`` has n / warmup_steps. Then all of it; unless the schedule is constant it
-    falls from there, to ``min_lr_ratio`` after ``decay_steps`` updates in all, and stays so.
+    In the warm-up the n-th update has n / ``warmup_steps``. After it the share is 1 under the constant
+    schedule. Under the others it falls to ``min_lr_ratio``, reached after ``decay_steps`` updates in all, and
+    stays there.
     """
     warmup = config.warmup_steps
     if num_updates < warmup:
@@ -27,7 +28,7 @@ def share(num_updates: int, config: OptimizerConfig) -> float:
 
 
 def _left(done: float, config: OptimizerConfig) -> float:
-    """From 1 to 0 while ``done`` goes from 0 to 1."""
+    """The part of the decay that is left: falls from 1 to 0 while ``done`` goes from 0 to 1."""
     match config.schedule:
         case "constant":
             return 1.0

@@ -1,12 +1,12 @@
 """Samples that a run leaves out after its loss went wrong on them. Pure.
 
-``Task.skips`` holds ranges of positions in the run's stream, each ``(first, end)`` without ``end``. Who steps
-a run back adds one, ``Failure.samples`` of the attempt that failed with ``invalid_loss``, keeps all of them
-for as long as the run lives and gives all of them to every later attempt, in any order: they may overlap and
-may lie before where it goes on. In a later epoch the same samples stand at other positions, and are read.
+``Task.skips`` holds ranges of positions in the run's stream, each ``(first, end)`` without ``end``. A rollback
+after ``invalid_loss`` adds the failed attempt's ``BadLoss.samples``. All ranges are kept as long as the run
+lives and are given to every later attempt. Ranges may come in any order, overlap, or lie before the position
+where an attempt resumes. A later epoch has the same samples at other positions and reads them.
 
-Steps keep their numbers and their size; their samples come from further on. So a run that skips reads as
-many samples as one that doesn't, and where an epoch ends is said by positions alone.
+Steps keep their numbers and their size; their samples come from later positions. So a run that skips reads as
+many samples as a run that doesn't, and positions alone say where an epoch ends.
 """
 
 from collections.abc import Iterable
@@ -16,10 +16,10 @@ Skips = tuple[Range, ...]
 
 
 def after(position: int, skips: Iterable[Range], *, num_samples: int) -> int:
-    """Where a step of ``num_samples`` begins that reads none of the ranges: at ``position``, or further on.
+    """The first place, at ``position`` or later, where a step of ``num_samples`` reads none of the ranges.
 
-    Whoever goes on from there is never led back, so no sample is read twice. Between two ranges with less
-    than a step's samples between them nothing is read.
+    The result is never before ``position``, so no sample is read twice. A gap between two ranges that is
+    smaller than a step is left out too.
     """
     for first, end in sorted(skips):
         if first < end and first < position + num_samples and position < end:
@@ -28,7 +28,7 @@ def after(position: int, skips: Iterable[Range], *, num_samples: int) -> int:
 
 
 def joined(skips: Iterable[Range]) -> Skips:
-    """The same samples in as few ranges as possible, ascending: to keep and to show."""
+    """The same samples in as few ranges as possible, ascending, for storing and showing."""
     found: list[Range] = []
     for first, end in sorted(one for one in skips if one[0] < one[1]):
         if found and first <= found[-1][1]:

@@ -1,21 +1,22 @@
-"""Whether the losses of a training have gone wrong: not finite, or far above what they were. Pure."""
+"""Detects losses that have gone wrong: not finite, or far above the recent ones. Pure."""
 
 from collections import deque
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
 
-# A normal distribution's standard deviation per median distance from the median.
+# Turns a median distance from the median into a standard deviation, for a normal distribution.
 _SIGMA = 1.4826
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeBound:
-    """A loss is too high above ``ratio`` times the recent median and ``sigmas`` robust deviations over it.
+    """The bound above which a loss is too high.
 
-    A loss is compared with the last ``num_recent`` losses, and nothing is said before ``fewest`` were seen;
-    None is half of ``num_recent``. Only ``in_a_row`` losses too high one after another are a spike: a single
-    odd batch is none.
+    A loss is too high if it is above both ``ratio`` times the recent median and ``sigmas`` robust deviations
+    over that median. The median is over the last ``num_recent`` losses that were not too high. No loss is too
+    high before ``fewest`` losses were seen; None means half of ``num_recent``. Only ``in_a_row`` losses that
+    are too high one after another are a spike, so a single odd batch is not.
     """
 
     sigmas: float = 10.0
@@ -27,17 +28,17 @@ class SpikeBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spike:
-    """``loss`` where at most ``bound`` was expected."""
+    """A ``loss`` above ``bound``, the most that was expected."""
 
     loss: float
     bound: float
 
 
 class Spikes:
-    """The only judge of losses: ranks' guards and the driver's alarms ask it, each with a bound of its own.
+    """Detects spikes for the ranks' guards and for the driver's alarms, each with a bound of its own.
 
-    The same losses give the same answers, so ranks that see them agree. ``is_high`` is about the last loss,
-    ``usual`` is the median of those before it, 0 before enough were seen.
+    The same losses give the same answers, so ranks that see the same losses agree. ``is_high``: the last loss
+    was too high. ``usual`` is the median of the losses before the last one; 0 before enough were seen.
     """
 
     def __init__(self, bound: SpikeBound) -> None:
@@ -48,7 +49,7 @@ class Spikes:
         self._num_high = 0
 
     def see(self, loss: float) -> Spike | None:
-        """``loss`` is finite. What is too high is not held against what comes after it."""
+        """Takes the next loss, which must be finite. A loss that is too high does not raise later bounds."""
         bound = self._highest()
         self.is_high = loss > bound
         if not self.is_high:

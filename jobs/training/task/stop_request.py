@@ -1,26 +1,26 @@
-"""That a run is to save and end before its last step. Pure.
+"""A request that a run saves and ends before its last step. Pure.
 
-Anybody may wish it at any moment; the ranks agree on the step border at which they follow.
+A stop request may come at any moment; the ranks agree on the step boundary at which they follow it.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-# "move on": save, end, and go on elsewhere or otherwise. "stop": save, end, and leave it at that.
+# "move on": save and end; another attempt continues the run. "stop": save and end; no attempt follows.
 Aim = Literal["move on", "stop"]
 _BY_STRENGTH: tuple[Aim, ...] = ("move on", "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
-    """``why`` says for people who wishes it, such as "Ctrl-C"."""
+    """``why`` tells people where the request came from, such as "Ctrl-C"."""
 
     aim: Aim
     why: str
 
 
 def strength(wish: StopRequest | None) -> int:
-    """0 for none; of two wishes the one that asks for more is followed."""
+    """A number that grows with what the request asks for, 0 without a request; the strongest is followed."""
     return 0 if wish is None else 1 + _BY_STRENGTH.index(wish.aim)
 
 
@@ -29,5 +29,5 @@ def aim_of(strength: int) -> Aim | None:
 
 
 def stronger(one: StopRequest | None, other: StopRequest | None) -> StopRequest | None:
-    """Of equals the first."""
+    """The stronger of two requests; the first if both are equally strong."""
     return other if strength(other) > strength(one) else one

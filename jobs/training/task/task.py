@@ -1,4 +1,4 @@
-"""What one attempt of a long run is asked to do: plain data that travels to every rank. Needs no torch."""
+"""The task of one attempt of a long run: plain data that is sent to every rank. Needs no torch."""
 
 import time
 from collections.abc import Mapping
@@ -20,15 +20,16 @@ from jobs.training.task.windows import Windows
 from reporting.recording.attempts import RecordedAttempt
 
 _FORGOTTEN = MemoryStore().url
-# The driver has no such patience with anything but saves.
+# Longer than the driver waits for anything but saves, so that the driver gives up before the ranks do.
 _BESIDE_SAVES_S = 2400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """``disk`` is the folder on each node for its ranks' newest ``disk_keep`` saves; None: the store alone.
+    """How a run saves: when, where, and how many generations are kept.
 
-    A save that takes longer than ``deadline_s`` is dropped.
+    ``disk`` is the folder on each node for its ranks' newest ``disk_keep`` saves; None saves to the store
+    alone. A save that takes longer than ``deadline_s`` is dropped.
     """
 
     cadence: Cadence
@@ -39,14 +40,15 @@ class Saving:
 
     @property
     def ending_s(self) -> float:
-        """The most that a rank waits for its saves at the end of an attempt."""
-        # At the last border a cut for memory (one), then what is on its way (three); again for the last save.
+        """The longest time that a rank waits for its saves at the end of an attempt."""
+        # Deadlines: the last boundary's save waits for memory (1) and is carried out (3: upload, receipts,
+        # reading back). The final save then needs the same again.
         return 8 * self.deadline_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WandbProject:
-    """Where Weights & Biases is told of the run; ``entity`` None is the account's default."""
+    """The Weights & Biases project that gets the run's metrics; ``entity`` None is the account's default."""
 
     project: str
     entity: str | None = None
@@ -54,9 +56,10 @@ class WandbProject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Parquet parts in the store every ``flush_s``, which is what a crash can lose of them.
+    """How a run's metrics are recorded.
 
-    The metadata bound what a spec may say.
+    A Parquet part is written to the store every ``flush_s`` seconds; a crash loses at most that much. The
+    metadata are the bounds for a spec's values.
     """
 
     flush_s: float = field(default=10.0, metadata={"gt": 0})
@@ -66,7 +69,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The generation of another run that a new run starts from."""
+    """Another run; a new run starts from that run's newest usable generation."""
 
     store: str
     run: str
@@ -74,7 +77,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardCacheLimits:
-    """A folder on each node's own disk into which shards are brought, and how much may lie there."""
+    """The folder on each node's own disk into which shards are copied, and how many bytes it may hold."""
 
     folder: str
     limit_bytes: int
@@ -82,9 +85,9 @@ class ShardCacheLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """The row of tokens in the shards at ``url``, which is absolute, and how it is cut into samples.
+    """The row of tokens in the shards at ``url``, which is absolute, and how the row is cut into samples.
 
-    ``near`` None: they are read where they lie.
+    ``near`` None means no shard cache: shards are read from ``url``.
     """
 
     url: str
@@ -95,14 +98,16 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """``store`` is absolute. ``num_samples`` make an epoch; ``eval_every`` counts steps, 0 is never.
-    ``tokens`` None means synthetic data.
+    """What one attempt does.
 
-    ``term`` is this attempt's in the run's log, ``attempt`` a random word that no other one has. ``lineage``
-    is the log's: what lies on nodes' disks of another log's run of the same name is not touched. ``spec`` is
-    stored with every generation. ``leased_s`` is when the term began, by the driver's clock. A run
-    without generations begins with ``weights``. See ``skipping`` for ``skips``, ``guarding`` for
-    ``spike_bound``, ``checkpointing.generations.choice`` for ``spoilt``.
+    * ``store`` is absolute. ``num_samples`` make an epoch. ``tokens`` None means synthetic data.
+    * ``eval_every`` counts steps; 0 means never.
+    * ``term`` is this attempt's in the run's log; ``attempt`` is a random word that no other attempt has.
+    * ``lineage`` is the log's. Files on nodes' disks of a run of the same name in another log stay untouched.
+    * ``spec`` is stored with every generation. ``leased_s`` is when the term began, by the driver's clock.
+    * ``weights`` are what a run without generations begins with.
+    * See ``skipping`` for ``skips``, ``spikes`` for ``spike_bound`` and
+      ``checkpointing.generations.choice`` for ``spoilt``.
     """
 
     run: str
@@ -132,13 +137,14 @@ class Task:
     spoilt: Spoilt = ()
 
     def open_store(self) -> Store:
-        """What nobody wants to keep is forgotten with the process."""
+        """The run's store. A store in memory is new on each call and is lost when the process ends."""
         return MemoryStore() if self.store == _FORGOTTEN else open_store(self.store)
 
     @property
     def longest_wait_s(self) -> float:
-        """How long its ranks wait for each other beside the steps. The driver, which can tell for whom, loses
-        patience before.
+        """How long ranks wait for each other outside of steps.
+
+        The driver gives up earlier, since it can tell which rank the others wait for.
         """
         return _BESIDE_SAVES_S + (self.saving.ending_s if self.saving else 0.0)
 

@@ -1,7 +1,7 @@
-"""The index beside token shards: what is there, in which order, and whose tokens they are. Pure.
+"""The index file beside token shards: names the shards, their order and the tokenizer. Pure.
 
-``index.json`` is written last, so where it is, its shards are whole. All shards together are one long row
-of tokens in the order of the index; nothing of an index is believed before it was checked.
+``index.json`` is written last, so if it exists, its shards are complete. All shards together are one long row
+of tokens, in the order of the index. Every field of an index is checked before it is used.
 """
 
 import hashlib
@@ -17,17 +17,17 @@ TokenDtype = Literal["uint16", "uint32"]
 DTYPE_BYTES: Mapping[TokenDtype, int] = {"uint16": 2, "uint32": 4}
 _FORMAT = "longhaul tokens 1"
 
-# What values of the wrong type end in, wherever they are used first.
+# Errors that a value of the wrong type raises where it is first used.
 _NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError)
 
 
 class DataError(Exception):
-    """The data is not what it was said to be; the message says where, what was found and what to do."""
+    """The data are not as described; the message says where, what was found and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenShard:
-    """``name`` is the file's beside the index. ``sha256`` and ``largest_id`` are None where nobody knows."""
+    """One file of tokens; ``name`` is relative to the index. ``sha256`` and ``largest_id`` may be unknown."""
 
     name: str
     num_tokens: int
@@ -37,7 +37,7 @@ class TokenShard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The tokenizer that made the ids; all of them are below ``size``."""
+    """The tokenizer that made the ids; all ids are below ``size``."""
 
     tokenizer: str
     digest: str
@@ -46,7 +46,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenIndex:
-    """``vocabulary`` is None where nobody knows which tokenizer made the ids."""
+    """The shards in their order. ``vocabulary`` is None if the tokenizer that made the ids is unknown."""
 
     dtype: TokenDtype
     shards: tuple[TokenShard, ...]
@@ -58,13 +58,13 @@ class TokenIndex:
 
     @property
     def digest(self) -> str:
-        """The same for the same tokens in the same shards, wherever they lie."""
+        """A digest that is the same for the same tokens in the same shards, wherever the shards lie."""
         parts = [f"{shard.name} {shard.num_tokens} {shard.sha256}" for shard in self.shards]
         return hashlib.sha256("\n".join([self.dtype, *parts]).encode()).hexdigest()
 
 
 def to_json(index: TokenIndex) -> bytes:
-    """The same index gives the same bytes."""
+    """Encodes an index; the same index gives the same bytes."""
     body: dict[str, Any] = {
         "format": _FORMAT,
         "dtype": index.dtype,
@@ -84,7 +84,10 @@ def to_json(index: TokenIndex) -> bytes:
 
 
 def from_json(data: bytes, where: str) -> TokenIndex:
-    """Raises ``DataError``, which begins with ``where``. Of a shard only name and number must be there."""
+    """Decodes and checks an index. A shard needs only its name and its number of tokens.
+
+    Raises ``DataError``, whose message begins with ``where``.
+    """
     try:
         body = json.loads(data)
         found = body.get("format")
