@@ -1,9 +1,10 @@
 """One attempt of a long run on one rank: resume, step, save, and end. Knows nothing of Ray.
 
-Every rank calls ``run`` with the same task. Rank 0 tells what goes on; a failing save is told and never
-raised. A failure of the training itself raises, and then the peers may be stuck in a collective.
+Every rank calls ``run`` with the same task. Rank 0 reports the run's events. A failed save is reported and
+never raised. A failure of the training itself raises; the other ranks may then be stuck in a collective.
 
-What any rank is wished, all ranks follow at the same step border: they save, and end. Nothing is lost.
+If any rank gets a stop request, all ranks follow it at the same step boundary: they save and end, so that
+nothing is lost.
 """
 
 import time
@@ -41,10 +42,10 @@ from jobs.training.task.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the place where a rank runs does for it. ``point_at`` is None without Ray.
+    """The services that a launcher gives to a rank. ``point_at`` is None without Ray.
 
-    ``wish`` is what this rank is wished; once there, it is not taken back. It is asked at each step and never
-    waits.
+    ``wish`` returns this rank's stop request, or None. ``wish`` is called at each step, never waits, and never
+    takes a request back.
     """
 
     tell: Tell
@@ -66,7 +67,7 @@ def _run(task: Task, context: Context, services: Services, record: AttemptRecord
     if task.saving:
         prove_store(task, context, repository)
     if wish := strongest(services.wish()):
-        # Here nothing is loaded yet: no generation is suspected because of it.
+        # Nothing is loaded yet, so ending here does not count as a failed load of a generation.
         if context.rank == 0:
             services.tell(Withdrawn(wish=wish))
         return
@@ -108,7 +109,7 @@ class _Attempt:
         self._start = start
         self._course = Position(task, step=start.step, position=start.position)
         self._samples = Samples(task, context)
-        # Of the next step's samples, on any rank.
+        # Whether the next step's samples are late on any rank.
         self._are_late = True
         self._control = Control(services.wish, task.longest_wait_s, context.key)
         self._guard = RankLossGuard(task.spike_bound)
@@ -140,7 +141,7 @@ class _Attempt:
         self._control.close()
 
     def _do_step(self) -> float:
-        """Its loss over all ranks, where somebody wants to know it, else NaN."""
+        """Does one step; returns its loss over all ranks, or NaN if this step does not need that loss."""
         point = self._course.next()
         self._announce(point)
         started = time.perf_counter()
@@ -156,7 +157,7 @@ class _Attempt:
         return loss
 
     def _announce(self, point: StepPoint) -> None:
-        """What this rank has to say to the others of the step that ends at ``point``; does not wait."""
+        """Sends this rank's part of the control word for the step that ends at ``point``; does not wait."""
         self._control.begin(
             self._border.orders(point),
             self._border.own_busy(),
@@ -165,7 +166,7 @@ class _Attempt:
         )
 
     def _train(self, point: StepPoint) -> Tensor:
-        """This rank's loss, still on the device."""
+        """Trains the step that ends at ``point``; returns this rank's loss, still on the device."""
         first = self._course.first_of(point)
         rows = self._samples.rows(first)
         self._record.begin_step(self._engine)
@@ -176,7 +177,10 @@ class _Attempt:
         return loss
 
     def _judged_loss(self, agreed: Agreed) -> float:
-        """Over all ranks, where somebody wants to know it, else NaN; raises where it went wrong."""
+        """The loss over all ranks, or NaN if this step does not need it. Raises if the loss went wrong.
+
+        The mean is a collective of its own, so only saves, reports and the last step compute it.
+        """
         orders = agreed.orders
         is_last = self._course.step == self._task.num_steps or self._control.aim is not None
         is_wanted = orders.save or orders.tell or orders.point or is_last
@@ -185,7 +189,10 @@ class _Attempt:
         return loss
 
     def _last_loss(self, loss: float) -> float:
-        """As ``_judged_loss``, which may not have asked: a wish is heard between two steps, too."""
+        """The last step's loss over all ranks. NaN if this attempt did no step.
+
+        ``_judged_loss`` may have left it out: a stop request can also arrive between two steps.
+        """
         if isfinite(loss) or self._course.step == self._start.step:
             return loss
         loss = self._control.mean(self._guard.own_loss())
@@ -204,7 +211,10 @@ class _Attempt:
             self._tell_end(loss, problem, wish)
 
     def _save_the_end(self, loss: float, *, is_done: bool) -> str | None:
-        """Not where the run began, nor where another run left it, unless there it is done."""
+        """Saves the end and returns the problem, if any. Saves nothing if the run has done no step.
+
+        A run that starts from another run saves only beyond that run's step. A finished run always saves.
+        """
         has_got_somewhere = self._course.step > (0 if self._start.is_own else self._start.step)
         if not self._saver or not (has_got_somewhere or is_done):
             return None
@@ -228,7 +238,7 @@ class _Attempt:
         return before.metrics if before else {}
 
     def _tell_save(self, note: SaveNote) -> None:
-        """From the writer's threads. Other ranks' are only told where something went wrong."""
+        """Records and reports a save; called by the writer's threads. Ranks above 0 report only failures."""
         self._record.save(note)
         if self._context.rank == 0:
             self._services.tell(note)

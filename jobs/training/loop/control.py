@@ -1,7 +1,7 @@
-"""What rank 0 decides at every step and all ranks learn by its end: one tiny reduction beside the step.
+"""The control word: one tiny reduction beside each step, by which all ranks agree on what follows the step.
 
-Each rank adds what it alone knows: whether a save of its own is still on its way, whether its samples are
-late, whether its loss went wrong, and whether somebody wishes the run to end. Rank 0 adds the orders.
+Each rank adds what only that rank knows: whether its save is still on its way, whether its samples are late,
+whether its loss went wrong, and its stop request. Rank 0 adds the orders.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,19 @@ from cluster.probe.meeting import prove
 from jobs.training.ranks.gathering import gather
 from jobs.training.task.stop_request import Aim, StopRequest, aim_of, strength, stronger
 
-# How soon a wish is heard while ranks wait for samples.
+# The longest delay before a stop request is noticed while ranks wait for samples.
 _LOOK_EVERY_S = 0.2
 _DISK, _STORE, _WAIT = 1, 2, 4
-# Where in the word each answer stands.
+# The place of each value in the control word.
 _SAVE, _TELL, _POINT, _BUSY_DISK, _BUSY_STORE, _LATE, _WISH, _ALARM, _LENGTH = range(9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """For the border after the step: save, find out the loss of all ranks, take part in Ray's report."""
+    """Rank 0's orders for the step boundary after the step.
+
+    ``save``: what to save. ``tell``: compute the loss over all ranks. ``point``: take part in Ray's report.
+    """
 
     save: Order | None = None
     tell: bool = False
@@ -35,8 +38,10 @@ class Orders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreed:
-    """The same on all ranks: rank 0's orders; of any rank, as the step began: which places were busy, whether
-    its next samples were late, and whether it was alarmed.
+    """What all ranks agreed on: rank 0's orders, and the state of any rank when the step began.
+
+    ``busy``: which places still had a save on its way. ``is_late``: the next samples were not there yet.
+    ``is_alarmed``: a loss or gradient was not finite.
     """
 
     orders: Orders
@@ -48,22 +53,22 @@ class Agreed:
 class Control:
     """Every rank makes the same calls: once per step ``begin``, then ``end``.
 
-    ``begin`` asks for this rank's ``wish``. ``aim`` is what all ranks follow, once any of them was wished
-    something; it changes in ``end``. A rank that waits for another one raises after ``timeout_s``.
+    ``begin`` asks for this rank's stop request. ``aim`` is the aim of the strongest request of any rank, None
+    without one; only ``end`` changes it. A rank that waits for another rank raises after ``timeout_s``.
     """
 
     def __init__(self, wish: Callable[[], StopRequest | None], timeout_s: float, key: bytes = b"") -> None:
         self.aim: Aim | None = None
         self._wish = wish
-        # Of its own and on the CPU: the step's collectives must not wait for it, nor it for a device.
+        # A group of its own, on the CPU: the step's collectives must not wait for it, nor it for a device.
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        # It has connections of its own, which somebody else may have taken.
+        # The new group has new connections, and a stranger may have taken a rank's seat in them.
         prove(key, self._group)
         self._word = torch.zeros(_LENGTH, dtype=torch.int64)
         self._work: dist.Work | None = None
 
     def begin(self, orders: Orders, busy: Busy, *, is_late: bool = False, is_alarmed: bool = False) -> None:
-        """``orders`` count on rank 0 only. Does not wait."""
+        """Starts the reduction and does not wait. ``orders`` other than rank 0's must be empty."""
         own = (busy.disk, busy.store, is_late, strength(self._wish()), is_alarmed)
         values = (_flags(orders.save), orders.tell, orders.point, *own)
         self._word.copy_(torch.tensor([int(value) for value in values]))
@@ -82,20 +87,22 @@ class Control:
         )
 
     def agree(self, *, is_late: bool = False) -> Agreed:
-        """Of this and the wishes alone. Waits for all ranks."""
+        """Agrees on ``is_late`` and the stop requests alone. Waits for all ranks."""
         self.begin(Orders(), Busy(), is_late=is_late)
         return self.end()
 
     def wait(self, is_there: Callable[[float], bool]) -> None:
-        """Until on all ranks it is there, or they follow a wish: in the collectives of a step they could not
-        hear one. ``is_there`` waits as many seconds for it at most.
+        """Waits until ``is_there`` is true on all ranks, or until any rank has a stop request.
+
+        ``is_there`` must wait no longer than the seconds it is given. Inside a step's collectives, ranks that
+        wait for each other could not notice a stop request.
         """
         is_late = True
         while is_late and self.aim is None:
             is_late = self.agree(is_late=not is_there(_LOOK_EVERY_S)).is_late
 
     def mean(self, value: float) -> float:
-        """Over all ranks, the same on each to the bit. Waits for them."""
+        """The mean over all ranks, the same on each to the bit. Waits for all ranks."""
         total = torch.tensor(value, dtype=torch.float64)
         dist.all_reduce(total, group=self._group)
         return total.item() / dist.get_world_size()
@@ -110,7 +117,7 @@ class Control:
 
 
 def strongest(own: StopRequest | None) -> StopRequest | None:
-    """Of all ranks' wishes, the same on each. Waits for them; needs no ``Control``."""
+    """The strongest of all ranks' stop requests, the same on each. Waits for all ranks."""
     return reduce(stronger, gather(own, StopRequest | None))
 
 

@@ -1,4 +1,4 @@
-"""How an attempt ends in order: where it stands is saved, and the run's log says what became of it."""
+"""Ends an attempt in order: saves its last state, and notes in the run's log how it ended."""
 
 from contextlib import suppress
 
@@ -13,9 +13,9 @@ from jobs.training.task.stop_request import StopRequest
 
 
 def save_the_end(saver: Saver, control: Control, point: StepPoint) -> str | None:
-    """Waits for what is on its way, and saves once more unless the point is durable by then.
+    """Waits for saves on their way, then saves once more unless ``point`` is durable already.
 
-    Every rank calls it. On rank 0, why it is not durable; None if it is.
+    Every rank calls it. On rank 0 the result says why ``point`` is not durable; None if it is.
     """
     saver.wait()
     if control.from_rank_0(saver.tally.durable_step != point.step):
@@ -26,16 +26,20 @@ def save_the_end(saver: Saver, control: Control, point: StepPoint) -> str | None
 
 
 def note_resumed(repository: Repository, generation: str, *, term: int, timeout_s: float = 5.0) -> None:
-    """A step was finished after loading, or none was wanted: the generation is no poison.
+    """Notes in the run's log that the loaded generation is no poison.
 
-    A store that is away holds nobody up for longer than ``timeout_s``; it still hears of it once it is back.
+    Call it once a step was finished after loading, or if a stop request came before that. A store that is away
+    delays the training by at most ``timeout_s``; the note is still written once the store is back.
     """
     with suppress(StoreError, Stalled):
         finish(lambda: repository.append(Resumed(name=generation), term=term), TransferProgress(timeout_s))
 
 
 def note_end(repository: Repository, step: int, wish: StopRequest | None, *, term: int) -> str | None:
-    """One that moves on has not stopped: its log says nothing until the next attempt begins."""
+    """Notes a finish or a stop in the run's log; returns the store's error, if any.
+
+    An attempt that moves on notes nothing: the log continues with the next attempt.
+    """
     try:
         if wish is None:
             repository.append(Finish(step=step), term=term)

@@ -1,4 +1,4 @@
-"""The loss on held-out samples, which a wish may interrupt and the next attempt makes up for."""
+"""Computes the loss on held-out samples. A stop request may interrupt this; the next attempt then does it."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from jobs.training.task.context import Context
 
 
 class Evaluation:
-    """``is_due``: a step was to be evaluated, and is not yet."""
+    """Evaluates the engine. ``is_due``: a step's evaluation is not finished, or not begun, yet."""
 
     def __init__(
         self, context: Context, engine: Engine, samples: Samples, control: Control, *, is_due: bool
@@ -24,9 +24,9 @@ class Evaluation:
         self._control = control
 
     def work(self) -> float | None:
-        """The loss over the held-out samples, the same on all ranks; None where a wish came between.
+        """The loss over the held-out samples, the same on all ranks; None if a stop request interrupted it.
 
-        Then it is still due, and will draw the same random numbers.
+        An interrupted evaluation stays due, and will draw the same random numbers when it is done again.
         """
         self.is_due = True
         before, losses = RandomState(self._context.rank, self._context.device), []

@@ -1,4 +1,4 @@
-"""When it is time to tell how a long run gets on, and Ray of its newest save; and the telling."""
+"""Reports a long run's progress and, to Ray, its newest save; decides when each report is due."""
 
 import time
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
 Tell = Callable[[RunEvent], None]
-# Tells Ray Train of a durable generation: its name, its step, the loss. Every rank takes part.
+# Reports a durable generation to Ray Train: its name, its step, the loss. Every rank takes part.
 PointAt = Callable[[str | None, int, float], None]
 
 _TELL_EVERY_S = 1.0
-# Ray's report waits for its controller's next poll.
+# Not more often: each of Ray's reports waits for the next poll of Ray's controller.
 _POINT_EVERY_S = 10.0
 
 
 class ProgressReporter:
-    """``tally`` is None where nothing is saved, ``point_at`` where there is no Ray."""
+    """``tally`` is None if nothing is saved; ``point_at`` is None without Ray."""
 
     def __init__(
         self, task: Task, tell: Tell, point_at: PointAt | None, tally: Tally | None, step: int
@@ -67,7 +67,7 @@ class ProgressReporter:
         self._tell(Ended(step=step, loss=finite(loss), generation=self.newest, problem=problem, wish=wish))
 
     def point(self, step: int, loss: float) -> None:
-        """Collective, where there is Ray and anything is saved."""
+        """Reports the newest save to Ray. Collective; does nothing without Ray or without saving."""
         if self._point_at is None or self._tally is None:
             return
         newest, self._last_pointed_s = self.newest, time.monotonic()

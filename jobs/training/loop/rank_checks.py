@@ -1,4 +1,4 @@
-"""Before anything is loaded: each rank has a device of the right kind, and all see the same store."""
+"""Checks before anything is loaded: each rank has a device of the right kind, and all see the same store."""
 
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.contract import StoreError
@@ -10,7 +10,7 @@ from jobs.training.task.task import Task
 
 
 class NotThere(Exception):
-    """One node does not see the store of a run that others have been going on from."""
+    """A node does not see the run's checkpoints in the store, and other nodes do."""
 
 
 def prove_devices(task: Task, context: Context) -> None:
@@ -23,9 +23,10 @@ def prove_devices(task: Task, context: Context) -> None:
 
 
 def prove_store(task: Task, context: Context, repository: Repository) -> None:
-    """Every rank must see this attempt's lease: a directory of one node's own is no store for several.
+    """Checks that every rank sees this attempt's lease: a directory on one node is no store for several.
 
-    Where there is something to go on from it was shared before: then it is about the nodes that don't see it.
+    If some rank sees generations, the store was shared before, so the fault is with the nodes that don't see
+    it: only their ranks raise ``NotThere``. Otherwise all ranks raise ``StoreError``.
     """
     view = repository.refresh()
     seen = gather((view.term, bool(view.generations)), tuple[int, bool])

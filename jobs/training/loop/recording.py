@@ -1,7 +1,7 @@
-"""What a rank records of a long run while the page goes on: steps, incidents and where the time went.
+"""Records a rank's part of a long run while it trains: steps, incidents and where the time went.
 
-Rank 0 records everything, the others their steps' time and loss, and what went wrong. Nothing here waits for
-the store or for the device, and nothing raises into the training.
+Rank 0 records everything. Other ranks record the time and loss of their steps, and their failures. Nothing
+here waits for the store or for the device during the training, and nothing raises into the training.
 """
 
 import time
@@ -34,7 +34,7 @@ _CLOSE_TIMEOUT_S = 10.0
 
 
 class AttemptRecord:
-    """The page's words for it. The time between two calls is the phase's that was named last."""
+    """Records one attempt as ``jobs.training.loop.attempt`` goes on. Time counts for the newest phase."""
 
     def __init__(self, task: Task, context: Context, recorder: Recorder) -> None:
         self._task = task
@@ -47,7 +47,7 @@ class AttemptRecord:
         self._num_skipped = 0
         self._restored_s = time.perf_counter()
         self._step = 0
-        # A benchmark's steps are its own.
+        # Only for long runs: a benchmark's step times must not include the test product.
         self._pace = RankSpeed(context) if task.saving else None
 
     def phase(self, name: str) -> None:
@@ -81,12 +81,12 @@ class AttemptRecord:
         self._recorder.begin_at(start.step, start.term)
 
     def begin_step(self, engine: Engine) -> None:
-        """Its samples are there."""
+        """Begins a step; call it when the step's samples are there."""
         self.phase("productive")
         self._learning_rate = engine.learning_rate if self._is_rank_0 else None
 
     def end_step(self, point: StepPoint, engine: Engine, loss: Tensor, num_skipped_saves: int) -> None:
-        """``loss`` is read by the recorder's thread: reading it here would wait for the device."""
+        """Ends a step. The recorder's thread reads ``loss``: reading it here would wait for the device."""
         if num_skipped_saves > self._num_skipped:
             self._num_skipped = num_skipped_saves
             if self._is_rank_0:
@@ -109,7 +109,7 @@ class AttemptRecord:
         )
 
     def save(self, note: SaveNote) -> None:
-        """From the writer's threads."""
+        """Records a save; called by the writer's threads."""
         if self._is_rank_0 or note.problem:
             self._recorder.incident(
                 Incident(
@@ -137,7 +137,10 @@ class AttemptRecord:
 
 @contextmanager
 def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
-    """However the block ends, that is recorded, and what was recorded is written."""
+    """Records the block and how it ends, also if an error ends it.
+
+    The end of the block writes all records to the store and waits at most 10 s for that.
+    """
     store = task.open_store()
     source = telemetry(context.device)
     sampler = Sampler(source)
@@ -169,7 +172,7 @@ def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
 
 
 def _sinks(wanted: Recording, store: Store) -> list[Sink]:
-    """What nobody watches is not loaded."""
+    """The sinks that the spec asks for; only their libraries are imported."""
     sinks: list[Sink] = []
     if wanted.tensorboard:
         from reporting.recording.sinks import TensorBoard
@@ -183,7 +186,10 @@ def _sinks(wanted: Recording, store: Store) -> list[Sink]:
 
 
 def _look(context: Context, sampler: Sampler) -> Look | None:
-    """None on a CPU, whose load is everybody's. It never waits for the driver: the sampler does."""
+    """A function that samples the device; None on a CPU, whose load is not this rank's alone.
+
+    The function never waits for the device driver: the sampler's thread does.
+    """
     device = context.device
     if device.type == "cpu":
         return None

@@ -1,6 +1,6 @@
-"""What a rank does at the border after a step: evaluate, save, tell. All ranks do the same.
+"""The work of a rank at a step boundary: evaluate, save, report. All ranks do the same.
 
-Rank 0 orders it before the step begins, so that nobody waits for an order.
+Rank 0 gives its orders before the step begins, so that no rank waits for an order.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _ALL_BUSY = Busy(disk=True, store=True)
 
 
 class StepBoundary:
-    """``saver`` is None where nothing is saved."""
+    """Carries out the orders at each step boundary. ``saver`` is None if nothing is saved."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class StepBoundary:
         self._saver = saver
         self._teller = teller
         self._record = record
-        # Of all ranks, as far as it was heard.
+        # The newest agreed state over all ranks.
         self._busy = Busy()
 
     def orders(self, point: StepPoint) -> Orders:
-        """Rank 0's, decided before the step and carried out after it."""
+        """Rank 0's orders, decided before the step and carried out after it; empty on other ranks."""
         if not self._is_rank_0:
             return Orders()
         return Orders(
@@ -50,7 +50,10 @@ class StepBoundary:
         return self._saver.busy() if self._saver else Busy()
 
     def cross(self, point: StepPoint, agreed: Agreed, loss: float) -> StepPoint:
-        """Gives the point with what was measured there. ``loss`` is over all ranks; NaN if nobody asked."""
+        """Does the work at ``point``; returns the point with its new metrics.
+
+        ``loss`` is over all ranks; NaN if this step did not need it.
+        """
         self._busy = agreed.busy
         if point.is_evaluated:
             val_loss = self._evaluate(point.step)
@@ -58,13 +61,16 @@ class StepBoundary:
         if agreed.orders.save and self._saver and not self._evaluation.is_due:
             self._record.phase("save")
             self._saver.cut(point.with_metrics(loss=loss), agreed.orders.save)
-            # What was heard of before this cut says nothing about what is busy after it.
+            # The agreed state is from before this cut, so it does not say what is busy after it.
             self._busy = _ALL_BUSY
         self._tell(agreed.orders, point.step, loss)
         return point
 
     def catch_up(self, point: StepPoint, metrics: Mapping[str, float]) -> None:
-        """The evaluation that a wish came between, where the training stood then and had ``metrics``."""
+        """Makes up for an evaluation that a stop request interrupted, at the same ``point``.
+
+        ``metrics`` are those of the generation that was loaded; the new save has them and the new loss.
+        """
         val_loss = self._evaluate(point.step)
         if val_loss is not None and self._saver:
             self._saver.cut(point.with_metrics(**metrics, val_loss=val_loss), self._saver.final_order)

@@ -1,4 +1,4 @@
-"""From a recipe to its engine. Imports only the strategy that is asked for."""
+"""Builds a recipe's engine. Imports only the strategy that the recipe asks for."""
 
 from importlib import import_module
 from typing import assert_never
@@ -29,5 +29,5 @@ def build(recipe: Recipe, device: torch.device) -> Engine:
 
 
 def load(strategy: Strategy) -> None:
-    """Imports what ``build`` imports, which takes seconds."""
+    """Imports the modules that ``build`` imports, which takes seconds."""
     import_module(f"{__package__}.{'zero' if strategy.startswith('zero') else strategy}")

@@ -1,4 +1,4 @@
-"""What the five strategies have in common: the engine that trains under each of them."""
+"""The protocol that all five strategies implement: an engine that trains a model."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,9 +12,9 @@ from checkpointing.saving.snapshot import Piece
 class Footprint:
     """Bytes of training state that this rank holds right now, by kind.
 
-    ``parameters`` counts what the forward pass starts from and ``masters`` the fp32 copies that the
-    optimizer updates beside them; DeepSpeed keeps some even where the parameters are fp32. Moments
-    exist from the first update on, or from the first call of ``Engine.pieces`` or ``targets``.
+    ``parameters`` are those that the forward pass starts from. ``masters`` are fp32 copies that the optimizer
+    updates beside them; DeepSpeed keeps some even if the parameters are fp32. Moments exist from the first
+    update on, or from the first call of ``Engine.pieces`` or ``targets``.
     """
 
     parameters: int
@@ -25,7 +25,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What a training has counted so far. ``num_updates`` is where Adam and the schedule both stand."""
+    """A training's counts so far. ``num_updates`` is the update count of both Adam and the schedule."""
 
     num_updates: int
     num_skipped_updates: int
@@ -34,9 +34,9 @@ class Counters:
 class Engine(Protocol):
     """A model, its optimizer and its schedule under one strategy.
 
-    One optimizer step is ``accumulate`` for each micro-batch, then ``update``. Every rank makes the
-    same calls in the same order. After ``close`` the process holds none of its memory and torch is
-    unpatched: the next engine in this process runs as in a fresh one.
+    One optimizer step is ``accumulate`` for each micro-batch, then ``update``. Every rank makes the same
+    calls in the same order. After ``close`` the process holds none of the engine's memory and torch is
+    unpatched: the next engine in this process runs as in a fresh process.
 
     ``learning_rate`` is the next update's. ``grad_norm`` is the last update's, over all ranks and before
     clipping, still on the device; None before the first.
@@ -50,35 +50,35 @@ class Engine(Protocol):
 
     @property
     def num_skipped_updates(self) -> int:
-        """How many calls of ``update`` changed nothing, because gradients were not finite."""
+        """The number of calls of ``update`` that changed nothing because gradients were not finite."""
 
     def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
-        """Forward and backward of one micro-batch; the loss, detached, still on the device."""
+        """Does forward and backward of one micro-batch; returns the loss, detached, still on the device."""
 
     def evaluate(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """The loss and nothing else: no gradient, no change. Every rank calls it as often."""
+        """The loss alone: no gradient, no change. Every rank must call it the same number of times."""
 
     def update(self) -> None:
-        """Reduce, clip, step the optimizer and the schedule, clear the gradients."""
+        """Reduces and clips the gradients, steps the optimizer and the schedule, clears the gradients."""
 
     def pieces(self) -> list[Piece]:
-        """What this rank saves: its part of ``param/``, ``exp_avg/`` and ``exp_avg_sq/`` of every parameter.
+        """The state that this rank saves: its part of ``param/``, ``exp_avg/`` and ``exp_avg_sq/`` tensors.
 
-        In fp32 under every strategy and precision, under Hugging Face's names. Each element of each
-        tensor is in exactly one rank's piece. Every call gives the same views, also before the first
+        Pieces are fp32 under every strategy and precision, and have Hugging Face's names. Each element of
+        each tensor is in exactly one rank's piece. Every call gives the same views, also before the first
         step; nothing is computed or sent.
         """
 
     def targets(self) -> list[Piece]:
-        """What this rank fills to resume, named and shaped as ``pieces`` are."""
+        """The memory that this rank fills to resume, named and shaped as ``pieces`` are."""
 
     def counters(self) -> Counters: ...
 
     def restored(self, counters: Counters) -> None:
-        """Goes on from the targets' values, which all ranks have filled, and from ``counters``.
+        """Resumes from ``targets``, which all ranks have filled, and from ``counters``.
 
-        The next step is the one that the saved training would have done next: to the bit under the
-        strategy, precision and world size that it was saved under.
+        The next step is the step that the saved training would have done next. It is the same to the bit
+        under the strategy, precision and world size of the save.
         """
 
     def footprint(self) -> Footprint: ...

@@ -1,4 +1,4 @@
-"""Everything on every rank; gradients are averaged while the backward pass still runs."""
+"""DDP: every rank holds the whole training state; gradients are averaged while the backward pass runs."""
 
 import torch
 import torch.distributed as dist
@@ -15,21 +15,21 @@ from jobs.training.task.job import Precision, Recipe
 
 
 def build(recipe: Recipe, device: torch.device) -> NativeEngine:
-    """An engine whose micro-batches but the last add to the local gradients without any communication."""
+    """An engine that communicates in a step's last micro-batch only; the others add to local gradients."""
     model = DistributedDataParallel(
         replica(recipe, device),
-        gradient_as_bucket_view=True,  # Else each gradient lives twice: in its bucket too.
+        gradient_as_bucket_view=True,  # Else each gradient is held a second time, in its bucket.
     )
     settle_buckets(model, device)
-    # A gradient that is given up would be made anew beside its bucket by the first of several micro-batches.
+    # If gradients were freed, the first of several micro-batches would allocate them again, beside buckets.
     return NativeEngine(model, recipe, saved=share, resumed=whole, defer=model.no_sync, keeps_gradients=True)
 
 
 def settle_buckets(model: nn.Module, device: torch.device) -> None:
-    """Lets DDP see one backward pass, of one token, whose gradients count for nothing.
+    """Runs one backward pass of one token and drops its gradients, so that DDP settles its bucket order.
 
-    DDP orders its buckets anew after the first, and from three ranks on a sum depends on that order: the
-    first step of a resumed training would differ by bits from the one that it stands for.
+    DDP reorders its buckets after the first backward pass. With three ranks or more a sum depends on that
+    order. Without this pass, the first step of a resumed training would differ by bits from the original.
     """
     token = torch.zeros(1, 1, dtype=torch.int64, device=device)
     model(token, token).backward()
@@ -41,14 +41,14 @@ def whole(name: str, tensor: Tensor) -> Piece:
 
 
 def share(name: str, tensor: Tensor) -> Piece:
-    """All ranks hold the same, so each saves one part of it: as little as under any other strategy."""
+    """One rank's part of a tensor that all ranks hold: each rank saves 1 / ``world_size`` of it."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     start, end = (tensor.numel() * place // world_size for place in (rank, rank + 1))
     return Piece(name=name, shape=tuple(tensor.shape), start=start, values=tensor.view(-1)[start:end])
 
 
 def replica(recipe: Recipe, device: torch.device) -> nn.Module:
-    """The whole model with fp32 parameters, computing in the recipe's precision."""
+    """The whole model with fp32 parameters, which computes in the recipe's precision."""
     with torch.device("meta"):
         decoder = Decoder(recipe.model)
     materialize(decoder, device, seed=recipe.seed, precision=recipe.precision)
@@ -58,8 +58,8 @@ def replica(recipe: Recipe, device: torch.device) -> nn.Module:
 class InPrecision(nn.Module):
     """Computes with copies of the fp32 parameters in a lower precision.
 
-    Not autocast: that picks a dtype per operation, while under FSDP2 and ZeRO every operation sees the
-    parameters in one. Gradients arrive through the copies at the fp32 parameters, in fp32.
+    Autocast is not used: it picks a dtype per operation, while under FSDP2 and ZeRO all operations get the
+    parameters in one dtype. Gradients pass through the copies to the fp32 parameters, in fp32.
     """
 
     def __init__(self, decoder: Decoder, precision: Precision) -> None:

@@ -17,10 +17,10 @@ from jobs.training.task.job import Recipe
 
 
 def build(recipe: Recipe, device: torch.device) -> NativeEngine:
-    """An engine that reduces every micro-batch: so gradients are only ever held in slices.
+    """An engine that reduces gradients after every micro-batch, so that it only holds slices of them.
 
-    Deferring to the last one would save communication, but keep whole gradients in fp32 meanwhile: at
-    four ranks as much memory as the slices of everything together.
+    Reducing after the last micro-batch alone would save communication, but hold whole gradients in fp32
+    until then. At four ranks that is as much memory as the slices of all training state together.
     """
     with torch.device("meta"):
         decoder = Decoder(recipe.model)
@@ -40,18 +40,18 @@ def shard(decoder: Decoder, recipe: Recipe, device: torch.device) -> None:
 
 @torch.no_grad()
 def fill_shards(decoder: Decoder, recipe: Recipe) -> None:
-    """First values, one whole parameter at a time, of which this rank keeps its slice."""
+    """Fills first values, one whole parameter at a time, of which this rank keeps its slice."""
     for name, parameter in decoder.named_parameters():
         assert isinstance(parameter, DTensor)
         whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
         fill(name, whole, seed=recipe.seed, precision=recipe.precision)
-        # src_data_rank=None: every rank has the values, nothing needs to be sent.
+        # src_data_rank=None: every rank has the whole values, so nothing is sent.
         slices = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
         parameter.copy_(slices)
 
 
 def own_rows(name: str, tensor: Tensor) -> Piece:
-    """FSDP2 cuts the first dimension, so what a rank holds is one range of the flattened tensor."""
+    """This rank's rows. FSDP2 cuts the first dimension, so they are one range of the flattened tensor."""
     assert isinstance(tensor, DTensor)
     mesh = tensor.device_mesh
     num_rows, *row = tensor.shape

@@ -1,4 +1,4 @@
-"""Counts the memory of training state by what is really allocated, and gives it back."""
+"""Counts the memory that is really allocated for training state, and gives freed memory back."""
 
 import gc
 from collections.abc import Iterable
@@ -11,18 +11,18 @@ from jobs.training.device.host_memory import give_back_freed_memory
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """The memory behind ``tensors`` on this rank: views of one storage count once, and all of it."""
+    """The memory behind ``tensors`` on this rank. A storage with several views counts once, and whole."""
     storages = (_local(tensor).untyped_storage() for tensor in tensors)
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Both moments of every parameter that was ever stepped."""
+    """Both moments of every parameter that has optimizer state."""
     return [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
 
 
 def release_memory() -> None:
-    """Collect what only cycles hold, and give back what the allocators keep for later."""
+    """Frees objects that only reference cycles hold, and returns the memory that allocators cache."""
     gc.collect()
     give_back_freed_memory()
     if torch.cuda.is_available():

@@ -17,8 +17,8 @@ from jobs.training.task.job import Recipe
 class NativeEngine:
     """See ``Engine``. ``defer`` is entered for every micro-batch of a step but the last.
 
-    ``saved`` and ``resumed`` cut this rank's ``pieces`` and ``targets`` out of what it holds. With
-    ``keeps_gradients`` their memory is theirs for good, and an update leaves zeros there.
+    ``saved`` and ``resumed`` cut this rank's ``pieces`` and ``targets`` out of the tensors that it holds. With
+    ``keeps_gradients`` an update sets gradients to zero and does not free their memory.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class NativeEngine:
         keeps_gradients: bool = False,
     ) -> None:
         self.grad_norm: Tensor | None = None
-        self.num_skipped_updates = 0  # What is not finite goes on into the weights and shows in the loss.
+        self.num_skipped_updates = 0  # Always 0: a gradient that is not finite goes into weights and loss.
         self._model = model
         self._saved = saved
         self._resumed = resumed

@@ -14,7 +14,7 @@ from jobs.training.task.schedules import share
 
 
 def adamw(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:
-    """Fused, on the CPU too: there it is the fastest as well and needs no memory of the model's size."""
+    """A fused AdamW, on the CPU too: fused is fastest there and needs no extra memory of the model's size."""
     return AdamW(
         parameters,
         lr=config.lr,
@@ -30,11 +30,11 @@ def schedule(optimizer: AdamW, config: OptimizerConfig) -> LambdaLR:
 
 
 def clip(parameters: Iterable[Parameter], max_norm: float) -> Tensor:
-    """Scale the gradients down to ``max_norm`` if need be; their norm before, over all ranks."""
+    """Scales the gradients down to ``max_norm`` if needed; returns their norm over all ranks before that."""
     parameters = list(parameters)
     norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if isinstance(norm, DTensor):
-        # Here, once: else each gradient that it is multiplied with would wait for a reduction of its own.
+        # Reduced here once: else each multiplication with a gradient would wait for a reduction of its own.
         norm = norm.full_tensor()
     clip_grads_with_norm_(parameters, max_norm, norm)
     return norm

@@ -1,7 +1,7 @@
-"""The training state that torch's own optimizer and schedule hold, whoever shards it.
+"""The training state that torch's own optimizer and schedule hold, under any sharding.
 
-Parameters and moments go by the decoder's names, which are Hugging Face's. Which elements of each are a
-rank's is its strategy's to say.
+Parameters and moments have the decoder's names, which are Hugging Face's. The strategy decides which elements
+of each tensor a rank holds.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,11 +18,11 @@ from jobs.training.strategies.contract import Counters
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 PieceOf = Callable[[str, Tensor], Piece]
-"""This rank's elements of a parameter, or of a moment that is laid out as its parameter is."""
+"""Cuts out this rank's elements of a parameter, or of a moment, which has the layout of its parameter."""
 
 
 def pieces(model: nn.Module, optimizer: AdamW, cut: PieceOf) -> list[Piece]:
-    """Of all parameters and moments, in an order that is the same on every rank."""
+    """Pieces of all parameters and moments, in an order that is the same on every rank."""
     make_moments(optimizer, model.parameters())
     return [
         cut(f"{kind}/{name}", tensor.detach())
@@ -32,7 +32,7 @@ def pieces(model: nn.Module, optimizer: AdamW, cut: PieceOf) -> list[Piece]:
 
 
 def decoder_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Without the prefixes of what is wrapped around the decoder; tied weights once."""
+    """The decoder's parameters, tied weights once; names lack the prefixes of modules around the decoder."""
     decoder = next(module for module in model.modules() if isinstance(module, Decoder))
     return decoder.named_parameters()
 
@@ -42,7 +42,7 @@ def moments_of(optimizer: AdamW, parameter: Tensor) -> list[tuple[str, Tensor]]:
 
 
 def make_moments(optimizer: AdamW, parameters: Iterable[Tensor]) -> None:
-    """Where there are none yet: what the first update would begin with, so it computes the same."""
+    """Makes the moments that do not exist yet, equal to those that the first update would make."""
     for parameter in parameters:
         if not optimizer.state[parameter]:
             optimizer.state[parameter] = {
@@ -52,12 +52,12 @@ def make_moments(optimizer: AdamW, parameters: Iterable[Tensor]) -> None:
 
 
 def counters(schedule: LambdaLR, num_skipped_updates: int) -> Counters:
-    """Asks the schedule, which counts every update that Adam does: Adam's own counts are on the device."""
+    """Reads the counters from the schedule, which counts all updates: Adam's own counts are on the device."""
     return Counters(num_updates=schedule.last_epoch, num_skipped_updates=num_skipped_updates)
 
 
 def restore_counters(optimizer: AdamW, schedule: LambdaLR, counters: Counters) -> None:
-    """Both go on as after ``counters.num_updates`` updates, whatever they did before."""
+    """Sets optimizer and schedule to ``counters.num_updates`` updates, whatever they did before."""
     for state in optimizer.state.values():
         state["step"].fill_(counters.num_updates)
     _move(schedule, counters.num_updates)
@@ -67,6 +67,6 @@ def _move(schedule: LambdaLR, position: int) -> None:
     factors = [factor(position) for factor in schedule.lr_lambdas]
     rates = [base * factor for base, factor in zip(schedule.base_lrs, factors, strict=True)]
     schedule.load_state_dict({**schedule.state_dict(), "last_epoch": position, "_last_lr": rates})
-    # It leaves these to the optimizer's own state.
+    # ``load_state_dict`` does not set the optimizer's own rates.
     for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate

@@ -1,6 +1,6 @@
 """DeepSpeed's ZeRO: stage 1 slices the moments, stage 2 also the gradients, stage 3 also the parameters.
 
-The only module that imports DeepSpeed, and the one that takes back what DeepSpeed does to a process.
+This is the only module that imports DeepSpeed. It also undoes the changes that DeepSpeed makes to a process.
 """
 
 import os
@@ -24,7 +24,7 @@ from jobs.training.strategies.optimizer import adamw, schedule
 from jobs.training.task.job import Recipe
 
 if not torch.cuda.is_available():
-    # Read by the imports below; without it DeepSpeed warns that it found no accelerator.
+    # The imports below read it; without it DeepSpeed warns that it found no accelerator.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import deepspeed
@@ -38,7 +38,7 @@ _USUAL_NUM_PARAMETERS = 8_000_000_000
 
 
 def build(recipe: Recipe, device: torch.device) -> "ZeroEngine":
-    """An engine of the recipe's stage. If this fails the process is as it was."""
+    """An engine of the recipe's stage. If building fails, DeepSpeed's changes to the process are undone."""
     _prepare_process(device)
     try:
         return ZeroEngine(_initialize(recipe, device))
@@ -48,10 +48,10 @@ def build(recipe: Recipe, device: torch.device) -> "ZeroEngine":
 
 
 def configuration(recipe: Recipe) -> dict[str, Any]:
-    """What the recipe asks for, fp32 wherever values are summed up, and DeepSpeed's defaults.
+    """DeepSpeed's configuration: the recipe, fp32 for all sums, and DeepSpeed's defaults otherwise.
 
-    Those of the defaults that count parameters shrink with the model: else nothing of a small one
-    would ever be sliced or released.
+    Default sizes that count parameters shrink with the model: otherwise a small model would never be sliced
+    or released.
     """
     share = min(1.0, recipe.model.num_parameters / _USUAL_NUM_PARAMETERS)
     sizes = {
@@ -70,12 +70,12 @@ def configuration(recipe: Recipe) -> dict[str, Any]:
         "communication_data_type": "fp32",
         "zero_optimization": {
             "stage": int(recipe.strategy.removeprefix("zero")),
-            # Even numbers: DeepSpeed asserts it.
+            # DeepSpeed asserts that these numbers are even.
             **{name: 2 * round(size * share / 2) for name, size in sizes.items()},
-            # Vectors stay whole and matrices are sliced, as the default has it for large models.
+            # Vectors stay whole and matrices are sliced, as the default does for large models.
             "stage3_param_persistence_threshold": max(recipe.model.hidden_size, recipe.model.attention_size),
         },
-        # It would wait for the device at every micro-batch.
+        # The throughput timer would wait for the device at every micro-batch.
         "timers": {"throughput": {"enabled": False}},
     }
 
@@ -89,7 +89,7 @@ def _initialize(recipe: Recipe, device: torch.device) -> Any:
     else:
         materialize(decoder, device, seed=recipe.seed, precision=recipe.precision)
     optimizer = adamw(decoder.parameters(), recipe.optimizer)
-    with redirect_stdout(sys.stderr):  # Its bf16 optimizer prints.
+    with redirect_stdout(sys.stderr):  # DeepSpeed's bf16 optimizer prints to stdout.
         engine, *_ = deepspeed.initialize(
             model=decoder,
             optimizer=optimizer,
@@ -103,7 +103,7 @@ def _initialize(recipe: Recipe, device: torch.device) -> Any:
 def _materialize_slices(
     decoder: Decoder, recipe: Recipe, device: torch.device, config: dict[str, Any]
 ) -> None:
-    """First values, one module at a time: no rank ever holds more than one weight matrix whole."""
+    """Fills and slices one module at a time, so that no rank ever holds more than one whole weight matrix."""
     for path, module in decoder.named_modules():
         if next(module.parameters(recurse=False), None) is None:
             continue
@@ -114,10 +114,10 @@ def _materialize_slices(
 
 
 class ZeroEngine:
-    """See ``Engine``. In fp32 DeepSpeed keeps masters too, although its parameters could be them.
+    """See ``Engine``. In fp32 DeepSpeed keeps masters too, although the parameters could serve as masters.
 
-    In bf16 gradients are summed up in fp32, over micro-batches and over ranks. Stage 2 divides by the
-    number of ranks before that, in bf16: exact only where it is a power of two.
+    In bf16, gradients are summed up in fp32, over micro-batches and over ranks. Stage 2 first divides them by
+    the number of ranks, in bf16; that is exact only if the number is a power of two.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -127,7 +127,7 @@ class ZeroEngine:
         loss: Tensor = self._engine(ids, labels)
         self._engine.backward(loss)
         if not last:
-            self._engine.step()  # Only counts the micro-batch.
+            self._engine.step()  # Here DeepSpeed only counts the micro-batch.
         return loss.detach()
 
     @torch.no_grad()
@@ -186,7 +186,7 @@ class ZeroEngine:
             release_memory()
 
 
-# Where the optimizers of stage 1 (in bf16 it has one of its own), 2 and 3 keep them.
+# Attributes in which DeepSpeed's optimizers keep gradients: stage 1 (another one in bf16), stages 2 and 3.
 _GRADIENTS = (
     "averaged_gradients",
     "all_grad_tensors",
@@ -196,7 +196,7 @@ _GRADIENTS = (
 
 
 def _parameters(engine: Any) -> Iterator[Tensor]:
-    """What is whole, and under stage 3 this rank's slices."""
+    """The parameters that are whole now and, under stage 3, this rank's slices."""
     for parameter in engine.module.parameters():
         yield parameter.data
         if hasattr(parameter, "ds_tensor"):
@@ -227,23 +227,23 @@ def _tensors_in(value: object) -> Iterator[Tensor]:
 
 
 def _prepare_process(device: torch.device) -> None:
-    os.environ["LOCAL_RANK"] = str(device.index or 0)  # It picks the device by this.
+    os.environ["LOCAL_RANK"] = str(device.index or 0)  # DeepSpeed picks the device by this.
     if device.type == "cpu":
-        # Else it compiles shared-memory collectives for 25 s; gloo's are what we measure.
+        # Else DeepSpeed compiles shared-memory collectives for 25 s; a benchmark measures gloo's.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        # Else stage 3 starts a process to count NUMA nodes at every reduction.
+        # Else stage 3 starts a process at every reduction to count NUMA nodes.
         os.environ["LOCAL_SIZE"] = "1"
     for handler in deepspeed.utils.logger.handlers:
-        handler.setStream(sys.stderr)  # It logs to stdout, where our results go.
-    # At every single collective.
+        handler.setStream(sys.stderr)  # DeepSpeed logs to stdout, where results go.
+    # Else this warning comes at every collective.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
 
 
 def _restore_process() -> None:
-    """Undo what outlives an engine: else every later one is slower, and this one's memory is kept."""
+    """Undoes DeepSpeed's global changes: else later engines are slower and this engine's memory is kept."""
     nn.functional.linear = _LINEAR
     parameter_offload.FWD_MODULE_STACK.clear()
-    # An unbounded cache on a method: it keeps every coordinator, hence every stage 3 model.
+    # An unbounded cache on a method keeps every coordinator, and so every stage 3 model.
     plans = PartitionedParameterCoordinator._PartitionedParameterCoordinator__params_to_release
     for cell in plans.__closure__:
         if hasattr(cell.cell_contents, "cache_clear"):

@@ -1,7 +1,8 @@
-"""Where DeepSpeed's ZeRO keeps the training state, as flat pieces.
+"""Finds the training state inside DeepSpeed's ZeRO, as flat pieces.
 
-A rank's fp32 masters lie one behind the other in a flat tensor per group, and each of its moments in one
-like it. The names used here are DeepSpeed's own and no promise of its: they hold for the pinned version.
+A rank's fp32 masters lie one behind the other in one flat tensor per parameter group. Each kind of moment has
+a flat tensor of the same layout. The attribute names used here are DeepSpeed's internals, so they are certain
+only for the pinned version.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from torch import Tensor
 from checkpointing.saving.snapshot import Piece
 from jobs.training.strategies.state import decoder_parameters, make_moments, moments_of
 
-# Where the optimizers of stage 1 (in bf16 it has one of its own), 2 and 3 keep them.
+# Attributes in which DeepSpeed's optimizers keep masters: stage 1 (another one in bf16), stages 2 and 3.
 _MASTERS = (
     "single_partition_of_fp32_groups",
     "fp32_groups_flat_partition",
@@ -23,13 +24,13 @@ _MASTERS = (
 
 
 def masters(engine: Any) -> list[Tensor]:
-    """This rank's, one flat tensor per group."""
+    """This rank's masters, one flat tensor per parameter group."""
     found = (getattr(engine.optimizer, name, ()) for name in _MASTERS)
     return [master for of_name in found for master in of_name]
 
 
 def pieces(engine: Any) -> list[Piece]:
-    """Of all parameters and moments, also of those of which this rank has nothing."""
+    """Pieces of all parameters and moments; a piece is empty if this rank holds nothing of its tensor."""
     optimizer = engine.optimizer.optimizer
     make_moments(optimizer, masters(engine))
     return [
@@ -45,12 +46,12 @@ def pieces(engine: Any) -> list[Piece]:
 
 
 def derive_parameters(engine: Any) -> None:
-    """What the forward pass reads, from the masters, as at the end of an update. All ranks together."""
+    """Sets the forward pass's parameters from the masters, as at the end of an update. Collective."""
     optimizer = engine.optimizer
     if not engine.zero_optimization_partition_weights():
         optimizer.update_lp_params()
         return
-    # Lets go of the small parameters, which are kept whole between updates: they are gathered anew.
+    # Releases the small parameters, which are kept whole between updates, so that they are gathered again.
     optimizer.checkpoint_event_prologue()
     for group in range(len(masters(engine))):
         optimizer._reassign_or_swap_out_partitioned_parameters(group)
@@ -58,7 +59,7 @@ def derive_parameters(engine: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fragment:
-    """``length`` elements of a parameter from ``start`` on lie from ``offset`` on in ``master``."""
+    """``length`` elements of a parameter, from ``start`` on, lie in ``master`` from ``offset`` on."""
 
     shape: tuple[int, ...]
     start: int
@@ -74,7 +75,7 @@ def _fragments(engine: Any) -> Iterator[tuple[str, _Fragment]]:
 
 
 def _in_a_row(engine: Any, parameter: Any) -> _Fragment:
-    """Stages 1 and 2: the parameters of a group as one long row, cut once per rank."""
+    """Stages 1 and 2: the parameters of a group are one long row, cut into one part per rank."""
     mapping = parameter._hp_mapping
     if mapping is None:
         return _Fragment(shape=tuple(parameter.shape), start=0, length=0, master=masters(engine)[0], offset=0)
@@ -88,7 +89,7 @@ def _in_a_row(engine: Any, parameter: Any) -> _Fragment:
 
 
 def _in_slices(engine: Any, parameter: Any) -> _Fragment:
-    """Stage 3: each parameter cut once per rank, into slices of one size, the last ones with padding."""
+    """Stage 3: each parameter is cut into one slice per rank, all of one size; the last slices are padded."""
     group, offset, size = engine.optimizer.grad_position[engine.optimizer.get_param_id(parameter)]
     start = min(dist.get_rank() * size, parameter.ds_numel)
     return _Fragment(

@@ -1,9 +1,9 @@
 """Samples that a run leaves out after its loss went wrong on them. Pure.
 
-``Task.skips`` holds ranges of positions in the run's stream, each ``(first, end)`` without ``end``. A rollback
-after ``invalid_loss`` adds the failed attempt's ``BadLoss.samples``. All ranges are kept as long as the run
-lives and are given to every later attempt. Ranges may come in any order, overlap, or lie before the position
-where an attempt resumes. A later epoch has the same samples at other positions and reads them.
+``Task.skips`` holds ranges of positions in the run's stream, each ``(first, end)`` without ``end``. A
+rollback after ``invalid_loss`` adds the failed attempt's ``BadLoss.samples``. All ranges are kept as long as
+the run lives and are given to every later attempt. Ranges may come in any order, overlap, or lie before the
+position where an attempt resumes. A later epoch has the same samples at other positions and reads them.
 
 Steps keep their numbers and their size; their samples come from later positions. So a run that skips reads as
 many samples as a run that doesn't, and positions alone say where an epoch ends.
