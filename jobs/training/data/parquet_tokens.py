@@ -1,6 +1,6 @@
-"""Parquet files of ids as token shards: a column of whole numbers or of lists of them, one behind the other.
+"""Reads Parquet files of ids as token shards: the rows of one column, whole numbers or lists, joined.
 
-Only the columns' own bytes are read, a row group at a time, from any store.
+Only the footer and that column's bytes are read, a row group at a time, from any store.
 """
 
 import hashlib
@@ -15,13 +15,16 @@ import pyarrow.parquet
 from checkpointing.stores.contract import Missing, Store
 from jobs.training.task.token_index import DataError, TokenShard
 
-# As the tools that make such files call it.
+# The names that tools which make such files use for the column.
 _COLUMNS = ("input_ids", "ids", "tokens")
 _READ_BYTES = 2**20
 
 
 def look(store: Store, name: str) -> TokenShard:
-    """What the footer tells of a file, ``sha256`` of the footer. ``DataError`` where that isn't enough."""
+    """Describes a file from its footer alone; ``sha256`` is the footer's.
+
+    Raises ``DataError`` if the footer lacks the number of ids.
+    """
     with _opened(store, name) as (file, where):
         column = _column(file, where)
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
@@ -94,12 +97,12 @@ def _opened(store: Store, name: str) -> Iterator[tuple[Any, str]]:
         raise DataError(f"{where} is gone; bring it back") from None
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # Of the system; Arrow says it of contents too, without a number.
+            raise  # A system error. Arrow raises OSError for bad contents too, but without an errno.
         raise DataError(f"{where}: is no whole Parquet file ({str(error).partition(chr(10))[0]})") from None
 
 
 class _StoredFile(io.RawIOBase):
-    """An object as a file that can be read from anywhere."""
+    """An object in a store as a file with random access."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name

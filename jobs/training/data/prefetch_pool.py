@@ -1,4 +1,4 @@
-"""Threads that read ahead: they end with their owner, and one that hangs keeps no process alive. Pure."""
+"""Threads that read ahead. They end with their owner; a thread that hangs keeps no process alive. Pure."""
 
 import threading
 import weakref
@@ -12,7 +12,7 @@ _Job = tuple[Future[T], Callable[[], T]]
 
 
 class PrefetchPool(Generic[T]):
-    """What the standard library's executor does, except that it waits at the process's end for every read."""
+    """Like the standard library's thread pool, which however waits for every read when the process ends."""
 
     def __init__(self, num_threads: int) -> None:
         jobs: SimpleQueue[_Job[T] | None] = SimpleQueue()
@@ -28,7 +28,7 @@ class PrefetchPool(Generic[T]):
 
 
 def _work(jobs: "SimpleQueue[_Job[T] | None]") -> None:
-    """Holds nothing between two jobs: what a job refers to may be the owner."""
+    """Runs jobs. Keeps no reference between jobs: a job may refer to the owner, which then could not end."""
     while job := jobs.get():
         future, read = job
         if future.set_running_or_notify_cancel():

@@ -1,4 +1,4 @@
-"""What a long run reads: each sample once per epoch, at any world size, synthetic or from token shards."""
+"""Reads a long run's samples: each once per epoch, at any world size, synthetic or from token shards."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -25,15 +25,15 @@ _TORCH_DTYPES = {"uint16": torch.uint16, "uint32": torch.uint32}
 
 
 class SampleSource(Protocol):
-    """Samples by number; those from ``Task.num_samples`` on are held out of the training."""
+    """Reads samples by number; samples from ``Task.num_samples`` on are held out of the training."""
 
     def read(self, numbers: Sequence[int]) -> list[Tensor]: ...
 
     def expect(self, numbers: Sequence[int]) -> None:
-        """These are asked for next: what takes long may begin."""
+        """Announces the numbers that are read next, so that slow reads may begin."""
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
-        """Whether ``read`` would not have to wait for them, now or within that time."""
+        """Whether ``read`` could return these samples at once, now or within ``timeout_s``."""
 
 
 class Samples:
@@ -51,29 +51,29 @@ class Samples:
         )
 
     def rows(self, position: int) -> list[Tensor]:
-        """On the host, the micro-batches of the step that begins after ``position`` samples."""
+        """The micro-batches, on the host, of the step that begins after ``position`` samples."""
         recipe = self._task.recipe
         found = self._source.read(self._numbers(position))
-        # Two steps ahead: what is late then is known before the step in between begins.
+        # Two steps ahead, so that a late sample is known before the step in between begins.
         ahead = (position + number * recipe.sequences_per_step for number in (1, 2))
         self._source.expect([number for one in ahead for number in self._numbers(one)])
         return list(torch.stack(found).split(recipe.micro_batch))
 
     def wait(self, position: int, timeout_s: float = 0.0) -> bool:
-        """Whether ``rows`` would come without waiting, now or within that time."""
+        """Whether ``rows`` could return at once, now or within ``timeout_s``."""
         return self.wait_for(self._numbers(position), timeout_s)
 
     def wait_for(self, numbers: Sequence[int], timeout_s: float) -> bool:
-        """As ``wait``, of what ``batch`` reads."""
+        """As ``wait``, for ``batch`` with these ``numbers``."""
         return self._source.wait(numbers, timeout_s)
 
     def on_device(self, rows: list[Tensor]) -> list[Batch]:
-        """Waits until the device has done what it was given before: copying does."""
+        """Copies micro-batches to the device. The copies wait until the device has done its earlier work."""
         there = [one.to(self._device) for one in rows]
         return [(one[:, :-1], one[:, 1:]) for one in there]
 
     def held_out(self) -> Iterator[range]:
-        """The numbers of this rank's micro-batches of the samples behind the last one that is trained on."""
+        """The sample numbers of this rank's held-out micro-batches, which follow the samples to train on."""
         recipe, first = self._task.recipe, self._task.num_samples
         per_pass = recipe.world_size * recipe.micro_batch
         for number in range(first, first + self._task.eval_samples - per_pass + 1, per_pass):
@@ -81,7 +81,7 @@ class Samples:
             yield range(start, start + recipe.micro_batch)
 
     def batch(self, numbers: Sequence[int]) -> Batch:
-        """On the device."""
+        """Reads one micro-batch and copies it to the device."""
         [found] = self.on_device([torch.stack(self._source.read(numbers))])
         return found
 
@@ -106,16 +106,16 @@ class SyntheticSource:
         return [sample(self._recipe, number) for number in numbers]
 
     def expect(self, numbers: Sequence[int]) -> None:
-        """It takes no time to speak of."""
+        """Does nothing: a synthetic sample takes almost no time to make."""
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
         return True
 
 
 class TokenSource:
-    """Reads what is expected while the step before is computed. Ids are checked as they are read.
+    """Reads expected samples while the step before is computed. Ids are checked when they are read.
 
-    The first rank of each node brings shards near, where the task says so.
+    If the task has a shard cache, the first rank of each node (``is_first``) fills it.
     """
 
     def __init__(self, tokens: Tokens, vocab_size: int, *, is_first: bool) -> None:
@@ -136,12 +136,12 @@ class TokenSource:
         self._begin_all(numbers)
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
-        """What can't be read is there too: ``read`` says why."""
+        """A sample that can't be read counts as there too: ``read`` then raises the reason."""
         self._begin_all(numbers)
         return not wait([self._ahead[number] for number in numbers], timeout_s).not_done
 
     def _expected(self, number: int) -> Future[Tensor] | None:
-        # At the end of an epoch a step may have the same sample twice.
+        # A step over the end of an epoch may have the same sample twice.
         return self._ahead.pop(number) if number in self._ahead else None
 
     def _begin_all(self, numbers: Sequence[int]) -> None:
@@ -166,7 +166,7 @@ class TokenSource:
 
 
 def _check_places(task: Task) -> None:
-    """Links of a node's own may make one place of two."""
+    """Checks that shard cache and saves don't share a folder: on this node, links may make one of two."""
     near, disk = task.tokens and task.tokens.near, task.saving and task.saving.disk
     if near and disk and (problem := one_place(near.folder, disk)):
         raise DataError(problem)

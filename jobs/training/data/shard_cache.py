@@ -1,11 +1,13 @@
-"""A bounded folder on a node's own disk, shared by its ranks, into which shards are brought from a store.
+"""A shard cache: a bounded folder on a node's own disk, shared by its ranks, with copies of a store's shards.
 
-Each is compared with its SHA-256 on the way, and only a file of the right size counts as brought: others are
-brought again. What is not there is read from the store. Parquet is decoded here, so it has to fit. Deleting
-the folder costs time and nothing else.
+* A shard is compared with its SHA-256 while it is copied. Only a file of the right size counts as copied; any
+  other is copied again.
+* A shard that is not in the cache is read from the store. Parquet shards are decoded into the cache, so they
+  must fit.
+* Deleting the folder costs time and nothing else.
 
-All of it lies in ``longhaul-tokens-<user>`` of the folder that the user names, one folder for each data set.
-Each of them is marked, and only what has such a name and the mark is ever deleted.
+The cache is ``longhaul-tokens-<user>`` in the folder that the user names, with one folder for each data set.
+Each data set's folder has a mark file. Only a folder that has both such a name and the mark is ever deleted.
 """
 
 import fcntl
@@ -40,14 +42,16 @@ _READ_BYTES = 8 * 2**20
 _OURS = "longhaul-tokens-"
 _MARK = ".longhaul-tokens"
 _DATA_SET = re.compile("[0-9a-f]{16}")
-# Below it the local tier of checkpoints keeps its files.
+# The folder below which the local tier of checkpoints keeps its files.
 _SAVES = "runs"
 _log = logging.getLogger(__name__)
 
 
 def one_place(near: str, saves: str) -> str | None:
-    """Why ``near`` of data.local.dir and ``saves`` of checkpoint.local.dir can't both be used, as this
-    machine sees them: each makes room by deleting. None where neither lies in the other's part.
+    """Says why shard cache and local tier can't use these folders together on this machine; None if they can.
+
+    ``near`` is data.local.dir and ``saves`` is checkpoint.local.dir. Both make room by deleting, so neither
+    may lie in the part of a folder that the other one uses.
     """
     tokens, disk = _real(near), _real(saves)
     if tokens == disk:
@@ -65,13 +69,14 @@ def one_place(near: str, saves: str) -> str | None:
 
 
 def _real(folder: str) -> Path:
-    """Without links. Raises nothing, whether the folder, or a home, is there or not."""
+    """The folder's path with links resolved. Never raises, even if the folder or a home does not exist."""
     return Path(realpath(expanduser(folder)))  # noqa: PTH111 - that of a Path raises where there is no home
 
 
 class ShardCache:
-    """Read like a store. ``limit_bytes`` bounds the folder, with what other data has left there. A ``~`` in
-    front of it is this node's home.
+    """Shards that are read like a store's. A ``~`` at the start of ``folder`` is this node's home.
+
+    ``limit_bytes`` is the limit for the whole folder, including other data sets in it.
     """
 
     def __init__(self, store: Store, index: TokenIndex, folder: Path, limit_bytes: int) -> None:
@@ -79,7 +84,7 @@ class ShardCache:
         self._store = store
         self._width = DTYPE_BYTES[index.dtype]
         self._num_bytes = {shard.name: shard.num_tokens * self._width for shard in index.shards}
-        # With another limit other shards fit: their folder is another one, and this one then makes room.
+        # With another limit other shards fit, so it gets another folder, and this one can then be removed.
         whose = f"{store.url} {index.digest} {limit_bytes}"
         self._data_set = hashlib.sha256(whose.encode()).hexdigest()[:16]
         self._place = folder.expanduser() / f"{_OURS}{os.geteuid()}"
@@ -88,7 +93,7 @@ class ShardCache:
         self._problem: DataError | None = None
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
-        """As a store's. Raises what was found wrong with any shard that was brought here."""
+        """As a store's. Raises ``DataError`` if any shard that ``bring_all`` copied was found to be wrong."""
         if self._problem:
             raise self._problem
         if (count := self._read_near(name, start, into)) is not None:
@@ -106,7 +111,10 @@ class ShardCache:
         return count
 
     def bring_all(self) -> threading.Thread:
-        """In the background, what fits, in the order of the index. One rank of a node calls it."""
+        """Copies the shards that fit, in the order of the index, in a background thread.
+
+        Only one rank of a node calls it.
+        """
         self._make_room()
         thread = threading.Thread(target=self._bring_each, name="near shards", daemon=True)
         thread.start()
@@ -122,7 +130,10 @@ class ShardCache:
         return fitting
 
     def _make_room(self) -> None:
-        """Whose folder was used longest ago goes first; its reader goes back to the store."""
+        """Deletes other data sets until this one fits, the least recently used first.
+
+        A run that still reads a deleted data set reads from the store again.
+        """
         needed = sum(self._num_bytes[name] for name in self._fitting)
         with (
             suppress(OSError),
@@ -152,7 +163,7 @@ class ShardCache:
 
     @contextmanager
     def _folder_of(self, place: int, name: str, *, make: bool = False) -> Iterator[int]:
-        """Where the shard ``name`` lies, below ``place``."""
+        """Opens the folder below ``place`` in which the shard ``name`` lies."""
         if make:
             _mark(place)
             with below(place, [self._data_set], make=True) as mine:
@@ -167,7 +178,7 @@ class ShardCache:
         except DataError as error:
             self._problem = error
         except (StoreError, OSError):
-            # The store is away or the disk is full: who reads finds out, or needs nothing of it.
+            # The store is away or the disk is full: a reader that needs the shard gets the error itself.
             return
 
     def _bring(self, shard: TokenShard) -> None:
@@ -179,7 +190,7 @@ class ShardCache:
         ):
             if self._is_brought(folder, shard.name):
                 return
-            # Always the same, so that what a killed process left there is written over.
+            # The name is always the same, so that a killed process's file is overwritten.
             temporary = f".{last}.tmp"
             try:
                 with file_in(folder, temporary, "w") as file:
@@ -196,7 +207,7 @@ class ShardCache:
         return False
 
     def _read_near(self, name: str, start: int, into: memoryview) -> int | None:
-        """None where it was not brought, or was removed since to make room."""
+        """Reads from the cache; None if the shard was not copied yet, or was removed to make room."""
         with suppress(OSError), self._data_sets() as place, self._folder_of(place, name) as folder:
             if self._is_brought(folder, name):
                 with file_in(folder, name.rpartition("/")[2]) as file:
@@ -205,13 +216,16 @@ class ShardCache:
         return None
 
     def _copy(self, shard: TokenShard, file: FileIO) -> None:
-        """On the disk before it returns: after a power cut a file's name may be there without its bytes."""
+        """Copies and checks a shard; its bytes are on disk when this returns.
+
+        Without that, a power cut after the renaming could leave the file's name without its bytes.
+        """
         digest = hashlib.sha256()
         for data in self._bytes_of(shard):
             digest.update(data)
             write_all(file, memoryview(data))
         os.fsync(file.fileno())
-        # Of Parquet it is the footer's, and compared there.
+        # A Parquet shard's digest is its footer's, which ``ids_of`` compares.
         owner, digest_is = ("footer", None) if shard.name.endswith(PARQUET) else ("index", shard.sha256)
         is_same = digest_is in (None, digest.hexdigest())
         if not is_same or file.tell() != self._num_bytes[shard.name]:
@@ -233,14 +247,14 @@ class ShardCache:
 
 @contextmanager
 def _alone(folder: int, name: str) -> Iterator[None]:
-    """One rank of a node brings a shard; the others wait for it. A killed one's lock is gone with it."""
+    """Locks a shard: one rank of a node copies it and the others wait. A killed rank's lock is released."""
     with file_in(folder, f".{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _mark(folder: int) -> None:
-    """As of now, so that what cleans temporary folders by age leaves it."""
+    """Writes the mark file with the present time, so that a cleaner that deletes old files leaves it."""
     with file_in(folder, _MARK, "a") as file:
         os.utime(file.fileno())
 
@@ -263,11 +277,11 @@ def _num_bytes(place: int, name: str) -> int:
 
 
 def _remove(place: int, name: str) -> None:
-    """The mark goes last: what a killed process leaves of it can still be removed."""
+    """Deletes a data set's folder, the mark last: if the process is killed, the rest can still be deleted."""
     with below(place, [name]) as folder:
         for one in sorted(names_in(folder), key=lambda one: one == _MARK):
             shutil.rmtree(one, dir_fd=folder, onerror=lambda *_: None)
             with suppress(OSError):
                 os.unlink(one, dir_fd=folder)
-    with suppress(OSError):  # Its reader brings something at the same time.
+    with suppress(OSError):  # Another run may copy a shard into the folder at the same time.
         os.rmdir(name, dir_fd=place)

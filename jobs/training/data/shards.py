@@ -1,7 +1,7 @@
 """Reads any stretch of the long row of tokens that lies in shards, local or in object storage.
 
-Nothing is mapped into memory: a mapped file that is cut short would kill the process without a word.
-``DataError`` names the shard that is not as the index says; a store that is away raises errors of its own.
+Files are not mapped into memory: a mapped file that is cut short would kill the process without a message.
+``DataError`` names a shard that is not as the index says. A store that is away raises its own errors.
 """
 
 from bisect import bisect_right
@@ -13,7 +13,7 @@ from jobs.training.task.token_index import DTYPE_BYTES, DataError, TokenIndex, T
 
 
 class Readable(Protocol):
-    """Of a store, as much as reading needs."""
+    """The part of a store that reading needs."""
 
     url: str
 
@@ -21,7 +21,7 @@ class Readable(Protocol):
 
 
 class Shards:
-    """Several threads may read at the same time."""
+    """The shards of one index. Several threads may read at the same time."""
 
     def __init__(self, store: Readable, index: TokenIndex) -> None:
         self._store = store
@@ -30,7 +30,7 @@ class Shards:
         self._ends = list(accumulate(shard.num_tokens for shard in index.shards))
 
     def read(self, start: int, count: int) -> bytearray:
-        """The little-endian ids of ``count`` tokens from token ``start`` on, also over shards' borders."""
+        """The little-endian ids of ``count`` tokens from token ``start`` on, also across shards."""
         ids = bytearray(count * self._width)
         into, number = memoryview(ids), bisect_right(self._ends, start)
         while into:
@@ -42,7 +42,7 @@ class Shards:
         return ids
 
     def name_at(self, token: int) -> str:
-        """Where the shard lies that has this token, for messages."""
+        """The URL of the shard that has this token, for messages."""
         return f"{self._store.url}/{self._shards[bisect_right(self._ends, token)].name}"
 
     def _fill(self, shard: TokenShard, first: int, into: memoryview) -> None:

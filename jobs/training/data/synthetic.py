@@ -1,7 +1,7 @@
-"""Synthetic tokens: what a training step reads when its speed is the question.
+"""Makes synthetic tokens, for benchmarks and for runs without data.
 
-A sample is a pure function of the seed and its number, so a step's global batch is the same set of
-samples under every strategy and at every world size with as many sequences per step.
+A sample is a pure function of the seed and its number. So a step's global batch is the same set of samples
+under every strategy, and at every world size with the same number of sequences per step.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ from jobs.training.task.job import Recipe
 
 Batch = tuple[Tensor, Tensor]
 
-# Global batches are made ahead, before anything is timed, and then repeat: they cost memory, and a
-# benchmark's arithmetic does not depend on how fresh its tokens are.
+# Global batches are made before anything is timed, and are then used again and again: they cost memory, and a
+# benchmark's speed does not depend on how fresh its tokens are.
 NUM_GLOBAL_BATCHES = 16
 
-# One token in eight begins a new run.
+# One token in eight begins a new stretch.
 _RUN_STARTS = 1 / 8
 
 
@@ -33,18 +33,18 @@ class Batches:
     device: torch.device
 
     def load(self, step: int) -> list[Batch]:
-        """The (ids, labels) of each micro-batch of ``step``, on the device; the copies may be under way."""
+        """The (ids, labels) of each micro-batch of ``step``, on the device; copies may not be done yet."""
         rows = self.rows[step % len(self.rows)].to(self.device, non_blocking=True)
         return [(row[:, :-1], row[:, 1:]) for row in rows]
 
     @property
     def h2d_bytes_per_step(self) -> int | None:
-        """What ``load`` copies to the device; None where host memory is the device's."""
+        """The bytes that ``load`` copies to the device; None on a CPU, where it copies nothing."""
         return None if self.device.type == "cpu" else self.rows[0].nbytes
 
 
 def make_batches(recipe: Recipe, rank: int, device: torch.device) -> Batches:
-    """This rank's batches. Takes milliseconds to a second: done before a step is timed."""
+    """Makes this rank's batches. It takes milliseconds to a second, so call it before a step is timed."""
     shape = (NUM_GLOBAL_BATCHES, recipe.grad_accum, recipe.micro_batch, recipe.seq_len + 1)
     rows = torch.empty(shape, dtype=torch.int64, pin_memory=device.type != "cpu")
     for step, of_step in enumerate(rows):
@@ -57,10 +57,10 @@ def make_batches(recipe: Recipe, rank: int, device: torch.device) -> Batches:
 
 
 def sample(recipe: Recipe, number: int) -> Tensor:
-    """``seq_len + 1`` tokens that a model can learn a little of.
+    """Makes ``seq_len + 1`` tokens from which a model can learn a little.
 
-    They come in runs that count upwards. Each run begins at a random token, small ones far more often,
-    as words in a text are.
+    The tokens come in stretches that count upwards. Each stretch begins at a random token. Low ids are far
+    more frequent, as some words are in a text.
     """
     digest = hashlib.blake2b(f"{recipe.seed}/{number}".encode(), digest_size=4).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))

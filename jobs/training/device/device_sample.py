@@ -1,11 +1,11 @@
-"""A reading of a device as the records have it. Pure."""
+"""Converts a reading of a device to the form that the records store. Pure."""
 
 from cluster.telemetry.readings import Reading
 from reporting.recording.attempts import DeviceSample
 
 
 def sample_of(device: str, reading: Reading, allocated_bytes: int) -> DeviceSample:
-    """``allocated_bytes`` are this rank's own, which no driver knows."""
+    """The sample of one reading. ``allocated_bytes`` is this rank's own, which no device driver knows."""
     return DeviceSample(
         device=device,
         utilization_pct=reading.utilization_pct,

@@ -1,4 +1,4 @@
-"""What a run's numbers depend on besides its recipe: versions, device, driver, variables."""
+"""Collects what a run's numbers depend on besides its recipe: versions, device, device driver, variables."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ _PACKAGES = ("ray", "deepspeed", "numpy")
 _RELEVANT = re.compile(
     r"(NCCL|RCCL|HSA|HIP|ROCR|ROCM|CUDA|MIOPEN|GLOO|OMP|MKL|TORCH|PYTORCH|DS|UCX|FI)_[A-Z0-9_]+"
 )
-# A row has room for what people set, not for a login shell's excesses.
+# A row has room for the variables that people set, not for all that a login shell exports.
 _MAX_VARIABLES, _MAX_VALUE_CHARS = 40, 200
 
 
@@ -34,9 +34,9 @@ def environment_of(device: torch.device) -> Environment:
 
 
 def relevant_variables(variables: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
-    """Those that change how training runs, at most 40 of 200 letters; never one that may be a secret."""
+    """The variables that change how training runs, at most 40 of 200 letters each; no secrets."""
     names = [name for name in sorted(variables) if _RELEVANT.fullmatch(name) and not is_secret(name)]
-    # Ours, wherever all ranks are on one machine.
+    # Longhaul sets these itself if all ranks are on one machine, so they say nothing about the user's setup.
     names = [name for name in names if ON_LOOPBACK.get(name) != variables[name]]
     return {name: without_credentials(variables[name])[:_MAX_VALUE_CHARS] for name in names[:_MAX_VARIABLES]}
 

@@ -1,7 +1,7 @@
-"""The host memory of this process: what it holds, its peak, and a bound on what it may add.
+"""The host memory of this process: how much it holds, its peak, and a limit on how much it may add.
 
-The bound is ``RLIMIT_DATA`` above the idle process. An allocation beyond it raises in this process,
-where it can be caught, instead of taking the machine down; shared mappings are not counted.
+The limit is an ``RLIMIT_DATA`` above the idle process's use. An allocation beyond the limit raises in this
+process, where it can be caught, instead of taking the machine down. Shared mappings are not counted.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 
-# As malloc.h numbers it.
+# The number of this option in malloc.h.
 _M_MMAP_THRESHOLD = -3
 _LARGE_BYTES = 4 * 2**20
 
@@ -24,9 +24,9 @@ def resident_bytes() -> int:
 
 
 def reset_peak() -> int:
-    """Forgets the peak so far; returns what is resident now."""
+    """Forgets the peak so far; returns the bytes that are resident now."""
     give_back_freed_memory()
-    # Some containers forbid it; the peak then covers the process's whole life.
+    # Some containers forbid the reset; the peak then covers the process's whole life.
     with suppress(OSError):
         _CLEAR_REFS.write_text(_RESET_PEAK)
     return resident_bytes()
@@ -52,10 +52,10 @@ def budget(extra_bytes: int | None) -> Iterator[None]:
 
 
 def return_large_pieces() -> None:
-    """From now on a freed piece of 4 MiB or more goes back to the system at once.
+    """Makes malloc return each freed piece of 4 MiB or more to the system at once, from now on.
 
-    glibc raises that bound to 32 MiB by itself, and a process that gathers and frees weights then holds
-    up to twice what is live. A lower one would make every small step pay for fresh pages.
+    By itself glibc raises that threshold to 32 MiB, and a process that gathers and frees weights then holds
+    up to twice its live memory. A threshold below 4 MiB would make every small step pay for fresh pages.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -63,7 +63,7 @@ def return_large_pieces() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Returns what malloc keeps for later, so that one run's leftovers don't count for the next."""
+    """Returns freed memory that malloc caches, so that one run's memory doesn't count for the next run."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Which device each rank has, and why these are not the ones that were asked for. Pure."""
+"""Checks that the ranks' devices are the ones that were asked for. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,8 @@ _PLATFORMS: dict[Vendor, Platform] = {"nvidia": "cuda", "amd": "rocm", "cpu": "c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceIdentity:
-    """``device_id`` is unique on a node: the accelerator's uuid and place, or this process on a CPU.
-
-    ``model`` is the market name; None on a CPU.
+    """One rank's device. ``device_id`` is unique on a node: an accelerator's uuid and PCI address, or the
+    process's id on a CPU. ``model`` is the market name; None on a CPU.
     """
 
     node: str
@@ -26,7 +25,7 @@ class DeviceIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Of the ranks of one run; ``vendor`` is ``cpu`` where CPUs stand in for devices."""
+    """The expected ranks and devices of one run. ``vendor`` is ``cpu`` if CPUs simulate devices."""
 
     world_size: int
     vendor: Vendor
@@ -34,7 +33,11 @@ class Expected:
 
 
 def mismatch(devices: Sequence[DeviceIdentity], expected: Expected) -> str | None:
-    """``devices`` are all ranks', in their order. None if each has one of its own, of the expected kind."""
+    """Says why the ``devices`` of all ranks, in the ranks' order, don't fit; None if they do.
+
+    They fit if there is one distinct device per rank, all of the expected vendor and, unless mixing is
+    allowed, of one model.
+    """
     if len(devices) != expected.world_size:
         return f"{len(devices)} ranks came, {expected.world_size} were asked for"
     return _foreign(devices, expected.vendor) or _shared(devices) or _mixed(devices, expected)

@@ -1,4 +1,4 @@
-"""The device of this rank: what it is, which one it is, and the proof that no two ranks share one."""
+"""This rank's device: its kind and its identity, and the check that no two ranks share a device."""
 
 import os
 
@@ -19,7 +19,7 @@ def platform_of(device: torch.device) -> Platform:
 
 
 def device_name(device: torch.device) -> str | None:
-    """The market name as the driver tells it; None on a CPU, which is not named by it."""
+    """The market name from the device driver; None on a CPU."""
     return None if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
@@ -43,13 +43,19 @@ def identity(context: Context) -> DeviceIdentity:
 
 
 def _device_id(device: torch.device) -> str:
-    """Of uuid and place: some runtimes give all devices one uuid, and parts of one package one place."""
+    """Joins uuid and PCI address, since neither is always unique.
+
+    Some runtimes give all devices one uuid, and some give all parts of a package one address.
+    """
     address = _address(device)
     known = [part for part in (address.uuid, address.pci) if part]
     return " at ".join(known) or f"number {device.index}"
 
 
 def check_ranks(context: Context, expected: Expected) -> None:
-    """Collective: as many ranks as asked for, each with a device of its own, or ``DeviceMismatch`` on all."""
+    """Checks that each rank has a device of its own, as ``expected``. Collective.
+
+    Raises ``DeviceMismatch`` on all ranks or on none.
+    """
     if problem := mismatch(gather(identity(context), DeviceIdentity), expected):
         raise DeviceMismatch(problem)

@@ -1,4 +1,4 @@
-"""What can go wrong with a run inside a worker, and what an exception means for its row."""
+"""The errors of a run inside a worker, and the failure that an exception leaves in the run's row."""
 
 import re
 from typing import get_args
@@ -11,11 +11,11 @@ from jobs.training.task.token_index import DataError
 
 
 class AgreedFailure(Exception):
-    """Raised by every rank at the same point, so the process group is still whole."""
+    """An error that every rank raises at the same point, so the process group can still be used."""
 
 
 class InvalidLoss(AgreedFailure):
-    """The loss is not a finite number, or far above what it was; of a long run ``bad_loss`` says where."""
+    """The loss is not finite, or far above earlier losses. In a long run ``bad_loss`` says at which steps."""
 
     def __init__(self, text: str, bad_loss: BadLoss | None = None) -> None:
         super().__init__(text)
@@ -23,7 +23,7 @@ class InvalidLoss(AgreedFailure):
 
 
 class DeviceMismatch(AgreedFailure):
-    """The ranks do not sit on distinct devices of the group's vendor."""
+    """The ranks do not have distinct devices of the group's vendor."""
 
 
 _CPU_ALLOCATION = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
@@ -32,7 +32,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def failure_of(error: BaseException, phase: str, rank: int) -> Failure:
-    """The row that ``error`` leaves; ``phase`` is where the rank was."""
+    """The failure that ``error`` leaves in the run's row; ``phase`` is the phase in which the rank was."""
     status = _status_of(error)
     return Failure(
         status=status,
@@ -67,7 +67,7 @@ def _wanted_bytes(message: str) -> int | None:
 
 
 def _first_line(error: BaseException) -> str:
-    """Our own sentences as they are; of others' the type as well, which often says more."""
+    """The message of Longhaul's own errors; of others the type too, which often says more than the text."""
     if isinstance(error, AgreedFailure | DataError):
         return str(error)
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")

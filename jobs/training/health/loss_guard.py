@@ -1,8 +1,8 @@
 """Ends an attempt whose loss went wrong, on all ranks at the same step and before its state is saved.
 
-A loss that is not finite on any rank, or a gradient that isn't, is known two steps later at no cost: it is
-read where the device has nothing to do anyway, and told in the control word. Whoever asks for the loss of all
-ranks, as every save does, learns it at once. Spikes are only looked for then.
+If a loss or a gradient is not finite on any rank, all ranks know it two steps later, at no cost. Each rank
+reads its values at a moment when its device is idle anyway, and sends an alarm in the control word. A step
+that needs the loss over all ranks, as every save does, finds it at once. Only such steps look for spikes.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ _ADVICE = "a lower optimizer.lr, a longer warm-up or fp32 usually helps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """A step of this rank: what it read and what came of it, still on the device."""
+    """A finished step of this rank: the range of samples it read, and its results, still on the device."""
 
     step: int
     samples: Range
@@ -31,13 +31,13 @@ class StepDone:
     grad_norm: Tensor | None
 
     def is_bad(self) -> bool:
-        """Waits for the device."""
+        """Whether loss or gradient is not finite. Waits for the device."""
         norm = 0.0 if self.grad_norm is None else float(self.grad_norm)
         return is_bad(float(self.loss), norm)
 
 
 class RankLossGuard:
-    """Every rank makes the same calls. ``bound`` None: spikes are not looked for."""
+    """One rank's guard; every rank makes the same calls. With ``bound`` None it does not look for spikes."""
 
     def __init__(self, bound: SpikeBound | None) -> None:
         self.is_alarmed = False
@@ -46,7 +46,7 @@ class RankLossGuard:
         self._good: StepDone | None = None
 
     def look_back(self) -> None:
-        """At the last step, when the device is done with it: before the next one begins."""
+        """Checks the last step. Call it when the device is done with that step, before the next begins."""
         if self._open and self._open[-1].is_bad():
             self.is_alarmed = True
 
@@ -54,17 +54,18 @@ class RankLossGuard:
         self._open.append(done)
 
     def own_loss(self) -> float:
-        """Of the newest step; not finite where its gradient isn't, or where a step before it went wrong of
-        which the others don't know yet, so that the mean of all tells everything.
+        """The newest step's loss, or NaN if a gradient or an earlier step is known to have gone wrong.
+
+        The other ranks may not know of that yet; the NaN makes the mean over all ranks tell them.
         """
         newest = self._open[-1]
         return float("nan") if self.is_alarmed or newest.is_bad() else float(newest.loss)
 
     def judge(self, is_any_alarmed: bool, mean_loss: float | None) -> None:
-        """After a step: raises ``InvalidLoss`` on all ranks or on none.
+        """Judges the newest step; raises ``InvalidLoss`` on all ranks or on none.
 
-        ``is_any_alarmed`` and ``mean_loss``, of ``own_loss``, are the same on all ranks; None where nobody
-        asked for it.
+        ``is_any_alarmed`` and ``mean_loss`` must be the same on all ranks. ``mean_loss`` is the mean of
+        ``own_loss`` over all ranks; None if this step did not need it.
         """
         if is_any_alarmed or (mean_loss is not None and is_bad(mean_loss)):
             raise self._not_finite()
@@ -72,7 +73,7 @@ class RankLossGuard:
             self._look_for_spikes(self._spikes, mean_loss)
 
     def _not_finite(self) -> InvalidLoss:
-        """Collective: the first step that was bad on any rank."""
+        """The error that names the first step that was bad on any rank. Collective."""
         own = next((done.step for done in self._open if done.is_bad()), self._open[-1].step)
         first = min(gather(own, int))
         bad = next(done for done in self._open if done.step == first)
@@ -89,7 +90,7 @@ class RankLossGuard:
             self._good = newest
 
     def _too_high(self, spike: Spike, newest: StepDone) -> InvalidLoss:
-        # Nothing is too high before enough was seen that was not.
+        # A loss is too high only after enough losses that were not, so a good step exists.
         good = self._good
         assert good is not None
         return _invalid(

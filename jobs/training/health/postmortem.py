@@ -1,4 +1,4 @@
-"""What can still be learnt of a worker on its node after its end. Pure: any process there can look."""
+"""Finds out on a worker's node why it ended or where it hangs. Pure: any process on the node can do it."""
 
 import faulthandler
 import os
@@ -11,13 +11,13 @@ from tempfile import mkstemp
 
 LOG_TAIL_LINES = 20
 
-# A row has room for twenty short lines, and one line can hold a whole stack of extension modules.
+# A row has room for twenty short lines, and one line can hold a long list of extension modules.
 _LINE_CHARACTERS = 160
-# A worker that logged for hours must not be read whole.
+# Only the end of a log is read: a worker may have logged for hours.
 _READ_BYTES = 2**16
-# Ray's own handler writes this for every signal that a process can still tell of.
+# Ray's own handler writes this line for every signal that a process can catch.
 _SIGNAL = re.compile(r"\*\*\* (SIG[A-Z]+) received")
-# A worker answers it by writing where its threads are; nothing else in it listens to this one.
+# A worker answers this signal by writing its threads' stacks; nothing else in a worker uses the signal.
 STACKS_SIGNAL = signal.SIGUSR1
 _STACKS_TIMEOUT_S, _STACKS_INTERVAL_S = 3.0, 0.05
 _TRAINING = "jobs/training/loop/attempt.py"
@@ -26,9 +26,10 @@ _VMSTAT = Path("/proc/vmstat")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Postmortem:
-    """``signal`` is the one that ended the process, if its log tells; SIGKILL leaves no word.
+    """What is known about a worker that ended.
 
-    ``oom_kills`` is how many processes the node's kernel has ended for want of memory since it started.
+    ``signal`` is the signal that ended the process, if its log says so; SIGKILL leaves no trace there.
+    ``oom_kills`` is how many processes the node's kernel has killed for lack of memory since it started.
     """
 
     log_tail: tuple[str, ...]
@@ -37,17 +38,17 @@ class Postmortem:
 
 
 def examine(logs: tuple[str, ...]) -> Postmortem:
-    """To be called on the worker's node, with the files that it wrote to."""
+    """Examines an ended worker. Must be called on the worker's node, with the worker's log files."""
     lines = _last_lines(logs)
     signals = [found[1] for line in lines if (found := _SIGNAL.search(line))]
     return Postmortem(log_tail=_short(lines), signal=signals[0] if signals else None, oom_kills=oom_kills())
 
 
 def answer_with_stacks(folder: Path) -> str:
-    """The file to which this process will write where it is, as ``stacks`` asks, whatever Python is doing.
+    """Makes this process write its stacks to a file each time ``stacks`` asks; returns the file.
 
-    It is new and for this user alone. Ray lets everybody write to its folder of logs: another user could have
-    put a link there under a name that can be guessed.
+    It answers whatever Python is doing. The file is new and private to this user: Ray lets everybody write to
+    its folder of logs, so another user could have put a link there under a name that can be guessed.
     """
     descriptor, file = mkstemp(".txt", f"longhaul-stacks-{os.getpid()}-", folder)
     faulthandler.register(STACKS_SIGNAL, file=descriptor, all_threads=True)
@@ -55,9 +56,9 @@ def answer_with_stacks(folder: Path) -> str:
 
 
 def stacks(pid: int, file: str) -> tuple[str, ...]:
-    """Where each thread of the process is, as far as it still answers: to be called on its node.
+    """The stack of each thread of the process, if it still answers. Must be called on the process's node.
 
-    The training comes first, told by the files that it goes through; at most 20 lines.
+    Threads that run the training loop come first. At most 20 lines.
     """
     if _is_stopped(pid):
         return ("is stopped, as by SIGSTOP, and can't tell where",)
@@ -81,7 +82,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _once_written(file: str, begin: int) -> str:
-    """What stands behind ``begin`` once no more comes, or after so many seconds."""
+    """The text written to ``file`` after byte ``begin``, once no more comes, or after 3 s at the latest."""
     deadline = time.monotonic() + _STACKS_TIMEOUT_S
     size = begin
     while time.monotonic() < deadline:
@@ -100,7 +101,7 @@ def _size(file: str) -> int:
 
 
 def log_tail(logs: tuple[str, ...]) -> tuple[str, ...]:
-    """At most 20 lines: the end of the last file, and of those before it what there is room for."""
+    """The last 20 lines of all files together, in the order of the files."""
     return _short(_last_lines(logs))
 
 
@@ -109,7 +110,7 @@ def _short(lines: list[str]) -> tuple[str, ...]:
 
 
 def _last_lines(logs: tuple[str, ...]) -> list[str]:
-    # Ray marks the borders of tasks in these files, by lines that begin so, for its own log monitor.
+    # Lines that begin with a colon are marks of tasks, which Ray writes for its own log monitor.
     return [line for log in logs for line in _end_of(Path(log)).splitlines() if not line.startswith(":")]
 
 
@@ -123,12 +124,12 @@ def _end_of(log: Path, at_most: int = _READ_BYTES) -> str:
 
 
 def _no_link(path: str, flags: int) -> int:
-    """What is read here is kept with the run, and others can write to the folder too."""
+    """Opens a file but no link: others can write to the folder, and what is read is kept with the run."""
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def oom_kills() -> int:
-    """0 where the kernel doesn't tell."""
+    """How many processes the kernel has killed for lack of memory; 0 if the kernel doesn't say."""
     try:
         counters = dict(line.split() for line in _VMSTAT.read_text().splitlines())
     except OSError:

@@ -1,4 +1,4 @@
-"""Exceptions as ranks tell each other of them: a word for the type, and the text."""
+"""Exceptions in the form in which ranks send them to each other: the type's name and the text."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from checkpointing.errors import Corrupt, Fenced, NothingToResume, Unfit
 from checkpointing.stores.contract import Conflict, Denied, Full, Missing, StoreError, Unavailable
 from jobs.training.health.failures import AgreedFailure
 
-# What the type says to the caller. Of all others only their name is told.
+# Types that callers tell apart. Of any other type only the name is sent, and the peer gets ``PeerFailed``.
 _TYPES = {
     kind.__name__: kind
     for kind in (
@@ -18,7 +18,7 @@ _TYPES = {
 
 
 class PeerFailed(AgreedFailure):
-    """What a peer raised for all ranks and what none of our types is; the text names its type."""
+    """A peer raised, for all ranks, an error of a type that is not sent as such; the text names the type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ def told(error: Exception, others: Mapping[str, object] | None = None) -> Proble
 
 
 def heard(problem: Problem, others: Mapping[str, Callable[[str], Exception]] | None = None) -> Exception:
-    """Of the same type with the same text, where it is one of ours or in ``others``; else ``PeerFailed``."""
+    """The exception again: same type and text if the type is known or in ``others``, else ``PeerFailed``."""
     make = {**_TYPES, **(others or {})}.get(problem.type)
     if make is not None:
         return make(problem.text)

@@ -1,8 +1,8 @@
-"""How fast this rank's device is by itself. Ranks wait for each other in every step, so steps don't tell.
+"""Measures how fast this rank's device is by itself. Step times can't show it: ranks wait for each other.
 
-Every few seconds the same small product is timed on the training's own stream. The training is not held up by
-it on a device, whose events are read once they are there, and for about a millisecond on a CPU. It draws no
-random number and keeps its memory, so the training is the same to the bit.
+Every 5 s the same small test product is timed on the training's own stream. On a device this does not hold up
+the training, since events are read only once they are there; on a CPU it takes about a millisecond. The test
+product draws no random number and reuses its memory, so the training is the same to the bit.
 """
 
 import time
@@ -18,7 +18,7 @@ _DEVICE_SIZE, _DEVICE_TIMES = 2048, 16
 
 
 class RankSpeed:
-    """``context.pulse.pace_s`` is the newest time, 0 before the first."""
+    """Writes the newest time of the test product to ``context.pulse.pace_s``, which is 0 before the first."""
 
     def __init__(self, context: Context, ticks: Callable[[], float] = time.perf_counter) -> None:
         self._pulse = context.pulse
@@ -32,7 +32,7 @@ class RankSpeed:
         self._begin_end: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
     def look(self) -> None:
-        """At a step border."""
+        """Reads and starts timings; call it at every step boundary."""
         if self._begin_end is not None and self._begin_end[1].query():
             begin, end = self._begin_end
             self._pulse.pace_s, self._begin_end = begin.elapsed_time(end) / 1e3, None

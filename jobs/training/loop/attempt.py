@@ -44,8 +44,8 @@ from jobs.training.task.task import Task
 class Services:
     """The services that a launcher gives to a rank. ``point_at`` is None without Ray.
 
-    ``wish`` returns this rank's stop request, or None. ``wish`` is called at each step, never waits, and never
-    takes a request back.
+    ``wish`` returns this rank's stop request, or None. ``wish`` is called at each step, never waits, and
+    never takes a request back.
     """
 
     tell: Tell

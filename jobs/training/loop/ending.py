@@ -28,8 +28,8 @@ def save_the_end(saver: Saver, control: Control, point: StepPoint) -> str | None
 def note_resumed(repository: Repository, generation: str, *, term: int, timeout_s: float = 5.0) -> None:
     """Notes in the run's log that the loaded generation is no poison.
 
-    Call it once a step was finished after loading, or if a stop request came before that. A store that is away
-    delays the training by at most ``timeout_s``; the note is still written once the store is back.
+    Call it once a step was finished after loading, or if a stop request came before that. A store that is
+    away delays the training by at most ``timeout_s``; the note is still written once the store is back.
     """
     with suppress(StoreError, Stalled):
         finish(lambda: repository.append(Resumed(name=generation), term=term), TransferProgress(timeout_s))

@@ -12,7 +12,7 @@ from jobs.training.task.context import Context
 
 
 class Evaluation:
-    """Evaluates the engine. ``is_due``: a step's evaluation is not finished, or not begun, yet."""
+    """Evaluates the engine. ``is_due``: a step was to be evaluated, and its evaluation is not finished."""
 
     def __init__(
         self, context: Context, engine: Engine, samples: Samples, control: Control, *, is_due: bool

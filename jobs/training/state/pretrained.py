@@ -1,4 +1,4 @@
-"""Weights that others have trained into a fresh engine, under any strategy: each rank reads its own share."""
+"""Loads pretrained weights into a fresh engine, under any strategy; each rank reads its own share."""
 
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -16,13 +16,14 @@ from jobs.training.task.presets import ModelConfig
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _PARAMETERS = "param/"
-# In memory at a time, however large a tensor is.
+# The most elements that are in memory at a time, however large a tensor is.
 _MOST_ELEMENTS = 1 << 24
 
 
 def begin_with(place: Path, config: ModelConfig, engine: Engine) -> None:
-    """Collective: all ranks have begun with them, or ``Unfit`` on all, in the words of the first that could
-    not. The optimizer begins as it does with weights of our own.
+    """Fills the engine with the weights at ``place``; the optimizer begins as in a new run. Collective.
+
+    If the weights are ``Unfit`` on any rank, all ranks raise that, with the message of the lowest such rank.
     """
     problem: str | None = None
     try:
@@ -47,7 +48,7 @@ def _fill(pieces: Sequence[Piece], weights: dict[str, Stored]) -> None:
 
 
 def _values(stored: Stored, start: int, length: int) -> Iterator[Tensor]:
-    """The elements from ``start`` on, a part at a time, in the type of the file."""
+    """``length`` elements from ``start`` on, a part at a time, in the file's dtype."""
     size = ELEMENT_BYTES[stored.dtype]
     assert start + length <= prod(stored.shape)
     with stored.file.open("rb") as file:

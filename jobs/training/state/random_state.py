@@ -1,7 +1,7 @@
-"""The random numbers that a rank would draw next: kept as bytes of fixed size, given back, and proven.
+"""Saves, restores and checks the random generators of a rank; the saved states have a fixed size.
 
-Four generators: Python's, NumPy's, torch's on the host and, on a GPU, the device's. What draws from a
-generator of its own keeps that itself.
+There are four: Python's, NumPy's, torch's on the host and, on a GPU, the device's. Code that has a generator
+of its own must save that itself.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from checkpointing.saving.snapshot import Piece
 
-# Python's and NumPy's are both a Mersenne Twister: 624 words and the place in them, then the second of a
-# pair of normal numbers, if it is still to be handed out.
+# Python and NumPy both use a Mersenne Twister: 624 words and the place in them. Normal numbers come in pairs,
+# so a flag and the pair's second number follow, if that is still to be handed out.
 _TWISTER = struct.Struct("<625I?d")
 _PYTHON_VERSION = 3
 
 
 def seed(number: int, rank: int, device: torch.device) -> None:
-    """Every generator begins at a place that ``number`` and ``rank`` alone determine."""
+    """Seeds every generator; ``number`` and ``rank`` alone determine the seed."""
     digest = hashlib.blake2b(f"{number}/{rank}".encode(), digest_size=4).digest()
     begin = int.from_bytes(digest, "big")
     random.seed(begin)
@@ -34,10 +34,10 @@ def seed(number: int, rank: int, device: torch.device) -> None:
 
 
 class RandomState:
-    """What this process's generators were at the latest ``capture``, at first that of its making.
+    """The state of this process's generators at the latest ``capture``; making the object captures too.
 
-    ``pieces`` are always the same memory, named ``rng/<rank>/<generator>``: ``capture`` fills it from the
-    generators, ``restore`` sets the generators from it.
+    ``pieces`` are always the same memory, named ``rng/<rank>/<generator>``. ``capture`` fills that memory
+    from the generators; ``restore`` sets the generators from it.
     """
 
     def __init__(self, rank: int, device: torch.device) -> None:
@@ -60,7 +60,7 @@ class RandomState:
 
 
 def canary(device: torch.device) -> str:
-    """A digest of what every generator would give next; none of them moves."""
+    """A digest of the numbers that every generator would give next; the generators don't move."""
     with _undisturbed(device):
         host = torch.cat([torch.rand(4), torch.randn(4)])
         drawn = (

@@ -1,9 +1,9 @@
-"""Messages between ranks that need no collective: a small server of torch's in rank 0.
+"""Messages between ranks that need no collective: torch's small store server, which runs in rank 0.
 
-The server asks nobody who he is, and lists its names for everybody. So each message carries a MAC with the
-run's key over its name, its sender, whom it is for and what it says. What has none, or a wrong one, is named
-in the log and is as if it had not been written. Whoever can connect to the server can still delete messages:
-then a save is dropped, as if a rank had been too slow.
+The server does not authenticate its clients and lists its names for everybody. So each message carries a MAC
+with the run's key over its name, sender, receiver and content. A message without a valid MAC is refused: the
+log names it, and the message counts as not written. Anybody who can connect to the server can still delete
+messages; then a save is dropped, as if a rank had been too slow.
 """
 
 import logging
@@ -21,7 +21,7 @@ from jobs.training.task.context import Context
 
 _log = logging.getLogger(__name__)
 _MEETING_TIMEOUT = timedelta(seconds=120)
-# torch's server takes no more than this in one piece.
+# torch's server takes no more than this in one message.
 _MOST_BYTES = 2**23 - 2**10
 _LOOPBACK, _ANYWHERE = "127.0.0.1", ""
 
@@ -47,7 +47,7 @@ class RankMailbox:
             try:
                 return self._read(name, sender, message)
             except Refused as error:
-                # One line: somebody may write a thousand messages a second.
+                # Log one line per call: a stranger may write a thousand messages a second.
                 if not is_named:
                     _log.warning("mailbox: %s: a message as of rank %d is refused: %s", name, sender, error)
                 is_named = True
@@ -71,9 +71,9 @@ class RankMailbox:
 
 
 def open_mailbox(context: Context) -> RankMailbox:
-    """Every rank calls it. It lives as long as rank 0 does.
+    """Opens the mailbox, whose server lives as long as rank 0. Collective.
 
-    Without a key in the context rank 0 draws one and tells it through the process group.
+    Without a key in the context, rank 0 draws one and sends it through the process group.
     """
     address = _address()
     listener, word = None, (0, "")
@@ -86,7 +86,9 @@ def open_mailbox(context: Context) -> RankMailbox:
 
 
 def _address() -> str:
-    """Of rank 0's node, as all ranks reach it."""
+    """The address where rank 0 listens and all ranks meet. Empty: rank 0 listens on all of its addresses, and
+    all ranks connect to ``MASTER_ADDR``.
+    """
     place = os.environ
     address = place.get("MASTER_ADDR", "")
     if not address or place.get("LOCAL_WORLD_SIZE") == place.get("WORLD_SIZE"):
@@ -94,5 +96,5 @@ def _address() -> str:
     try:
         return str(ip_address(address))
     except ValueError:
-        # torchrun's name for the node may mean another address there than it means elsewhere.
+        # A node name that torchrun gives may stand for another address on that node than on other nodes.
         return _ANYWHERE

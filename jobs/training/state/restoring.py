@@ -1,7 +1,7 @@
-"""From a run's newest good generation into a fresh engine: one party decides, all ranks load the same.
+"""Loads a run's newest good generation into a fresh engine: rank 0 chooses it, all ranks load the same.
 
-Whatever can't be loaded is refused by all ranks alike, quarantined if its bytes are wrong, and the next older
-one is tried. Nothing is ever loaded that was not compared with its digest.
+If a generation can't be loaded, all ranks refuse it and try the next older one. If its bytes are wrong, it is
+quarantined too. All bytes are compared with their digests before they are used.
 """
 
 from collections.abc import Sequence
@@ -38,10 +38,11 @@ from jobs.training.task.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """Where the training goes on: ``step`` steps are done, ``position`` samples consumed.
+    """Where the training resumes: ``step`` steps are done, ``position`` samples are consumed.
 
-    ``is_own`` is False for a generation of another run; else ``term`` is the attempt that saved it.
-    ``warning`` is None if all is as it was. ``is_evaluation_due``: the step before was to be evaluated.
+    ``is_own`` is False for a generation of another run; else ``term`` is that of the attempt that saved it.
+    ``warning`` is None if everything could be restored. ``is_evaluation_due``: the evaluation after the last
+    step was interrupted.
     """
 
     step: int
@@ -56,7 +57,7 @@ class ResumePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """A run's generations, and as which attempt they are loaded; ``term`` is None for another run's."""
+    """A run whose generations can be loaded. ``term`` is this attempt's; None for another run."""
 
     repository: Repository
     disk: LocalTier | None
@@ -65,7 +66,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offer:
-    """What rank 0 decided for all: a generation with its manifest, or a problem that ends the attempt."""
+    """Rank 0's choice for all ranks: a generation with its manifest, or a problem that ends the attempt."""
 
     decision: Decision | None
     manifest: Manifest | None = None
@@ -80,10 +81,10 @@ def restore(
     origin: Repository | None,
     disk: LocalTier | None,
 ) -> ResumePoint:
-    """Fills the engine. Every rank calls it. ``origin`` is where a run without generations starts from; else
-    it starts from the task's weights, if it has some.
+    """Fills the engine from the newest generation that can be loaded. Collective.
 
-    A disk that can't be read costs what is on it: there is the store, and the newest that both have.
+    A run without generations starts from ``origin``, or else from the task's weights, or else from fresh
+    values. If a node's disk can't be read, its saves are not used; the store's are.
     """
     disk, problem = _readable(disk, context)
     start = _restore(
@@ -138,7 +139,7 @@ def _restore(task: Task, context: Context, engine: Engine, source: _Source, what
 
 
 def _offer(task: Task, context: Context, source: _Source, what: str, refused: dict[str, str]) -> _Offer:
-    """Collective. Rank 0 decides, from the log and from what all ranks have on their disks."""
+    """Rank 0's choice, made from the log and from what all ranks have on their disks. Collective."""
     shares = source.disk.inventory() if source.disk else []
     everyone = gather([(cut, part.rank) for cut, part in shares], list[tuple[Cut, int]])
     on_disk = _usable(everyone, task)
@@ -154,7 +155,7 @@ def _offer(task: Task, context: Context, source: _Source, what: str, refused: di
 
 
 def _of_rank_0(own: _Offer | None) -> _Offer:
-    """Collective: what rank 0 offers, on all ranks."""
+    """Sends rank 0's offer to all ranks. Collective."""
     word: tuple[Decision | None, Problem | None] = (None, None)
     if own is not None:
         word = (own.decision, told(own.problem) if own.problem else None)
@@ -185,7 +186,7 @@ def _decide(
         if chosen is None:
             return _Offer(decision=decision)
         if source.term is not None:
-            # Before it is loaded: if that crashes, the next attempt must know.
+            # Noted before loading: if loading crashes, the next attempt must know which generation it was.
             repository.append(Load(name=chosen.name), term=source.term)
         return _Offer(decision=decision, manifest=_stored_manifest(repository, chosen, on_disk))
     except Corrupt as error:
@@ -199,7 +200,7 @@ def _decide(
 
 
 def _stored_manifest(repository: Repository, chosen: Candidate, on_disk: Sequence[OnDisk]) -> Manifest | None:
-    """None if the parts on the disks have to do instead of it."""
+    """The store's manifest; None if it can't be had and the parts on the nodes' disks must replace it."""
     found = repository.view.generation(chosen.name)
     if found is None:
         return None
@@ -212,7 +213,7 @@ def _stored_manifest(repository: Repository, chosen: Candidate, on_disk: Sequenc
 
 
 def _put_together(name: str, shares: Sequence[tuple[Cut, FilePart]]) -> Manifest:
-    """Of a generation whose manifest the store does not have: all ranks' parts. Collective."""
+    """Builds the manifest of a generation from all ranks' parts, if the store has none. Collective."""
     own = [share for share in shares if share[0].generation == name]
     everyone = gather(own, list[tuple[Cut, FilePart]], most_bytes=MOST_MANIFEST_BYTES)
     found = {part.rank: (cut, part) for of_rank in everyone for cut, part in of_rank}
@@ -221,9 +222,9 @@ def _put_together(name: str, shares: Sequence[tuple[Cut, FilePart]]) -> Manifest
 
 
 def _usable(everyone: Sequence[Sequence[tuple[Cut, int]]], task: Task) -> list[OnDisk]:
-    """Those of which each rank finds all files that it needs on its own node.
+    """The generations of which each rank finds all files that it needs on its own node.
 
-    Under the same strategy and world size that is its own file; else it may be any.
+    Under the same strategy and world size a rank needs its own file only, else all files.
     """
     cuts = {cut.generation: cut for of_rank in everyone for cut, _ in of_rank}
     usable = []
@@ -239,7 +240,7 @@ def _usable(everyone: Sequence[Sequence[tuple[Cut, int]]], task: Task) -> list[O
 def _load(
     context: Context, engine: Engine, source: _Source, manifest: Manifest, random: RandomState
 ) -> str | None:
-    """Collective: None if every rank has filled its share, else why not, in the same words on all ranks."""
+    """Loads every rank's share; None if all did, else why not, the same text on all ranks. Collective."""
     outcome = _fill(engine.targets() + _saved_pieces(random, manifest), source, manifest)
     everyone = gather(told(outcome) if outcome else None, Problem | None)
     errors = [heard(problem) if problem else None for problem in everyone]
@@ -267,13 +268,16 @@ def _fill(pieces: Sequence[Piece], source: _Source, manifest: Manifest) -> Excep
 
 
 def _saved_pieces(random: RandomState, manifest: Manifest) -> list[Piece]:
-    """None for a rank that the saved world did not have: it goes on with its own."""
+    """The saved random states of this rank. Empty if the save had fewer ranks: this rank keeps its own."""
     tensors = manifest.tensors
     return [piece for piece in random.pieces() if piece.name in tensors]
 
 
 def _restore_random(context: Context, random: RandomState, manifest: Manifest) -> str | None:
-    """Last of all, since setting up draws too. The first draw must then be the one that was recorded."""
+    """Restores the random state; returns a warning if the next numbers differ from the recorded ones.
+
+    Call it last, since setting up draws random numbers too.
+    """
     if not _saved_pieces(random, manifest):
         return None
     random.restore()

@@ -1,4 +1,4 @@
-"""Saving as the training thread sees it: a copy at a step border, everything else in the background."""
+"""Saves a rank's state: the training thread copies it at a step boundary, other threads do the rest."""
 
 import time
 from collections.abc import Callable
@@ -25,12 +25,12 @@ from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
 from jobs.training.task.task import Saving, Task
 
-# One is written from while the next cut goes into the other.
+# One is written out while the next cut is copied into the other.
 _NUM_ROOMS = 2
 
 
 class Saver:
-    """One rank's. Its memory is allocated and touched here, before the first step: twice the rank's state."""
+    """One rank's saver. It allocates and touches its memory when made: twice the size of the rank's state."""
 
     def __init__(
         self,
@@ -66,13 +66,16 @@ class Saver:
         self._number = 0
 
     def goes_on_from(self, name: str | None) -> None:
-        """The generation that was loaded is durable, if it is one of this run: rank 0 knows."""
+        """Counts the loaded generation as durable if it is one of this run. Only rank 0 keeps that count."""
         before = self._repository.view.generation(name or "")
         if before and self._context.rank == 0:
             self.tally.durable(before)
 
     def start(self) -> None:
-        """Before the first step, since nothing may be on its way to a disk that is tidied."""
+        """Removes garbage from the disk and starts the writer.
+
+        Call it before the first step: no save may be on its way to a disk that is being tidied.
+        """
         if self._disk is not None and self._context.local_rank == 0:
             with suppress(StoreError):
                 self._disk.tidy()
@@ -86,7 +89,10 @@ class Saver:
         )
 
     def order(self, point: StepPoint, busy: Busy) -> Order | None:
-        """On rank 0: what all ranks are to save once the step is done that ``point`` ends with."""
+        """Rank 0's order for all ranks: what to save at ``point``, the end of the next step; None if nothing.
+
+        Raises if another attempt has taken the run over.
+        """
         if self.tally.is_fenced:
             raise taken_over(self._task.run, self._repository.view.term, self._repository.view.owner)
         answer, self._past = next_order(
@@ -104,10 +110,10 @@ class Saver:
         return answer
 
     def cut(self, point: StepPoint, order: Order) -> None:
-        """Copies everything of this rank, of one step border, and hands it over. Every rank calls it.
+        """Copies this rank's whole state at a step boundary and hands it to the writer. Every rank calls it.
 
-        Waits for memory as long as ``deadline_s`` if the order says so, and else not at all; what finds no
-        room is skipped, and the other ranks' shares are dropped with it.
+        Waits for free memory up to ``deadline_s`` if the order says so, else not at all. Without free memory
+        the save is skipped, and the other ranks' shares of it are dropped.
         """
         self._number += 1
         timeout_s = self._saving.deadline_s if order.must_wait else 0.0
@@ -132,12 +138,12 @@ class Saver:
         )
 
     def wait(self) -> None:
-        """Waits for what is on its way, each part of it at most ``deadline_s``."""
-        # Upload, receipts, reading back: each has the deadline for itself.
+        """Waits for saves on their way, up to three times ``deadline_s``."""
+        # Upload, receipts, reading back: each has a deadline of its own.
         self._writer.finish(3 * self._saving.deadline_s)
 
     def _cut(self, point: StepPoint) -> Cut:
-        """Its name is the same on all ranks, since all of them count the orders."""
+        """The cut's description. Its name is the same on all ranks, since every rank counts the orders."""
         recipe, save_id = self._task.recipe, f"{self._task.attempt}.{self._number}"
         return Cut(
             generation=generation_name(point.step, self._task.term, save_id),
@@ -149,7 +155,7 @@ class Saver:
             world_size=recipe.world_size,
             created_s=time.time(),
             epoch_end=point.epoch_end,
-            # What is not finite is no measure of anything, and JSON has no word for it.
+            # A value that is not finite measures nothing, and JSON has no number for it.
             metrics={name: value for name, value in point.metrics.items() if isfinite(value)},
             state={
                 "position": point.position,
@@ -182,7 +188,7 @@ def saver_for(
     repository: Repository,
     tell: Callable[[SaveNote], None],
 ) -> Saver | None:
-    """None where nothing is saved. Every rank calls it. ``tell`` is called by background threads."""
+    """The rank's saver; None if nothing is saved. Collective. Background threads call ``tell``."""
     if task.saving is None:
         return None
     return Saver(task, task.saving, context, engine, repository, open_mailbox(context), tell)

@@ -17,7 +17,7 @@ from jobs.training.task.job import Recipe
 class NativeEngine:
     """See ``Engine``. ``defer`` is entered for every micro-batch of a step but the last.
 
-    ``saved`` and ``resumed`` cut this rank's ``pieces`` and ``targets`` out of the tensors that it holds. With
+    ``saved`` and ``resumed`` cut this rank's ``pieces`` and ``targets`` out of its tensors. With
     ``keeps_gradients`` an update sets gradients to zero and does not free their memory.
     """
 
