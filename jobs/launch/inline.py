@@ -52,13 +52,7 @@ def run_inline(sessions: Sequence[Session], place: LauncherPlace, listen: Callab
     if not sessions:
         return
     with _process_group(place, _COLLECTIVE_TIMEOUT_S) as device:
-        context = Context(
-            rank=place.rank,
-            world_size=place.world_size,
-            local_rank=place.local_rank,
-            device=device,
-            key=place.key,
-        )
+        context = _context(place, device)
         try:
             prove(place.key)
         except Stranger as error:
@@ -79,13 +73,7 @@ def attempt_inline(
     A stop request to any rank stops all ranks.
     """
     with _process_group(place, collective_timeout_s) as device:
-        context = Context(
-            rank=place.rank,
-            world_size=place.world_size,
-            local_rank=place.local_rank,
-            device=device,
-            key=place.key,
-        )
+        context = _context(place, device)
         try:
             prove(place.key)
             task = _shared_task(make_task, place)
@@ -99,6 +87,16 @@ def attempt_inline(
             failure = replace(failure, step=context.pulse.step)
             return Failed(failure=failure, cause=cause_of(failure))
         return Completed()
+
+
+def _context(place: LauncherPlace, device: torch.device) -> Context:
+    return Context(
+        rank=place.rank,
+        world_size=place.world_size,
+        local_rank=place.local_rank,
+        device=device,
+        key=place.key,
+    )
 
 
 def _shared_task(make_task: MakeTask, place: LauncherPlace) -> Task | StoreAway | Unmendable:
