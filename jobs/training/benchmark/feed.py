@@ -1,4 +1,4 @@
-"""The micro-batches of each step, with the time that their copies to the device take."""
+"""Supplies the micro-batches of each step and times their copies to the device."""
 
 import torch
 
@@ -7,7 +7,7 @@ from jobs.training.task.job import Recipe
 
 
 class BatchFeed:
-    """One rank's batches. Where nothing is copied (CPU) there is nothing to time: None."""
+    """One rank's batches. On a CPU nothing is copied, so ``bytes_per_step`` and ``copy_s()`` are None."""
 
     def __init__(self, recipe: Recipe, rank: int, device: torch.device) -> None:
         self._batches = make_batches(recipe, rank, device)
@@ -28,7 +28,7 @@ class BatchFeed:
         self._copies.clear()
 
     def copy_s(self) -> float | None:
-        """Seconds that all copies since ``forget_copies`` took. Waits for the device."""
+        """The seconds that all copies since ``forget_copies`` took. Waits for the device."""
         if self.bytes_per_step is None:
             return None
         torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""One run, measured: set up, warm up, time the window, gather once. Knows nothing of Ray.
+"""Measures one run: set up, warm up, time the window, gather the results once. Knows nothing of Ray.
 
-Every rank calls ``measure`` with the same job. Rank 0 returns the numbers, the others None. A failure
-raises; then the process group may be unusable, because the peers can be stuck in a collective.
+Every rank calls ``measure`` with the same job. Rank 0 returns the numbers, the other ranks None. A failure
+raises; the process group may then be unusable, because other ranks can be stuck in a collective.
 """
 
 import time
@@ -38,7 +38,7 @@ WARMUP_RULE = "rolling_median_5_within_1pct_max_50"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Warmup:
-    """``reference_loss`` is the one of ``reference_step``, over all ranks."""
+    """A finished warm-up. ``reference_loss`` is the mean over all ranks at ``reference_step``."""
 
     steps: int
     median_step_s: float
@@ -48,7 +48,7 @@ class _Warmup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RankWindow:
-    """What one rank saw of the window, as it is gathered."""
+    """One rank's results of the window, in the form in which all ranks gather them."""
 
     step_times_s: list[float]
     losses: list[float]
@@ -59,14 +59,14 @@ class _RankWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Beside:
-    """What is watched beside the steps: the host's memory, which was ``resident_before``, and the device."""
+    """What is measured beside the steps: host memory, which began at ``resident_before``, and the device."""
 
     resident_before: int
     sampler: Sampler
 
 
 def measure(job: Job, context: Context, source: Telemetry | None = None) -> Measurement | None:
-    """``source`` tells of the device; None: its vendor's telemetry."""
+    """Measures ``job``. ``source`` is the device's telemetry; None means the vendor's own."""
     sampler = Sampler(source or telemetry(context.device))
     sampler.start()
     try:
@@ -133,13 +133,13 @@ def _enter(context: Context, phase: Phase, num_steps: int) -> None:
 
 
 def _cool_down(job: Job, context: Context) -> None:
-    """Before the run, not after it: its result must not wait for the next one's comfort."""
+    """Waits ``cooldown_s`` before the run. A wait after the run would delay the run's result."""
     _enter(context, "cooldown", 0)
     time.sleep(job.window.cooldown_s)
 
 
 def _warm_up(job: Job, context: Context, engine: Engine, feed: BatchFeed) -> _Warmup:
-    """Steps until they have settled; every rank stops after the same one, which rank 0 decides."""
+    """Does steps until their times have settled. Rank 0 decides, so all ranks stop after the same step."""
     _enter(context, "warmup", job.window.warmup)
     timer = HostTimer()
     timer.mark()
@@ -184,7 +184,7 @@ def _measure_window(
 
 
 def _num_steps(window: Window, median_step_s: float) -> int:
-    """``window.steps``, or fewer where the time bound ends it: fixed before the window starts."""
+    """The window's number of steps, fixed before it starts: ``window.steps``, or fewer to keep ``max_s``."""
     if window.max_s is None:
         return window.steps
     return min(window.steps, max(1, ceil(window.max_s / median_step_s)))
@@ -255,7 +255,7 @@ def _check_finite(losses: list[float], where: str) -> None:
 
 
 def _check_updates(num_skipped: int) -> None:
-    """A step that updates nothing is a fast one, and its loss stays as finite as it was."""
+    """Raises ``InvalidLoss`` if updates were skipped: such steps are too fast, and their loss is finite."""
     if num_skipped:
         raise InvalidLoss(
             f"{num_skipped} updates were skipped because gradients were not finite "

@@ -1,5 +1,6 @@
-"""Step borders in time. ``mark`` is called at every border and costs well below a microsecond's worth
-of work; nothing is read, and no device is synchronised, before the window is over.
+"""Times steps. ``mark`` is called at every step boundary and costs well below a microsecond of work.
+
+No time is read, and no device is synchronised, before the window is over.
 """
 
 import time
@@ -15,14 +16,14 @@ SETTLED = 0.01
 
 class StepTimer(Protocol):
     def mark(self) -> None:
-        """A step border: the end of one step and the start of the next."""
+        """Marks a step boundary: the end of one step and the start of the next."""
 
     def step_times_s(self) -> list[float]:
-        """Seconds between the borders. Waits for the device, so only after the window."""
+        """The seconds between step boundaries. Waits for the device, so call it only after the window."""
 
 
 class HostTimer:
-    """The host's monotonic clock: right where the work itself runs on the host."""
+    """Times steps by the host's monotonic clock, which is right if the work itself runs on the host."""
 
     def __init__(self) -> None:
         self._marks_ns: list[int] = []
@@ -36,7 +37,7 @@ class HostTimer:
 
 
 class DeviceTimer:
-    """Events on the compute stream: the device's own time, without stopping it to look."""
+    """Times steps by events on the compute stream: the device's own time, without synchronising it."""
 
     def __init__(self) -> None:
         self._events: list[torch.cuda.Event] = []
@@ -57,7 +58,7 @@ def timer_for(device: torch.device) -> StepTimer:
 
 
 def has_settled(step_times_s: list[float]) -> bool:
-    """Whether the rolling median of five steps moved by less than 1 % with the last step."""
+    """Whether the last step moved the rolling median of five step times by less than 1 %."""
     if len(step_times_s) <= ROLLING:
         return False
     before = median(step_times_s[-ROLLING - 1 : -1])

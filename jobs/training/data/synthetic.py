@@ -1,7 +1,7 @@
 """Makes synthetic tokens, for benchmarks and for runs without data.
 
 A sample is a pure function of the seed and its number. So a step's global batch is the same set of samples
-under every strategy, and at every world size with the same number of sequences per step.
+under every strategy. It is also the same at every world size with as many sequences per step.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """The decoder that all families share, with Hugging Face's parameter names and shapes.
 
-Every parameter is read only inside the forward of the module that owns it. Sharded training
-(FSDP2, ZeRO-3) gathers a weight around exactly that call, so this is what lets one model run under
-every strategy; the embedding computes the logits itself where it is tied.
+Every parameter is read only inside the forward of the module that owns it. Sharded training (FSDP2, ZeRO-3)
+gathers a weight around exactly that call, so one model runs under every strategy. For the same reason a tied
+embedding computes the logits itself.
 """
 
 import math
@@ -20,7 +20,7 @@ Rotation = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """What attention needs to know of places in a sequence. ``mask`` is None where causal is enough."""
+    """The position data that attention needs. ``mask`` is None if plain causal attention is enough."""
 
     length: int
     device: torch.device
@@ -32,8 +32,8 @@ class Positions:
 class Decoder(nn.Module):
     """A causal language model. May be built under ``torch.device("meta")``.
 
-    Nothing but the parameters is state: position tables and masks are computed at the first forward
-    of a length, on the device of the tokens, and are in no ``state_dict``.
+    Only the parameters are state. Position tables and masks are computed at the first forward of each length,
+    on the device of the tokens, and are not in ``state_dict``.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -46,7 +46,7 @@ class Decoder(nn.Module):
     def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
         """The logits of ``ids`` (batch, length), or with ``labels`` their mean cross-entropy in fp32.
 
-        ``labels[b, i]`` is the token that should follow ``ids[b, i]``: already shifted.
+        ``labels`` are already shifted: ``labels[b, i]`` is the token that should follow ``ids[b, i]``.
         """
         hidden = self.model(ids)
         if self.config.tied_embeddings:
@@ -59,7 +59,7 @@ class Decoder(nn.Module):
 
 
 class Trunk(nn.Module):
-    """All but the output head: tokens to normalised hidden states."""
+    """The decoder without its output head: turns tokens into normalised hidden states."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Trunk(nn.Module):
         return normed
 
     def _positions_of(self, hidden: Tensor) -> Positions:
-        """Those of the latest length are kept, no older ones."""
+        """The positions for this length, device and dtype. Only the latest are kept."""
         wanted = (hidden.shape[1], hidden.device, hidden.dtype)
         kept = self.positions
         if kept is None or (kept.length, kept.device, kept.dtype) != wanted:
@@ -87,7 +87,7 @@ class Trunk(nn.Module):
 
 
 class Embedding(nn.Embedding):
-    """Tokens to vectors, and for tied models vectors to logits, both in this module's own forward."""
+    """Turns tokens into vectors and, in tied models, vectors into logits, both in its own forward."""
 
     def forward(self, input: Tensor, *, as_head: bool = False) -> Tensor:
         if as_head:
@@ -96,7 +96,7 @@ class Embedding(nn.Embedding):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind its norm, each added to what came in."""
+    """One decoder block: attention, then MLP. Each has a norm before it and is added to its input."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -131,13 +131,13 @@ class Attention(nn.Module):
         return out
 
     def _heads(self, projected: Tensor) -> Tensor:
-        """(batch, length, heads * head_dim) to (batch, heads, length, head_dim)."""
+        """Reshapes (batch, length, heads * head_dim) to (batch, heads, length, head_dim)."""
         batch, length, _ = projected.shape
         return projected.view(batch, length, -1, self.head_dim).transpose(1, 2)
 
 
 class GatedMlp(nn.Module):
-    """SwiGLU."""
+    """A SwiGLU MLP."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class GatedMlp(nn.Module):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax attention: causal, or as ``mask`` allows. Never holds all scores if a kernel can avoid it."""
+    """Softmax attention, causal or by ``mask``. Never holds all scores if some kernel can avoid that."""
     grouped = takes_groups(q, k, v, mask)
     if not grouped:
         num_shared = q.shape[1] // k.shape[1]
@@ -162,8 +162,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 def takes_groups(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     """Whether a fast kernel takes key and value heads as they are, unrepeated.
 
-    On CUDA and ROCm of the fast kernels only flash does, and not for fp32 nor with a mask: there
-    ``enable_gqa`` would silently mean the slow kernel that holds all scores.
+    On CUDA and ROCm only the flash kernel does, and neither for fp32 nor with a mask. In those cases
+    ``enable_gqa`` would silently choose the slow kernel, which holds all scores.
     """
     if q.device.type != "cuda":
         return True
@@ -178,13 +178,13 @@ def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
 
 
 def positions_of(config: ModelConfig, length: int, device: torch.device, dtype: torch.dtype) -> Positions:
-    """Angles are computed in fp32 even for bf16 models: their positions would run together otherwise."""
+    """Rotation and mask for one length. Angles are fp32 even in bf16 models: bf16 would merge positions."""
     cos, sin = rotation(config, length, device)
     return Positions(
         length=length,
         device=device,
         dtype=dtype,
-        # Cast here, for every strategy alike: FSDP's mixed precision would, the others would not.
+        # Cast here for every strategy alike: else FSDP's mixed precision would cast and the others would not.
         rotation=(cos.to(dtype), sin.to(dtype)),
         mask=window_mask(config, length, device, dtype),
     )
@@ -202,7 +202,7 @@ def rotation(config: ModelConfig, length: int, device: torch.device) -> Rotation
 
 
 def scale(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """Llama 3.1: slow turns are slowed by ``factor``, fast ones kept, those between blended."""
+    """Llama 3.1's scaling: divides low frequencies by ``factor``, keeps high ones, blends those between."""
     turns = scaling.original_max_seq_len * frequencies / (2 * math.pi)
     span = scaling.high_freq_factor - scaling.low_freq_factor
     kept = ((turns - scaling.low_freq_factor) / span).clamp(0.0, 1.0)
@@ -210,10 +210,10 @@ def scale(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def window_mask(config: ModelConfig, length: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    """0 where a token looks: at itself and the ``sliding_window - 1`` before it; -inf elsewhere.
+    """The mask of a sliding window: 0 for a token itself and the ``sliding_window - 1`` before it, else -inf.
 
-    None where the window is no shorter than the sequence. Not boolean: every layer would turn that into
-    a mask of its own like this one, and keep it for the backward pass.
+    None if the window is no shorter than the sequence. The mask is not boolean: every layer would convert a
+    boolean mask to a mask like this one, and keep its copy for the backward pass.
     """
     if config.sliding_window is None or length <= config.sliding_window:
         return None

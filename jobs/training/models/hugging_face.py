@@ -1,6 +1,6 @@
-"""A preset in Hugging Face's words: the ``config.json`` beside weights, their names and their shapes. Pure.
+"""Describes a preset in Hugging Face's terms: ``config.json``, tensor names and shapes. Pure.
 
-The keys are those of the published files, which every version of ``transformers`` reads, old and new.
+The keys are those of the published files, which old and new versions of ``transformers`` read.
 """
 
 from typing import Any
@@ -15,7 +15,10 @@ _ARCHITECTURES: dict[Family, str] = {
 
 
 def config_json(config: ModelConfig, dtype: str) -> dict[str, Any]:
-    """``dtype`` as torch names it. No tokens are named as begin or end: a preset knows no tokenizer."""
+    """The content of ``config.json``. ``dtype`` is torch's name.
+
+    No begin or end tokens are named: a preset knows no tokenizer.
+    """
     return {
         "architectures": [_ARCHITECTURES[config.family]],
         "model_type": config.family,
@@ -40,7 +43,7 @@ def config_json(config: ModelConfig, dtype: str) -> dict[str, Any]:
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Of every parameter, by its name; a tied output head is none of its own."""
+    """The shape of every parameter by its name. A tied output head is not a parameter of its own."""
     hidden, vocabulary = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, hidden)}
     for number in range(config.num_layers):

@@ -1,7 +1,7 @@
-"""Where training starts: each parameter's first value, from the seed and the parameter's name alone.
+"""Gives each parameter its first value, which depends on the seed and the parameter's name alone.
 
-So it does not matter in which order, on how many ranks or under which strategy a model is built. It does
-matter on which kind of device: each draws its own random numbers.
+So the values are the same in any order of building, on any number of ranks and under any strategy. They
+differ between kinds of devices, since each kind draws its own random numbers.
 """
 
 import hashlib
@@ -12,12 +12,12 @@ from torch import Tensor
 from jobs.training.models.decoder import Decoder
 from jobs.training.task.job import Precision
 
-# What the three families were published with (``initializer_range``).
+# The three families were published with this value (``initializer_range``).
 STD = 0.02
 
 
 def materialize(decoder: Decoder, device: torch.device, *, seed: int, precision: Precision) -> None:
-    """Give a decoder that was built on ``meta`` its memory on ``device`` and its first values."""
+    """Gives a decoder that was built on ``meta`` its memory on ``device`` and its first values."""
     decoder.to_empty(device=device)
     for name, parameter in decoder.named_parameters():
         fill(name, parameter, seed=seed, precision=precision)
@@ -25,9 +25,9 @@ def materialize(decoder: Decoder, device: torch.device, *, seed: int, precision:
 
 @torch.no_grad()
 def fill(name: str, tensor: Tensor, *, seed: int, precision: Precision) -> None:
-    """Write the first value of the whole parameter ``name`` into ``tensor``, whatever its dtype.
+    """Writes the first value of the whole parameter ``name`` into ``tensor``, whatever its dtype.
 
-    In bf16 the values are ones that bf16 can hold, so fp32 masters and bf16 copies start out equal.
+    In bf16 all values can be held exactly by bf16, so fp32 masters and bf16 copies start out equal.
     """
     if name.endswith("norm.weight"):
         tensor.fill_(1.0)
@@ -41,6 +41,6 @@ def fill(name: str, tensor: Tensor, *, seed: int, precision: Precision) -> None:
 
 
 def _seed_of(name: str, seed: int) -> int:
-    """A number for a generator. A hash, since neighbouring seeds must not give neighbouring streams."""
+    """A generator's seed for one parameter, by a hash: nearby seeds must not give nearby streams."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -1,6 +1,7 @@
-"""Weights that others have trained: safetensors files, found and held against a preset. Needs no torch.
+"""Finds pretrained weights in safetensors files and checks them against a preset. Needs no torch.
 
-Nothing of them is read but headers. Every problem is one line that names the file: ``Unfit``.
+Only headers are read, and the JSON files beside the weights. Every problem raises ``Unfit``, with one line
+that names the file or folder.
 """
 
 import json
@@ -17,17 +18,17 @@ from jobs.training.task.presets import ModelConfig
 ELEMENT_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 _SINGLE, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 _MOST_HEADER_BYTES = 100_000_000
-# What decides how the same shapes compute. A published file may leave out what is usual in its family.
+# Keys that decide what the same shapes compute. A published file may leave out its family's usual values.
 _DECISIVE = (
     "model_type", "num_attention_heads", "num_key_value_heads", "head_dim", "rope_theta", "rms_norm_eps",
 )  # fmt: skip
-# Tables that older files have and that we compute.
+# Tables in older files, which the decoder computes itself.
 _COMPUTED = ".rotary_emb.inv_freq"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One whole tensor: ``dtype`` is a key of ``ELEMENT_BYTES``, its data begin at byte ``offset``."""
+    """One whole tensor in a file. ``dtype`` is a key of ``ELEMENT_BYTES``; data begin at byte ``offset``."""
 
     file: Path
     offset: int
@@ -36,7 +37,7 @@ class Stored:
 
 
 def find_weights(place: Path, config: ModelConfig) -> dict[str, Stored]:
-    """All of the preset's parameters by their name. ``place`` is a model's folder, or its only file."""
+    """Finds all of the preset's parameters, by name. ``place`` is a model's folder, or its only file."""
     found = {name: one for file in _files(place) for name, one in _tensors(file).items()}
     _check_config(place, config)
     _check_tensors(place, config, found)
@@ -96,7 +97,7 @@ def _checked(file: Path, header: Any, start: int) -> dict[str, Stored]:
 
 
 def _check_config(place: Path, config: ModelConfig) -> None:
-    """Weights that come without a ``config.json`` are taken at their shapes."""
+    """Checks ``config.json`` against the preset. Without that file only the weights' shapes are checked."""
     path = (place if place.is_dir() else place.parent) / _CONFIG
     if not path.is_file():
         return

@@ -1,8 +1,8 @@
-"""What all ranks tell each other beside the tensors of a step: JSON in tensors of bytes, never pickles.
+"""Collectives for small values, sent as JSON in tensors of bytes, never as pickles.
 
-torch's own collectives of objects unpickle what peers send, and to unpickle is to run it. Here a rank that is
-not what it seems can send wrong values at worst: nobody reads more than ``most_bytes`` of it, and each value
-must be of the type that is expected.
+torch's own collectives of objects unpickle what peers send, and unpickling can run code. Here a rank that a
+stranger controls can send wrong values at worst. Ranks read at most ``most_bytes`` of each message, and each
+value must be of the expected type.
 """
 
 from typing import Any, TypeVar
@@ -15,17 +15,18 @@ from jobs.training.ranks.typed_json import decode, encode
 
 T = TypeVar("T")
 
-# Far more than any of ours; it bounds what a rank that is not what it seems makes the others allocate.
+# Far larger than any real message; it limits how much memory a stranger's message makes a rank allocate.
 MOST_BYTES = 2**24
 
 
 class BadWord(Exception):
-    """What a rank has sent is too long or not of the type that was expected."""
+    """A rank's message is too long or not of the expected type."""
 
 
 def gather(own: T, kind: Any, *, most_bytes: int = MOST_BYTES) -> list[T]:
-    """All ranks' values, in their order, each of the type ``kind``. Every rank calls it, in the same order of
-    calls; it raises ``BadWord`` on all ranks or on none.
+    """All ranks' values, in rank order, each of the type ``kind``.
+
+    Collective: every rank makes the same calls in the same order. Raises ``BadWord`` on all ranks or on none.
     """
     return [
         _read(data, rank, kind) for rank, data in enumerate(gather_bytes(encode(own), most_bytes=most_bytes))
@@ -33,14 +34,14 @@ def gather(own: T, kind: Any, *, most_bytes: int = MOST_BYTES) -> list[T]:
 
 
 def from_rank_0(own: T, kind: Any, *, most_bytes: int = MOST_BYTES) -> T:
-    """What rank 0 calls it with, on all ranks; what the others call it with does not count."""
+    """Rank 0's value, on all ranks; the other ranks' ``own`` is ignored. Collective."""
     data = bytes_from_rank_0(encode(own) if dist.get_rank() == 0 else b"", most_bytes=most_bytes)
     value: T = _read(data, 0, kind)
     return value
 
 
 def gather_bytes(own: bytes, *, most_bytes: int = MOST_BYTES) -> list[bytes]:
-    """As ``gather``, of bytes that the caller reads."""
+    """As ``gather``, for bytes that the caller decodes."""
     device = _device()
     size = torch.tensor([len(own)], device=device)
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
@@ -54,7 +55,7 @@ def gather_bytes(own: bytes, *, most_bytes: int = MOST_BYTES) -> list[bytes]:
 
 
 def bytes_from_rank_0(own: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:
-    """As ``from_rank_0``, of bytes that the caller reads."""
+    """As ``from_rank_0``, for bytes that the caller decodes."""
     device = _device()
     size = torch.tensor([len(own)], device=device)
     dist.broadcast(size, src=0)
@@ -82,12 +83,12 @@ def _read(data: bytes, rank: int, kind: Any) -> Any:
 
 
 def _device() -> torch.device:
-    """Where the default group's collectives take their tensors from."""
+    """The device on which the default group's collectives expect their tensors."""
     return torch.device("cpu" if dist.get_backend() == "gloo" else "cuda")
 
 
 def _tensor(data: bytes, device: torch.device) -> Tensor:
-    # frombuffer refuses what is empty.
+    # ``frombuffer`` refuses an empty buffer, so one byte is added and cut off again.
     return torch.frombuffer(bytearray(data + b"\0"), dtype=torch.uint8)[:-1].to(device)
 
 

@@ -1,7 +1,7 @@
-"""Our plain data as JSON and back: dataclasses, tuples, mappings and what is in them. Pure.
+"""Encodes plain data as JSON and decodes it: dataclasses, tuples, lists, mappings and their contents. Pure.
 
-The way back believes nothing: each value must be of the type that its place asks for, so that JSON of
-somebody else makes wrong values at worst, and never runs anything.
+Decoding trusts nothing: each value must be of the type that is declared for its place. So a stranger's JSON
+makes wrong values at worst, and never runs code.
 """
 
 import json
@@ -15,12 +15,12 @@ _Read = Callable[[Any, str], Any]
 
 
 def encode(value: Any) -> bytes:
-    """Floats come back to the bit, those that are not finite too. ``TypeError`` for what is no plain data."""
+    """Encodes a value; floats come back to the bit, also if not finite. ``TypeError`` if not plain data."""
     return json.dumps(value, separators=(",", ":"), default=_fields).encode()
 
 
 def decode(kind: Any, data: bytes) -> Any:
-    """A value of the type ``kind``; ``ValueError`` says what in ``data`` is none."""
+    """Decodes a value of the type ``kind``; ``ValueError`` names the part of ``data`` that does not fit."""
     try:
         return _reader(kind)(json.loads(data), "it")
     except RecursionError as error:
@@ -55,7 +55,7 @@ def _reader(kind: Any) -> _Read:
 
 def _plain_reader(kind: Any) -> _Read:
     if kind is float:
-        # An integer is a float everywhere in Python, and stays what it is.
+        # Python takes an integer wherever a float is expected; it is not converted.
         return _check(lambda value: type(value) in (float, int), "a number")
     if kind in (int, str, bool, type(None)):
         return _check(lambda value: type(value) is kind, kind.__name__)
