@@ -7,26 +7,32 @@ both. A fact without a source is None, and a result that would need it is null.
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 PeakDtype = Literal["fp32", "tf32", "bf16", "fp8"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Accelerator:
     """One torch device. Peaks are dense TFLOP/s, never the sparse figure.
 
     ``memory_gib`` is what the driver shows; data sheets call the same number GB.
     """
 
-    name: str
     vendor: Literal["nvidia", "amd"]
+    name: str
     memory_gib: float
     bf16_tflops: float
     fp8_tflops: float | None
     tf32_tflops: float | None
-    source: str
     devices_per_package: int = 1
+
+    @property
+    def source(self) -> str:
+        """The data sheet, which several models of one chip may share."""
+        maker = {"nvidia": "NVIDIA", "amd": "AMD Instinct"}[self.vendor]
+        return f"{maker} {self.name.partition(' ')[0]} data sheet, dense"
 
     @property
     def memory_bytes(self) -> int:
@@ -38,48 +44,22 @@ class Accelerator:
         return None if tflops is None else tflops * 1e12
 
 
-def _nvidia(
-    name: str, memory_gib: float, bf16: float, fp8: float | None, tf32: float | None, sheet: str
-) -> Accelerator:
-    return Accelerator(
-        name=name,
-        vendor="nvidia",
-        memory_gib=memory_gib,
-        bf16_tflops=bf16,
-        fp8_tflops=fp8,
-        tf32_tflops=tf32,
-        source=f"NVIDIA {sheet} data sheet, dense",
-    )
-
-
-def _amd(
-    name: str, memory_gib: float, bf16: float, fp8: float | None, tf32: float | None, per_package: int = 1
-) -> Accelerator:
-    return Accelerator(
-        name=name,
-        vendor="amd",
-        memory_gib=memory_gib,
-        bf16_tflops=bf16,
-        fp8_tflops=fp8,
-        tf32_tflops=tf32,
-        source=f"AMD Instinct {name} data sheet, dense",
-        devices_per_package=per_package,
-    )
-
+_nvidia, _amd = partial(Accelerator, "nvidia"), partial(Accelerator, "amd")
 
 # A pattern matches the whole name without the vendor, in letters and digits only. A longer name is another
 # chip or a part of one: GH200 is no H200, GB200 no B200, "... MIG 1g.10gb" a seventh of its chip.
+# The numbers are GiB, and TFLOP/s in bf16, fp8 and tf32.
 _TABLE: tuple[tuple[str, Accelerator], ...] = (
-    ("A100(SXM4|PCIE)?40GB(PCIE)?", _nvidia("A100 40GB", 40, 312, None, 156, "A100")),
-    ("A100(SXM4|PCIE)?80GB(PCIE)?", _nvidia("A100 80GB", 80, 312, None, 156, "A100")),
-    ("L40S", _nvidia("L40S", 45, 362, 733, 183, "L40S")),
-    ("H100NVL", _nvidia("H100 NVL", 94, 835, None, 378, "H100")),
-    ("H100(80GB)?PCIE", _nvidia("H100 PCIe", 80, 756, 1513, 378, "H100")),
-    ("H100(SXM5?(80GB)?|80GBHBM3)", _nvidia("H100 SXM", 80, 989, 1979, 494, "H100")),
-    ("H200(SXM5?)?(141GB)?(HBM3E)?", _nvidia("H200 SXM", 141, 989, 1979, 494, "H200")),
-    ("B200(SXM6?)?", _nvidia("B200", 180, 2250, 4500, 1125, "B200")),
+    ("A100(SXM4|PCIE)?40GB(PCIE)?", _nvidia("A100 40GB", 40, 312, None, 156)),
+    ("A100(SXM4|PCIE)?80GB(PCIE)?", _nvidia("A100 80GB", 80, 312, None, 156)),
+    ("L40S", _nvidia("L40S", 45, 362, 733, 183)),
+    ("H100NVL", _nvidia("H100 NVL", 94, 835, None, 378)),
+    ("H100(80GB)?PCIE", _nvidia("H100 PCIe", 80, 756, 1513, 378)),
+    ("H100(SXM5?(80GB)?|80GBHBM3)", _nvidia("H100 SXM", 80, 989, 1979, 494)),
+    ("H200(SXM5?)?(141GB)?(HBM3E)?", _nvidia("H200 SXM", 141, 989, 1979, 494)),
+    ("B200(SXM6?)?", _nvidia("B200", 180, 2250, 4500, 1125)),
     # Not "MI250X/MI250", which older drivers print for two chips with different peaks.
-    ("MI250X(OAM)?", _amd("MI250X", 64, 191.5, None, None, per_package=2)),
+    ("MI250X(OAM)?", _amd("MI250X", 64, 191.5, None, None, devices_per_package=2)),
     # VF: the host's driver gives a guest a whole MI300X as one virtual function, never a part of the chip.
     ("MI300X(OAM|VF)?", _amd("MI300X", 192, 1307.4, 2614.9, 653.7)),
     ("MI325X(OAM)?", _amd("MI325X", 256, 1307.4, 2614.9, 653.7)),

@@ -86,11 +86,12 @@ def _is_on_cpus(group: WorkerGroup) -> bool:
 
 
 def _interface(group: WorkerGroup, *names: str) -> dict[str, str]:
-    found = sorted({dict(node.labels).get(INTERFACE_LABEL, "") for node in group.nodes})
-    if len(found) > 1:
-        told = ", ".join(name or "none" for name in found)
+    interfaces = sorted({dict(node.labels).get(INTERFACE_LABEL, "") for node in group.nodes})
+    if len(interfaces) > 1:
+        named = ", ".join(name or "none" for name in interfaces)
         raise ClusterError(
-            f"group {group.name!r}: its nodes name several network interfaces in {INTERFACE_LABEL} ({told}), "
-            "expected one for all; leave the label out, or set NCCL_SOCKET_IFNAME on each node yourself"
+            f"group {group.name!r}: its nodes name several network interfaces in {INTERFACE_LABEL} "
+            f"({named}), expected one for all; leave the label out, or set NCCL_SOCKET_IFNAME on each node "
+            "yourself"
         )
-    return dict.fromkeys(names, found[0]) if found and found[0] else {}
+    return dict.fromkeys(names, interfaces[0]) if interfaces and interfaces[0] else {}

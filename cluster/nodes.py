@@ -13,20 +13,19 @@ from typing import Any, Literal
 from cluster.inventory import GROUP_LABEL, LOCAL_GROUP, SIMULATED_LABEL, ClusterError
 from cluster.ray_internals import head_address, tables_of
 
-_KNOCK_TIMEOUT_S = 5.0
+_CONNECT_TIMEOUT_S = 5.0
 
 NodeState = Literal["alive", "draining", "drained", "lost"]
 # Ray's death reasons for a node that was told to drain: for a preemption, and because it was idle.
 _DRAINED = frozenset({3, 4})
-_START = "StartTimeMs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenNode:
     """A node as the head knows it. ``name`` is what the node was started with, else its address.
 
-    A node that comes back keeps its name but has another ``node_id``. ``times_lost`` counts its lives that
-    ended without a drain, as far as the head remembers them.
+    A node that comes back keeps its name but has another ``node_id``. ``times_lost`` counts how often
+    it ended without a drain, as far as the head remembers.
     """
 
     name: str
@@ -50,23 +49,22 @@ class ClusterView:
 
     @property
     def nodes(self) -> list[SeenNode]:
-        return seen(self.table, self.draining)
+        return seen_nodes(self.table, self.draining)
 
 
-def look(address: str) -> ClusterView:
+def query_cluster(address: str) -> ClusterView:
     """Queries the cluster; raises ``ClusterError`` after some seconds if none answers there."""
     try:
         head = head_address(address)
-        _knock(head)
-        found = tables_of(head)
+        _check_listening(head)
+        table, draining = tables_of(head)
     except Exception as error:
         # Ray's layers raise errors of many types; all of them mean that the head is away.
         raise ClusterError(f"{address}: no Ray cluster answers there ({_first_line(error)})") from None
-    dated = tuple({**entry, _START: found.started_ms.get(entry["NodeID"], 0)} for entry in found.nodes)
-    return ClusterView(address=address, table=dated, draining=found.draining)
+    return ClusterView(address=address, table=table, draining=draining)
 
 
-def seen(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[SeenNode]:
+def seen_nodes(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[SeenNode]:
     """Returns, by group and name, every living node, and every lost name that did not come back."""
     entries = list(table)
     alive = [entry for entry in entries if entry["Alive"]]
@@ -74,7 +72,7 @@ def seen(table: Iterable[dict[str, Any]], draining: Collection[str]) -> list[See
     lost = Counter(_key(entry) for entry in dead if not _was_drained(entry))
     back = {_key(entry) for entry in alive}
     # Ray's table has no order.
-    by_start = sorted(dead, key=lambda entry: int(entry.get(_START, 0)))
+    by_start = sorted(dead, key=lambda entry: int(entry.get("StartTimeMs", 0)))
     last = {_key(entry): entry for entry in by_start if _key(entry) not in back}
     found = [_node(entry, "draining" if entry["NodeID"] in draining else "alive", lost) for entry in alive]
     found += [_node(entry, "drained" if _was_drained(entry) else "lost", lost) for entry in last.values()]
@@ -112,9 +110,9 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def _knock(address: str) -> None:
+def _check_listening(address: str) -> None:
     """Tests the connection first. Ray itself would try for a minute in its C++ core and then end this
     process.
     """
     host, _, port = address.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), _KNOCK_TIMEOUT_S).close()
+    socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()

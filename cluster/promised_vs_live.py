@@ -46,63 +46,63 @@ class NodeFinding:
         return f"{self.level}: {self.group}: {self.found}. {self.remedy}"
 
 
-def presence(promised: Inventory, live: Inventory) -> tuple[NodeFinding, ...]:
+def differences(promised: Inventory, live: Inventory) -> tuple[NodeFinding, ...]:
     """Returns the findings by group in the order of the promise, unexpected groups last. Empty if all is as
     promised.
     """
-    return tuple(_presence(promised, live))
+    return tuple(_differences(promised, live))
 
 
-def _presence(promised: Inventory, live: Inventory) -> Iterator[NodeFinding]:
+def _differences(promised: Inventory, live: Inventory) -> Iterator[NodeFinding]:
     for group in promised.groups:
-        there = live.group(group.name)
-        yield from _compared(group, there or WorkerGroup(name=group.name, vendor=group.vendor, nodes=()))
+        found = live.group(group.name)
+        yield from _compared(group, found or WorkerGroup(name=group.name, vendor=group.vendor, nodes=()))
     for group in live.groups:
         if promised.group(group.name) is None:
             yield _unexpected(group, promised)
         yield from (draining(group.name, node) for node in group.all_nodes if node.is_draining)
 
 
-def _compared(promised: WorkerGroup, there: WorkerGroup) -> Iterator[NodeFinding]:
-    if promised.vendor != there.vendor:
-        yield _other_vendor(promised, there)
+def _compared(promised: WorkerGroup, live: WorkerGroup) -> Iterator[NodeFinding]:
+    if promised.vendor != live.vendor:
+        yield _other_vendor(promised, live)
         return
-    if promised.simulated != there.simulated and there.all_nodes:
-        yield _other_simulation(promised, there)
-    yield from _other_devices(promised, there)
-    yield from _counts(promised, there)
+    if promised.simulated != live.simulated and live.all_nodes:
+        yield _other_simulation(promised, live)
+    yield from _other_devices(promised, live)
+    yield from _counts(promised, live)
 
 
-def _other_vendor(promised: WorkerGroup, there: WorkerGroup) -> NodeFinding:
+def _other_vendor(promised: WorkerGroup, live: WorkerGroup) -> NodeFinding:
     return NodeFinding(
         kind="other_vendor",
         level="failed",
         group=promised.name,
-        found=f"its nodes are {there.vendor}, {promised.vendor} was promised",
+        found=f"its nodes are {live.vendor}, {promised.vendor} was promised",
         remedy=f"Start them with the labels {GROUP_LABEL} and {VENDOR_LABEL} of what they are.",
     )
 
 
-def _other_simulation(promised: WorkerGroup, there: WorkerGroup) -> NodeFinding:
+def _other_simulation(promised: WorkerGroup, live: WorkerGroup) -> NodeFinding:
     what = {True: "simulated", False: "real"}
     return NodeFinding(
         kind="other_simulation",
         level="failed",
         group=promised.name,
-        found=f"its devices are {what[there.simulated]}, {what[promised.simulated]} ones were promised",
+        found=f"its devices are {what[live.simulated]}, {what[promised.simulated]} ones were promised",
         remedy="Read the cluster file that this cluster was started from, or start its nodes anew.",
     )
 
 
-def _other_devices(promised: WorkerGroup, there: WorkerGroup) -> Iterator[NodeFinding]:
+def _other_devices(promised: WorkerGroup, live: WorkerGroup) -> Iterator[NodeFinding]:
     models = sorted({device for node in promised.nodes if (device := node.device or promised.device)})
-    for node in there.all_nodes:
-        device = node.device or there.device
+    for node in live.all_nodes:
+        device = node.device or live.device
         if models and device and not any(_is_same(device, model) for model in models):
             yield NodeFinding(
                 kind="other_device",
                 level="failed",
-                group=there.name,
+                group=live.name,
                 found=f"node {node.short_name} has {device}, {' or '.join(models)} was promised",
                 remedy=f"Correct {DEVICE_LABEL}, or give the node a {GROUP_LABEL} of its own.",
             )
@@ -119,12 +119,12 @@ def _is_same(one: str, other: str) -> bool:
     return longer.startswith(plain)
 
 
-def _counts(promised: WorkerGroup, there: WorkerGroup) -> Iterator[NodeFinding]:
+def _counts(promised: WorkerGroup, live: WorkerGroup) -> Iterator[NodeFinding]:
     """Pairs live nodes with promised ones, which have no names: equal counts first, then largest with
     largest.
     """
     expected, found = list(promised.nodes), []
-    for node in sorted(there.all_nodes, key=_size):
+    for node in sorted(live.all_nodes, key=_size):
         alike = next((one for one in expected if one.num_devices == node.num_devices), None)
         if alike is None:
             found.append(node)
@@ -134,9 +134,9 @@ def _counts(promised: WorkerGroup, there: WorkerGroup) -> Iterator[NodeFinding]:
     for node, one in pairs:
         yield _other_count(promised.name, node, one.num_devices)
     if missing := len(expected) - len(pairs):
-        yield _missing(promised, there, missing)
+        yield _missing(promised, live, missing)
     if more := len(found) - len(pairs):
-        yield _more(promised, there, more)
+        yield _more(promised, live, more)
 
 
 def _other_count(group: str, node: Node, expected: int) -> NodeFinding:
@@ -153,24 +153,24 @@ def _other_count(group: str, node: Node, expected: int) -> NodeFinding:
     )
 
 
-def _missing(promised: WorkerGroup, there: WorkerGroup, num_missing: int) -> NodeFinding:
+def _missing(promised: WorkerGroup, live: WorkerGroup, num_missing: int) -> NodeFinding:
     return NodeFinding(
         kind="missing_nodes",
         level="warning",
         group=promised.name,
         found=f"{num_missing} of {counted(len(promised.nodes), 'node')} are missing, "
-        f"{_sum(there)} of {counted(promised.num_devices, 'device')} are there",
+        f"{_sum(live)} of {counted(promised.num_devices, 'device')} are there",
         remedy="Start them, unless the autoscaler does when they are needed; a node on which Ray sees no "
         "device belongs to no group.",
     )
 
 
-def _more(promised: WorkerGroup, there: WorkerGroup, num_more: int) -> NodeFinding:
+def _more(promised: WorkerGroup, live: WorkerGroup, num_more: int) -> NodeFinding:
     return NodeFinding(
         kind="more_nodes",
         level="note",
         group=promised.name,
-        found=f"{counted(len(there.all_nodes), 'node')} are there, {num_more} more than promised",
+        found=f"{counted(len(live.all_nodes), 'node')} are there, {num_more} more than promised",
         remedy="Add them to the cluster file, so that plans count on them.",
     )
 

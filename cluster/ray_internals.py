@@ -9,20 +9,8 @@ import this file.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadTables:
-    """The head's knowledge of its nodes: Ray's table, including dead nodes; the ids of draining nodes; and
-    each node's start time, by node id.
-    """
-
-    nodes: tuple[dict[str, Any], ...]
-    draining: frozenset[str]
-    started_ms: dict[str, int]
 
 
 def draining_nodes() -> frozenset[str]:
@@ -51,8 +39,11 @@ def head_address(address: str) -> str:
     return canonicalize_bootstrap_address(address) or address
 
 
-def tables_of(head: str) -> HeadTables:
+def tables_of(head: str) -> tuple[tuple[dict[str, Any], ...], frozenset[str]]:
     """Asks the head at ``host:port`` without becoming a driver: no job is registered and no worker started.
+
+    Returns Ray's table of nodes, including dead ones, each with its start as ``StartTimeMs``; and the ids of
+    draining nodes.
 
     Every failure raises an exception of some type, with one exception: if nothing listens there, Ray ends
     this process after a minute.
@@ -70,7 +61,8 @@ def tables_of(head: str) -> HeadTables:
     finally:
         state.disconnect()
     started_ms = {info.node_id.hex(): info.start_time_ms for info in infos}
-    return HeadTables(nodes=tuple(nodes), draining=frozenset(draining), started_ms=started_ms)
+    dated = ({**node, "StartTimeMs": started_ms.get(node["NodeID"], 0)} for node in nodes)
+    return tuple(dated), frozenset(draining)
 
 
 def address_kept_in(temp_dir: Path) -> str:
@@ -149,8 +141,8 @@ def _loopback(_address: str | None = None) -> str:
 
 
 @contextmanager
-def errors_of_nodes(are_heard: bool) -> Iterator[None]:
-    """Keeps a connection made inside the block from printing lost workers, unless ``are_heard``.
+def lost_node_messages(are_printed: bool) -> Iterator[None]:
+    """Keeps a connection made inside the block from printing lost workers, unless ``are_printed``.
 
     Ray prints every lost worker of the cluster to standard output, whatever its log level. Our own lost
     workers leave a row, and the tables and ``--json`` need standard output for themselves.
@@ -158,7 +150,7 @@ def errors_of_nodes(are_heard: bool) -> Iterator[None]:
     from ray._private import worker
 
     listen = worker.listen_error_messages
-    if not are_heard:
+    if not are_printed:
         worker.listen_error_messages = _do_nothing
     try:
         yield
@@ -203,7 +195,7 @@ def ids_from_the_kernel() -> Iterator[None]:
         ray.actor.ActorClassID = as_it_is
 
 
-def with_its_priority() -> dict[str, str]:
+def keep_priority() -> dict[str, str]:
     """Returns variables that let a worker keep the priority it was started with; Ray would lower it."""
     return {"RAY_worker_niceness": "0"}
 
@@ -213,7 +205,7 @@ def readiness_of(actor: Any) -> Any:
     return actor.__ray_ready__.remote()
 
 
-def variables_handed_on() -> dict[str, str]:
+def propagated_variables() -> dict[str, str]:
     """Returns the variables of this process that Ray Train hands to its controller and its workers."""
     from ray.train.v2._internal.constants import get_env_vars_to_propagate
 

@@ -13,7 +13,7 @@ KEY_BYTES = 32
 MAC_BYTES = 32
 
 # The subject of a message: its name, its sender and its receiver.
-About = tuple[str | int, ...]
+Subject = tuple[str | int, ...]
 
 
 class Refused(Exception):
@@ -27,16 +27,16 @@ def new_key() -> bytes:
     return secrets.token_bytes(KEY_BYTES)
 
 
-def mac(key: bytes, about: About, said: bytes) -> bytes:
+def mac(key: bytes, subject: Subject, content: bytes) -> bytes:
     # JSON differs for any two different tuples and marks its own end.
-    return hmac.digest(key, json.dumps(about).encode() + b"\n" + said, hashlib.sha256)
+    return hmac.digest(key, json.dumps(subject).encode() + b"\n" + content, hashlib.sha256)
 
 
-def sign(key: bytes, about: About, said: bytes) -> bytes:
-    return mac(key, about, said) + said
+def sign(key: bytes, subject: Subject, content: bytes) -> bytes:
+    return mac(key, subject, content) + content
 
 
-def read(key: bytes, about: About, message: bytes, most_bytes: int) -> bytes:
+def read(key: bytes, subject: Subject, message: bytes, most_bytes: int) -> bytes:
     """Returns the content of the message: at most ``most_bytes``, written with the key. Raises ``Refused``
     otherwise.
     """
@@ -44,9 +44,9 @@ def read(key: bytes, about: About, message: bytes, most_bytes: int) -> bytes:
         raise Refused(f"{len(message)} bytes, expected at most {MAC_BYTES + most_bytes}")
     if len(message) < MAC_BYTES:
         raise Refused(f"{len(message)} bytes, expected a MAC of {MAC_BYTES} bytes first")
-    said = message[MAC_BYTES:]
-    if not hmac.compare_digest(mac(key, about, said), message[:MAC_BYTES]):
+    content = message[MAC_BYTES:]
+    if not hmac.compare_digest(mac(key, subject, content), message[:MAC_BYTES]):
         raise Refused(
             "its MAC is wrong: its writer does not have the run's key, or wrote it for another place"
         )
-    return said
+    return content

@@ -13,7 +13,7 @@ _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 def this_machine() -> Inventory:
-    vendor, num_devices, device = _accelerators() or ("cpu", num_cpus(), None)
+    vendor, num_devices, device = _nvidia() or _amd() or ("cpu", num_cpus(), None)
     node = Node(
         node_id=platform.node(),
         num_devices=num_devices,
@@ -37,10 +37,6 @@ def _memory_bytes() -> int:
     except OSError:
         return total
     return min(total, int(bound)) if bound.isdigit() else total
-
-
-def _accelerators() -> tuple[Vendor, int, str | None] | None:
-    return _nvidia() or _amd()
 
 
 def _nvidia() -> tuple[Vendor, int, str | None] | None:

@@ -19,14 +19,14 @@ from cluster.local_ray.timeouts import where_unset
 # `/ray` or the name of a node, and up to 67 characters of Ray's. The longest are those of a forkserver's
 # socket (`jobs.launch`) with a process id of 7 digits.
 _LONGEST_DIRECTORY = 24
-_GUARDIAN_PATIENCE_S = 15.0
+_REAPER_TIMEOUT_S = 15.0
 _PROJECT = Path(__file__).resolve().parents[2]
 # Ranks of one machine talk over loopback; by default gloo uses the address of the host's name.
 _ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 @contextmanager
-def guarded_directory() -> Iterator[str]:
+def marked_directory() -> Iterator[str]:
     """Yields a directory. After the block no process marked with it and no file below it is left. After
     ``kill -9`` of this process that holds within 15 s.
 
@@ -35,11 +35,11 @@ def guarded_directory() -> Iterator[str]:
     """
     root = tempfile.mkdtemp(prefix=reaper.NAME, dir=_short_directory())
     Path(root, reaper.MARKER).touch()
-    watch = _start_guardian(root)
+    watcher = _start_reaper(root)
     try:
         yield root
     finally:
-        _let_guardian_finish(root, watch)
+        _wait_for_reaper(root, watcher)
 
 
 def check_closed(root: str) -> None:
@@ -75,7 +75,7 @@ def _short_directory() -> str:
     return chosen if len(chosen) <= _LONGEST_DIRECTORY else "/tmp"
 
 
-def _start_guardian(root: str) -> "subprocess.Popen[bytes]":
+def _start_reaper(root: str) -> "subprocess.Popen[bytes]":
     """Starts the reaper. Only this process holds the other end of its standard input; no child inherits
     that end.
     """
@@ -89,8 +89,8 @@ def _start_guardian(root: str) -> "subprocess.Popen[bytes]":
     )
 
 
-def _let_guardian_finish(root: str, watch: "subprocess.Popen[bytes]") -> None:
-    assert watch.stdin is not None
-    watch.stdin.close()
-    if watch.wait(_GUARDIAN_PATIENCE_S) != 0:
+def _wait_for_reaper(root: str, watcher: "subprocess.Popen[bytes]") -> None:
+    assert watcher.stdin is not None
+    watcher.stdin.close()
+    if watcher.wait(_REAPER_TIMEOUT_S) != 0:
         reaper.clear(root)

@@ -14,11 +14,11 @@ from types import FrameType
 from typing import Any
 
 from cluster import this_machine
-from cluster.local_ray.marked_directory import check_closed, environment_of, guarded_directory
+from cluster.local_ray.marked_directory import check_closed, environment_of, marked_directory
 from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
 from cluster.ray_internals import (
-    errors_of_nodes,
+    lost_node_messages,
     on_loopback,
     reread_authentication,
     sigterm_left_alone,
@@ -43,7 +43,7 @@ def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
     import ray
 
     with _terminates_as_exception():
-        with errors_of_nodes(verbose):
+        with lost_node_messages(verbose):
             _init(address=address, log_to_driver=verbose, logging_level=_log_level(verbose))
         try:
             yield
@@ -59,8 +59,8 @@ def private_ray(num_cpus: int | None = None, verbose: bool = False) -> Iterator[
     -9`` of the driver. SIGTERM raises ``SystemExit(143)`` unless the caller handles it.
     """
     with (
-        guarded_directory() as root,
-        token_of_our_own(),
+        marked_directory() as root,
+        random_token(),
         _terminates_as_exception(),
         _started(root, num_cpus, verbose),
     ):
@@ -68,7 +68,7 @@ def private_ray(num_cpus: int | None = None, verbose: bool = False) -> Iterator[
 
 
 @contextmanager
-def token_of_our_own() -> Iterator[None]:
+def random_token() -> Iterator[None]:
     """Requires a random token inside the block, because other users of this machine reach loopback.
 
     By default Ray would write a token into the home directory.
@@ -87,7 +87,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
 
     settings = environment_of(root) | where_unset(ON_ONE_MACHINE, os.environ)
     try:
-        with variables(settings), on_loopback(), errors_of_nodes(verbose):
+        with variables(settings), on_loopback(), lost_node_messages(verbose):
             _init(
                 # "auto" would join any other Ray on this machine.
                 address="local",

@@ -81,11 +81,8 @@ def _remove(root: Path) -> None:
 
 def _members(root: str) -> list[int]:
     mark = f"{MARK}={root}".encode()
-    return [pid for pid in _pids() if mark in _environment(pid)]
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if mark in _environment(pid)]
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -24,11 +24,11 @@ from cluster.inventory import (
     Inventory,
     WorkerGroup,
 )
-from cluster.local_ray.marked_directory import check_closed, environment_of, guarded_directory
-from cluster.local_ray.private_ray import OBJECT_STORE_BYTES, token_of_our_own
+from cluster.local_ray.marked_directory import check_closed, environment_of, marked_directory
+from cluster.local_ray.private_ray import OBJECT_STORE_BYTES, random_token
 from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
-from cluster.nodes import look
+from cluster.nodes import query_cluster
 from cluster.ray_internals import address_kept_in, on_loopback, ray_on_loopback
 from cluster.this_machine import this_machine
 
@@ -95,8 +95,8 @@ def mixed_cluster(inventory: Inventory) -> Iterator["MixedCluster"]:
     nodes = nodes_to_start(inventory)
     settings = where_unset(ON_ONE_MACHINE, os.environ)
     with (
-        guarded_directory() as root,
-        token_of_our_own(),
+        marked_directory() as root,
+        random_token(),
         variables(environment_of(root) | settings),
         on_loopback(),
     ):
@@ -186,13 +186,15 @@ class MixedCluster:
             code = process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise NotStarted(
-                f"{name} did not start within {START_TIMEOUT_S:.0f} s{self._said(name)}"
+                f"{name} did not start within {START_TIMEOUT_S:.0f} s{self._log_end(name)}"
             ) from None
         if code != 0:
-            raise NotStarted(f"{name} did not start{self._said(name)}")
+            raise NotStarted(f"{name} did not start{self._log_end(name)}")
 
     def _wait_until_registered(self, names: set[str], deadline: float) -> None:
-        while missing := names - {node.name for node in look(self.address).nodes if node.state == "alive"}:
+        while missing := names - {
+            node.name for node in query_cluster(self.address).nodes if node.state == "alive"
+        }:
             if time.monotonic() > deadline:
                 raise NotStarted(f"{', '.join(sorted(missing))} did not join within {START_TIMEOUT_S:.0f} s")
             time.sleep(_POLL_INTERVAL_S)
@@ -200,9 +202,9 @@ class MixedCluster:
     def _log(self, name: str) -> Path:
         return self.root / f"{name}.log"
 
-    def _said(self, name: str) -> str:
-        said = " ".join(self._log(name).read_text(errors="replace").split())
-        return f": {said[-_LOG_CHARS:]}" if said else ""
+    def _log_end(self, name: str) -> str:
+        output = " ".join(self._log(name).read_text(errors="replace").split())
+        return f": {output[-_LOG_CHARS:]}" if output else ""
 
 
 def _free_port() -> int:

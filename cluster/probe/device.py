@@ -80,13 +80,14 @@ def copy_rate(device: torch.device) -> CopyRate | None:
 
 def _fastest(device: torch.device, work: Callable[[], Tensor]) -> float:
     """Returns the seconds of one ``work`` in the fastest batch; the first batches warm up."""
-    _batch(device, work, 2)
-    once = _batch(device, work, 1)
+    time_of_batch(device, work, 2)
+    once = time_of_batch(device, work, 1)
     size = max(1, round(_BATCH_S / once))
-    return min(_batch(device, work, size) for _ in range(_NUM_BATCHES))
+    return min(time_of_batch(device, work, size) for _ in range(_NUM_BATCHES))
 
 
-def _batch(device: torch.device, work: Callable[[], Tensor], size: int) -> float:
+def time_of_batch(device: torch.device, work: Callable[[], object], size: int) -> float:
+    """Returns the seconds of one ``work``, the mean of ``size`` in a row."""
     _wait_for(device)
     start = time.perf_counter()
     for _ in range(size):

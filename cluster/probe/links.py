@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from cluster.local_ray.variables import variables
+from cluster.probe.device import time_of_batch
 from cluster.probe.link_seat import LinkSeat
 from cluster.probe.meeting import is_of_one_machine, join, meet_in, on_loopback
 from cluster.probe.node_facts import LinkRate
@@ -90,7 +92,7 @@ def _run_all(seats: Sequence[LinkSeat], deadline_s: float) -> list[str]:
     end = time.monotonic() + deadline_s + _MARGIN_S
     processes = [_start(seat) for seat in seats]
     try:
-        return [_answer_of(process, max(0.1, end - time.monotonic())) for process in processes]
+        return [_output_of(process, max(0.1, end - time.monotonic())) for process in processes]
     except subprocess.TimeoutExpired:
         raise LinkError(f"{len(seats)} ranks on this machine did not end within {deadline_s:.0f} s") from None
     finally:
@@ -109,10 +111,10 @@ def _start(seat: LinkSeat) -> "subprocess.Popen[str]":
     )
 
 
-def _answer_of(process: "subprocess.Popen[str]", timeout_s: float) -> str:
-    out, said = process.communicate(timeout=timeout_s)
+def _output_of(process: "subprocess.Popen[str]", timeout_s: float) -> str:
+    out, errors = process.communicate(timeout=timeout_s)
     if process.returncode != 0:
-        last = said.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+        last = errors.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
         raise LinkError(f"all-reduce on this machine: {last[0]}")
     return out
 
@@ -125,18 +127,8 @@ def _time_of(size_bytes: int, count: int, device: torch.device) -> float:
 
 
 def _batch(values: torch.Tensor, count: int) -> float:
-    _wait_for(values)
     dist.barrier()
-    start = time.perf_counter()
-    for _ in range(count):
-        dist.all_reduce(values)
-    _wait_for(values)
-    return (time.perf_counter() - start) / count
-
-
-def _wait_for(values: torch.Tensor) -> None:
-    if values.device.type != "cpu":
-        torch.cuda.synchronize(values.device)
+    return time_of_batch(values.device, partial(dist.all_reduce, values), count)
 
 
 if __name__ == "__main__":

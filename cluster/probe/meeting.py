@@ -142,26 +142,26 @@ def prove(key: bytes, group: "dist.ProcessGroup | None" = None) -> None:
     import torch.distributed as dist
 
     own = secrets.token_bytes(KEY_BYTES)
-    drawn = _everyones(own, group)
-    rank, question = dist.get_rank(group), b"".join(drawn)
-    answers = _everyones(mac(key, _about(rank), question), group)
+    challenges = _gathered(own, group)
+    rank, challenge = dist.get_rank(group), b"".join(challenges)
+    answers = _gathered(mac(key, _subject(rank), challenge), group)
     wrong = [
         f"rank {rank}"
         for rank, answer in enumerate(answers)
-        if not compare_digest(answer, mac(key, _about(rank), question))
+        if not compare_digest(answer, mac(key, _subject(rank), challenge))
     ]
-    if wrong or drawn[rank] != own:
+    if wrong or challenges[rank] != own:
         raise Stranger(
             f"{', '.join(wrong) or 'somebody'}: another process sits in this place, which does not know the "
             "group's key; keep others off the network between its machines"
         )
 
 
-def _about(rank: int) -> tuple[str | int, ...]:
+def _subject(rank: int) -> tuple[str | int, ...]:
     return ("sits in the place of", rank)
 
 
-def _everyones(own: bytes, group: "dist.ProcessGroup | None") -> list[bytes]:
+def _gathered(own: bytes, group: "dist.ProcessGroup | None") -> list[bytes]:
     """Returns all ranks' bytes. The length is the same on each rank, so no rank decides how many bytes are
     read.
     """
@@ -169,7 +169,7 @@ def _everyones(own: bytes, group: "dist.ProcessGroup | None") -> list[bytes]:
     import torch.distributed as dist
 
     device = "cpu" if dist.get_backend(group) == "gloo" else "cuda"
-    word = torch.tensor(list(own), dtype=torch.uint8, device=device)
-    words = [torch.empty_like(word) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(words, word, group=group)
-    return [bytes(one.tolist()) for one in words]
+    tensor = torch.tensor(list(own), dtype=torch.uint8, device=device)
+    gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(gathered, tensor, group=group)
+    return [bytes(one.tolist()) for one in gathered]

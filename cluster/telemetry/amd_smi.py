@@ -7,7 +7,7 @@ between ROCm releases, so each is looked up under all the names it has had since
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry, counted, told
+from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry, valid_count, valid_number
 
 _MICRO = 1e-6
 # No device has a cap of a tenth of a megawatt: larger numbers are microwatts, as on bare metal.
@@ -26,9 +26,11 @@ def open_amd_smi(library: Any, address: DeviceAddress) -> Telemetry:
     """Finds the device by its place on the bus. AMD SMI numbers all devices of the node in its own order."""
     try:
         handles = library.amdsmi_get_processor_handles()
-        found = [one for one in handles if _place(library.amdsmi_get_gpu_device_bdf(one)) == address.pci]
+        found = [
+            one for one in handles if _bus_address(library.amdsmi_get_gpu_device_bdf(one)) == address.pci
+        ]
     except library.AmdSmiException as error:
-        return Nothing(reason=f"AMD SMI doesn't tell of the devices: {error}")
+        return Nothing(reason=f"AMD SMI can't report the devices: {error}")
     if len(found) == 1:
         return AmdSmi(library, found[0])
     if found:
@@ -38,7 +40,7 @@ def open_amd_smi(library: Any, address: DeviceAddress) -> Telemetry:
     return Nothing(reason=f"AMD SMI knows no device at {address.pci}")
 
 
-def _place(bdf: str) -> str:
+def _bus_address(bdf: str) -> str:
     return bdf.lower().partition(".")[0]
 
 
@@ -50,26 +52,26 @@ class AmdSmi:
     def read(self) -> Reading:
         ask, device = self._library, self._handle
         # Energy is read first, so that it belongs to the moment when the look began.
-        energy = self._asked(ask.amdsmi_get_energy_count)
-        power = self._asked(ask.amdsmi_get_power_info)
-        cap = self._asked(ask.amdsmi_get_power_cap_info)
-        ecc = self._asked(ask.amdsmi_get_gpu_total_ecc_count)
+        energy = self._answer_of(ask.amdsmi_get_energy_count)
+        power = self._answer_of(ask.amdsmi_get_power_info)
+        cap = self._answer_of(ask.amdsmi_get_power_cap_info)
+        ecc = self._answer_of(ask.amdsmi_get_gpu_total_ecc_count)
         return Reading(
             energy_joules=_energy(energy),
             power_watts=_first(power, "socket_power", "current_socket_power", "average_socket_power"),
             power_cap_watts=_watts(_first(cap, "power_cap")),
             power_cap_default_watts=_watts(_first(cap, "default_power_cap", "power_cap_default")),
-            utilization_pct=told(lambda: ask.amdsmi_get_gpu_activity(device)["gfx_activity"]),
-            temperature_c=told(self._temperature),
+            utilization_pct=valid_number(lambda: ask.amdsmi_get_gpu_activity(device)["gfx_activity"]),
+            temperature_c=valid_number(self._temperature),
             clock_mhz=self._clock("GFX"),
             memory_clock_mhz=self._clock("MEM"),
-            memory_used_bytes=counted(lambda: ask.amdsmi_get_gpu_vram_usage(device)["vram_used"], _MIB),
+            memory_used_bytes=valid_count(lambda: ask.amdsmi_get_gpu_vram_usage(device)["vram_used"], _MIB),
             throttle=self._throttle(),
-            ecc_corrected=counted(lambda: ecc["correctable_count"]),
-            ecc_uncorrected=counted(lambda: ecc["uncorrectable_count"]),
+            ecc_corrected=valid_count(lambda: ecc["correctable_count"]),
+            ecc_uncorrected=valid_count(lambda: ecc["uncorrectable_count"]),
         )
 
-    def _asked(self, ask: Callable[[Any], Any]) -> Mapping[str, Any]:
+    def _answer_of(self, ask: Callable[[Any], Any]) -> Mapping[str, Any]:
         try:
             answer = ask(self._handle)
         except Exception:
@@ -82,7 +84,7 @@ class AmdSmi:
 
     def _clock(self, kind: str) -> float | None:
         ask = self._library
-        clock = self._asked(lambda one: ask.amdsmi_get_clock_info(one, getattr(ask.AmdSmiClkType, kind)))
+        clock = self._answer_of(lambda one: ask.amdsmi_get_clock_info(one, getattr(ask.AmdSmiClkType, kind)))
         return _first(clock, "clk", "cur_clk")
 
     def _throttle(self) -> tuple[str, ...] | None:
@@ -91,12 +93,14 @@ class AmdSmi:
             ask = self._library.amdsmi_get_violation_status
         except AttributeError:
             return None
-        flags = {name: flag for name, flag in self._asked(ask).items() if name in _REASONS and flag in (0, 1)}
+        flags = {
+            name: flag for name, flag in self._answer_of(ask).items() if name in _REASONS and flag in (0, 1)
+        }
         return tuple(sorted({_REASONS[name] for name, flag in flags.items() if flag})) if flags else None
 
 
 def _first(answer: Mapping[str, Any], *names: str) -> float | None:
-    known = (told(lambda name=name: answer[name]) for name in names)  # type: ignore[misc]  # bound now
+    known = (valid_number(lambda name=name: answer[name]) for name in names)  # type: ignore[misc]  # bound now
     return next((number for number in known if number is not None), None)
 
 

@@ -5,7 +5,7 @@ The caller opens NVML and passes the library: the real module or a record of it.
 
 from typing import Any
 
-from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry, counted, told
+from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry, valid_count, valid_number
 
 _MILLI = 1e-3
 # NVML's bits for why a clock is not at its highest. "Idle" (1) is left out: nothing reduces the clock then.
@@ -30,7 +30,7 @@ def open_nvml(library: Any, address: DeviceAddress) -> Telemetry:
     try:
         return Nvml(library, _handle(library, address))
     except library.NVMLError as error:
-        return Nothing(reason=f"NVML doesn't tell of the device: {error}")
+        return Nothing(reason=f"NVML can't report the device: {error}")
 
 
 def _handle(library: Any, address: DeviceAddress) -> Any:
@@ -55,24 +55,26 @@ class Nvml:
         ask, device = self._library, self._handle
         return Reading(
             # Energy is read first, so that it belongs to the moment when the look began.
-            energy_joules=told(lambda: ask.nvmlDeviceGetTotalEnergyConsumption(device), _MILLI),
-            power_watts=told(lambda: ask.nvmlDeviceGetPowerUsage(device), _MILLI),
-            power_cap_watts=told(lambda: ask.nvmlDeviceGetEnforcedPowerLimit(device), _MILLI),
-            power_cap_default_watts=told(
+            energy_joules=valid_number(lambda: ask.nvmlDeviceGetTotalEnergyConsumption(device), _MILLI),
+            power_watts=valid_number(lambda: ask.nvmlDeviceGetPowerUsage(device), _MILLI),
+            power_cap_watts=valid_number(lambda: ask.nvmlDeviceGetEnforcedPowerLimit(device), _MILLI),
+            power_cap_default_watts=valid_number(
                 lambda: ask.nvmlDeviceGetPowerManagementDefaultLimit(device), _MILLI
             ),
-            utilization_pct=told(lambda: ask.nvmlDeviceGetUtilizationRates(device).gpu),
-            temperature_c=told(lambda: ask.nvmlDeviceGetTemperature(device, ask.NVML_TEMPERATURE_GPU)),
-            clock_mhz=told(lambda: ask.nvmlDeviceGetClockInfo(device, ask.NVML_CLOCK_SM)),
-            memory_clock_mhz=told(lambda: ask.nvmlDeviceGetClockInfo(device, ask.NVML_CLOCK_MEM)),
-            memory_used_bytes=counted(lambda: ask.nvmlDeviceGetMemoryInfo(device).used),
+            utilization_pct=valid_number(lambda: ask.nvmlDeviceGetUtilizationRates(device).gpu),
+            temperature_c=valid_number(
+                lambda: ask.nvmlDeviceGetTemperature(device, ask.NVML_TEMPERATURE_GPU)
+            ),
+            clock_mhz=valid_number(lambda: ask.nvmlDeviceGetClockInfo(device, ask.NVML_CLOCK_SM)),
+            memory_clock_mhz=valid_number(lambda: ask.nvmlDeviceGetClockInfo(device, ask.NVML_CLOCK_MEM)),
+            memory_used_bytes=valid_count(lambda: ask.nvmlDeviceGetMemoryInfo(device).used),
             throttle=self._throttle(),
             ecc_corrected=self._ecc("NVML_MEMORY_ERROR_TYPE_CORRECTED"),
             ecc_uncorrected=self._ecc("NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
         )
 
     def _throttle(self) -> tuple[str, ...] | None:
-        bits = counted(self._event_reasons)
+        bits = valid_count(self._event_reasons)
         if bits is None:
             return None
         return tuple(sorted({name for bit, name in _REASONS.items() if bits & bit}))
@@ -87,6 +89,6 @@ class Nvml:
     def _ecc(self, kind: str) -> int | None:
         """Returns the errors since the driver was loaded."""
         ask = self._library
-        return counted(
+        return valid_count(
             lambda: ask.nvmlDeviceGetTotalEccErrors(self._handle, getattr(ask, kind), ask.NVML_VOLATILE_ECC)
         )

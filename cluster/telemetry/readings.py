@@ -77,7 +77,7 @@ class Nothing:
         return Reading()
 
 
-def told(ask: Callable[[], Any], scale: float = 1.0) -> float | None:
+def valid_number(ask: Callable[[], Any], scale: float = 1.0) -> float | None:
     """Returns the answer in our unit; None if there is none or the number cannot be true."""
     try:
         answer = ask()
@@ -88,6 +88,6 @@ def told(ask: Callable[[], Any], scale: float = 1.0) -> float | None:
     return answer * scale if isfinite(answer) and answer >= 0 else None
 
 
-def counted(ask: Callable[[], Any], scale: int = 1) -> int | None:
-    number = told(ask)
+def valid_count(ask: Callable[[], Any], scale: int = 1) -> int | None:
+    number = valid_number(ask)
     return None if number is None else int(number) * scale

@@ -12,8 +12,8 @@ from types import FrameType
 
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, Inventory
-from cluster.nodes import ClusterView, look
-from cluster.promised_vs_live import NodeFinding, presence
+from cluster.nodes import ClusterView, query_cluster
+from cluster.promised_vs_live import NodeFinding, differences
 from jobs.clusters.tables import as_data, as_lines
 from jobs.commandline.exit_codes import (
     EXIT_FAILED,
@@ -120,7 +120,7 @@ def show(args: argparse.Namespace) -> int:
             "`longhaul cluster local FILE -- ...`"
         )
     promised = read_cluster(args.cluster) if args.cluster else None
-    view = look(address)
+    view = query_cluster(address)
     findings = _held_against(promised, view) if promised else ()
     data, text = as_data(address, view.nodes, findings), as_lines(address, view.nodes, findings)
     print(json.dumps(data, indent=1) if args.json else text)
@@ -131,4 +131,6 @@ def show(args: argparse.Namespace) -> int:
 def _held_against(promised: Inventory, view: ClusterView) -> tuple[NodeFinding, ...]:
     from cluster.live import inventory_of
 
-    return presence(promised, inventory_of(view.table, view.draining, f"the Ray cluster at {view.address}"))
+    return differences(
+        promised, inventory_of(view.table, view.draining, f"the Ray cluster at {view.address}")
+    )

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from cluster.cluster_file import read_cluster
 from cluster.live import inventory_of
 from cluster.local_ray.simulated import mixed_cluster
-from cluster.nodes import look
+from cluster.nodes import query_cluster
 
 REPEATS = 5
 NUM_NODES = 4
@@ -47,7 +47,7 @@ def main() -> bool:
 
 
 def _see(address: str) -> None:
-    view = look(address)
+    view = query_cluster(address)
     found = inventory_of(view.table, view.draining, address)
     assert sum(len(group.nodes) for group in found.groups) == NUM_NODES
 

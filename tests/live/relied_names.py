@@ -170,10 +170,10 @@ NAMES = (
         says=("services.get_node_ip_address(", "if not ray_constants.ENABLE_RAY_CLUSTER:"),
     ),
     Relied(name="ray.scripts.scripts.main", by=f"{RAY}.ray_on_loopback"),
-    Relied(name="ray._private.worker.listen_error_messages", by=f"{RAY}.errors_of_nodes"),
+    Relied(name="ray._private.worker.listen_error_messages", by=f"{RAY}.lost_node_messages"),
     Relied(
         name="ray._private.worker.connect",
-        by=f"{RAY}.errors_of_nodes",
+        by=f"{RAY}.lost_node_messages",
         says=("target=listen_error_messages",),
     ),
     Relied(name="ray._private.utils.set_sigterm_handler", by=f"{RAY}.sigterm_left_alone"),
@@ -189,11 +189,11 @@ NAMES = (
     ),
     Relied(
         name="ray._private.ray_constants.RAY_WORKER_NICENESS",
-        by=f"{RAY}.with_its_priority",
+        by=f"{RAY}.keep_priority",
         value="RAY_worker_niceness",
     ),
     Relied(name="ray.actor._modify_class", by=f"{RAY}.readiness_of", says=("def __ray_ready__(self)",)),
-    Relied(name=f"{V2}.constants.get_env_vars_to_propagate", by=f"{RAY}.variables_handed_on", position=0),
+    Relied(name=f"{V2}.constants.get_env_vars_to_propagate", by=f"{RAY}.propagated_variables", position=0),
     Relied(name=TRAINER, by=f"{TRAIN}.DrivenTrainer", says=("self.run_config = ",)),
     Relied(
         name=f"{TRAINER}.fit", by=f"{TRAIN}.DrivenTrainer", says=("self._initialize_and_run_controller(",)

@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from cluster.environment import read_at_start
 from cluster.inventory import WorkerGroup
 from cluster.live import nodes_with_room
-from cluster.ray_internals import variables_handed_on
+from cluster.ray_internals import propagated_variables
 from jobs.execution.resources import Claim
 from jobs.launch.forkserver.actor import ForkserverActor
 from jobs.training.task.job import Strategy
@@ -141,7 +141,7 @@ def _is_there(answer: Any) -> bool:
 def _start(node_id: str, environment: Mapping[str, str], key: str, load: tuple[Strategy, ...]) -> _Guarded:
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
     # Ray writes these variables into its logs; all others reach the forkserver through its actor.
-    settings = {"env_vars": {**variables_handed_on(), **read_at_start(environment)}}
+    settings = {"env_vars": {**propagated_variables(), **read_at_start(environment)}}
     make = ray.remote(num_cpus=0, scheduling_strategy=there, runtime_env=settings)(ForkserverActor)
     guard = make.remote(key, load, environment)
     return _Guarded(load=load, guard=guard, answer=guard.executable.remote())

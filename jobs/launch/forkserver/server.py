@@ -20,7 +20,7 @@ from typing import get_args
 
 import ray
 
-from cluster.ray_internals import ids_from_the_kernel, with_its_priority
+from cluster.ray_internals import ids_from_the_kernel, keep_priority
 from jobs.launch.forkserver.client import GO, HERE, MOST_BYTES, script_of
 from jobs.training.task.job import Strategy
 
@@ -120,7 +120,7 @@ def _become(connection: socket.socket) -> None:
         os.close(stream)
     asked = json.loads(told)
     os.environ.clear()
-    os.environ.update(asked["environment"] | with_its_priority())
+    os.environ.update(asked["environment"] | keep_priority())
     os.chdir(asked["folder"])
     sys.argv[:] = script_of(asked["words"])
     sys.path[0] = str(Path(sys.argv[0]).parent)

@@ -12,7 +12,7 @@ from ray.util.placement_group import get_placement_group, remove_placement_group
 
 from cluster.environment import read_at_start
 from cluster.local_ray import timeouts
-from cluster.ray_internals import readiness_of, session_directory, variables_handed_on
+from cluster.ray_internals import propagated_variables, readiness_of, session_directory
 from jobs.execution.board import Assembled, Post
 from jobs.launch.ray_train.driver_actors import here
 from jobs.launch.ray_train.ray_errors import lost
@@ -89,7 +89,7 @@ class Trainer(DrivenTrainer):
         return result_of(controller)
 
     def _start_controller(self, told: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
-        settings = {"env_vars": variables_handed_on(), **environment}
+        settings = {"env_vars": propagated_variables(), **environment}
         self._controller = controller = start_controller(
             told, num_cpus=0, scheduling_strategy=here(), runtime_env=settings
         )

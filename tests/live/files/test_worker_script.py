@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from cluster.live import inventory_of
-from cluster.local_ray.private_ray import token_of_our_own
-from cluster.nodes import SeenNode, look
+from cluster.local_ray.private_ray import random_token
+from cluster.nodes import SeenNode, query_cluster
 from tests.live.command_line import ROOT, running
 from tests.live.heads import Head, ray_head
 
@@ -37,7 +37,7 @@ def test_a_node_that_dies_comes_back_with_its_labels_and_a_stopped_one_does_not(
     with (
         # A short one: Ray's sockets are below it, and their paths are bounded.
         TemporaryDirectory(prefix="lht-", dir="/tmp") as folder,
-        token_of_our_own(),
+        random_token(),
         ray_head("--num-cpus=0", RAY_AUTH_MODE="token", **QUICK_TO_NOTICE) as head,
         running(
             command,
@@ -70,11 +70,11 @@ def test_a_node_that_dies_comes_back_with_its_labels_and_a_stopped_one_does_not(
 
 
 def workers(head: Head) -> list[SeenNode]:
-    return [node for node in look(head.address).nodes if node.name == "amd-0"]
+    return [node for node in query_cluster(head.address).nodes if node.name == "amd-0"]
 
 
 def group(head: Head) -> tuple[str, str | None, int]:
-    view = look(head.address)
+    view = query_cluster(head.address)
     (found,) = inventory_of(view.table, view.draining, "test").groups
     return found.vendor, found.device, found.num_devices
 

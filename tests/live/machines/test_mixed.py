@@ -20,7 +20,7 @@ import pytest
 
 from cluster.cluster_file import read_cluster
 from cluster.local_ray.simulated import MixedCluster, mixed_cluster, nodes_to_start
-from cluster.nodes import SeenNode, look
+from cluster.nodes import SeenNode, query_cluster
 from tests.live.command_line import ROOT, rows, run, running, sweep_command, write_spec
 
 FILE = ROOT / "cluster" / "mixed.yaml"
@@ -237,7 +237,7 @@ def drain(name: str, cluster: MixedCluster) -> None:
 
 
 def state_of(name: str, cluster: MixedCluster) -> SeenNode:
-    (node,) = [node for node in look(cluster.address).nodes if node.name == name]
+    (node,) = [node for node in query_cluster(cluster.address).nodes if node.name == name]
     return node
 
 

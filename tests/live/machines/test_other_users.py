@@ -24,7 +24,7 @@ from ray.train import RunConfig, ScalingConfig
 
 from cluster.cluster_file import read_cluster
 from cluster.live import live_inventory
-from cluster.local_ray.marked_directory import check_closed, guarded_directory
+from cluster.local_ray.marked_directory import check_closed, marked_directory
 from cluster.local_ray.private_ray import private_ray
 from cluster.local_ray.simulated import mixed_cluster
 from cluster.local_ray.variables import variables
@@ -103,7 +103,7 @@ def test_the_attacks_work_on_an_open_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_others_may_enter_is_refused() -> None:
-    with guarded_directory() as root:
+    with marked_directory() as root:
         check_closed(root)
         Path(root).chmod(0o750)
         with pytest.raises(PermissionError, match=r"found mode 750 .* expected a folder with mode 700"):
@@ -112,7 +112,7 @@ def test_a_folder_that_others_may_enter_is_refused() -> None:
 
 @as_nobody
 def test_a_folder_of_somebody_else_is_refused() -> None:
-    with guarded_directory() as root:
+    with marked_directory() as root:
         os.chown(root, NOBODY, NOBODY)
         with pytest.raises(PermissionError, match=f"owner {NOBODY}"):
             check_closed(root)

@@ -1,4 +1,4 @@
-"""What the guardian ends and removes, and what it leaves alone. Plain processes, no Ray."""
+"""What the reaper ends and removes, and what it leaves alone. Plain processes, no Ray."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.local_ray import reaper
-from cluster.local_ray.marked_directory import guarded_directory
+from cluster.local_ray.marked_directory import marked_directory
 
 SHARED_MEMORY = Path("/dev/shm")
 GONE_TIMEOUT_S = 20
@@ -142,8 +142,8 @@ def test_it_removes_links_and_not_what_they_lead_to(tmp_path: Path) -> None:
     assert (elsewhere / "file").read_text() == "precious"
 
 
-def test_a_guarded_directory_is_for_this_user_alone_and_goes_with_its_block() -> None:
-    with guarded_directory() as root:
+def test_a_marked_directory_is_for_this_user_alone_and_goes_with_its_block() -> None:
+    with marked_directory() as root:
         assert Path(root).stat().st_mode & 0o777 == 0o700
         (Path(root) / "file").write_text("")
     assert not Path(root).exists()

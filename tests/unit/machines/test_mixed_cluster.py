@@ -10,8 +10,8 @@ import pytest
 from cluster.cluster_file import read_cluster
 from cluster.inventory import GROUP_LABEL, SIMULATED_LABEL, VENDOR_LABEL, ClusterError
 from cluster.local_ray.simulated import nodes_to_start
-from cluster.nodes import seen
-from cluster.promised_vs_live import presence
+from cluster.nodes import seen_nodes
+from cluster.promised_vs_live import differences
 from jobs.cli.__main__ import main
 from jobs.clusters.tables import as_data, as_lines
 from jobs.launch.ray_executor import as_promised
@@ -115,7 +115,7 @@ def test_a_node_is_alive_draining_lost_or_back() -> None:
         dead("nvidia-1", "nvidia", 2),
     ]
 
-    nodes = seen(table, {"nvidia-0-id"})
+    nodes = seen_nodes(table, {"nvidia-0-id"})
 
     assert [(node.name, node.state, node.times_lost) for node in nodes] == [
         ("amd-0", "alive", 0),
@@ -130,8 +130,8 @@ def test_a_node_is_alive_draining_lost_or_back() -> None:
 def test_a_node_that_was_drained_and_is_gone_is_not_lost(reason: int) -> None:
     gone = dead("amd-0", "amd", 1) | {"DeathReason": reason, "DeathReasonMessage": "maintenance"}
 
-    (node,) = seen([gone], set())
-    (back,) = seen([gone, entry("amd-0", "amd")], set())
+    (node,) = seen_nodes([gone], set())
+    (back,) = seen_nodes([gone, entry("amd-0", "amd")], set())
 
     assert (node.state, node.times_lost, node.why_gone) == ("drained", 0, "maintenance")
     assert (back.state, back.times_lost) == ("alive", 0)
@@ -141,18 +141,18 @@ def test_of_a_name_that_died_twice_the_later_life_counts_in_whatever_order_ray_h
     lost = {**dead("amd-0", "amd", 1), "StartTimeMs": 1000}
     drained = {**dead("amd-0", "amd", 2), "StartTimeMs": 2000, "DeathReason": 3}
     for table in ([lost, drained], [drained, lost]):
-        (node,) = seen(table, set())
+        (node,) = seen_nodes(table, set())
         assert (node.state, node.times_lost) == ("drained", 1)
 
 
 def test_nodes_that_share_a_name_are_all_told() -> None:
-    nodes = seen([entry("host", "amd", NodeID="one"), entry("host", "amd", NodeID="two")], set())
+    nodes = seen_nodes([entry("host", "amd", NodeID="one"), entry("host", "amd", NodeID="two")], set())
 
     assert [node.node_id for node in nodes] == ["one", "two"]
 
 
 def test_a_node_of_nobody_is_of_the_group_local() -> None:
-    (node,) = seen([entry("host", "", Labels={})], set())
+    (node,) = seen_nodes([entry("host", "", Labels={})], set())
 
     assert (node.group, node.is_simulated) == ("local", False)
 
@@ -160,14 +160,14 @@ def test_a_node_of_nobody_is_of_the_group_local() -> None:
 def test_what_is_shown_of_nodes_and_of_what_was_promised(golden: Golden) -> None:
     table = [entry("amd-0", "amd"), dead("amd-0", "amd", 1), dead("nvidia-0", "nvidia", 1)]
     amd = group("amd", (1,), vendor="amd", simulated=True)
-    findings = presence(read_cluster(SHIPPED), inventory(amd))
+    findings = differences(read_cluster(SHIPPED), inventory(amd))
 
-    golden("cluster_show.txt", as_lines("127.0.0.1:6379", seen(table, {"amd-0-id"}), findings) + "\n")
+    golden("cluster_show.txt", as_lines("127.0.0.1:6379", seen_nodes(table, {"amd-0-id"}), findings) + "\n")
 
 
 def test_data_for_programs_has_what_people_see() -> None:
-    nodes = seen([entry("amd-0", "amd"), dead("nvidia-0", "nvidia", 1)], set())
-    findings = presence(read_cluster(SHIPPED), inventory())
+    nodes = seen_nodes([entry("amd-0", "amd"), dead("nvidia-0", "nvidia", 1)], set())
+    findings = differences(read_cluster(SHIPPED), inventory())
 
     found = strict_json(json.dumps(as_data("127.0.0.1:6379", nodes, findings)))
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from cluster.inventory import Node, WorkerGroup
-from cluster.promised_vs_live import presence
+from cluster.promised_vs_live import differences
 from tests.unit.builders import group, inventory
 
 H100 = group("green", (8, 8), vendor="nvidia", device="H100-SXM")
 
 
 def said(promised: WorkerGroup, *there: WorkerGroup) -> list[str]:
-    found = presence(inventory(promised), inventory(*there))
+    found = differences(inventory(promised), inventory(*there))
     assert all(finding.remedy.endswith(".") for finding in found)
     return [f"{finding.kind} {finding.level} {finding.group}: {finding.found}" for finding in found]
 

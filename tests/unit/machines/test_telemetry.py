@@ -103,7 +103,7 @@ def test_an_nvidia_device_without_a_uuid_is_found_by_its_place_on_the_bus() -> N
 
 def test_a_part_of_a_gpu_is_not_taken_for_the_whole_one_at_the_same_place() -> None:
     found = open_nvml(H100(), DeviceAddress(uuid="MIG-0e9a", pci=PCI))
-    assert found == Nothing(reason="NVML doesn't tell of the device: Not Found")
+    assert found == Nothing(reason="NVML can't report the device: Not Found")
 
 
 def test_an_amd_device_is_found_by_its_place_on_the_bus_in_any_case_of_letters() -> None:
@@ -122,7 +122,7 @@ def test_an_amd_device_that_is_not_there_has_no_telemetry() -> None:
 
 def test_an_amd_driver_that_is_not_loaded_is_no_telemetry() -> None:
     found = open_amd_smi(MI300X(refuse=("amdsmi_get_processor_handles",)), ADDRESS)
-    assert found == Nothing(reason="AMD SMI doesn't tell of the devices: driver not loaded")
+    assert found == Nothing(reason="AMD SMI can't report the devices: driver not loaded")
 
 
 NVML_ANSWERS = {
