@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from checkpointing.stores.contract import StoreError, Unavailable
+from jobs.commandline.output import is_reader_gone, say
 
 EXIT_OK = 0
 # The answer is no, or the command failed: a cell is slower, a checkpoint is damaged, a run did not finish.
@@ -13,6 +14,8 @@ EXIT_USAGE = 2
 # The question can't be decided, or the answer is yes with warnings.
 EXIT_UNDECIDED = 3
 EXIT_INTERRUPTED = 130
+# The code that a shell shows for a command whose output is cut off, as in ``longhaul ... | head -1``.
+EXIT_READER_GONE = 141
 # The code that a shell returns for an unknown command.
 EXIT_NO_COMMAND = 127
 
@@ -27,13 +30,17 @@ def run_command(
 
     An error whose class, or a base class, is in ``codes`` is printed on standard error and returns the code
     of the nearest such class. With ``speaks`` false nothing is printed, since another process prints it.
-    Ctrl-C returns 130. Other errors propagate.
+    Ctrl-C returns 130. Other errors propagate, also that nobody reads the output any more.
     """
     try:
-        return story()
+        code = story()
+        sys.stdout.flush()  # a reader that is gone is noticed here at the latest
+        return code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except tuple(codes) as error:
+        if is_reader_gone(error):
+            raise
         code = next(codes[kind] for kind in type(error).__mro__ if kind in codes)
         return complain(name, error, code) if speaks else code
 
@@ -41,5 +48,5 @@ def run_command(
 def complain(name: str, problem: object, code: int) -> int:
     """Prints ``problem`` line by line on standard error, as from the command ``name``. Returns ``code``."""
     for line in str(problem).splitlines():
-        print(f"longhaul {name}: {line}", file=sys.stderr)
+        say(f"longhaul {name}: {line}", to=sys.stderr)
     return code

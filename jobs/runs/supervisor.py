@@ -28,6 +28,7 @@ from jobs.commandline.exit_codes import (
     OF_STORES,
     run_command,
 )
+from jobs.commandline.output import say
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.outcomes import Setback, StoreAway, crashed
@@ -372,4 +373,4 @@ def driver_arguments(args: argparse.Namespace, view: LogView, first_term: int) -
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    say(text, to=sys.stderr)

@@ -20,6 +20,7 @@ from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from jobs.checkpoints.export import export_once
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, complain
+from jobs.commandline.output import say
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import Occupied, SpecError, nearest
 from jobs.execution.outcomes import EXPECTED, Cancelled, Completed, GivenUp, Setback, Unmendable
@@ -127,7 +128,7 @@ def _train(args: argparse.Namespace, wishers: StopSignals) -> int:
         if args.json:
             # The run may have been stopped before its first attempt, and then the store knows no run.
             told = status_of(store, run) if repository.view.term else {"run": run}
-            print(json.dumps({**told, **display.facts(), "ray_checkpoint": pointer}, indent=1))
+            say(json.dumps({**told, **display.facts(), "ray_checkpoint": pointer}, indent=1), to=sys.stdout)
         return EXIT_OK if display.is_durable else EXIT_FAILED
 
 
@@ -175,11 +176,9 @@ def _num_samples(repository: Repository, spec: RunSpec) -> int:
 def _say_finished(args: argparse.Namespace, spec: RunSpec, repository: Repository) -> int:
     _export(args, spec, repository)
     status = status_of(repository.store, repository.run)
-    if args.json:
-        print(json.dumps(status, indent=1))
-    else:
-        run = repository.run
-        print(f"{run}: finished at step {status['step']}, nothing to do ({status['newest_generation']})")
+    run, step, newest = repository.run, status["step"], status["newest_generation"]
+    line = f"{run}: finished at step {step}, nothing to do ({newest})"
+    say(json.dumps(status, indent=1) if args.json else line, to=sys.stdout)
     return EXIT_OK
 
 
@@ -188,7 +187,7 @@ def _export(args: argparse.Namespace, spec: RunSpec, repository: Repository) -> 
         return
     place = store_base() / Path(spec.on_finish.export).expanduser()
     if line := export_once(repository, place):
-        print(f"{repository.run}: {line}", file=sys.stderr if args.json else sys.stdout)
+        say(f"{repository.run}: {line}", to=sys.stderr if args.json else sys.stdout)
 
 
 def _group(spec: RunSpec, inventory: Inventory) -> WorkerGroup:

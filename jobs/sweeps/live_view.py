@@ -7,12 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol, Self
+from typing import NoReturn, Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from jobs.commandline.exit_codes import EXIT_READER_GONE
 from jobs.execution.messages import Heartbeat
 from jobs.sweeps.grid import Run
 from jobs.sweeps.plan import Plan
@@ -45,9 +46,16 @@ def open_display(
 
     ``quiet`` writes to standard error, so that standard output stays free for JSON. ``silent`` shows nothing.
     """
-    console = Console(stderr=quiet, quiet=silent, highlight=False, soft_wrap=True)
+    console = _Console(stderr=quiet, quiet=silent, highlight=False, soft_wrap=True)
     clock = _Clock(total=len(runs), expected_s=_expected_s(runs, plans))
     return _LiveDisplay(console, clock) if console.is_terminal else _LineDisplay(console, clock)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """Ends the sweep as a shell expects it, with no more output. No cell takes it for its own failure."""
+        self.quiet = True
+        raise SystemExit(EXIT_READER_GONE)
 
 
 def _expected_s(runs: Sequence[Run], plans: dict[str, Plan]) -> float | None:

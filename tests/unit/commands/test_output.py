@@ -1,0 +1,128 @@
+"""Commands whose output nobody reads any more, as in ``longhaul ... | head -1``, or was closed before."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.commandline.output import is_reader_gone, say
+from tests.unit.older_store import unpack
+
+ROOT = Path(__file__).resolve().parents[3]
+DEADLINE_S = 60
+READER_GONE = 141
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(tmp_path_factory.mktemp("older"))
+
+
+def run(*command: str, cwd: Path, out: int, unbuffered: str = "") -> "subprocess.CompletedProcess[str]":
+    environment = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, stdout=out, stderr=subprocess.PIPE, text=True,
+        timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+
+
+def unread(*words: str, cwd: Path, unbuffered: str = "") -> "subprocess.CompletedProcess[str]":
+    """Runs a command whose standard output is a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return run(sys.executable, "-m", "jobs.cli", *words, cwd=cwd, out=writer, unbuffered=unbuffered)
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status whole --json --store results",
+        "stop whole --store results",
+        "checkpoints list --run whole --store results",
+        "checkpoints verify latest --run whole --store results",
+        "compare results#sweep=finished results#sweep=interrupted",
+        "import older/result.json --store results",
+        "pull results copies",
+        "sweep finished.yaml --dry-run",
+        "sweep finished.yaml --store results --json",
+    ],
+)
+def test_a_command_whose_reader_is_gone_ends_without_a_word_as_shells_expect(
+    older: Path, command: str, unbuffered: str
+) -> None:
+    done = unread(*command.split(), cwd=older, unbuffered=unbuffered)
+    assert (done.returncode, done.stderr) == (READER_GONE, "")
+
+
+def test_what_ends_a_command_before_is_said_and_keeps_its_code(older: Path) -> None:
+    done = unread("status", "nobody", "--store", "results", cwd=older)
+    assert done.returncode == 2
+    assert "there is no run 'nobody'" in done.stderr
+
+
+def test_a_help_that_nobody_reads_to_its_end_is_none_of_it(tmp_path: Path) -> None:
+    done = unread("sweep", "--help", cwd=tmp_path, unbuffered="1")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_training_that_is_done_says_so_with_its_code_whoever_reads(older: Path) -> None:
+    done = unread(
+        "train", "whole.yaml", "--store", "results", "--executor", "inline", cwd=older, unbuffered="1"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_command_whose_outputs_are_closed_does_its_work(older: Path) -> None:
+    command = f"{sys.executable} -m jobs.cli checkpoints verify latest --run whole --store results >&- 2>&-"
+    assert run("bash", "-c", command, cwd=older, out=subprocess.DEVNULL).returncode == 0
+
+
+def test_a_sweep_whose_reader_goes_is_no_failure_of_a_cell(tmp_path: Path) -> None:
+    script = """
+from jobs.commandline.process_exit import run
+from jobs.sweeps.live_view import open_display
+
+def main():
+    with open_display([], {}, quiet=False) as display:
+        try:
+            display.note("said")
+        except Exception:
+            return 1
+
+run(main)
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run(sys.executable, "-c", script, cwd=tmp_path, out=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (READER_GONE, "")
+
+
+def test_a_broken_pipe_of_something_else_is_an_error(tmp_path: Path) -> None:
+    assert not is_reader_gone(BrokenPipeError())
+    script = """
+from jobs.commandline.process_exit import run
+
+def main():
+    raise BrokenPipeError("socket")
+
+run(main)
+"""
+    done = run(sys.executable, "-c", script, cwd=tmp_path, out=subprocess.DEVNULL)
+    assert done.returncode == 1
+    assert "BrokenPipeError: socket" in done.stderr
+
+
+def test_what_can_not_be_said_costs_nothing() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    out = os.fdopen(writer, "w")
+    say("anybody?", to=out)
+    with pytest.raises(BrokenPipeError):
+        out.close()
