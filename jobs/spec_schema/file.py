@@ -89,6 +89,10 @@ Models = Annotated[tuple[ModelName, ...], BeforeValidator(_as_tuple), Field(min_
 Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 
 
+# YAML allows more than Python can build: a 99th of May, a number of 5,000 digits, a thousand brackets.
+_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+
+
 class _Loader(yaml.SafeLoader):
     """A YAML loader that reads ``1e-4`` as a number and rejects repeated keys.
 
@@ -172,7 +176,7 @@ def _read(model: type[SpecFile], path: Path) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError:
         raise SpecError([f"{path}: is not text; expected a YAML file"]) from None
-    except yaml.YAMLError as error:
+    except _NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -188,10 +192,14 @@ def _kind(data: object) -> str:
 
 def _as_json(data: dict[str, Any], path: Path) -> str:
     try:
-        return json.dumps(data, default=str)
-    except (TypeError, ValueError):
+        text = json.dumps(data, default=str, ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError:
+        raise SpecError([f"{path}: is not text; expected a YAML file"]) from None
+    except (TypeError, ValueError, RecursionError):
         problem = f"{path}: a key is not text, or a value holds itself; expected plain YAML"
         raise SpecError([problem]) from None
+    return text
 
 
 def _apply(model: type[SpecFile], data: dict[str, Any], setting: str) -> None:
@@ -201,7 +209,7 @@ def _apply(model: type[SpecFile], data: dict[str, Any], setting: str) -> None:
         raise SpecError([f"--set {setting}: expected key=value, such as {model.example}"])
     try:
         value = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
+    except _NOT_YAML:
         raise SpecError([f"--set {setting}: {text!r} is not a YAML value"]) from None
     for key in keys[:-1]:
         below = data.setdefault(key, {})

@@ -164,6 +164,20 @@ def test_bytes_that_are_no_text_are_refused(write: Path) -> None:
     assert problems(write) == ["sweep.yaml: is not text; expected a YAML file"]
 
 
+def test_half_a_character_is_refused(write: Path) -> None:
+    write.write_text('name: "\\ud800"\nmodels: [llama-tiny]\n')
+    assert problems(write) == ["sweep.yaml: is not text; expected a YAML file"]
+
+
+@pytest.mark.parametrize("value", ["2026-99-99", "2001-12-14t21:59:43.10-99:00", "9" * 5000, "[" * 1000])
+def test_what_yaml_allows_and_nobody_can_read_is_no_yaml(write: Path, value: str) -> None:
+    write.write_text(f"{GOOD}seed: {value}\n")
+    (found,) = problems(write)
+    assert found.startswith("sweep.yaml: is not YAML: ")
+    write.write_text(GOOD)
+    assert problems(write, (f"seed={value}",)) == [f"--set seed={value}: {value!r} is not a YAML value"]
+
+
 def test_one_value_stands_for_a_list_of_one(write: Path) -> None:
     write.write_text("name: trial\nmodels: llama-tiny\naxes: {strategy: fsdp, world_size: 2}\n")
     spec = SweepSpec.load(write)
