@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from errno import EDQUOT, ENOSPC, EROFS
+from errno import EDQUOT, ENOSPC, ENOTDIR, EROFS
 from io import FileIO
 from pathlib import Path
 
@@ -198,7 +198,10 @@ def _make_directory(folder: Path) -> None:
     """Makes the directory and its parents; each is made durable in its parent."""
     if not folder.is_dir():
         _make_directory(folder.parent)
-        folder.mkdir(exist_ok=True)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError:
+            raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(folder)) from None
         with folder_at(folder.parent) as above:
             sync(above)
 
