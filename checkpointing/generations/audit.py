@@ -1,4 +1,4 @@
-"""Finds what is wrong with a run's log and generations. Only ``mend_hint`` writes; all else only reads."""
+"""Finds what is wrong with a run's log and generations. Only ``repair_hint`` writes; all else only reads."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +40,7 @@ def audit_log(store: Store, run: str) -> list[AuditFinding]:
     ]
 
 
-def mend_hint(store: Store, run: str) -> None:
+def repair_hint(store: Store, run: str) -> None:
     """Rewrites the hint to name the newest existing record. Terms that the old hint named are not given
     again.
     """

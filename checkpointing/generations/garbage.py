@@ -58,7 +58,7 @@ class Garbage:
         return sum(one.num_bytes for one in self.unnamed)
 
 
-def find_leftovers(repository: Repository, *, now: datetime) -> Garbage:
+def find_garbage(repository: Repository, *, now: datetime) -> Garbage:
     """Lists the garbage and changes nothing. Call it after ``refresh``."""
     over, expendable = repository.garbage(), repository.expendable()
     found = [(name, "attempt is over", expendable[name]) for name in sorted(expendable)]
@@ -85,13 +85,13 @@ def sweep(repository: Repository, *, now: datetime) -> None:
     abort_uploads(repository.store, over)
 
 
-def remove(repository: Repository, leftovers: Garbage, *, with_unnamed: bool = False) -> None:
+def remove(repository: Repository, garbage: Garbage, *, with_unnamed: bool = False) -> None:
     """Removes the garbage; a second call after an interruption is harmless. Pass ``with_unnamed`` only if
     the user has seen the names of the unnamed generations.
     """
-    chosen = (*leftovers.remainders, *(leftovers.unnamed if with_unnamed else ()))
+    chosen = (*garbage.remainders, *(garbage.unnamed if with_unnamed else ()))
     repository.delete_unnamed({one.generation: one.objects for one in chosen})
-    abort_uploads(repository.store, leftovers.uploads)
+    abort_uploads(repository.store, garbage.uploads)
 
 
 def _old_uploads(repository: Repository, now: datetime) -> Sequence[Upload]:

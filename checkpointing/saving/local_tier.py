@@ -16,7 +16,7 @@ from checkpointing.stores.contract import Full, StoreError, check_name
 from checkpointing.stores.local import LocalStore
 
 
-def near_name(run: str, lineage: str) -> str:
+def local_tier_name(run: str, lineage: str) -> str:
     """Returns the run's folder name on a disk. It includes the log's lineage, so another log's run of the
     same name finds and deletes nothing of this run.
     """

@@ -36,7 +36,7 @@ class Notifier:
         self,
         alarms: Alarms,
         ringing: Ringing | None,
-        words: IncidentOutbox,
+        outbox: IncidentOutbox,
         say: Callable[[str], None],
         *,
         run: str,
@@ -45,14 +45,14 @@ class Notifier:
     ) -> None:
         self._alarms = alarms
         self._caller = None if ringing is None else Caller(ringing, say)
-        self._words = words
+        self._outbox = outbox
         self._say = say
         self._run = run
         self._store = store
         self._newest_term = newest_term
         self._task: Task | None = None
         self._waiting: queue.Queue[tuple[Task | None, Alarm, float] | None] = queue.Queue(_MOST_WAITING)
-        self._thread = threading.Thread(target=self._work, name="bell", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="longhaul-alerts", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -70,8 +70,8 @@ class Notifier:
         self._task = task
         self._alarms.begins()
 
-    def hear(self, told: RunEvent | Heartbeat) -> None:
-        self._ring(self._alarms.hear(told, time.monotonic()))
+    def hear(self, message: RunEvent | Heartbeat) -> None:
+        self._ring(self._alarms.hear(message, time.monotonic()))
 
     def failed(self, cause: Cause, reason: str) -> None:
         """An attempt failed. A bad loss becomes an alarm here: workers report it by ending."""
@@ -114,4 +114,4 @@ class Notifier:
             self._caller.call(about)
         if task is not None:
             incident = Incident(kind="alarm", step=alarm.step, text=f"{alarm.kind}: {alarm.text}")
-            self._words.leave(task.described(), incident, now_s=now_s)
+            self._outbox.leave(task.described(), incident, now_s=now_s)

@@ -127,18 +127,22 @@ class Alarms:
         found = self._judge("given up", True, False, now, lambda: (text, {}))
         return [found] if found else []
 
-    def hear(self, told: RunEvent | Heartbeat, now: float) -> list[Alarm]:
-        match told:
+    def hear(self, progress: RunEvent | Heartbeat, now: float) -> list[Alarm]:
+        match progress:
             case Progress():
-                self._num_steps += 0 if self._told_s is None else told.step - self._step
-                self._step = told.step
-                found = [self._loss(told, now), self._speed(told, now), self._checkpoint(told, now)]
+                self._num_steps += 0 if self._told_s is None else progress.step - self._step
+                self._step = progress.step
+                found = [
+                    self._loss(progress, now),
+                    self._speed(progress, now),
+                    self._checkpoint(progress, now),
+                ]
                 self._has_evaluated, self._told_s = False, now
             case Evaluated():
                 self._has_evaluated = True
                 found = []
             case Heartbeat():
-                found = [self._pace(told, now), self._load(told, now)]
+                found = [self._pace(progress, now), self._load(progress, now)]
             case _:
                 found = []
         return [alarm for alarm in found if alarm is not None]
@@ -163,17 +167,17 @@ class Alarms:
         self._usual_loads: dict[int, float] = {}
         self._next_looks: dict[int, float] = {}
 
-    def _loss(self, told: Progress, now: float) -> Alarm | None:
-        if told.loss is None:
+    def _loss(self, progress: Progress, now: float) -> Alarm | None:
+        if progress.loss is None:
             return self._judge(
                 "loss not finite",
                 True,
                 False,
                 now,
-                lambda: (f"the loss of step {told.step} is not finite", {}),
+                lambda: (f"the loss of step {progress.step} is not finite", {}),
             )
         over = self._judge("loss not finite", False, True, now, lambda: ("", {}))
-        return over or self._spike(told.loss, now)
+        return over or self._spike(progress.loss, now)
 
     def _spike(self, loss: float, now: float) -> Alarm | None:
         if self._spikes is None:
@@ -188,12 +192,12 @@ class Alarms:
             lambda: (text, {"loss": loss, "usual": usual}),
         )
 
-    def _speed(self, told: Progress, now: float) -> Alarm | None:
+    def _speed(self, progress: Progress, now: float) -> Alarm | None:
         drop = self._bounds.throughput_drop
         if self._has_evaluated:
             # This speed includes the time of the evaluation, which trains nothing.
             return None
-        self._speeds.append(told.tokens_per_s)
+        self._speeds.append(progress.tokens_per_s)
         if drop is None or len(self._speeds) < _FEWEST_SPEEDS + _PRESENT:
             return None
         speeds = list(self._speeds)
@@ -207,13 +211,13 @@ class Alarms:
             lambda: (text, {"tokens_per_s": present, "usual_tokens_per_s": usual}),
         )
 
-    def _checkpoint(self, told: Progress, now: float) -> Alarm | None:
+    def _checkpoint(self, progress: Progress, now: float) -> Alarm | None:
         """Judges the age of the newest checkpoint, by the driver's clock alone.
 
         The age counts since the driver heard of the checkpoint, or since its first attempt trained or failed.
         The time of an evaluation does not count: it puts nothing at risk.
         """
-        newest, before = told.durable_step or 0, self._durable_step
+        newest, before = progress.durable_step or 0, self._durable_step
         is_first_word = self._told_s is None
         self._durable_step = newest
         if self._since_s is None:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from checkpointing.errors import Corrupt, NothingToResume, Unfit
-from checkpointing.generations.audit import audit_generations, audit_log, mend_hint
+from checkpointing.generations.audit import audit_generations, audit_log, repair_hint
 from checkpointing.generations.choice import find
-from checkpointing.generations.garbage import find_leftovers, remove
+from checkpointing.generations.garbage import find_garbage, remove
 from checkpointing.generations.repository import Repository, existing_run, no_such_run
 from checkpointing.log.history import Generation, Pin, Unpin
 from checkpointing.stores.contract import Unavailable
@@ -19,8 +19,8 @@ from jobs.checkpoints.details import portray
 from jobs.checkpoints.listing import CheckpointListing, policy_of, take_inventory
 from jobs.checkpoints.text import (
     finding_text,
+    garbage_text,
     inventory_text,
-    leftovers_text,
     portrait_text,
     size_text,
     verdict_text,
@@ -139,20 +139,20 @@ def _pin(args: argparse.Namespace, repository: Repository) -> int:
 
 
 def _gc(args: argparse.Namespace, repository: Repository) -> int:
-    leftovers = find_leftovers(repository, now=datetime.now(UTC))
+    garbage = find_garbage(repository, now=datetime.now(UTC))
     if args.yes:
-        remove(repository, leftovers, with_unnamed=args.unnamed)
+        remove(repository, garbage, with_unnamed=args.unnamed)
     facts = {
-        "num_objects": leftovers.num_objects,
-        "num_bytes": leftovers.num_bytes,
+        "num_objects": garbage.num_objects,
+        "num_bytes": garbage.num_bytes,
         "is_deleted": args.yes,
-        "generations": [asdict(one) for one in leftovers.remainders],
-        "uploads": [{"name": one.name, "started": one.started.isoformat()} for one in leftovers.uploads],
-        "spared": leftovers.spared,
-        "unnamed": [asdict(one) for one in leftovers.unnamed],
+        "generations": [asdict(one) for one in garbage.remainders],
+        "uploads": [{"name": one.name, "started": one.started.isoformat()} for one in garbage.uploads],
+        "spared": garbage.spared,
+        "unnamed": [asdict(one) for one in garbage.unnamed],
         "are_unnamed_deleted": args.yes and args.unnamed,
     }
-    _say(args, facts, leftovers_text(leftovers, is_done=args.yes, with_unnamed=args.unnamed))
+    _say(args, facts, garbage_text(garbage, is_done=args.yes, with_unnamed=args.unnamed))
     return EXIT_OK
 
 
@@ -162,7 +162,7 @@ def _fsck(args: argparse.Namespace, repository: Repository) -> int:
     found = [*audit_log(repository.store, repository.run), *audit_generations(repository)]
     is_mended = args.yes and any(one.is_mendable for one in found)
     if is_mended:
-        mend_hint(repository.store, repository.run)
+        repair_hint(repository.store, repository.run)
     facts = [{**asdict(one), "is_mended": is_mended and one.is_mendable} for one in found]
     lines = [finding_text(one, is_mended=is_mended and one.is_mendable) for one in found]
     num_wrong = sum(one["is_wrong"] and not one["is_mended"] for one in facts)

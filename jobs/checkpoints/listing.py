@@ -8,7 +8,7 @@ from checkpointing.format.manifest import Cut, FilePart
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention, backup, best, latest, of_this_life, reasons
 from checkpointing.log.history import Generation
-from checkpointing.saving.local_tier import LocalTier, near_name
+from checkpointing.saving.local_tier import LocalTier, local_tier_name
 from jobs.spec_schema.run_checkpoints import stored_retention
 from jobs.spec_schema.stored_spec import Described, stored_spec
 
@@ -96,7 +96,7 @@ def _near_shares(repository: Repository, spec: Described) -> dict[str, list[tupl
         folder = Path(spec["checkpoint"]["local"]["dir"])
     except (KeyError, TypeError):
         return {}
-    disk = LocalTier(folder, near_name(repository.run, repository.lineage()), num_kept=2)
+    disk = LocalTier(folder, local_tier_name(repository.run, repository.lineage()), num_kept=2)
     shares: dict[str, list[tuple[Cut, FilePart]]] = {}
     for cut, part in sorted(disk.inventory(), key=lambda share: (share[0].term, share[0].number)):
         shares.setdefault(cut.generation, []).append((cut, part))

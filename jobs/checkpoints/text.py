@@ -88,30 +88,30 @@ def surplus_lines(repository: Repository) -> list[str]:
     return lines
 
 
-def leftovers_text(leftovers: Garbage, *, is_done: bool, with_unnamed: bool = False) -> str:
+def garbage_text(garbage: Garbage, *, is_done: bool, with_unnamed: bool = False) -> str:
     lines = [
         f"{one.generation}: {counted(len(one.objects), 'object')}, {size_text(one.num_bytes)}, {one.why}"
-        for one in leftovers.remainders
+        for one in garbage.remainders
     ]
-    lines += [f"{one.name}: an upload begun {_time(one.started.timestamp())}" for one in leftovers.uploads]
+    lines += [f"{one.name}: an upload begun {_time(one.started.timestamp())}" for one in garbage.uploads]
     lines += [
         f"{one.generation}: {counted(len(one.objects), 'object')}, {size_text(one.num_bytes)}, {one.why}"
-        for one in leftovers.unnamed
+        for one in garbage.unnamed
     ]
-    uploads = f" and {counted(len(leftovers.uploads), 'upload')}" if leftovers.uploads else ""
-    what = f"{counted(leftovers.num_objects, 'object')} of {size_text(leftovers.num_bytes)}{uploads}"
-    if not leftovers.num_objects and not leftovers.uploads:
+    uploads = f" and {counted(len(garbage.uploads), 'upload')}" if garbage.uploads else ""
+    what = f"{counted(garbage.num_objects, 'object')} of {size_text(garbage.num_bytes)}{uploads}"
+    if not garbage.num_objects and not garbage.uploads:
         lines.append("nothing is left over")
     else:
         lines.append(f"{what} deleted" if is_done else f"{what} would go; --yes deletes them")
-    return "\n".join([*lines, *_unnamed_lines(leftovers, is_gone=is_done and with_unnamed)])
+    return "\n".join([*lines, *_unnamed_lines(garbage, is_gone=is_done and with_unnamed)])
 
 
-def _unnamed_lines(leftovers: Garbage, *, is_gone: bool) -> Iterator[str]:
-    if not leftovers.unnamed:
+def _unnamed_lines(garbage: Garbage, *, is_gone: bool) -> Iterator[str]:
+    if not garbage.unnamed:
         return
-    many = counted(len(leftovers.unnamed), "whole generation")
-    what = f"{many} of {size_text(leftovers.num_unnamed_bytes)} that the log does not name"
+    many = counted(len(garbage.unnamed), "whole generation")
+    what = f"{many} of {size_text(garbage.num_unnamed_bytes)} that the log does not name"
     yield f"{what} deleted" if is_gone else f"{what} kept; --unnamed --yes deletes them, and they may be good"
 
 

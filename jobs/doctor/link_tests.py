@@ -12,7 +12,7 @@ from cluster.probe.link_seat import LinkSeat
 from cluster.probe.node_facts import NodeFacts
 from cluster.run_key import new_key
 from jobs.doctor.examination import Link, NodeAnswer
-from jobs.doctor.node_sessions import NodeSession, answer_to, send_envoy
+from jobs.doctor.node_sessions import NodeSession, answer_to, start_node_actor
 from jobs.doctor.this_machine import num_ranks
 
 _LINK_DEADLINE_S = 60.0
@@ -35,13 +35,13 @@ def _within(visit: NodeSession, facts: NodeFacts | str) -> Iterator[Link]:
     count = num_ranks(on_cpu, visit.asked.promised_devices if on_cpu else facts.num_devices)
     if count < 2:
         return
-    others = [send_envoy(visit.asked.node_id) for _ in range(count - 1)]
+    others = [start_node_actor(visit.asked.node_id) for _ in range(count - 1)]
     try:
         devices = [None if on_cpu else rank for rank in range(count)]
-        rate = _all_reduce([visit.envoy, *others], devices, is_of_one_node=True)
+        rate = _all_reduce([visit.node_actor, *others], devices, is_of_one_node=True)
     finally:
-        for envoy in others:
-            ray.kill(envoy)
+        for node_actor in others:
+            ray.kill(node_actor)
     yield Link(group=visit.asked.group, node=visit.asked.name, rate=rate)
 
 
@@ -49,26 +49,26 @@ def _across(visits: Sequence[NodeSession], facts: dict[str, NodeFacts | str]) ->
     """Uses one device of each node, so that all traffic crosses nodes."""
     told = [facts[visit.asked.node_id] for visit in visits]
     devices = [None if isinstance(one, NodeFacts) and one.platform == "cpu" else 0 for one in told]
-    rate = _all_reduce([visit.envoy for visit in visits], devices, is_of_one_node=False)
+    rate = _all_reduce([visit.node_actor for visit in visits], devices, is_of_one_node=False)
     return Link(group=visits[0].asked.group, node=None, rate=rate)
 
 
-def _all_reduce(envoys: Sequence[Any], devices: Sequence[int | None], *, is_of_one_node: bool) -> Any:
+def _all_reduce(node_actors: Sequence[Any], devices: Sequence[int | None], *, is_of_one_node: bool) -> Any:
     end = time.monotonic() + _LINK_DEADLINE_S
-    meeting = answer_to(envoys[0].meeting.remote(is_of_one_node), end, str)
+    meeting = answer_to(node_actors[0].meeting.remote(is_of_one_node), end, str)
     if not meeting.startswith(("tcp://", "file://")):
         return meeting
     seat = LinkSeat(
         rank=0,
-        num_ranks=len(envoys),
+        num_ranks=len(node_actors),
         meeting=meeting,
         device=None,
         deadline_s=_LINK_DEADLINE_S * 0.8,
         key=new_key().hex(),
     )
     refs = [
-        envoy.all_reduce.remote(replace(seat, rank=rank, device=device))
-        for rank, (envoy, device) in enumerate(zip(envoys, devices, strict=True))
+        node_actor.all_reduce.remote(replace(seat, rank=rank, device=device))
+        for rank, (node_actor, device) in enumerate(zip(node_actors, devices, strict=True))
     ]
     found = [answer_to(ref, end, object) for ref in refs]
     return next((one for one in found if isinstance(one, str)), found[0])

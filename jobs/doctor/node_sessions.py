@@ -36,7 +36,7 @@ class NodeSession:
     asked: Asked
     group: WorkerGroup
     machine: str
-    envoy: Any
+    node_actor: Any
 
 
 def connect(stack: ExitStack) -> None:
@@ -78,7 +78,7 @@ def visits_of(inventory: Inventory) -> list[NodeSession]:
             ),
             group=group,
             machine=machines.get(node.node_id, node.node_id),
-            envoy=send_envoy(node.node_id),
+            node_actor=start_node_actor(node.node_id),
         )
         for group in inventory.groups
         for node in group.nodes
@@ -101,7 +101,7 @@ def _in_use() -> dict[str, str]:
     return found
 
 
-def send_envoy(node_id: str) -> Any:
+def start_node_actor(node_id: str) -> Any:
     """Starts a node actor that ends with this driver. It claims no device and no core, so it never waits."""
     actor = ray.remote(num_cpus=0, max_restarts=0)(NodeActor)
     there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)

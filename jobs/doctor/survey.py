@@ -49,7 +49,7 @@ def _answers(
 ) -> tuple[NodeAnswer, ...]:
     facts: dict[str, NodeFacts | str] = {}
     for turn in _turns(visits):
-        asked = [(visit, visit.envoy.facts.remote(question_of(visit.group))) for visit in turn]
+        asked = [(visit, visit.node_actor.facts.remote(question_of(visit.group))) for visit in turn]
         end = time.monotonic() + FACTS_DEADLINE_S
         facts |= {visit.asked.node_id: answer_to(ref, end, NodeFacts) for visit, ref in asked}
     there = [visit for visit in visits if isinstance(facts[visit.asked.node_id], NodeFacts)]
@@ -76,7 +76,7 @@ def _turns(visits: Sequence[NodeSession]) -> Iterator[list[NodeSession]]:
 def _who_sees(store: Store, visits: Sequence[NodeSession]) -> dict[str, bool]:
     try:
         with marker(store) as (name, data):
-            asked = [(visit, visit.envoy.reads.remote(store.url, name, data)) for visit in visits]
+            asked = [(visit, visit.node_actor.reads.remote(store.url, name, data)) for visit in visits]
             end = time.monotonic() + _QUICK_DEADLINE_S
             return {visit.asked.node_id: answer_to(ref, end, bool) is True for visit, ref in asked}
     except StoreError:
@@ -94,7 +94,7 @@ def _skew(visit: NodeSession) -> Skew | None:
 
 def _skew_once(visit: NodeSession) -> Skew | None:
     sent_s, start = time.time(), time.perf_counter()
-    there_s = answer_to(visit.envoy.clock.remote(), time.monotonic() + _QUICK_DEADLINE_S, float)
+    there_s = answer_to(visit.node_actor.clock.remote(), time.monotonic() + _QUICK_DEADLINE_S, float)
     half_s = (time.perf_counter() - start) / 2
     if not isinstance(there_s, float):
         return None

@@ -122,7 +122,7 @@ def open_journal(repository: Repository, *, timeout_s: float = NOTE_TIMEOUT_S) -
     return Journal(
         repository=repository,
         life=view.life,
-        history=read_past(repository.store, repository.run, view),
+        history=read_failed_attempts(repository.store, repository.run, view),
         skips=newest.skips if newest else (),
         spoilt=newest.spoilt if newest else (),
         timeout_s=timeout_s,
@@ -133,7 +133,7 @@ def leave_note(store: Store, run: str, note: AttemptNote) -> None:
     store.put(_name(run, note.term), json.dumps({"schema": 1, **asdict(note)}, indent=1).encode())
 
 
-def read_past(store: Store, run: str, view: LogView) -> list[FailedAttempt]:
+def read_failed_attempts(store: Store, run: str, view: LogView) -> list[FailedAttempt]:
     """The failed attempts of the run's present life, in order, since a user last started it by hand.
 
     That is since an attempt was given up, ended well or was interrupted, or since the user named a generation
@@ -144,7 +144,7 @@ def read_past(store: Store, run: str, view: LogView) -> list[FailedAttempt]:
         note = read_note(store, run, term)
         if note is not None and note.how != "failed":
             break
-        endings.append(note.ending if note and note.ending else _without_a_word(term, view))
+        endings.append(note.ending if note and note.ending else _unreported_failure(term, view))
         if note is not None and note.is_branch:
             break
     return endings[::-1]
@@ -175,7 +175,7 @@ def _terms(view: LogView) -> range:
     return range(view.term, first - 1, -1)
 
 
-def _without_a_word(term: int, view: LogView) -> FailedAttempt:
+def _unreported_failure(term: int, view: LogView) -> FailedAttempt:
     durable = [one for one in of_this_life(view) if one.term <= term and one.quarantined is None]
     newest = latest(durable)
     return FailedAttempt(

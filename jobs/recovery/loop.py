@@ -95,7 +95,7 @@ class RecoveryLoop:
     journal: Journal
     rollback: Rollback
     display: RunDisplay
-    words: IncidentOutbox
+    outbox: IncidentOutbox
     policy: Policy | None
     pause: Callable[[float], StopRequest | None]
     clock: Callable[[], float]
@@ -135,13 +135,13 @@ class RecoveryLoop:
             return Unmendable(error=taken_over(repository.run, view.term, view.owner))
         ending = self._ending(setback, view)
         self.journal.history.append(ending)
-        self._leave_word(self._incident(ending))
+        self._record_incident(self._incident(ending))
         return None
 
     def give_up(self, setback: Setback, why: str) -> RunEnd:
         ending = self.history[-1]
         self.journal.note(self.task, "given up", ending, setback.log_tail, why)
-        self._leave_word(Incident(kind="give up", step=ending.step, text=why))
+        self._record_incident(Incident(kind="give up", step=ending.step, text=why))
         self.display.ends("given up", f"{why}: {ending.reason}")
         return GivenUp(why=why, cause=ending.reason, log_tail=setback.log_tail)
 
@@ -150,7 +150,7 @@ class RecoveryLoop:
         if isinstance(move, RollBack) and isinstance(setback, Failed) and self.task is not None:
             self._step_back(move, setback, self.task)
         self.journal.note(self.task, "failed", ending, setback.log_tail)
-        self._leave_word(Incident(kind="restart", step=ending.durable_step, seconds=move.after_s))
+        self._record_incident(Incident(kind="restart", step=ending.durable_step, seconds=move.after_s))
         self.display.note(self._going_on(ending, move))
         self.display.waits(move.after_s, ending.reason)
         wish = self.pause(move.after_s)
@@ -177,7 +177,7 @@ class RecoveryLoop:
         try:
             return attempt(without)
         except KeyboardInterrupt:
-            self._leave_word(Incident(kind="interruption"))
+            self._record_incident(Incident(kind="interruption"))
             raise
 
     def _step_back(self, move: RollBack, failed: Failed, task: Task) -> None:
@@ -243,9 +243,9 @@ class RecoveryLoop:
             return self.journal.repository.refresh()
         return self.journal.repository.view
 
-    def _leave_word(self, incident: Incident) -> None:
+    def _record_incident(self, incident: Incident) -> None:
         if self.task is not None:
-            self.words.leave(self.task.described(), incident, now_s=self.clock())
+            self.outbox.leave(self.task.described(), incident, now_s=self.clock())
 
 
 def _as_told(reached: FailedAttempt, failed: Failed) -> FailedAttempt:

@@ -85,7 +85,7 @@ class Resizing:
         """
         self._misfit = self._outlook.wanted, self._seen
 
-    def hear(self, told: RunEvent) -> None:
+    def hear(self, event: RunEvent) -> None:
         """Any run event means that the attempt's ranks run, so devices that are free now are free beside
         them.
         """

@@ -62,7 +62,7 @@ class StatusFile:
         newest, self._newest = self._newest, None
         with suppress(StoreError):
             if self._before is None:
-                told = told_of(self._store, self._run)
+                told = read_status_file(self._store, self._run)
                 self._before = {key: value for key, value in told.items() if key != "attempt"}
             self._store.put(self._name, self._body(newest))
 
@@ -71,7 +71,7 @@ class StatusFile:
         return json.dumps({**(self._before or {}), **newest, **own}).encode()
 
 
-def told_of(store: Store, run: str) -> dict[str, Any]:
+def read_status_file(store: Store, run: str) -> dict[str, Any]:
     """What the run's driver reported last; empty if there is no report that can be read."""
     try:
         told = json.loads(store.get(_name_of(run)))

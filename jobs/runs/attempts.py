@@ -65,7 +65,7 @@ class Driver:
     repository: Repository
     make_task: Callable[[int, float], Task]
     display: RunDisplay
-    wishers: StopSignals
+    stop_signals: StopSignals
     may_retry: bool
 
     def policy(self) -> Policy | None:
@@ -84,14 +84,14 @@ class Driver:
 
 def work(driver: Driver) -> RunEnd | Setback:
     """Runs one attempt after another, until one ends well or another one would make no sense."""
-    clock, words = steady(), IncidentOutbox(driver.repository.store)
-    bell = _bell(driver, words)
-    pause = partial(_pause, driver.wishers, bell)
+    clock, outbox = steady(), IncidentOutbox(driver.repository.store)
+    notifier = _notifier(driver, outbox)
+    pause = partial(_pause, driver.stop_signals, notifier)
     recovery = RecoveryLoop(
         journal=open_journal(driver.repository),
         rollback=Rollback(repository=driver.repository),
         display=driver.display,
-        words=words,
+        outbox=outbox,
         policy=driver.policy(),
         pause=pause,
         clock=clock,
@@ -100,23 +100,23 @@ def work(driver: Driver) -> RunEnd | Setback:
         driver=driver,
         recovery=recovery,
         resizing=_resizing(driver, pause),
-        bell=bell,
+        notifier=notifier,
         clock=clock,
         keeps_spares=driver.keeps_spares(),
     )
-    with words, bell:
+    with outbox, notifier:
         end = recovery.work(attempts.attempt)
         if isinstance(end, GivenUp):
-            bell.given_up(f"{end.why}: {end.cause}")
+            notifier.given_up(f"{end.why}: {end.cause}")
     return end
 
 
-def _bell(driver: Driver, words: IncidentOutbox) -> Notifier:
+def _notifier(driver: Driver, outbox: IncidentOutbox) -> Notifier:
     alarms = driver.spec.alarms
     return Notifier(
         Alarms(alarms, driver.spec.wanted()),
         alarms.ringing(),
-        words,
+        outbox,
         driver.display.note,
         run=driver.repository.run,
         store=driver.repository.store.url,
@@ -134,12 +134,12 @@ def _resizing(driver: Driver, pause: Callable[[float], StopRequest | None]) -> R
     )
 
 
-def _pause(wishers: StopSignals, bell: Notifier, for_s: float) -> StopRequest | None:
+def _pause(stop_signals: StopSignals, notifier: Notifier, for_s: float) -> StopRequest | None:
     """Waits ``for_s`` seconds, or returns early with a stop request. Alarms are judged meanwhile."""
     end_s = time.monotonic() + for_s
     while (left_s := end_s - time.monotonic()) > 0:
-        bell.look()
-        if wish := wishers.pause(min(left_s, _LOOK_EVERY_S)):
+        notifier.look()
+        if wish := stop_signals.pause(min(left_s, _LOOK_EVERY_S)):
             return wish
     return None
 
@@ -155,19 +155,19 @@ class _Attempts:
     driver: Driver
     recovery: RecoveryLoop
     resizing: Resizing
-    bell: Notifier
+    notifier: Notifier
     clock: Callable[[], float]
     keeps_spares: bool
     ended_by: Cause | None = None
     forgiven: Counter[str] = field(default_factory=Counter)
-    told_surplus: set[str] = field(default_factory=set)
+    reported_surplus: set[str] = field(default_factory=set)
 
     def attempt(self, without: tuple[str, ...]) -> Outcome:
         size = self.resizing.next_size(without)
         if isinstance(size, StopRequest):
             return Cancelled(wish=size)
         order = self._order(size, without)
-        outcome = self.driver.executor.attempt(order, partial(self._begin, size), self._hear)
+        outcome = self.driver.executor.attempt(order, partial(self._begin, size), self._handle)
         if isinstance(outcome, Setback):
             self._failed(outcome)
         return outcome
@@ -196,16 +196,16 @@ class _Attempts:
         except EXPECTED as error:
             return outcome_of(error)
         self.ended_by = None
-        self._tell_surplus()
-        self.bell.begins(task)
-        self.driver.wishers.began(task.term)
+        self._report_surplus()
+        self.notifier.begins(task)
+        self.driver.stop_signals.began(task.term)
         return task
 
-    def _tell_surplus(self) -> None:
+    def _report_surplus(self) -> None:
         """Prints each line once per driver, however many attempts find it."""
         for line in surplus_lines(self.driver.repository):
-            if line not in self.told_surplus:
-                self.told_surplus.add(line)
+            if line not in self.reported_surplus:
+                self.reported_surplus.add(line)
                 self.driver.display.note(line)
 
     def _forgive(self, term: int) -> None:
@@ -224,16 +224,16 @@ class _Attempts:
         self.keeps_spares &= setback.cause != "out of memory"
         if setback.cause == "no room":
             self.resizing.had_no_place()
-        self.bell.failed(setback.cause, setback.reason)
+        self.notifier.failed(setback.cause, setback.reason)
 
-    def _hear(self, told: RunEvent | Heartbeat) -> None:
-        self.bell.hear(told)
-        if not isinstance(told, Heartbeat):
-            self.resizing.hear(told)
-            self.driver.display.hear(told)
+    def _handle(self, message: RunEvent | Heartbeat) -> None:
+        self.notifier.hear(message)
+        if not isinstance(message, Heartbeat):
+            self.resizing.hear(message)
+            self.driver.display.hear(message)
 
     def _wish(self) -> StopRequest | None:
         # The executor calls this all the time, also while an attempt waits for room, so alarms are judged
         # here.
-        self.bell.look()
-        return stronger(self.driver.wishers.wish(), self.resizing.wish())
+        self.notifier.look()
+        return stronger(self.driver.stop_signals.wish(), self.resizing.wish())

@@ -14,7 +14,7 @@ from typing import Any, Self
 from checkpointing.stores.contract import Store, StoreError
 from jobs.commandline.usage_error import Occupied
 from jobs.run_progress.run_state import GOING_ON
-from jobs.run_progress.status_file import told_of
+from jobs.run_progress.status_file import read_status_file
 
 # A driver writes its status every two seconds. After so many looks without a new status it counts as gone.
 _LOOK_EVERY_S = 1.0
@@ -110,11 +110,11 @@ class DriverPresence:
 
     def _hear(self) -> bool:
         """Whether there is a new status of a driver that may be active."""
-        told = told_of(self._store, self._run)
-        if told == self._heard or told.get("driver") == self.own:
+        reported = read_status_file(self._store, self._run)
+        if reported == self._heard or reported.get("driver") == self.own:
             return False
-        self._heard = told
-        if not _is_at_work(told):
+        self._heard = reported
+        if not _is_at_work(reported):
             return False
         self._num_silent = 0
         self._num_words += 1
@@ -139,8 +139,8 @@ class DriverPresence:
         )
 
 
-def _is_at_work(told: Mapping[str, Any]) -> bool:
+def _is_at_work(reported: Mapping[str, Any]) -> bool:
     """Whether the status is of a driver with a lease. Older versions do not say so: they count as
     having one.
     """
-    return told.get("stage") in GOING_ON and bool(told.get("has_lease", True))
+    return reported.get("stage") in GOING_ON and bool(reported.get("has_lease", True))

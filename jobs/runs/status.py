@@ -19,7 +19,7 @@ from jobs.commandline.exit_codes import EXIT_OK, EXIT_USAGE, run_command
 from jobs.commandline.store_location import store_base
 from jobs.recovery.journal import AttemptNote, given_up
 from jobs.run_progress.run_state import GOING_ON
-from jobs.run_progress.status_file import told_of
+from jobs.run_progress.status_file import read_status_file
 from reporting.analysis.formatting import counted
 from reporting.long_runs.recoveries import Recovery
 from reporting.long_runs.summarising import long_run
@@ -34,28 +34,28 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
     """The facts about a run for programs. Raises ``NothingToResume`` if there is no such run."""
     repository = existing_run(store, run)
     view = repository.view
-    told = told_of(store, run)
-    if told.get("attempt", view.term) < view.life_term:
+    reported = read_status_file(store, run)
+    if reported.get("attempt", view.term) < view.life_term:
         # The run was started with --fresh since, so the old status is about an earlier life.
-        told = {}
+        reported = {}
     now_s, generations = clock(), of_this_life(view)
-    if (note := given_up(store, run, view)) and not _is_begun_again(told, now_s):
+    if (note := given_up(store, run, view)) and not _is_begun_again(reported, now_s):
         # A supervisor may have given the run up after its driver died without a report.
-        told |= {"stage": "given up", "why": _why(note), "attempt": view.term}
+        reported |= {"stage": "given up", "why": _why(note), "attempt": view.term}
     newest = latest(generations)
-    step = max(told.get("step", 0), newest.step if newest else 0, view.finished_step or 0)
+    step = max(reported.get("step", 0), newest.step if newest else 0, view.finished_step or 0)
     return {
         "run": run,
         "step": step,
-        "num_steps": told.get("num_steps"),
-        "loss": told.get("loss", newest.metrics.get("loss") if newest else None),
-        "tokens_per_s": told.get("tokens_per_s"),
+        "num_steps": reported.get("num_steps"),
+        "loss": reported.get("loss", newest.metrics.get("loss") if newest else None),
+        "tokens_per_s": reported.get("tokens_per_s"),
         "finished": view.finished_step is not None,
-        "stage": _stage(view, told, now_s),
-        "why": told.get("why"),
-        "told_age_s": max(0.0, now_s - told["told_s"]) if "told_s" in told else None,
-        "retry_in_s": max(0.0, told["retry_at_s"] - now_s) if told.get("retry_at_s") else None,
-        "eta_s": told.get("eta_s"),
+        "stage": _stage(view, reported, now_s),
+        "why": reported.get("why"),
+        "told_age_s": max(0.0, now_s - reported["told_s"]) if "told_s" in reported else None,
+        "retry_in_s": max(0.0, reported["retry_at_s"] - now_s) if reported.get("retry_at_s") else None,
+        "eta_s": reported.get("eta_s"),
         "newest_generation": newest.name if newest else None,
         "newest_durable_age_s": max(0.0, now_s - newest.committed_s) if newest else None,
         "steps_at_risk": step - (newest.step if newest else 0),
@@ -71,24 +71,24 @@ def _why(note: AttemptNote) -> str | None:
     return f"{note.given_up}: {note.ending.reason}" if note.ending else note.given_up
 
 
-def _stage(view: LogView, told: Mapping[str, Any], now_s: float) -> str | None:
+def _stage(view: LogView, reported: Mapping[str, Any], now_s: float) -> str | None:
     """What the run is doing: ``silent`` if the status is too old, None if there is no status."""
     if view.finished_step is not None:
         return "finished"
     if view.stopped_step is not None:
         return "stopped"
-    stage: str | None = told.get("stage")
-    if view.term > told.get("attempt", view.term):
+    stage: str | None = reported.get("stage")
+    if view.term > reported.get("attempt", view.term):
         stage = "starting"
-    if stage in GOING_ON and now_s - told.get("told_s", now_s) > _SILENT_AFTER_S:
+    if stage in GOING_ON and now_s - reported.get("told_s", now_s) > _SILENT_AFTER_S:
         return "silent"
     return stage
 
 
-def _is_begun_again(told: Mapping[str, Any], now_s: float) -> bool:
+def _is_begun_again(reported: Mapping[str, Any], now_s: float) -> bool:
     """Whether a new driver waits for its lease: until then it is not the driver of the newest attempt."""
-    is_waiting = told.get("stage") in GOING_ON and told.get("has_lease") is False
-    return is_waiting and now_s - told.get("told_s", 0.0) <= _SILENT_AFTER_S
+    is_waiting = reported.get("stage") in GOING_ON and reported.get("has_lease") is False
+    return is_waiting and now_s - reported.get("told_s", 0.0) <= _SILENT_AFTER_S
 
 
 def _recorded(store: Store, run: str) -> dict[str, Any] | None:
@@ -98,9 +98,9 @@ def _recorded(store: Store, run: str) -> dict[str, Any] | None:
     found = long_run(store, run)
     if found is None:
         return None
-    telling = [one for one in found.incidents if one[1] not in _FREQUENT] or found.incidents
+    notable = [one for one in found.incidents if one[1] not in _FREQUENT] or found.incidents
     incidents = [
-        {"at_s": round(at_s, 3), "kind": kind, "text": text} for at_s, kind, text in telling[-_NUM_INCIDENTS:]
+        {"at_s": round(at_s, 3), "kind": kind, "text": text} for at_s, kind, text in notable[-_NUM_INCIDENTS:]
     ]
     return {
         "num_steps": found.num_steps,

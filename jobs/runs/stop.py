@@ -21,7 +21,7 @@ from checkpointing.stores.contract import Store, StoreError, Unavailable
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.store_location import store_base
-from jobs.run_progress.status_file import told_of
+from jobs.run_progress.status_file import read_status_file
 
 _LOOK_EVERY_S = 0.5
 # A driver writes its status every two seconds while it reaches the store.
@@ -55,8 +55,8 @@ def _stop(args: argparse.Namespace) -> int:
     say = _say_nothing if args.json else _say
     outcome = stop_run(open_store(args.store, base=store_base()), args.run, args.wait, say)
     print(json.dumps(asdict(outcome), indent=1) if args.json else _text(outcome, args.wait))
-    is_as_wished = outcome.state in ("stopped", "finished") or (outcome.state == "asked" and not args.wait)
-    return EXIT_OK if is_as_wished else EXIT_FAILED
+    is_done = outcome.state in ("stopped", "finished") or (outcome.state == "asked" and not args.wait)
+    return EXIT_OK if is_done else EXIT_FAILED
 
 
 def stop_run(
@@ -97,17 +97,17 @@ class _Signs:
         self._store = store
         self._run = run
         self._ticks = ticks
-        self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         self._changed_s = ticks()
 
     def say_nobody_is_there(self, term: int) -> bool:
         try:
-            told = told_of(self._store, self._run)
+            reported = read_status_file(self._store, self._run)
         except StoreError:
-            told = self._told
-        if told != self._told:
-            self._told, self._changed_s = told, self._ticks()
-        if told.get("attempt") == term and told.get("stage") in _ENDED_STAGES:
+            reported = self._reported
+        if reported != self._reported:
+            self._reported, self._changed_s = reported, self._ticks()
+        if reported.get("attempt") == term and reported.get("stage") in _ENDED_STAGES:
             return True
         return self._ticks() - self._changed_s > _SILENT_AFTER_S
 

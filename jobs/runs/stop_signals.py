@@ -86,7 +86,7 @@ class StopSignals:
 class _Listener:
     def __init__(
         self,
-        wishers: StopSignals,
+        stop_signals: StopSignals,
         repository: Repository,
         announce: Callable[[str], None],
         look_every_s: float,
@@ -94,11 +94,11 @@ class _Listener:
     ) -> None:
         self._look_every_s = look_every_s
         self._ask_every_s = ask_every_s
-        self._wishers = wishers
+        self._stop_signals = stop_signals
         self._repository = repository
         self._announce = announce
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="wishers", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="longhaul-stop-signals", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -112,12 +112,12 @@ class _Listener:
             if time.monotonic() - asked_s >= self._ask_every_s:
                 self._ask()
                 asked_s = time.monotonic()
-            if wish := self._wishers.wish():
+            if wish := self._stop_signals.wish():
                 self._announce(f"{wish.why}: it saves and ends at the next step; Ctrl-C ends it at once")
                 return
 
     def _ask(self) -> None:
         with suppress(StoreError):
             view = self._repository.refresh()
-            if view.stop_asked and view.term == self._wishers.term:
-                self._wishers.hear(StopRequest(aim="stop", why="longhaul stop"))
+            if view.stop_asked and view.term == self._stop_signals.term:
+                self._stop_signals.hear(StopRequest(aim="stop", why="longhaul stop"))

@@ -73,19 +73,19 @@ def _keep(args: argparse.Namespace) -> int:
     spec = RunSpec.load(args.spec, args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base())
-    with StopSignals() as wishers:
+    with StopSignals() as stop_signals:
         # The drivers announce a stop request themselves.
-        wishers.listen(store, run, lambda _text: None)
-        keeper = Supervisor(
+        stop_signals.listen(store, run, lambda _text: None)
+        supervisor = Supervisor(
             Repository(store, run),
             _start_with(args, spec),
             spec.recovery,
-            wishers,
+            stop_signals,
             _call_with(spec, run=run, store=args.store or spec.store),
             clock=steady(),
-            pause=wishers.pause,
+            pause=stop_signals.pause,
         )
-        return keeper.keep(args)
+        return supervisor.keep(args)
 
 
 def _start_with(args: argparse.Namespace, spec: RunSpec) -> StartDriver:
@@ -98,7 +98,7 @@ def _start_with(args: argparse.Namespace, spec: RunSpec) -> StartDriver:
     if "://" not in store and not Path(store).is_absolute():
         raise SpecError(
             [
-                f"store: {store!r} is relative, but the keeper must see it as its jobs do; give object "
+                f"store: {store!r} is relative, but the supervisor must see it as its jobs do; give object "
                 "storage, or the absolute path of a directory that the cluster shares"
             ]
         )
@@ -137,7 +137,7 @@ class Supervisor:
         repository: Repository,
         start: StartDriver,
         policy: Policy,
-        wishers: StopSignals,
+        stop_signals: StopSignals,
         call: Call,
         *,
         clock: Callable[[], float],
@@ -148,7 +148,7 @@ class Supervisor:
         self._repository = repository
         self._start = start
         self._policy = policy
-        self._wishers = wishers
+        self._stop_signals = stop_signals
         self._call = call
         self._clock = clock
         self._pause = pause
@@ -177,7 +177,7 @@ class Supervisor:
         _say(f"{self._repository.run}: {setback.reason}; starting it again in {move.after_s:g} s")
         if (term := self.history[-1].term) == self._own_term:
             # No driver is left to hear `longhaul stop`, so this supervisor listens for it.
-            self._wishers.began(term)
+            self._stop_signals.began(term)
         wish = self._pause(move.after_s)
         return self._stopped(wish) if wish else None
 
@@ -209,19 +209,19 @@ class Supervisor:
         return self._first_term
 
     def _follow(self, driver: DriverHandle) -> DriverEnd:
-        told: StopRequest | None = None
+        forwarded: StopRequest | None = None
         is_said = False
         try:
             while (end := driver.end()) is None:
                 is_said = self._tell_of(driver.unseen_s(), is_said)
-                if (wish := self._wishers.wish()) and wish != told:
-                    told = wish
+                if (wish := self._stop_signals.wish()) and wish != forwarded:
+                    forwarded = wish
                     driver.stop(wish)
                 time.sleep(self._look_every_s)
         except KeyboardInterrupt:
             driver.kill()
             raise
-        return replace(end, is_stopped=True) if told and end.code is None else end
+        return replace(end, is_stopped=True) if forwarded and end.code is None else end
 
     def _tell_of(self, unseen_s: float, is_said: bool) -> bool:
         if unseen_s > self._policy.patience_s:
@@ -240,7 +240,7 @@ class Supervisor:
         """
         if end.is_stopped:
             return self._after_stop(end)
-        if end.code is not None and self._wishers.wish():
+        if end.code is not None and self._stop_signals.wish():
             # The driver's exit code also tells if the last save failed.
             return _PUBLIC.get(end.code, end.code)
         try:
@@ -272,7 +272,7 @@ class Supervisor:
         """Waits until the other driver is silent or has ended; its own supervisor may be gone. None: start
         the next driver.
         """
-        _say(f"{self._repository.run}: this keeper stands by, until the other driver is silent or ends")
+        _say(f"{self._repository.run}: this supervisor stands by, until the other driver is silent or ends")
         rivals = DriverPresence(self._repository.store, self._repository.run, pause=self._pause_or_stop)
         try:
             # If the store is away, the next driver waits for it.

@@ -54,8 +54,8 @@ class RunFailed(Exception):
 
 def train(args: argparse.Namespace) -> int:
     try:
-        with StopSignals() as wishers:
-            return _train(args, wishers)
+        with StopSignals() as stop_signals:
+            return _train(args, stop_signals)
     except (*EXPECTED, RunFailed) as error:
         code = exit_code(error, is_kept=args.kept)
         return complain("train", error, code) if LauncherPlace.of_this_process().rank == 0 else code
@@ -78,7 +78,7 @@ def exit_code(error: Exception, *, is_kept: bool) -> int:
             return EXIT_USAGE
 
 
-def _train(args: argparse.Namespace, wishers: StopSignals) -> int:
+def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
     spec = RunSpec.load(args.spec, args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base()) if spec.is_kept else MemoryStore()
@@ -109,7 +109,7 @@ def _train(args: argparse.Namespace, wishers: StopSignals) -> int:
         with status, display:
             display.on_progress(status.tell)
             if executor.speaks:
-                wishers.listen(store, run, display.note)
+                stop_signals.listen(store, run, display.note)
             driver = Driver(
                 executor=executor,
                 spec=spec,
@@ -117,7 +117,7 @@ def _train(args: argparse.Namespace, wishers: StopSignals) -> int:
                 repository=repository,
                 make_task=tasks.make,
                 display=display,
-                wishers=wishers,
+                stop_signals=stop_signals,
                 may_retry=spec.is_kept and not args.no_retry,
             )
             pointer = _carry_out(driver)
@@ -140,7 +140,7 @@ def _carry_out(driver: Driver) -> str | None:
         case Completed(pointer=pointer):
             return pointer
         case Cancelled(wish=wish):
-            driver.display.hear(note_stop(driver.repository, driver.wishers.term, wish))
+            driver.display.hear(note_stop(driver.repository, driver.stop_signals.term, wish))
             return None
         case Unmendable(error=error):
             raise error

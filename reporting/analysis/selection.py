@@ -25,7 +25,7 @@ class FailedCell:
     log_tail: tuple[str, ...]
 
 
-def most_telling(items: Sequence[Item], most: int, rank: Callable[[Item], int]) -> tuple[Item, ...]:
+def most_relevant(items: Sequence[Item], most: int, rank: Callable[[Item], int]) -> tuple[Item, ...]:
     """Returns at most ``most`` items, those with the lowest rank, in their original order."""
     chosen = sorted(range(len(items)), key=lambda index: (rank(items[index]), index))[:most]
     return tuple(items[index] for index in sorted(chosen))
@@ -34,12 +34,12 @@ def most_telling(items: Sequence[Item], most: int, rank: Callable[[Item], int]) 
 def cells_shown(findings: Findings, most: int) -> tuple[CellSummary, ...]:
     """Chooses the best cells first, then cells that failed or have flags, then the rest."""
     advised = {advice.cell_id for advice in findings.advice} | findings.pareto
-    return most_telling(findings.cells, most, lambda cell: _rank(cell, advised))
+    return most_relevant(findings.cells, most, lambda cell: _rank(cell, advised))
 
 
 def comparisons_shown(findings: Findings, most: int) -> tuple[Comparison, ...]:
     """Chooses first the comparisons that say which side is faster."""
-    return most_telling(findings.comparisons, most, lambda found: found.verdict not in ("faster", "slower"))
+    return most_relevant(findings.comparisons, most, lambda found: found.verdict not in ("faster", "slower"))
 
 
 def checks_shown(findings: Findings, most: int) -> tuple[Check, ...]:

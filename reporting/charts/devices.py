@@ -10,7 +10,7 @@ from reporting.charts.choice import View
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, label_ends, leave_empty, scale_values, write_above
 from reporting.charts.sheet import Drawing, PanelGrid, panels
-from reporting.charts.traces import MOST_POINTS, Trace, runs_left_out, thinned, xy
+from reporting.charts.traces import MOST_POINTS, Trace, downsampled, runs_left_out, xy
 from reporting.long_runs.summary import LongRun
 
 _MOST_RUNS = 3
@@ -51,7 +51,7 @@ def power_and_clocks(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
 
 
 def _has_trace(traces_by_device: Mapping[str, Trace]) -> bool:
-    return any(len(thinned(trace, 2)) > 1 for trace in traces_by_device.values())
+    return any(len(downsampled(trace, 2)) > 1 for trace in traces_by_device.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def _devices(by_device: Mapping[str, Trace]) -> list[_Device]:
     """Returns the devices ordered by median. If there are too many, only those at both ends are kept."""
     found = []
     for name, trace in by_device.items():
-        points = thinned(trace, MOST_POINTS)
+        points = downsampled(trace, MOST_POINTS)
         if len(points) > 1:
             values = sorted(value for _, value in points)
             found.append(_Device(name=name, trace=points, median=values[len(values) // 2]))

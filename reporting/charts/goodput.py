@@ -13,7 +13,7 @@ from reporting.charts.looks import strategy_look
 from reporting.charts.marks import beside, draw_rectangle, leave_empty, scale_values, write_above
 from reporting.charts.sheet import FAINT, Drawing, PanelGrid, panels
 from reporting.charts.svg import INK, SURFACE
-from reporting.charts.traces import MOST_POINTS, runs_left_out, thinned, xy
+from reporting.charts.traces import MOST_POINTS, downsampled, runs_left_out, xy
 from reporting.long_runs.summary import LongRun
 
 _MOST_RUNS = 3
@@ -41,7 +41,7 @@ _Incident = tuple[float, str]
 
 
 def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
-    known = [run for run in runs if thinned(run.goodput_trace, MOST_POINTS) or _lost(run)]
+    known = [run for run in runs if downsampled(run.goodput_trace, MOST_POINTS) or _lost(run)]
     shown = known[:_MOST_RUNS]
     if not shown:
         return []
@@ -68,7 +68,7 @@ def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
 
 
 def _draw_trace(axes: Axes, run: LongRun) -> None:
-    trace = thinned(run.goodput_trace, MOST_POINTS)
+    trace = downsampled(run.goodput_trace, MOST_POINTS)
     lanes = _lanes(run)
     longest = max([1.0, *(x for x, _ in trace), *(x for lane in lanes.values() for x, _ in lane)])
     unit = wording.elapsed_unit(longest)

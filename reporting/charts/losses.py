@@ -14,7 +14,7 @@ from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, label_ends, line_style, scale_values
 from reporting.charts.sheet import Drawing, PanelGrid, panels
 from reporting.charts.svg import SURFACE
-from reporting.charts.traces import MOST_POINTS, Trace, runs_left_out, thinned, xy
+from reporting.charts.traces import MOST_POINTS, Trace, downsampled, runs_left_out, xy
 from reporting.long_runs.summary import LongRun
 
 _MOST_RUNS = 6
@@ -67,7 +67,9 @@ def _curve(run: LongRun) -> _Curve:
     )
     validation = zip(map(float, run.val_steps), run.val_losses, strict=False)
     return _Curve(
-        run=run, training=thinned(training, MOST_POINTS), validation=thinned(validation, _MOST_VALIDATIONS)
+        run=run,
+        training=downsampled(training, MOST_POINTS),
+        validation=downsampled(validation, _MOST_VALIDATIONS),
     )
 
 

@@ -9,7 +9,7 @@ MOST_POINTS = 500
 Trace = Sequence[tuple[float, float]]
 
 
-def thinned(points: Iterable[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+def downsampled(points: Iterable[tuple[float, float]], most: int) -> list[tuple[float, float]]:
     """Keeps the lowest and the highest point of each stretch, so that no spike is lost. Points that are not
     finite are dropped.
     """

@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 Point = TypeVar("Point")
 
 
-class Thinned(Generic[Point]):
+class Downsampled(Generic[Point]):
     """Keeps every n-th point added, with n as small as ``most`` points allow. The newest point is always
     kept.
     """

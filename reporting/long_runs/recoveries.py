@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reporting.long_runs.ledger import AttemptStory, Ledger
-from reporting.long_runs.timeline import Happening
+from reporting.long_runs.timeline import TimelineEntry
 
 # In the order of time. A pause before a run was started again by hand is not a phase: nobody was waiting.
 PHASES = ("detect", "wait", "schedule", "start", "restore", "recompute")
@@ -57,15 +57,13 @@ class Restart:
 
 
 def recoveries(
-    restarts: Sequence[Restart], books: Ledger, words: Mapping[int, Happening], begin_s: float
+    restarts: Sequence[Restart], books: Ledger, endings: Mapping[int, TimelineEntry], begin_s: float
 ) -> tuple[Recovery, ...]:
-    """Returns one recovery per restart, in order. ``words`` has the final incident of each attempt for which
-    one is known.
-    """
-    return tuple(_recovery(one, books, words.get(one.story.term), begin_s) for one in restarts)
+    """One recovery per restart, in order. ``endings`` has the last incident of each attempt that has one."""
+    return tuple(_recovery(one, books, endings.get(one.story.term), begin_s) for one in restarts)
 
 
-def _recovery(one: Restart, books: Ledger, word: Happening | None, begin_s: float) -> Recovery:
+def _recovery(one: Restart, books: Ledger, ending: TimelineEntry | None, begin_s: float) -> Recovery:
     own, after = books.by_term[one.story.term], books.after[one.story.term]
     following = books.by_term[one.next_term]
     devices = dict.fromkeys(PHASES, 0.0)
@@ -78,12 +76,12 @@ def _recovery(one: Restart, books: Ledger, word: Happening | None, begin_s: floa
         for name in names:
             seconds[name] += spent.get(name, 0.0)
             devices[name] += spent.get(name, 0.0) * world_size
-    at_s = word.happened_s if word else one.story.last_heard_s
+    at_s = ending.happened_s if ending else one.story.last_heard_s
     return Recovery(
         term=one.story.term,
         at_s=at_s - begin_s,
-        cause=word.kind if word else "failure",
-        text=word.text if word else None,
+        cause=ending.kind if ending else "failure",
+        text=ending.text if ending else None,
         step=one.step,
         num_redone=one.num_redone,
         phases={name: spent for name, spent in seconds.items() if spent > 0},

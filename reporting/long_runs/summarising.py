@@ -15,13 +15,20 @@ from statistics import median
 
 from checkpointing.stores.contract import Store
 from reporting.long_runs.clock_alignment import aligned
-from reporting.long_runs.downsampling import Thinned
+from reporting.long_runs.downsampling import Downsampled
 from reporting.long_runs.ledger import AttemptStory, Ledger, PhaseSpan, coarser, ledger
 from reporting.long_runs.reading import RunParts, all_runs, one_run, read_parts
 from reporting.long_runs.recoveries import Recovery, Restart, recoveries
 from reporting.long_runs.summary import LongRun
 from reporting.long_runs.superseded import unrecorded
-from reporting.long_runs.timeline import LAST_WORDS, Happening, happening, in_time, last_words, told
+from reporting.long_runs.timeline import (
+    ENDINGS,
+    TimelineEntry,
+    endings_by_term,
+    in_time,
+    timeline_entry,
+    told,
+)
 from reporting.recording.attempts import DRIVER, RecordedAttempt
 from reporting.recording.parts import PartName, Rows, StepsFile, rows_in
 from reporting.results.skipped import Skipped
@@ -66,10 +73,10 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
         # None of its parts can be read: they are named as skipped.
         skipped += _unread(store, parts)
         return None
-    happenings = _happenings(store, parts, skipped)
-    steps = _read_steps(store, parts, _heard(happenings), skipped)
-    stories = aligned(_stories(store, parts, steps, happenings, skipped))
-    books, found = ledger(stories), in_time(happenings, stories)
+    entries = _timeline_entries(store, parts, skipped)
+    steps = _read_steps(store, parts, _heard(entries), skipped)
+    stories = aligned(_stories(store, parts, steps, entries, skipped))
+    books, found = ledger(stories), in_time(entries, stories)
     begin_s = stories[0].leased_s
     return LongRun(
         name=parts.run,
@@ -88,7 +95,7 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
         wall_sec=books.wall_sec,
         goodput=books.goodput,
         phases=books.phases,
-        goodput_trace=_thinned(books),
+        goodput_trace=_downsampled(books),
         incidents=told(found, begin_s),
         recoveries=_recoveries(parts, steps, stories, books, found),
         **_traces(store, parts, stories, skipped),
@@ -114,7 +121,7 @@ class _Steps:
     superseded_s: float = 0.0
     waited_s: float = 0.0
     longest: list[float] = field(default_factory=list)
-    usual: Thinned[float] = field(default_factory=lambda: Thinned(_MOST_POINTS))
+    usual: Downsampled[float] = field(default_factory=lambda: Downsampled(_MOST_POINTS))
 
     def count(self, step: int, *, survived: bool) -> None:
         self.newest = max(self.newest, step)
@@ -141,8 +148,8 @@ class _Steps:
 @dataclass(slots=True, kw_only=True)
 class _AllSteps:
     by_term: dict[int, _Steps] = field(default_factory=lambda: defaultdict(_Steps))
-    losses: Thinned[tuple[int, float | None]] = field(default_factory=lambda: Thinned(_MOST_POINTS))
-    val_losses: Thinned[tuple[int, float]] = field(default_factory=lambda: Thinned(_MOST_POINTS))
+    losses: Downsampled[tuple[int, float | None]] = field(default_factory=lambda: Downsampled(_MOST_POINTS))
+    val_losses: Downsampled[tuple[int, float]] = field(default_factory=lambda: Downsampled(_MOST_POINTS))
 
     def add(
         self,
@@ -171,15 +178,15 @@ class _AllSteps:
                 self.val_losses.add((step, val_loss))
 
 
-def _heard(happenings: Sequence[Happening]) -> dict[int, Happening]:
+def _heard(entries: Sequence[TimelineEntry]) -> dict[int, TimelineEntry]:
     """Returns each attempt's failure as the driver recorded it: with the newest step that the driver heard
     of, and when.
     """
-    return {one.term: one for one in happenings if one.kind == "failure" and one.rank == DRIVER}
+    return {one.term: one for one in entries if one.kind == "failure" and one.rank == DRIVER}
 
 
 def _read_steps(
-    store: Store, parts: RunParts, heard: Mapping[int, Happening], skipped: list[Skipped]
+    store: Store, parts: RunParts, heard: Mapping[int, TimelineEntry], skipped: list[Skipped]
 ) -> _AllSteps:
     found = _AllSteps()
     for term, of_term in groupby(parts.of("steps"), key=lambda name: name.term):
@@ -212,17 +219,17 @@ def _stories(
     store: Store,
     parts: RunParts,
     steps: _AllSteps,
-    happenings: Sequence[Happening],
+    entries: Sequence[TimelineEntry],
     skipped: list[Skipped],
 ) -> list[AttemptStory]:
-    spans, heard = _spans(store, parts, skipped), _heard(happenings)
+    spans, heard = _spans(store, parts, skipped), _heard(entries)
     newest = max(parts.attempts)
     return [
         _story(
             attempt,
             spans.get(term, ()),
             steps.by_term[term],
-            [one for one in happenings if one.term == term],
+            [one for one in entries if one.term == term],
             heard.get(term),
             _kept_share(parts, steps, term, heard.get(term)),
             has_heir=term < newest,
@@ -235,14 +242,14 @@ def _story(
     attempt: RecordedAttempt,
     spans: Sequence[PhaseSpan],
     steps: _Steps,
-    words: Sequence[Happening],
-    heard: Happening | None,
+    endings: Sequence[TimelineEntry],
+    heard: TimelineEntry | None,
     kept_share: float,
     *,
     has_heir: bool,
 ) -> AttemptStory:
-    kinds = {one.kind for one in words}
-    failed = [one for one in words if one.kind in ("failure", "interruption")]
+    kinds = {one.kind for one in endings}
+    failed = [one for one in endings if one.kind in ("failure", "interruption")]
     return AttemptStory(
         term=attempt.term,
         leased_s=attempt.leased_s,
@@ -251,8 +258,8 @@ def _story(
         stalled_s=steps.stalled_s(),
         noticed_s=min((one.happened_s for one in failed if one.rank == DRIVER), default=None),
         failed_s=min((one.happened_s for one in failed if one.rank != DRIVER), default=None),
-        has_ended=any(one.kind in LAST_WORDS and one.rank == 0 for one in words),
-        has_failed="failure" in kinds or (has_heir and not kinds.intersection(LAST_WORDS)),
+        has_ended=any(one.kind in ENDINGS and one.rank == 0 for one in endings),
+        has_failed="failure" in kinds or (has_heir and not kinds.intersection(ENDINGS)),
         is_retried="restart" in kinds,
         steps_s=steps.surviving_s + steps.superseded_s if steps.num_timed or steps.superseded_s else None,
         last_step_s=steps.ended_s,
@@ -267,13 +274,13 @@ def _recoveries(
     steps: _AllSteps,
     stories: Sequence[AttemptStory],
     books: Ledger,
-    found: Sequence[Happening],
+    found: Sequence[TimelineEntry],
 ) -> tuple[Recovery, ...]:
-    words, restarts = last_words(found), []
+    endings, restarts = endings_by_term(found), []
     for story, heir in pairwise(stories):
         attempt, following = (parts.attempts[one.term] for one in (story, heir))
         # Steps that were done but never recorded may have been done again too.
-        _, num_unrecorded = _num_unrecorded(parts, steps, story.term, words.get(story.term))
+        _, num_unrecorded = _num_unrecorded(parts, steps, story.term, endings.get(story.term))
         restarts.append(
             Restart(
                 story=story,
@@ -284,18 +291,20 @@ def _recoveries(
                 step=following.start_step,
             )
         )
-    return recoveries(restarts, books, words, stories[0].leased_s)
+    return recoveries(restarts, books, endings, stories[0].leased_s)
 
 
-def _kept_share(parts: RunParts, steps: _AllSteps, term: int, heard: Happening | None) -> float:
+def _kept_share(parts: RunParts, steps: _AllSteps, term: int, heard: TimelineEntry | None) -> float:
     num_kept, num_redone = _num_unrecorded(parts, steps, term, heard)
     return num_kept / (num_kept + num_redone) if num_kept else 0.0
 
 
-def _num_unrecorded(parts: RunParts, steps: _AllSteps, term: int, word: Happening | None) -> tuple[int, int]:
-    """Returns what ``superseded.unrecorded`` does; ``word`` has the newest step that anybody heard of."""
+def _num_unrecorded(
+    parts: RunParts, steps: _AllSteps, term: int, ending: TimelineEntry | None
+) -> tuple[int, int]:
+    """Returns what ``superseded.unrecorded`` does; ``ending`` has the newest step that anybody heard of."""
     attempt, newest = parts.attempts[term], steps.by_term[term].newest
-    return unrecorded(attempt, newest, word.step if word else None, parts.counted_until.get(term, 0))
+    return unrecorded(attempt, newest, ending.step if ending else None, parts.counted_until.get(term, 0))
 
 
 def _spans(store: Store, parts: RunParts, skipped: list[Skipped]) -> dict[int, list[PhaseSpan]]:
@@ -312,13 +321,15 @@ def _spans(store: Store, parts: RunParts, skipped: list[Skipped]) -> dict[int, l
     return found
 
 
-def _happenings(store: Store, parts: RunParts, skipped: list[Skipped]) -> list[Happening]:
+def _timeline_entries(store: Store, parts: RunParts, skipped: list[Skipped]) -> list[TimelineEntry]:
     names = parts.of("incidents")
-    return [happening(row) for _, part in read_parts(store, names, skipped) for row in rows_in(part.rows)]
+    return [
+        timeline_entry(row) for _, part in read_parts(store, names, skipped) for row in rows_in(part.rows)
+    ]
 
 
-def _thinned(books: Ledger) -> tuple[tuple[float, float], ...]:
-    trace: Thinned[tuple[float, float]] = Thinned(_MOST_POINTS)
+def _downsampled(books: Ledger) -> tuple[tuple[float, float], ...]:
+    trace: Downsampled[tuple[float, float]] = Downsampled(_MOST_POINTS)
     for point in books.trace:
         trace.add(point)
     return trace.points()
@@ -328,14 +339,14 @@ def _traces(
     store: Store, parts: RunParts, stories: Sequence[AttemptStory], skipped: list[Skipped]
 ) -> dict[str, dict[str, tuple[tuple[float, float], ...]]]:
     fields = ("power_watts", "clock_mhz")
-    found: dict[str, dict[str, Thinned[tuple[float, float]]]] = {name: {} for name in fields}
+    found: dict[str, dict[str, Downsampled[tuple[float, float]]]] = {name: {} for name in fields}
     begin_s, shifts = stories[0].leased_s, {story.term: story.worker_shift_s for story in stories}
     for part_name, part in read_parts(store, parts.of("samples"), skipped):
         shift_s = shifts.get(part_name.term, 0.0)
         for row in rows_in(part.rows):
             for name in fields:
                 if row[name] is not None:
-                    trace = found[name].setdefault(row["device"], Thinned(_MOST_POINTS))
+                    trace = found[name].setdefault(row["device"], Downsampled(_MOST_POINTS))
                     trace.add((row["taken_s"] + shift_s - begin_s, row[name]))
     return {
         name: {device: trace.points() for device, trace in sorted(of.items())} for name, of in found.items()

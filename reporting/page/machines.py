@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from reporting.analysis.environments import Fact, facts, group_of, groups_of
 from reporting.analysis.findings import Findings
 from reporting.analysis.formatting import counted, short
-from reporting.analysis.selection import most_telling
+from reporting.analysis.selection import most_relevant
 from reporting.page.markup import NOTHING, Markup, together
 from reporting.page.pieces import (
     Table,
@@ -58,7 +58,7 @@ def _rest(found: Sequence[Fact], findings: Findings) -> Markup:
 def _table(label: str, caption: str, found: Sequence[Fact], findings: Findings) -> Markup:
     groups = groups_of(findings.rows)[:_MOST_GROUPS]
     columns = [TableColumn(title=""), *(TableColumn(title=short(group, 60)) for group in groups)]
-    shown = most_telling(found, _MOST_FACTS, lambda fact: not fact.differs)
+    shown = most_relevant(found, _MOST_FACTS, lambda fact: not fact.differs)
     rows = [_origins(groups, findings)] if label == "machine-table" else []
     rows += [_row(fact) for fact in shown]
     return table(Table(label=label, caption=caption, columns=columns, rows=rows, is_sortable=False))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from reporting.analysis.findings import Findings
 from reporting.analysis.formatting import count, duration, fraction, is_known, number, short
-from reporting.analysis.selection import most_telling
+from reporting.analysis.selection import most_relevant
 from reporting.analysis.time_lost import in_order
 from reporting.long_runs.ledger import PHASES
 from reporting.long_runs.summary import LongRun
@@ -85,7 +85,7 @@ def _tone(name: str) -> str:
 
 def _incidents(run: LongRun, index: int) -> Markup:
     # Saves can be hundreds, and would push out the incidents in which something went wrong.
-    shown = most_telling(
+    shown = most_relevant(
         run.incidents, _MOST_INCIDENTS, lambda incident: incident[1] in ("save", "skipped save")
     )
     if not shown:

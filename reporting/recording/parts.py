@@ -33,7 +33,7 @@ _TYPES = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool":
 Rows: TypeAlias = pa.Table
 _ROWS_PER_GROUP = 100_000
 # The columns that say who recorded a row. All rows of a part have the same values in them.
-WHOSE = ("run", "term", "rank")
+KEY_COLUMNS = ("run", "term", "rank")
 
 
 class PartError(Exception):
@@ -101,13 +101,13 @@ def without_superseded(names: Iterable[PartName]) -> list[PartName]:
 
 
 def table_of(table: str, attempt: RecordedAttempt, rank: int, rows: Sequence[Sequence[Any]]) -> Rows:
-    """Makes a table from ``rows``, which have the table's columns except those in ``WHOSE``. Values that are
-    not finite become null.
+    """Makes a table from ``rows``, which have the table's columns except ``KEY_COLUMNS``. Values that are not
+    finite become null.
     """
-    columns = [column for column in PARTS[table] if column.name not in WHOSE]
+    columns = [column for column in PARTS[table] if column.name not in KEY_COLUMNS]
     values = [_plain(column, found) for column, found in zip(columns, zip(*rows, strict=True), strict=True)]
-    whose = (pa.repeat(value, len(rows)) for value in (attempt.run, attempt.term, rank))
-    return pa.table([*whose, *values], schema=schema_of(table))
+    keys = (pa.repeat(value, len(rows)) for value in (attempt.run, attempt.term, rank))
+    return pa.table([*keys, *values], schema=schema_of(table))
 
 
 def schema_of(table: str, *more: Column) -> pa.Schema:

@@ -29,7 +29,7 @@ def _columns(*described: tuple[str, ColumnKind, str, str]) -> tuple[Column, ...]
     )
 
 
-_WHOSE = _columns(
+_KEY_COLUMNS = _columns(
     ("run", "text", "", "the long run's name"),
     ("term", "int", "", "which attempt of the run: the number of its lease in the run's log"),
     ("rank", "int", "", "who recorded it; -1 is the driver"),
@@ -245,10 +245,10 @@ _METRICS = _columns(
 )
 
 PARTS: Mapping[str, tuple[Column, ...]] = {
-    "steps": (*_WHOSE, *_STEPS),
-    "samples": (*_WHOSE, *_SAMPLES, *_SAMPLES_ADDED),
-    "incidents": (*_WHOSE, *_INCIDENTS),
-    "phases": (*_WHOSE, *_PHASES),
+    "steps": (*_KEY_COLUMNS, *_STEPS),
+    "samples": (*_KEY_COLUMNS, *_SAMPLES, *_SAMPLES_ADDED),
+    "incidents": (*_KEY_COLUMNS, *_INCIDENTS),
+    "phases": (*_KEY_COLUMNS, *_PHASES),
 }
 ADDED: Mapping[str, tuple[Column, ...]] = {"samples": _SAMPLES_ADDED}
 SUPERSEDED = Column(

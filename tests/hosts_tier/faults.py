@@ -57,7 +57,7 @@ def the_controller_is_killed(cluster: Cluster) -> None:
 
 
 def the_driver_is_killed(cluster: Cluster) -> None:
-    """Which its keeper has started, as a process of its own or as a job."""
+    """Which its supervisor has started, as a process of its own or as a job."""
     found = [*cluster.head.processes("jobs.cli train"), *cluster.head.processes("jobs/train.py")]
     (driver,) = (one for one in found if "python" in one.name() and "--keep" not in one.cmdline())
     driver.kill()

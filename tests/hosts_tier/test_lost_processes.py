@@ -55,7 +55,7 @@ def test_a_run_whose_controller_is_killed_goes_on_under_the_same_driver(lan: Lan
         the_head_loses_power,
     ],
 )
-def test_a_job_that_dies_is_submitted_again_by_its_keeper_on_another_host(
+def test_a_job_that_dies_is_submitted_again_by_its_supervisor_on_another_host(
     fault: Fault, lan: Lan, tmp_path: Path
 ) -> None:
     spec = write_spec(tmp_path, SPEC)

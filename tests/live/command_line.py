@@ -81,7 +81,7 @@ def running(
 def _end(process: "subprocess.Popen[str]") -> str:
     """What it had said, unless that went to a file."""
     if process.poll() is None:
-        # A keeper's drivers, for one, have a session of their own.
+        # A supervisor's drivers, for one, have a session of their own.
         started = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGKILL)
         for child in started:

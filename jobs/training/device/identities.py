@@ -40,10 +40,10 @@ def mismatch(devices: Sequence[DeviceIdentity], expected: Expected) -> str | Non
     """
     if len(devices) != expected.world_size:
         return f"{len(devices)} ranks came, {expected.world_size} were asked for"
-    return _foreign(devices, expected.vendor) or _shared(devices) or _mixed(devices, expected)
+    return _other_vendor(devices, expected.vendor) or _shared(devices) or _mixed(devices, expected)
 
 
-def _foreign(devices: Sequence[DeviceIdentity], vendor: Vendor) -> str | None:
+def _other_vendor(devices: Sequence[DeviceIdentity], vendor: Vendor) -> str | None:
     wrong = [rank for rank, device in enumerate(devices) if device.platform != _PLATFORMS[vendor]]
     if not wrong:
         return None

@@ -45,7 +45,7 @@ class RankLossGuard:
         self._open: deque[StepDone] = deque(maxlen=_NUM_OPEN)
         self._good: StepDone | None = None
 
-    def look_back(self) -> None:
+    def check_last_step(self) -> None:
         """Checks the last step. Call it when the device is done with that step, before the next begins."""
         if self._open and self._open[-1].is_bad():
             self.is_alarmed = True

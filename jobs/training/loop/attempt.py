@@ -29,7 +29,7 @@ from jobs.training.loop.recording import AttemptRecord, recording
 from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.state.random_state import seed
 from jobs.training.state.restoring import ResumePoint, restore
-from jobs.training.state.saving import near_disk, saver_for
+from jobs.training.state.saving import local_tier_of, saver_for
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
@@ -74,7 +74,7 @@ def _run(task: Task, context: Context, services: Services, record: AttemptRecord
     engine = build(task.recipe, context.device)
     try:
         record.restoring()
-        start = restore(task, context, engine, repository, origin, near_disk(task))
+        start = restore(task, context, engine, repository, origin, local_tier_of(task))
         record.restored(start)
         _tell_start(start, context, services.tell)
         _Attempt(task, context, engine, repository, services, record, start).work()
@@ -107,18 +107,18 @@ class _Attempt:
         self._services = services
         self._record = record
         self._start = start
-        self._course = Position(task, step=start.step, position=start.position)
+        self._position = Position(task, step=start.step, position=start.position)
         self._samples = Samples(task, context)
         # Whether the next step's samples are late on any rank.
         self._are_late = True
         self._control = Control(services.wish, task.longest_wait_s, context.key)
-        self._guard = RankLossGuard(task.spike_bound)
+        self._loss_guard = RankLossGuard(task.spike_bound)
         self._saver = saver_for(task, context, engine, repository, self._tell_save)
         tally = self._saver.tally if self._saver else None
-        self._teller = ProgressReporter(task, services.tell, services.point_at, tally, start.step)
+        self._reporter = ProgressReporter(task, services.tell, services.point_at, tally, start.step)
         is_due = start.is_evaluation_due and task.eval_every > 0
         self._evaluation = Evaluation(context, engine, self._samples, self._control, is_due=is_due)
-        self._border = StepBoundary(context, self._evaluation, self._saver, self._teller, record)
+        self._boundary = StepBoundary(context, self._evaluation, self._saver, self._reporter, record)
 
     def work(self) -> None:
         if self._saver:
@@ -129,29 +129,31 @@ class _Attempt:
         loss = float("nan")
         self._control.agree()
         if self._evaluation.is_due:
-            self._border.catch_up(self._course.here(), self._metrics_before())
+            self._boundary.catch_up(self._position.here(), self._metrics_before())
         self._record.phase("data wait")
-        while self._course.step < self._task.num_steps and self._control.aim is None:
+        while self._position.step < self._task.num_steps and self._control.aim is None:
             if self._are_late:
-                self._control.wait(partial(self._samples.wait, self._course.first_of(self._course.next())))
+                self._control.wait(
+                    partial(self._samples.wait, self._position.first_of(self._position.next()))
+                )
             loss = loss if self._control.aim else self._do_step()
-            if self._course.step == self._start.step + 1:
+            if self._position.step == self._start.step + 1:
                 self._note_resumed()
         self._end(loss)
         self._control.close()
 
     def _do_step(self) -> float:
         """Does one step; returns its loss over all ranks, or NaN if this step does not need that loss."""
-        point = self._course.next()
+        point = self._position.next()
         self._announce(point)
         started = time.perf_counter()
         own_loss = self._train(point)
         agreed = self._control.end()
-        self._course.reach(point)
+        self._position.reach(point)
         self._are_late = agreed.is_late
         self._context.pulse.step, self._context.pulse.step_s = point.step, time.perf_counter() - started
         loss = self._judged_loss(agreed)
-        point = self._border.cross(point, agreed, loss)
+        point = self._boundary.cross(point, agreed, loss)
         num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
         self._record.end_step(point, self._engine, own_loss, num_skipped_saves)
         return loss
@@ -159,21 +161,23 @@ class _Attempt:
     def _announce(self, point: StepPoint) -> None:
         """Sends this rank's part of the control word for the step that ends at ``point``; does not wait."""
         self._control.begin(
-            self._border.orders(point),
-            self._border.own_busy(),
-            is_late=not self._samples.wait(self._course.begin_after(point.position)),
-            is_alarmed=self._guard.is_alarmed,
+            self._boundary.orders(point),
+            self._boundary.own_busy(),
+            is_late=not self._samples.wait(self._position.begin_after(point.position)),
+            is_alarmed=self._loss_guard.is_alarmed,
         )
 
     def _train(self, point: StepPoint) -> Tensor:
         """Trains the step that ends at ``point``; returns this rank's loss, still on the device."""
-        first = self._course.first_of(point)
+        first = self._position.first_of(point)
         rows = self._samples.rows(first)
         self._record.begin_step(self._engine)
         batches = self._samples.on_device(rows)
-        self._guard.look_back()
+        self._loss_guard.check_last_step()
         loss, norm = train_step(self._engine, batches), self._engine.grad_norm
-        self._guard.did(StepDone(step=point.step, samples=(first, point.position), loss=loss, grad_norm=norm))
+        self._loss_guard.did(
+            StepDone(step=point.step, samples=(first, point.position), loss=loss, grad_norm=norm)
+        )
         return loss
 
     def _judged_loss(self, agreed: Agreed) -> float:
@@ -182,10 +186,10 @@ class _Attempt:
         The mean is a collective of its own, so only saves, reports and the last step compute it.
         """
         orders = agreed.orders
-        is_last = self._course.step == self._task.num_steps or self._control.aim is not None
+        is_last = self._position.step == self._task.num_steps or self._control.aim is not None
         is_wanted = orders.save or orders.tell or orders.point or is_last
-        loss = self._control.mean(self._guard.own_loss()) if is_wanted else float("nan")
-        self._guard.judge(agreed.is_alarmed, loss if is_wanted else None)
+        loss = self._control.mean(self._loss_guard.own_loss()) if is_wanted else float("nan")
+        self._loss_guard.judge(agreed.is_alarmed, loss if is_wanted else None)
         return loss
 
     def _last_loss(self, loss: float) -> float:
@@ -193,41 +197,41 @@ class _Attempt:
 
         ``_judged_loss`` may have left it out: a stop request can also arrive between two steps.
         """
-        if isfinite(loss) or self._course.step == self._start.step:
+        if isfinite(loss) or self._position.step == self._start.step:
             return loss
-        loss = self._control.mean(self._guard.own_loss())
-        self._guard.judge(False, loss)
+        loss = self._control.mean(self._loss_guard.own_loss())
+        self._loss_guard.judge(False, loss)
         return loss
 
     def _end(self, loss: float) -> None:
         self._record.phase("save")
         loss = self._last_loss(loss)
-        is_done = self._course.step >= self._task.num_steps and not self._evaluation.is_due
+        is_done = self._position.step >= self._task.num_steps and not self._evaluation.is_due
         wish = None if is_done else strongest(self._services.wish())
         assert is_done or wish, "a wish was taken back"
         problem = self._save_the_end(loss, is_done=is_done)
-        self._teller.point(self._course.step, loss)
+        self._reporter.point(self._position.step, loss)
         if self._context.rank == 0:
-            self._tell_end(loss, problem, wish)
+            self._report_end(loss, problem, wish)
 
     def _save_the_end(self, loss: float, *, is_done: bool) -> str | None:
         """Saves the end and returns the problem, if any. Saves nothing if the run has done no step.
 
         A run that starts from another run saves only beyond that run's step. A finished run always saves.
         """
-        has_got_somewhere = self._course.step > (0 if self._start.is_own else self._start.step)
+        has_got_somewhere = self._position.step > (0 if self._start.is_own else self._start.step)
         if not self._saver or not (has_got_somewhere or is_done):
             return None
-        point = self._course.here(is_evaluation_due=self._evaluation.is_due)
+        point = self._position.here(is_evaluation_due=self._evaluation.is_due)
         return save_the_end(self._saver, self._control, point.with_metrics(loss=loss))
 
-    def _tell_end(self, loss: float, problem: str | None, wish: StopRequest | None) -> None:
-        step = self._course.step
+    def _report_end(self, loss: float, problem: str | None, wish: StopRequest | None) -> None:
+        step = self._position.step
         if wish and step == self._start.step:
             self._note_resumed()
         if problem is None and self._saver:
             problem = note_end(self._repository, step, wish, term=self._task.term)
-        self._teller.ended(step, loss, problem, wish)
+        self._reporter.ended(step, loss, problem, wish)
 
     def _note_resumed(self) -> None:
         if self._context.rank == 0 and self._start.is_own and self._start.generation:

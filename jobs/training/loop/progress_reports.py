@@ -12,7 +12,7 @@ Tell = Callable[[RunEvent], None]
 # Reports a durable generation to Ray Train: its name, its step, the loss. Every rank takes part.
 PointAt = Callable[[str | None, int, float], None]
 
-_TELL_EVERY_S = 1.0
+_REPORT_EVERY_S = 1.0
 # Not more often: each of Ray's reports waits for the next poll of Ray's controller.
 _POINT_EVERY_S = 10.0
 
@@ -27,8 +27,8 @@ class ProgressReporter:
         self._tell = tell
         self._point_at = point_at
         self._tally = tally
-        self._last_told_s = self._last_pointed_s = time.monotonic()
-        self._last_told_step = step
+        self._last_reported_s = self._last_pointed_s = time.monotonic()
+        self._last_reported_step = step
         self._pointed_at: str | None = None
 
     @property
@@ -36,29 +36,29 @@ class ProgressReporter:
         """The newest durable generation."""
         return self._tally.durable_name if self._tally else None
 
-    def is_time_to_tell(self) -> bool:
-        return time.monotonic() - self._last_told_s >= _TELL_EVERY_S
+    def is_report_due(self) -> bool:
+        return time.monotonic() - self._last_reported_s >= _REPORT_EVERY_S
 
-    def is_time_to_point(self) -> bool:
+    def is_checkpoint_report_due(self) -> bool:
         is_new = self._point_at is not None and self.newest != self._pointed_at
         return is_new and time.monotonic() - self._last_pointed_s >= _POINT_EVERY_S
 
     def progress(self, step: int, loss: float) -> None:
         now, tally = time.monotonic(), self._tally
-        num_tokens = (step - self._last_told_step) * self._task.recipe.tokens_per_step
+        num_tokens = (step - self._last_reported_step) * self._task.recipe.tokens_per_step
         self._tell(
             Progress(
                 step=step,
                 num_steps=self._task.num_steps,
                 loss=finite(loss),
-                tokens_per_s=num_tokens / (now - self._last_told_s),
+                tokens_per_s=num_tokens / (now - self._last_reported_s),
                 durable_step=tally.durable_step if tally else None,
                 durable_s=tally.durable_s if tally else None,
                 num_failed_saves=tally.num_failed if tally else 0,
                 num_skipped_saves=tally.num_skipped if tally else 0,
             )
         )
-        self._last_told_s, self._last_told_step = now, step
+        self._last_reported_s, self._last_reported_step = now, step
 
     def evaluated(self, step: int, val_loss: float) -> None:
         self._tell(Evaluated(step=step, val_loss=finite(val_loss)))

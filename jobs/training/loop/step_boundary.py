@@ -25,13 +25,13 @@ class StepBoundary:
         context: Context,
         evaluation: Evaluation,
         saver: Saver | None,
-        teller: ProgressReporter,
+        reporter: ProgressReporter,
         record: AttemptRecord,
     ) -> None:
         self._is_rank_0 = context.rank == 0
         self._evaluation = evaluation
         self._saver = saver
-        self._teller = teller
+        self._reporter = reporter
         self._record = record
         # The newest agreed state over all ranks.
         self._busy = Busy()
@@ -42,8 +42,8 @@ class StepBoundary:
             return Orders()
         return Orders(
             save=self._saver.order(point, self._busy) if self._saver else None,
-            tell=self._teller.is_time_to_tell(),
-            point=self._teller.is_time_to_point(),
+            tell=self._reporter.is_report_due(),
+            point=self._reporter.is_checkpoint_report_due(),
         )
 
     def own_busy(self) -> Busy:
@@ -79,12 +79,12 @@ class StepBoundary:
         self._record.phase("eval")
         val_loss = self._evaluation.work()
         if val_loss is not None and self._is_rank_0:
-            self._teller.evaluated(step, val_loss)
+            self._reporter.evaluated(step, val_loss)
         return val_loss
 
     def _tell(self, orders: Orders, step: int, loss: float) -> None:
         if orders.tell and self._is_rank_0:
-            self._teller.progress(step, loss)
+            self._reporter.progress(step, loss)
         if orders.point:
             self._record.phase("stall")
-            self._teller.point(step, loss)
+            self._reporter.point(step, loss)

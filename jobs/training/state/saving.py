@@ -12,7 +12,7 @@ from checkpointing.errors import taken_over
 from checkpointing.format.manifest import Cut, FilePart, file_name
 from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order
-from checkpointing.saving.local_tier import LocalTier, near_name
+from checkpointing.saving.local_tier import LocalTier, local_tier_name
 from checkpointing.saving.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, layout
@@ -59,10 +59,10 @@ class Saver:
             retention=saving.retention,
         )
         publisher = Publisher(repository, mailbox, attempt, self.tally)
-        self._disk = near_disk(task)
+        self._disk = local_tier_of(task)
         self._writer = Writer(self._disk, publisher, self.tally, tell)
         self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
-        self._past = SavesSoFar(last_s=time.monotonic())
+        self._saves_so_far = SavesSoFar(last_s=time.monotonic())
         self._number = 0
 
     def goes_on_from(self, name: str | None) -> None:
@@ -95,9 +95,9 @@ class Saver:
         """
         if self.tally.is_fenced:
             raise taken_over(self._task.run, self._repository.view.term, self._repository.view.owner)
-        answer, self._past = next_order(
+        answer, self._saves_so_far = next_order(
             self._saving.cadence,
-            self._past,
+            self._saves_so_far,
             step=point.step,
             now_s=time.monotonic(),
             busy=busy,
@@ -194,8 +194,8 @@ def saver_for(
     return Saver(task, task.saving, context, engine, repository, open_mailbox(context), tell)
 
 
-def near_disk(task: Task) -> LocalTier | None:
+def local_tier_of(task: Task) -> LocalTier | None:
     saving = task.saving
     if saving is None or saving.disk is None:
         return None
-    return LocalTier(Path(saving.disk), near_name(task.run, task.lineage), saving.disk_keep)
+    return LocalTier(Path(saving.disk), local_tier_name(task.run, task.lineage), saving.disk_keep)

@@ -67,16 +67,16 @@ def finished_as_if_left_alone(tmp_path: Path, spec: Path, store: Path, *flags: s
     return view.finished_step == theirs.cut.step and digests_of(ours) == digests_of(theirs)
 
 
-def test_a_driver_that_is_killed_under_its_keeper_is_started_again_and_the_run_is_the_same(
+def test_a_driver_that_is_killed_under_its_supervisor_is_started_again_and_the_run_is_the_same(
     tmp_path: Path,
 ) -> None:
     spec, store = write_spec(tmp_path, RUN.replace("steps: 40", "steps: 240")), tmp_path / "store"
-    with running(keep_command(spec, store, "--executor", "inline")) as keeper:
+    with running(keep_command(spec, store, "--executor", "inline")) as supervisor:
         wait_until(lambda: num_commits(store) >= 1, PATIENCE_S)
-        (driver,) = psutil.Process(keeper.pid).children()
+        (driver,) = psutil.Process(supervisor.pid).children()
         os.kill(driver.pid, signal.SIGKILL)
-        output, _ = keeper.communicate(timeout=PATIENCE_S)
-    assert keeper.returncode == 0, output
+        output, _ = supervisor.communicate(timeout=PATIENCE_S)
+    assert supervisor.returncode == 0, output
     assert "r: the driver was ended by SIGKILL; starting it again in 0 s" in output
     assert Repository(LocalStore(store), "r").refresh().term == 2
     assert finished_as_if_left_alone(tmp_path, spec, store, "--executor", "inline")
@@ -102,14 +102,14 @@ def test_a_bug_ends_a_run_within_three_attempts_with_the_cause_on_the_last_line(
 
 
 @pytest.mark.soak
-def test_a_keeper_that_is_asked_to_stop_hands_it_on_and_ends_well(tmp_path: Path) -> None:
+def test_a_supervisor_that_is_asked_to_stop_hands_it_on_and_ends_well(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, RUN), tmp_path / "store"
     command = keep_command(spec, store, "--executor", "inline", "--set", "steps=100000")
-    with running(command) as keeper:
+    with running(command) as supervisor:
         wait_until(lambda: num_commits(store) >= 1, PATIENCE_S)
-        keeper.send_signal(signal.SIGTERM)
-        output, _ = keeper.communicate(timeout=PATIENCE_S)
-    assert keeper.returncode == 0, output
+        supervisor.send_signal(signal.SIGTERM)
+        output, _ = supervisor.communicate(timeout=PATIENCE_S)
+    assert supervisor.returncode == 0, output
     assert "stopped at step" in output
     assert Repository(LocalStore(store), "r").refresh().stopped_step is not None
 
@@ -244,12 +244,12 @@ def test_a_run_whose_board_dies_goes_on(tmp_path: Path) -> None:
     assert finished_as_if_left_alone(tmp_path, spec, store)
 
 
-def test_a_run_whose_job_or_head_dies_is_submitted_again_by_its_keeper(tmp_path: Path) -> None:
+def test_a_run_whose_job_or_head_dies_is_submitted_again_by_its_supervisor(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, RUN.replace("steps: 40", "steps: 400")), tmp_path / "store"
     with ExitStack() as stack:
         with ray_head("--num-cpus=2") as head:
             command = keep_command(spec, store, "--address", head.dashboard)
-            keeper = stack.enter_context(running(command, RAY_AUTH_MODE="disabled"))
+            supervisor = stack.enter_context(running(command, RAY_AUTH_MODE="disabled"))
             wait_until(lambda: num_commits(store) >= 1, PATIENCE_S)
             (supervisor,) = below(os.getpid(), "JobSupervisor")
             supervisor.kill()
@@ -257,8 +257,8 @@ def test_a_run_whose_job_or_head_dies_is_submitted_again_by_its_keeper(tmp_path:
             durable = newest_manifest(store, "r").cut.step
             wait_until(lambda: newest_manifest(store, "r").cut.step > durable, PATIENCE_S)
         with ray_head("--num-cpus=2", dashboard_port=int(head.dashboard.rpartition(":")[2])):
-            output, _ = keeper.communicate(timeout=PATIENCE_S)
-    assert keeper.returncode == 0, output
+            output, _ = supervisor.communicate(timeout=PATIENCE_S)
+    assert supervisor.returncode == 0, output
     assert "the cluster has forgotten job" in output
     view = Repository(LocalStore(store), "r").refresh()
     assert (view.term, view.finished_step) == (3, 400)

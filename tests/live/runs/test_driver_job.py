@@ -1,4 +1,4 @@
-"""What a keeper gives a Ray job, and what it makes of how that ended."""
+"""What a supervisor gives a Ray job, and what it makes of how that ended."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

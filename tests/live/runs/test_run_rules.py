@@ -154,7 +154,7 @@ def test_a_loss_that_spikes_is_stepped_back_from_and_its_samples_left_out(tmp_pa
     assert note["skips"] == [[30, 33]]
 
 
-def test_a_keeper_stands_by_while_another_driver_is_at_work_and_takes_up_the_run_when_it_dies(
+def test_a_supervisor_stands_by_while_another_driver_is_at_work_and_takes_up_the_run_when_it_dies(
     tmp_path: Path,
 ) -> None:
     """As one whose machine was restarted while the driver that it had started went on."""
@@ -165,13 +165,16 @@ def test_a_keeper_stands_by_while_another_driver_is_at_work_and_takes_up_the_run
     with running(inline(spec, store, *long)) as first:
         wait_until(lambda: num_commits(store) >= 2)
         told = tmp_path / "told.txt"
-        with told.open("w") as output, running(inline(spec, store, *long, "--keep"), output=output) as keeper:
-            wait_until(lambda: "this keeper stands by" in told.read_text())
+        with (
+            told.open("w") as output,
+            running(inline(spec, store, *long, "--keep"), output=output) as supervisor,
+        ):
+            wait_until(lambda: "this supervisor stands by" in told.read_text())
             assert (first.poll(), repository.refresh().term) == (None, 1)
             first.kill()
             wait_until(lambda: repository.refresh().term == 2)
-            keeper.terminate()
-            assert keeper.wait(120) == 0, told.read_text()
+            supervisor.terminate()
+            assert supervisor.wait(120) == 0, told.read_text()
     assert "another driver is at work on it" in told.read_text()
     assert repository.refresh().stopped_step is not None
 

@@ -278,7 +278,7 @@ def do(
     is_told: bool = True,
 ) -> None:
     """``is_told``: what is found in looking back is in the control word of this step already."""
-    guard.look_back()
+    guard.check_last_step()
     is_alarmed = guard.is_alarmed and is_told
     done = StepDone(
         step=step,

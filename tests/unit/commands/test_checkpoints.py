@@ -12,7 +12,7 @@ from checkpointing.format.manifest import MANIFEST, encode_manifest, file_name, 
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Commit, Pin, Quarantine, Verified
-from checkpointing.saving.local_tier import LocalTier, near_name
+from checkpointing.saving.local_tier import LocalTier, local_tier_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.checkpoints.listing import take_inventory
@@ -134,7 +134,7 @@ def test_without_a_spec_that_says_otherwise_the_defaults_hold(
 def test_what_lies_on_this_machines_disk_is_listed_too(
     repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    disk = LocalTier(tmp_path / "disk", near_name(RUN, repository.lineage()), num_kept=2)
+    disk = LocalTier(tmp_path / "disk", local_tier_name(RUN, repository.lineage()), num_kept=2)
     stored, alone = cut_of(30, term=1, number=3, world_size=2), cut_of(40, term=1, number=4, world_size=2)
     for cut in (stored, alone):
         disk.keep(cut, part_of(cut, 0), memoryview(file_of(cut, 0)))

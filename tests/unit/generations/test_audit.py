@@ -8,7 +8,7 @@ import pytest
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import file_name
-from checkpointing.generations.audit import AuditFinding, audit_generations, audit_log, mend_hint, read_back
+from checkpointing.generations.audit import AuditFinding, audit_generations, audit_log, read_back, repair_hint
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.codec import decode, encode
@@ -125,7 +125,7 @@ def test_a_wrong_hint_is_named_and_mended(hint: bytes | None) -> None:
         run.store.put(HINT, hint)
     [found] = run.audit()
     assert (found.place, found.is_mendable) == ("hint", True)
-    mend_hint(run.store, RUN)
+    repair_hint(run.store, RUN)
     assert run.audit() == []
     assert json.loads(run.store.get(HINT)) == json.loads(right)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpointing.format.manifest import MANIFEST, file_name
-from checkpointing.generations.garbage import find_leftovers, remove, sweep
+from checkpointing.generations.garbage import find_garbage, remove, sweep
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Stop
@@ -53,7 +53,7 @@ def objects(store: Store) -> set[str]:
 def test_of_a_run_that_is_well_nothing_is_left_over() -> None:
     repository, ranks = begun(MemoryStore())
     ranks.save(20)
-    found = find_leftovers(repository, now=NOW)
+    found = find_garbage(repository, now=NOW)
     assert (found.remainders, found.uploads, found.spared) == ((), (), ())
     before = objects(repository.store)
     remove(repository, found)
@@ -64,7 +64,7 @@ def test_a_killed_save_of_an_attempt_that_is_over_goes_and_one_that_may_go_on_st
     repository, ranks = begun(MemoryStore())
     newest = ranks.save(20)
     over, going_on = leave(repository, term=1), leave(repository, term=2)
-    found = find_leftovers(repository, now=NOW)
+    found = find_garbage(repository, now=NOW)
     assert [(one.generation, one.why) for one in found.remainders] == [(over, "attempt is over")]
     assert (found.num_objects, found.num_bytes) == (1, len(file_of(cut_of(90, term=1, number=9), 0)))
     before = objects(repository.store)
@@ -84,13 +84,13 @@ def test_what_the_present_attempt_gave_up_but_could_not_delete_goes() -> None:
     store.is_stuck = False
     tool = Repository(store, RUN)
     tool.refresh()
-    found = find_leftovers(tool, now=NOW)
+    found = find_garbage(tool, now=NOW)
     assert {(one.generation, one.why) for one in found.remainders} >= {(given_up, "given up")}
     remove(tool, found)
     assert {name.split("/")[3] for name in store.list(f"runs/{RUN}/gen")} == {
         one.name for one in tool.view.generations
     }
-    assert find_leftovers(tool, now=NOW).remainders == ()
+    assert find_garbage(tool, now=NOW).remainders == ()
 
 
 def test_after_the_log_was_damaged_what_looks_whole_is_spared() -> None:
@@ -104,7 +104,7 @@ def test_after_the_log_was_damaged_what_looks_whole_is_spared() -> None:
     reader = Repository(store, RUN)
     reader.append(Stop())
     assert reader.view.generation(newest) is None
-    found = find_leftovers(reader, now=NOW)
+    found = find_garbage(reader, now=NOW)
     assert found.spared == (newest,)
     assert [one.generation for one in found.remainders] == [half]
 
@@ -117,7 +117,7 @@ def test_half_written_files_go_once_nobody_can_go_on_with_them(tmp_path: Path) -
         path.write_bytes(b"half")
     two_days_ago = (NOW - timedelta(days=2)).timestamp()
     os.utime(old, (two_days_ago, two_days_ago))
-    found = find_leftovers(repository, now=NOW)
+    found = find_garbage(repository, now=NOW)
     assert [one.name for one in found.uploads] == [str(old.relative_to(tmp_path))]
     remove(repository, found)
     assert (old.exists(), new.exists()) == (False, True)
@@ -147,9 +147,9 @@ def test_what_others_put_beside_what_is_left_over_stays(clean_up: str) -> None:
     if clean_up == "sweep":
         sweep(repository, now=NOW)
     else:
-        remove(repository, find_leftovers(repository, now=NOW))
+        remove(repository, find_garbage(repository, now=NOW))
     assert before - objects(store) == {f"runs/{RUN}/gen/{over}/{file_name(0)}"}
-    assert find_leftovers(repository, now=NOW).remainders == ()
+    assert find_garbage(repository, now=NOW).remainders == ()
 
 
 def test_what_others_put_into_a_generation_that_is_given_up_stays() -> None:
@@ -159,7 +159,7 @@ def test_what_others_put_into_a_generation_that_is_given_up_stays() -> None:
     repository.store.put(mine, b"mine")
     assert given_up in repository.retire(Retention(last=2, best=0), term=2)
     assert [name for name in objects(repository.store) if given_up in name] == [mine]
-    assert find_leftovers(repository, now=NOW).remainders == ()
+    assert find_garbage(repository, now=NOW).remainders == ()
 
 
 def test_nothing_goes_where_a_link_leads_out_of_the_store(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_nothing_goes_where_a_link_leads_out_of_the_store(tmp_path: Path) -> Non
     gen.rename(moved)
     gen.symlink_to(moved)
     before = set(moved.rglob("*"))
-    for clean_up in (lambda: find_leftovers(repository, now=NOW), lambda: sweep(repository, now=NOW)):
+    for clean_up in (lambda: find_garbage(repository, now=NOW), lambda: sweep(repository, now=NOW)):
         with pytest.raises(StoreError, match=f": runs/{RUN}/gen is a link, "):
             clean_up()
     assert set(moved.rglob("*")) == before
@@ -206,12 +206,12 @@ def test_what_is_left_is_told_to_the_byte_and_what_vanishes_meanwhile_is_nothing
     left = leave(repository, term=1)
     folder = repository.place(left).folder
     repository.store.put(f"{folder}/{file_name(1)}", b"another rank's")
-    (found,) = find_leftovers(repository, now=NOW).remainders
+    (found,) = find_garbage(repository, now=NOW).remainders
     sizes = [len(repository.store.get(name)) for name in repository.store.list(folder)]
     assert len(sizes) == 2
     assert found.num_bytes == sum(sizes)
 
     repository, _ = begun(VanishingStore())
     leave(repository, term=1)
-    (found,) = find_leftovers(repository, now=NOW).remainders
+    (found,) = find_garbage(repository, now=NOW).remainders
     assert found.num_bytes == 0

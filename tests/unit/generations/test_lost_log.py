@@ -10,7 +10,7 @@ import pytest
 from checkpointing.errors import NothingToResume
 from checkpointing.format.manifest import encode_manifest, manifest_of
 from checkpointing.generations.choice import choose
-from checkpointing.generations.garbage import find_leftovers, remove
+from checkpointing.generations.garbage import find_garbage, remove
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.codec import LogRecord, decode, encode
@@ -277,7 +277,7 @@ def test_what_the_log_does_not_name_is_deleted_by_who_asks_for_exactly_that(stor
     train(store)
     repository = Repository(store, RUN)
     repository.refresh()
-    found = find_leftovers(repository, now=NOW)
+    found = find_garbage(repository, now=NOW)
     assert (found.spared, [one.generation for one in found.remainders]) == ((unnamed,), [half.generation])
     remove(repository, found)
     assert unnamed in payload(store) and half.generation not in payload(store)
@@ -292,7 +292,7 @@ def test_who_tidies_takes_nothing_that_was_committed_again_meanwhile(store: Stor
     Repository(store, RUN).append(Lease(owner="killed before it looked"))
     tool = Repository(store, RUN)
     tool.refresh()
-    found = find_leftovers(tool, now=NOW)
+    found = find_garbage(tool, now=NOW)
     assert found.spared == (left,)
     Repository(store, RUN).take_over("me")
     remove(tool, found, with_unnamed=True)

@@ -164,7 +164,7 @@ class Loading(Cluster):
             repository=self.repository,
             make_task=lambda world_size, leased_s: self.lease(),
             display=RunDisplay("r", quiet=True, silent=True),
-            wishers=StopSignals(),
+            stop_signals=StopSignals(),
             may_retry=may_retry,
         )
         return work(driver)
@@ -296,7 +296,7 @@ class Apart(Cluster):
         return Completed(pointer="pointer")
 
 
-def elastic(cluster: Cluster, wishers: StopSignals) -> RunEnd | Setback:
+def elastic(cluster: Cluster, stop_signals: StopSignals) -> RunEnd | Setback:
     spec = RunSpec.model_validate_json(
         '{"name": "r", "model": "llama-tiny", "steps": 2, "world_size": {"min": 1, "max": 2},'
         ' "elastic": {"wait_for_spare_s": 0, "grow_after_s": 0}, "recovery": {"pause_s": 0.01},'
@@ -310,16 +310,16 @@ def elastic(cluster: Cluster, wishers: StopSignals) -> RunEnd | Setback:
         repository=repository,
         make_task=lambda world_size, leased_s: task(repository.take_over("driver"), MemoryStore()),
         display=RunDisplay("r", quiet=True, silent=True),
-        wishers=wishers,
+        stop_signals=stop_signals,
         may_retry=True,
     )
     return work(driver)
 
 
 def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
-    wishers = StopSignals()
-    cluster = Cluster(stop=wishers.hear)
-    assert elastic(cluster, wishers) == Completed(pointer="pointer")
+    stop_signals = StopSignals()
+    cluster = Cluster(stop=stop_signals.hear)
+    assert elastic(cluster, stop_signals) == Completed(pointer="pointer")
     (order,) = cluster.orders
     assert (order.world_size, order.environment["NCCL_DEBUG"]) == (1, "INFO")
     assert cluster.wishes == [None, StopRequest(aim="move on", why="there is room for 2 ranks"), STOP]
@@ -365,11 +365,11 @@ def test_a_store_that_is_away_when_an_attempt_wants_its_lease_is_waited_for() ->
 def test_who_wishes_it_to_stop_while_it_waits_for_a_spare_is_heard() -> None:
     class Full(Cluster):
         def room(self, group: WorkerGroup, without: Sequence[str]) -> int:
-            wishers.hear(STOP)
+            stop_signals.hear(STOP)
             return 1
 
-    wishers = StopSignals()
-    assert elastic(Full(stop=no_one), wishers) == Cancelled(wish=STOP)
+    stop_signals = StopSignals()
+    assert elastic(Full(stop=no_one), stop_signals) == Cancelled(wish=STOP)
 
 
 def test_peers_that_share_an_attempt_leave_it_to_others_what_follows() -> None:

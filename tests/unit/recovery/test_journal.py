@@ -3,7 +3,7 @@
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Commit, Quarantine
 from checkpointing.stores.memory import MemoryStore
-from jobs.recovery.journal import AttemptNote, leave_note, read_past
+from jobs.recovery.journal import AttemptNote, leave_note, read_failed_attempts
 from jobs.recovery.policy import FailedAttempt, since_progress
 from tests.unit.small_generations import RUN, generation
 
@@ -22,7 +22,7 @@ def test_what_a_former_life_saved_is_no_progress_of_a_run_begun_afresh() -> None
     save(repository, 100, term=term)
     hang = FailedAttempt(term=term, cause="hang", reason="no step", ended_s=9.0, step=120, durable_step=100)
     leave_note(repository.store, RUN, AttemptNote(term=term, how="failed", ending=hang))
-    past = read_past(repository.store, RUN, repository.refresh())
+    past = read_failed_attempts(repository.store, RUN, repository.refresh())
     assert [(one.cause, one.durable_step) for one in past] == [("driver died", 0), ("hang", 100)]
     assert since_progress(past) == [hang]
 
@@ -32,7 +32,7 @@ def test_what_is_not_gone_on_from_is_no_progress_either() -> None:
     term = repository.take_over("killed")
     save(repository, 10, term=term)
     repository.append(Quarantine(name=save(repository, 20, term=term), reason="spoilt"), term=term)
-    (died,) = read_past(repository.store, RUN, repository.refresh())
+    (died,) = read_failed_attempts(repository.store, RUN, repository.refresh())
     assert (died.step, died.durable_step) == (10, 10)
 
 
@@ -40,5 +40,5 @@ def test_a_branch_is_measured_by_its_own_steps_not_by_those_of_the_one_that_was_
     repository = Repository(MemoryStore(), RUN)
     save(repository, 1000, term=repository.take_over("killed on the branch that was left"))
     save(repository, 200, term=repository.take_over("killed on the new one"))
-    past = read_past(repository.store, RUN, repository.refresh())
+    past = read_failed_attempts(repository.store, RUN, repository.refresh())
     assert [one.durable_step for one in past] == [1000, 200]

@@ -25,7 +25,7 @@ from jobs.execution.outcomes import (
     StoreAway,
     Unmendable,
 )
-from jobs.recovery.journal import given_up, open_journal, read_newest, read_note, read_past
+from jobs.recovery.journal import given_up, open_journal, read_failed_attempts, read_newest, read_note
 from jobs.recovery.loop import RecoveryLoop, RunEnd
 from jobs.recovery.policy import Policy
 from jobs.recovery.rollback import Rollback
@@ -118,7 +118,7 @@ def recovery(
         journal=open_journal(repository, timeout_s=word_timeout_s),
         rollback=Rollback(repository=repository),
         display=display or RunDisplay("r", quiet=False, silent=silent),
-        words=IncidentOutbox(repository.store, timeout_s=word_timeout_s),
+        outbox=IncidentOutbox(repository.store, timeout_s=word_timeout_s),
         policy=policy,
         pause=pause,
         clock=clock,
@@ -315,7 +315,7 @@ def test_a_driver_that_comes_later_goes_on_with_the_same_budgets() -> None:
 def test_a_driver_that_died_is_known_by_its_silence() -> None:
     store = MemoryStore()
     Repository(store, "r").take_over("a driver that is killed now")
-    (one,) = read_past(store, "r", Repository(store, "r").refresh())
+    (one,) = read_failed_attempts(store, "r", Repository(store, "r").refresh())
     assert (one.term, one.cause) == (1, "driver died")
 
 
@@ -337,7 +337,7 @@ def test_an_interruption_is_no_failure() -> None:
     assert note.how == "interrupted"
     (run,), _ = long_runs(driver.store)
     assert [kind for _, kind, _ in run.incidents] == ["interruption"]
-    assert read_past(driver.store, "r", driver.repository.refresh()) == []
+    assert read_failed_attempts(driver.store, "r", driver.repository.refresh()) == []
 
 
 STOP = StopRequest(aim="stop", why="Ctrl-C")
@@ -378,7 +378,7 @@ def test_who_ends_it_while_it_waits_for_room_has_new_budgets(end: Act) -> None:
 
     with suppress(KeyboardInterrupt):
         assert driver.recovery.work(attempt) == Cancelled(wish=STOP)
-    assert read_past(driver.store, "r", driver.repository.refresh()) == []
+    assert read_failed_attempts(driver.store, "r", driver.repository.refresh()) == []
 
 
 def test_a_pause_that_is_ended_leaves_the_samples_out_that_were_to_be_left_out() -> None:
@@ -646,7 +646,7 @@ def test_a_driver_that_comes_later_measures_a_branch_by_its_own_steps_too(num_ha
 
         return fail
 
-    past = read_past(store, "r", later.repository.refresh())
+    past = read_failed_attempts(store, "r", later.repository.refresh())
     assert [one.durable_step for one in past] == [100, 200][-1 - num_hangs :]
     assert later.drive(*(saving(step) for step in (300, 400, 500, 600)), done) == DONE
 
@@ -705,7 +705,7 @@ def test_what_failed_before_a_run_was_begun_afresh_counts_no_more() -> None:
     second = Driver(store=first.store, fresh=True)
     with pytest.raises(ZeroDivisionError):
         second.drive(breaks)
-    (one,) = read_past(first.store, "r", second.repository.refresh())
+    (one,) = read_failed_attempts(first.store, "r", second.repository.refresh())
     assert (one.term, one.cause) == (3, "driver died")
 
 

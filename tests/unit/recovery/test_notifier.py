@@ -216,7 +216,7 @@ def test_an_alarm_that_can_not_be_carried_out_keeps_the_next_one_from_nothing(
 def test_a_driver_that_gives_up_before_an_attempt_of_its_own_calls_the_command_all_the_same(
     task: Task, tmp_path: Path
 ) -> None:
-    """Such as one that a keeper started, and that found no room: the attempt is the newest there was."""
+    """Such as one that a supervisor started, and that found no room: the attempt is the newest there was."""
     said: list[str] = []
     told = tmp_path / "told.json"
     with bell_of(task, words(task), said.append, python(WRITE_DOWN, str(told))) as bell:

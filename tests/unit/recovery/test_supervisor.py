@@ -1,4 +1,4 @@
-"""When a keeper starts a run's driver again, and when it leaves it at that; drivers here are scripts."""
+"""When a supervisor starts a run's driver again, and when it leaves it at that; drivers here are scripts."""
 
 import argparse
 import json
@@ -58,7 +58,7 @@ Act = Callable[[Repository], "DriverEnd | Scripted"]
 
 
 class Stage:
-    """A keeper of the run ``r`` whose drivers do what ``acts`` say, one each."""
+    """A supervisor of the run ``r`` whose drivers do what ``acts`` say, one each."""
 
     def __init__(self, *acts: Act | Scripted, flags: str = "", store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
@@ -67,27 +67,27 @@ class Stage:
         self.started: list[list[str]] = []
         self.pauses: list[float] = []
         self.calls: list[tuple[str, str, int, int]] = []
-        self.wishers = StopSignals()
+        self.stop_signals = StopSignals()
         self.flags = flags
         self.in_pause: Callable[[], None] = lambda: None
 
     def keep(self) -> int:
-        keeper = Supervisor(
+        supervisor = Supervisor(
             self.repository,
             self._start,
             Policy(),
-            self.wishers,
+            self.stop_signals,
             lambda alarm, attempt: self.calls.append((alarm.kind, alarm.text, alarm.step, attempt)),
             clock=lambda: 1000.0 + sum(self.pauses),
             pause=self._pause,
             look_every_s=0.0,
         )
-        return keeper.keep(arguments(self.flags))
+        return supervisor.keep(arguments(self.flags))
 
     def _pause(self, for_s: float) -> StopRequest | None:
         self.pauses.append(for_s)
         self.in_pause()
-        return self.wishers.wish()
+        return self.stop_signals.wish()
 
     def _start(self, words: list[str]) -> Scripted:
         assert "--kept" in words
@@ -165,7 +165,7 @@ def test_a_driver_that_is_killed_while_it_saves_as_asked_has_not_stopped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stage = Stage(leases_and_waits)
-    stage.wishers.hear(SIGTERM)
+    stage.stop_signals.hear(SIGTERM)
     assert stage.keep() == 1
     assert stage.repository.refresh().stopped_step is None
     assert capsys.readouterr().err.splitlines()[-1] == (
@@ -183,7 +183,7 @@ def test_a_run_that_was_given_up_stays_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "to_a_keeper", "to_a_user"),
+    ("error", "to_a_supervisor", "to_a_user"),
     [
         (Occupied(["r: another driver is at work on it"]), EXIT_OCCUPIED, 2),
         (RunFailed(GivenUp(why="too often", cause="boom")), EXIT_GIVEN_UP, 1),
@@ -195,10 +195,10 @@ def test_a_run_that_was_given_up_stays_given_up() -> None:
         (Unavailable("s3://bucket: gone"), 1, 1),
     ],
 )
-def test_a_driver_tells_its_keeper_more_than_a_user(
-    error: Exception, to_a_keeper: int, to_a_user: int
+def test_a_driver_tells_its_supervisor_more_than_a_user(
+    error: Exception, to_a_supervisor: int, to_a_user: int
 ) -> None:
-    assert exit_code(error, is_kept=True) == to_a_keeper
+    assert exit_code(error, is_kept=True) == to_a_supervisor
     assert exit_code(error, is_kept=False) == to_a_user
 
 
@@ -225,7 +225,7 @@ def test_nodes_that_are_missing_are_waited_for_if_there_is_a_run_and_else_left_t
     assert stage.pauses == [10, 20]
 
 
-def test_a_store_that_is_away_when_a_keeper_comes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_when_a_supervisor_comes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(finishes)
     refresh = stage.repository.refresh
 
@@ -247,7 +247,7 @@ def test_what_a_driver_says_at_its_first_start_is_the_last_word(code: int) -> No
 
 
 class Rival:
-    """The driver of a keeper that is gone: it has the run's lease, and speaks each time somebody waits."""
+    """The driver of a supervisor that is gone: it has the lease, and speaks each time somebody waits."""
 
     def __init__(self, *, num_words: int, ends: Callable[[Repository, int], None] | None = None) -> None:
         self._words = iter(range(num_words))
@@ -276,14 +276,14 @@ def is_refused(repository: Repository) -> DriverEnd:
     return DriverEnd(code=EXIT_OCCUPIED, why="the driver ended with exit code 3")
 
 
-def test_beside_a_driver_that_is_at_work_a_keeper_stands_by_until_that_one_is_silent(
+def test_beside_a_driver_that_is_at_work_a_supervisor_stands_by_until_that_one_is_silent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stage = Stage(is_refused, finishes)
     Rival(num_words=30).begin(stage)
     assert stage.keep() == 0
     assert len(stage.started) == 2
-    said = "r: this keeper stands by, until the other driver is silent or ends"
+    said = "r: this supervisor stands by, until the other driver is silent or ends"
     assert capsys.readouterr().err.splitlines().count(said) == 1
 
 
@@ -308,13 +308,13 @@ def test_to_begin_afresh_or_elsewhere_is_not_done_behind_a_driver_that_is_at_wor
         assert stage.pauses == []
 
 
-def test_a_keeper_that_has_stood_by_waits_for_nodes_that_are_not_back() -> None:
+def test_a_supervisor_that_has_stood_by_waits_for_nodes_that_are_not_back() -> None:
     stage = Stage(is_refused, ends_with(2), finishes)
     Rival(num_words=30).begin(stage)
     assert stage.keep() == 0
 
 
-def test_a_keeper_that_stands_by_can_be_asked_to_end_and_leaves_the_run_alone(
+def test_a_supervisor_that_stands_by_can_be_asked_to_end_and_leaves_the_run_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stage = Stage(is_refused)
@@ -324,7 +324,7 @@ def test_a_keeper_that_stands_by_can_be_asked_to_end_and_leaves_the_run_alone(
     def speak_and_end() -> None:
         speak()
         if next(waits, None) is None:
-            stage.wishers.hear(SIGTERM)
+            stage.stop_signals.hear(SIGTERM)
 
     stage.in_pause = speak_and_end
     assert stage.keep() == 0
@@ -355,7 +355,7 @@ def test_drivers_that_die_without_progress_are_given_up_and_the_store_says_so(
     assert stage.calls == [("given up", text, 0, 10)]
 
 
-def test_what_a_run_leaves_out_it_leaves_out_after_its_keeper_gave_it_up() -> None:
+def test_what_a_run_leaves_out_it_leaves_out_after_its_supervisor_gave_it_up() -> None:
     def leaves_samples_out(repository: Repository) -> DriverEnd:
         term = repository.take_over("a driver")
         leave_note(
@@ -421,18 +421,18 @@ def test_what_is_spoilt_is_not_what_a_later_driver_goes_on_from() -> None:
     assert stage.started == [["spec.yaml", "--store", "/s", "--resume", "step:4"]] * 2
 
 
-def test_a_wish_is_handed_to_the_driver_and_its_end_is_the_keepers() -> None:
+def test_a_wish_is_handed_to_the_driver_and_its_end_is_the_supervisors() -> None:
     driver = Scripted(DriverEnd(code=0, why=""), waits=True)
     stage = Stage(driver)
     wish = StopRequest(aim="stop", why="SIGTERM")
-    stage.wishers.hear(wish)
+    stage.stop_signals.hear(wish)
     assert stage.keep() == 0
     assert driver.wishes == [wish]
 
 
 def test_a_driver_that_could_not_save_when_it_was_asked_to_stop_is_not_said_to_have_stopped() -> None:
     stage = Stage(Scripted(DriverEnd(code=1, why="the driver ended with exit code 1"), waits=True))
-    stage.wishers.hear(StopRequest(aim="stop", why="SIGTERM"))
+    stage.stop_signals.hear(StopRequest(aim="stop", why="SIGTERM"))
     assert stage.keep() == 1
     assert stage.repository.refresh().stopped_step is None
 
@@ -508,10 +508,10 @@ def test_a_wish_while_another_driver_is_at_work_ends_the_keeping_and_nothing_els
     code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage = Stage(a_rival_leases_and(code))
-    stage.in_pause = lambda: stage.wishers.hear(SIGTERM)
+    stage.in_pause = lambda: stage.stop_signals.hear(SIGTERM)
     assert stage.keep() == 0
     assert stage.repository.refresh().stopped_step is None
-    assert stage.wishers.term is None
+    assert stage.stop_signals.term is None
     assert capsys.readouterr().err.splitlines()[-1] == (
         "r: kept no longer (SIGTERM); whoever is at work on it goes on"
     )
@@ -520,7 +520,7 @@ def test_a_wish_while_another_driver_is_at_work_ends_the_keeping_and_nothing_els
 def test_a_driver_that_died_before_its_lease_leaves_no_attempt_to_stop() -> None:
     stage = Stage(lambda _repository: KILLED)
     Repository(stage.store, "r").take_over("a rival")
-    stage.in_pause = lambda: stage.wishers.hear(SIGTERM)
+    stage.in_pause = lambda: stage.stop_signals.hear(SIGTERM)
     assert stage.keep() == 0
     assert stage.repository.refresh().stopped_step is None
 
@@ -528,7 +528,7 @@ def test_a_driver_that_died_before_its_lease_leaves_no_attempt_to_stop() -> None
 def test_an_attempt_that_begins_elsewhere_in_a_pause_is_not_stopped_with_the_one_before_it() -> None:
     def another_goes_on() -> None:
         Repository(stage.store, "r").take_over("a rival")
-        stage.wishers.hear(SIGTERM)
+        stage.stop_signals.hear(SIGTERM)
 
     stage = Stage(leases_and_dies)
     stage.in_pause = another_goes_on
@@ -536,17 +536,17 @@ def test_an_attempt_that_begins_elsewhere_in_a_pause_is_not_stopped_with_the_one
     assert stage.repository.refresh().stopped_step is None
 
 
-def test_while_no_driver_is_there_the_keeper_hears_who_asks_its_attempt_to_stop() -> None:
+def test_while_no_driver_is_there_the_supervisor_hears_who_asks_its_attempt_to_stop() -> None:
     heard: list[int | None] = []
     stage = Stage(leases_and_dies, finishes)
-    stage.in_pause = lambda: heard.append(stage.wishers.term)
+    stage.in_pause = lambda: heard.append(stage.stop_signals.term)
     assert stage.keep() == 0
     assert heard == [1]
 
 
 def test_a_wish_between_two_drivers_stops_the_run_and_the_log_says_so() -> None:
     def dies_while_somebody_wishes(repository: Repository) -> DriverEnd:
-        stage.wishers.hear(StopRequest(aim="stop", why="Ctrl-C"))
+        stage.stop_signals.hear(StopRequest(aim="stop", why="Ctrl-C"))
         return leases_and_dies(repository)
 
     stage = Stage(dies_while_somebody_wishes)
@@ -585,7 +585,7 @@ def test_whoever_is_called_is_told_no_credentials() -> None:
     assert text.endswith("s3://b was away")
 
 
-def test_when_no_driver_is_left_to_the_keeper_calls_the_users_command(
+def test_when_no_driver_is_left_to_the_supervisor_calls_the_users_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, told = tmp_path / "store", tmp_path / "told.json"

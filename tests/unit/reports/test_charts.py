@@ -21,7 +21,7 @@ from reporting.charts.drawing import draw
 from reporting.charts.looks import group_looks, strategy_look
 from reporting.charts.marks import apart
 from reporting.charts.svg import INK, SURFACE
-from reporting.charts.traces import thinned
+from reporting.charts.traces import downsampled
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from tests.unit.example_findings import (
@@ -308,7 +308,7 @@ def test_labels_keep_their_order_and_do_not_touch(heights: list[float]) -> None:
 
 @given(st.lists(st.floats(), min_size=20, max_size=60), st.integers(4, 19))
 def test_a_thinned_trace_keeps_its_peaks_and_what_can_be_drawn(values: list[float], most: int) -> None:
-    kept = thinned(list(enumerate(values)), most)
+    kept = downsampled(list(enumerate(values)), most)
     assert len(kept) <= most and kept == sorted(kept)
     if can_be_drawn := [value for value in values if wording.is_number(value)]:
         assert {min(can_be_drawn), max(can_be_drawn)} <= {value for _, value in kept}

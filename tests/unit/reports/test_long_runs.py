@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from checkpointing.stores.contract import Store, Unavailable
 from checkpointing.stores.memory import MemoryStore
-from reporting.long_runs.downsampling import Thinned
+from reporting.long_runs.downsampling import Downsampled
 from reporting.long_runs.ledger import PHASES, AttemptStory, PhaseSpan, coarser, ledger
 from reporting.long_runs.summarising import long_run, long_runs, write_steps
 from reporting.long_runs.summary import LongRun
@@ -239,10 +239,10 @@ def test_no_attempts_have_no_goodput() -> None:
 
 @given(st.integers(2, 20), st.integers(0, 200))
 def test_a_thinned_series_is_short_in_order_and_ends_with_the_newest(most: int, num: int) -> None:
-    thinned: Thinned[int] = Thinned(most)
+    downsampled: Downsampled[int] = Downsampled(most)
     for number in range(num):
-        thinned.add(number)
-    points = thinned.points()
+        downsampled.add(number)
+    points = downsampled.points()
     assert len(points) <= most + 1
     assert list(points) == sorted(set(points))
     assert points[:1] + points[-1:] == ((0, num - 1) if num > 1 else points[:1] + points[-1:])

@@ -22,7 +22,7 @@ from reporting.analysis.formatting import (
 )
 from reporting.analysis.method import how_to_repeat
 from reporting.analysis.patterns import patterns
-from reporting.analysis.selection import cells_shown, failures, most_telling
+from reporting.analysis.selection import cells_shown, failures, most_relevant
 from reporting.results.rows import Row
 from tests.unit.example_findings import example_findings, findings
 
@@ -192,7 +192,7 @@ def test_without_speed_or_memory_there_is_nothing_to_weigh(speed: float | None, 
 
 
 def test_what_is_left_out_is_what_tells_least_and_the_rest_keeps_its_order() -> None:
-    assert most_telling([3, 1, 2, 1], 3, lambda item: item) == (1, 2, 1)
+    assert most_relevant([3, 1, 2, 1], 3, lambda item: item) == (1, 2, 1)
     failed = replace(EXAMPLE.cells[9], num_failed=1)
     plain = [replace(cell, flags=(), num_failed=0) for cell in EXAMPLE.cells[:5]]
     best = plain[3]

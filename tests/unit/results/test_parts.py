@@ -11,7 +11,7 @@ from checkpointing.stores.memory import MemoryStore
 from reporting.long_runs.ledger import PHASES
 from reporting.recording.attempts import DRIVER, DeviceSample
 from reporting.recording.parts import (
-    WHOSE,
+    KEY_COLUMNS,
     PartError,
     PartName,
     decode_part,
@@ -105,7 +105,7 @@ def test_a_part_that_lacks_what_it_always_had_is_none() -> None:
 
 
 def test_a_look_has_the_columns_of_its_table_in_order() -> None:
-    told = [column.name for column in PARTS["samples"] if column.name not in (*WHOSE, "taken_s")]
+    told = [column.name for column in PARTS["samples"] if column.name not in (*KEY_COLUMNS, "taken_s")]
     assert told == [field.name for field in fields(DeviceSample)]
 
 

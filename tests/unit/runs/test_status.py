@@ -16,7 +16,7 @@ from jobs.cli.__main__ import main
 from jobs.recovery.journal import AttemptNote, leave_note
 from jobs.recovery.policy import FailedAttempt
 from jobs.run_progress.run_view import RunDisplay
-from jobs.run_progress.status_file import StatusFile, told_of
+from jobs.run_progress.status_file import StatusFile, read_status_file
 from jobs.runs.status import status_of
 from jobs.training.task.events import Ended, Progress, Resumption
 from tests.conftest import strict_json
@@ -121,7 +121,7 @@ def test_what_it_does_is_what_its_driver_told_unless_that_is_old(
     assert asked(repository)["stage"] == stage
 
 
-def test_a_run_that_its_keeper_gave_up_is_given_up_whatever_its_driver_told_last(
+def test_a_run_that_its_supervisor_gave_up_is_given_up_whatever_its_driver_told_last(
     repository: Repository,
 ) -> None:
     tell(repository, json.dumps({**TOLD, "stage": "training", "told_s": 101.0, "attempt": 1}))
@@ -182,10 +182,10 @@ def test_who_listens_for_another_driver_does_not_write_over_its_word(repository:
     repository.store.put(f"runs/{RUN}/status.json", json.dumps(heard).encode())
     with StatusFile(repository.store, RUN, "own", may_speak=lambda: False) as status:
         status.tell({"stage": "failed"})
-    assert told_of(repository.store, RUN) == heard
+    assert read_status_file(repository.store, RUN) == heard
     with StatusFile(repository.store, RUN, "own", may_speak=lambda: True) as status:
         status.tell({"stage": "starting"})
-    assert told_of(repository.store, RUN) == {"stage": "starting", "driver": "own"}
+    assert read_status_file(repository.store, RUN) == {"stage": "starting", "driver": "own"}
 
 
 @pytest.mark.parametrize(

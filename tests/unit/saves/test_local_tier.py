@@ -6,7 +6,7 @@ import pytest
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import Cut, Manifest, encode_part, manifest_of, part_name
-from checkpointing.saving.local_tier import LocalTier, near_name
+from checkpointing.saving.local_tier import LocalTier, local_tier_name
 from checkpointing.stores.contract import StoreError, Unavailable
 from tests.unit.small_generations import content, cut_of, file_of, load_from, part_of
 
@@ -73,7 +73,7 @@ def test_runs_do_not_see_each_other(tmp_path: Path) -> None:
 
 
 def test_a_run_of_the_same_name_in_another_log_has_another_place() -> None:
-    names = [near_name("r", "a"), near_name("r", "b"), near_name("s", "a")]
+    names = [local_tier_name("r", "a"), local_tier_name("r", "b"), local_tier_name("s", "a")]
     assert len({*names, "r", "s"}) == 5
 
 

@@ -31,5 +31,5 @@ def test_where_nothing_is_saved_ray_is_told_of_nothing() -> None:
     pointed = list[tuple[str | None, int]]()
     told = teller(None, pointed)
     told.point(1, 0.5)
-    assert not told.is_time_to_point()
+    assert not told.is_checkpoint_report_due()
     assert pointed == []

@@ -26,7 +26,7 @@ SOON_S = 0.005
 
 
 @pytest.fixture
-def wishers() -> Iterator[StopSignals]:
+def stop_signals() -> Iterator[StopSignals]:
     with StopSignals(look_every_s=SOON_S, ask_every_s=SOON_S) as found:
         yield found
 
@@ -89,24 +89,24 @@ def test_an_aim_survives_the_number_that_ranks_exchange(wish: StopRequest | None
 
 
 @pytest.mark.parametrize(("number", "why"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
-def test_the_first_signal_is_a_wish(number: int, why: str, wishers: StopSignals) -> None:
+def test_the_first_signal_is_a_wish(number: int, why: str, stop_signals: StopSignals) -> None:
     os.kill(os.getpid(), number)
-    assert wishers.wish() == StopRequest(aim="stop", why=why)
+    assert stop_signals.wish() == StopRequest(aim="stop", why=why)
 
 
-def test_the_second_ctrl_c_ends_what_goes_on_at_once(wishers: StopSignals) -> None:
+def test_the_second_ctrl_c_ends_what_goes_on_at_once(stop_signals: StopSignals) -> None:
     os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_launcher_that_passes_on_what_its_processes_got_themselves_interrupts_nothing(
-    wishers: StopSignals,
+    stop_signals: StopSignals,
 ) -> None:
     for _ in range(3):
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGINT)
-    assert wishers.wish() == StopRequest(aim="stop", why="SIGTERM")
+    assert stop_signals.wish() == StopRequest(aim="stop", why="SIGTERM")
 
 
 def test_afterwards_signals_are_whose_they_were() -> None:
@@ -117,39 +117,41 @@ def test_afterwards_signals_are_whose_they_were() -> None:
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-def test_waiting_ends_with_a_wish(wishers: StopSignals) -> None:
-    assert wishers.pause(SOON_S) is None
-    wishers.hear(STOP)
-    assert wishers.pause(DEADLINE_S) == STOP
+def test_waiting_ends_with_a_wish(stop_signals: StopSignals) -> None:
+    assert stop_signals.pause(SOON_S) is None
+    stop_signals.hear(STOP)
+    assert stop_signals.pause(DEADLINE_S) == STOP
 
 
 def test_what_somebody_else_asks_of_the_run_is_heard_through_its_log_even_after_an_outage(
-    wishers: StopSignals,
+    stop_signals: StopSignals,
 ) -> None:
     store, announced = AskedStore(num_refusals=2), Announced()
     repository = Repository(store, "r")
-    wishers.began(repository.take_over("me"))
+    stop_signals.began(repository.take_over("me"))
     repository.append(Stop())
     store.watch()
-    wishers.listen(store, "r", announced)
+    stop_signals.listen(store, "r", announced)
     assert announced.wait()
-    assert wishers.wish() == StopRequest(aim="stop", why="longhaul stop")
+    assert stop_signals.wish() == StopRequest(aim="stop", why="longhaul stop")
     assert announced.texts == ["longhaul stop: it saves and ends at the next step; Ctrl-C ends it at once"]
 
 
-def test_a_wish_of_an_earlier_attempt_or_for_a_later_one_is_not_this_drivers(wishers: StopSignals) -> None:
+def test_a_wish_of_an_earlier_attempt_or_for_a_later_one_is_not_this_drivers(
+    stop_signals: StopSignals,
+) -> None:
     store, announced = AskedStore(), Announced()
     repository = Repository(store, "r")
     repository.take_over("before")
     repository.append(Stop())
-    wishers.began(repository.take_over("me"))
+    stop_signals.began(repository.take_over("me"))
     repository.take_over("after")
     repository.append(Stop())
     store.watch()
-    wishers.listen(store, "r", announced)
+    stop_signals.listen(store, "r", announced)
     assert store.was_asked()
-    assert (wishers.wish(), announced.texts) == (None, [])
-    wishers.began(repository.view.term)
+    assert (stop_signals.wish(), announced.texts) == (None, [])
+    stop_signals.began(repository.view.term)
     assert announced.wait()
 
 
