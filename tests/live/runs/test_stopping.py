@@ -436,7 +436,7 @@ def steps_told(output: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("num_stops", "strategies"),
-    [(20, ("ddp", "fsdp")), pytest.param(200, STRATEGIES, marks=pytest.mark.soak)],
+    [(8, ("ddp", "fsdp")), pytest.param(200, STRATEGIES, marks=pytest.mark.soak)],
 )
 def test_stops_at_random_moments_all_end_in_a_saved_run_that_goes_on(
     num_stops: int, strategies: Sequence[str], tmp_path: Path
