@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from statistics import median
 from typing import Any
@@ -56,19 +56,7 @@ RateKind = tuple[str, str | None, str]
 def write_machine(store: Store, machine: MachineRecord) -> str:
     """Stores the record and returns its name in the store. An earlier record of that name is replaced."""
     name = f"{FOLDER}/{_plain(machine.group)}/{_plain(machine.node)}-{_plain(machine.device or 'cpu')}.json"
-    data = {
-        "schema_version": _VERSION,
-        "group": machine.group,
-        "node": machine.node,
-        "device": machine.device,
-        "measured_at": machine.measured_at,
-        "torch": machine.torch,
-        "rates": [
-            {"device": rate.device, "dtype": rate.dtype, "shape": rate.shape, "flops_per_s": rate.flops_per_s}
-            for rate in machine.rates
-        ],
-    }
-    store.put(name, json.dumps(data, indent=1).encode())
+    store.put(name, json.dumps({"schema_version": _VERSION, **asdict(machine)}, indent=1).encode())
     return name
 
 

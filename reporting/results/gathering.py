@@ -38,17 +38,13 @@ class Gathered:
 def gather(store: Store, *, sweeps: Sequence[str] = ()) -> Gathered:
     """Reads all results, or only those of ``sweeps``. Earlier attempts at a run are not read."""
     folders = [f"sweeps/{sweep}" for sweep in sweeps if is_name(sweep)] if sweeps else ["sweeps"]
-    results = (name for folder in folders for name in store.list(folder) if _is_result(name))
+    results = (name for folder in folders for name in store.list(folder) if name.endswith("/result.json"))
     rows, skipped = _read_all(store, results, lambda data, name: (row_of(data, name),))
     if not sweeps:
         imported, unread = _read_all(store, store.list(FOLDER), read_imported)
         rows, skipped = rows + imported, skipped + unread
-    machines, illegible = read_machines(store)
-    return Gathered(rows=with_measured_peaks(rows, machines), skipped=skipped + illegible)
-
-
-def _is_result(name: str) -> bool:
-    return name.endswith("/result.json")
+    machines, unread_machines = read_machines(store)
+    return Gathered(rows=with_measured_peaks(rows, machines), skipped=skipped + unread_machines)
 
 
 def _read_all(

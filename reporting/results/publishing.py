@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from checkpointing.stores.contract import Missing, Store, StoreError, is_name
@@ -55,7 +55,9 @@ def publish(store: Store, name: str, files: Mapping[str, bytes | memoryview]) ->
         before = _read_manifest(store, name)
     entries = {file: _entry(data) for file, data in files.items()}
     for file, data in files.items():
-        if before.get(file) != entries[file] or not _is_there(store, f"reports/{name}/{file}", entries[file]):
+        if before.get(file) != entries[file] or not _is_stored(
+            store, f"reports/{name}/{file}", entries[file]
+        ):
             store.put(f"reports/{name}/{file}", data)
     store.put(f"reports/{name}/{MANIFEST}", _encode(entries))
     for file in sorted(before.keys() - entries.keys()):
@@ -77,7 +79,7 @@ def pull(store: Store, name: str, folder: Path, *, sleep: Callable[[float], None
     for attempt in range(_NUM_TRIES):
         entries = _read_manifest(store, name)
         if not entries:
-            raise PullError(f"{store.url}: there is no report {name!r}{_others(store)}")
+            raise PullError(f"{store.url}: there is no report {name!r}{_other_reports(store)}")
         try:
             return _pull(store, name, entries, folder)
         except _Changed as changed:
@@ -103,7 +105,7 @@ def _pull(store: Store, name: str, entries: Mapping[str, PublishedFile], folder:
             _fetch(store, f"reports/{name}/{file}", entry, folder / file)
             fetched.append(file)
     removed = [
-        file for file in sorted(before.keys() - entries.keys()) if _is_ours(folder, file, before[file])
+        file for file in sorted(before.keys() - entries.keys()) if _is_unchanged(folder, file, before[file])
     ]
     for file in removed:
         (folder / file).unlink()
@@ -116,7 +118,7 @@ def _pull(store: Store, name: str, entries: Mapping[str, PublishedFile], folder:
     )
 
 
-def _is_ours(folder: Path, file: str, entry: PublishedFile) -> bool:
+def _is_unchanged(folder: Path, file: str, entry: PublishedFile) -> bool:
     """Whether the file is unchanged since it was fetched and lies inside the folder. Files that the user
     changed, or replaced by a link, are kept.
     """
@@ -163,7 +165,7 @@ def _is_same(path: Path, entry: PublishedFile) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
 
 
-def _is_there(store: Store, name: str, entry: PublishedFile) -> bool:
+def _is_stored(store: Store, name: str, entry: PublishedFile) -> bool:
     """Whether the store has the file at the right size; its bytes are not read."""
     try:
         return store.size(name) == entry.num_bytes
@@ -176,42 +178,39 @@ def _entry(data: bytes | memoryview) -> PublishedFile:
 
 
 def _encode(entries: Mapping[str, PublishedFile]) -> bytes:
-    files = {
-        file: {"num_bytes": entry.num_bytes, "sha256": entry.sha256}
-        for file, entry in sorted(entries.items())
-    }
+    files = {file: asdict(entry) for file, entry in sorted(entries.items())}
     return json.dumps({"schema_version": SCHEMA_VERSION, "files": files}, indent=1).encode() + b"\n"
 
 
 def _read_manifest(store: Store, name: str) -> dict[str, PublishedFile]:
     try:
-        return dict(_decode(store.get(f"reports/{name}/{MANIFEST}"), f"reports/{name}/{MANIFEST}"))
+        return _decode(store.get(f"reports/{name}/{MANIFEST}"), f"reports/{name}/{MANIFEST}")
     except Missing:
         return {}
 
 
 def _local_manifest(folder: Path) -> dict[str, PublishedFile]:
     try:
-        return dict(_decode((folder / MANIFEST).read_bytes(), MANIFEST))
+        return _decode((folder / MANIFEST).read_bytes(), MANIFEST)
     except (OSError, PullError):
         return {}
 
 
-def _decode(data: bytes, where: str) -> Iterator[tuple[str, PublishedFile]]:
+def _decode(data: bytes, where: str) -> dict[str, PublishedFile]:
     try:
         found = json.loads(data)
-        version, files = found["schema_version"], found["files"].items()
-        entries = [
-            (file, PublishedFile(num_bytes=int(entry["num_bytes"]), sha256=str(entry["sha256"])))
-            for file, entry in files
-        ]
+        version = found["schema_version"]
+        entries = {
+            file: PublishedFile(num_bytes=int(entry["num_bytes"]), sha256=str(entry["sha256"]))
+            for file, entry in found["files"].items()
+        }
     except (ValueError, KeyError, TypeError, AttributeError):
         raise PullError(f"{where} is no manifest; make the report again with `longhaul report`") from None
     if version != SCHEMA_VERSION:
         raise PullError(f"{where} has schema_version {version!r}, expected {SCHEMA_VERSION}")
-    if bad := [file for file, _ in entries if not is_name(file)]:
+    if bad := [file for file in entries if not is_name(file)]:
         raise PullError(f"{where} names {bad[0]!r}, which would not stay in the folder")
-    yield from entries
+    return entries
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -228,6 +227,6 @@ def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def _others(store: Store) -> str:
+def _other_reports(store: Store) -> str:
     names = reports_of(store)
     return f"; there are {', '.join(names)}" if names else "; `longhaul report` makes one"

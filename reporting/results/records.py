@@ -237,13 +237,18 @@ def read_record(data: bytes) -> RunRecord:
         found = json.loads(data)
     except ValueError as error:
         raise RecordError(f"not JSON ({error})") from None
-    if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
-        version = found.get("schema_version") if isinstance(found, dict) else None
-        raise RecordError(f"schema_version {version!r}, expected {SCHEMA_VERSION}")
+    check_version(found)
     try:
         return _record(found)
     except (TypeError, KeyError, AttributeError) as error:
         raise RecordError(f"not a run's result ({error})") from None
+
+
+def check_version(found: Any) -> None:
+    """Raises ``RecordError`` unless ``found``, parsed JSON, is an object of this schema's version."""
+    version = found.get("schema_version") if isinstance(found, dict) else None
+    if version != SCHEMA_VERSION:
+        raise RecordError(f"schema_version {version!r}, expected {SCHEMA_VERSION}")
 
 
 def _record(found: dict[str, Any]) -> RunRecord:

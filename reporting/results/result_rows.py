@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 
 from reporting.results.records import (
-    SCHEMA_VERSION,
     EnvironmentRecord,
     LossRecord,
     MemoryRecord,
     PowerRecord,
     RecordError,
     RunRecord,
+    check_version,
 )
 from reporting.results.rows import NAMES, Row, kind_of, row_from
 
@@ -49,9 +49,7 @@ def row_of(data: bytes, source: str) -> Row:
     ``RecordError``.
     """
     found = _parsed(data)
-    if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
-        version = found.get("schema_version") if isinstance(found, dict) else None
-        raise RecordError(f"schema_version {version!r}, expected {SCHEMA_VERSION}")
+    check_version(found)
     if not isinstance(found.get("status"), str):
         raise RecordError("not a run's result (without a status)")
     try:

@@ -134,10 +134,10 @@ def row_from(found: Mapping[str, Any]) -> Row:
     values = {name: value for name, value in found.items() if value is not None}
     # One check for all values, because reports read very many rows.
     if not all(map(contains, map(_ALLOWED.__getitem__, values), map(type, values.values()))):
-        _refuse(next(item for item in values.items() if type(item[1]) not in _ALLOWED[item[0]]))
+        _raise_wrong_type(next(item for item in values.items() if type(item[1]) not in _ALLOWED[item[0]]))
     for name in _ELEMENTS.keys() & values.keys():
         if not {*map(type, values[name])} <= _ELEMENTS[name]:
-            _refuse((name, values[name]))
+            _raise_wrong_type((name, values[name]))
     # A sum is finite only if all its terms are.
     if not isfinite(sum([value for value in values.values() if type(value) is float])):
         values = {
@@ -146,7 +146,7 @@ def row_from(found: Mapping[str, Any]) -> Row:
     return Row(**values)
 
 
-def _refuse(item: tuple[str, Any]) -> NoReturn:
+def _raise_wrong_type(item: tuple[str, Any]) -> NoReturn:
     name, value = item
     raise RecordError(f"{name} is {value!r:.60}, expected {_KINDS[name].__name__}")
 

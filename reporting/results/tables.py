@@ -8,73 +8,57 @@ lists as JSON too, and no ``raw_step_times``.
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from reporting.results.rows import NAMES, Row, kind_of
+from reporting.results.columns import TABLES, Column
+from reporting.results.rows import Row
 
 SCHEMA_VERSION = 1
-_PLAIN = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-_LISTS = {"error_log_tail": pa.string(), "warnings": pa.string(), "nodes": pa.string()}
-_LONG = "raw_step_times"
+_COLUMNS = TABLES["metrics"]
+_TYPES = {
+    "text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(),
+    "texts": pa.list_(pa.string()), "floats": pa.list_(pa.float64()), "pairs": pa.string(),
+}  # fmt: skip
 _ROWS_PER_CHUNK = 10_000
 
 
 def metrics_parquet(rows: Sequence[Row]) -> bytes:
     sink = io.BytesIO()
-    schema = _schema()
+    schema = pa.schema(
+        [(column.name, _TYPES[column.kind]) for column in _COLUMNS],
+        metadata={"longhaul.metrics": str(SCHEMA_VERSION)},
+    )
     with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         for start in range(0, len(rows), _ROWS_PER_CHUNK):
             chunk = rows[start : start + _ROWS_PER_CHUNK]
-            columns = {name: [_in_parquet(name, row) for row in chunk] for name in NAMES}
-            writer.write_table(pa.table(columns, schema=schema))
+            values = {column.name: [_in_parquet(row, column) for row in chunk] for column in _COLUMNS}
+            writer.write_table(pa.table(values, schema=schema))
     return sink.getvalue()
 
 
 def metrics_csv(rows: Sequence[Row]) -> bytes:
     """Writes floats so that they read back as the same number; null is an empty field."""
-    names = [name for name in NAMES if name != _LONG]
+    columns = [column for column in _COLUMNS if column.kind != "floats"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([_in_csv(getattr(row, name)) for name in names] for row in rows)
+    writer.writerow([column.name for column in columns])
+    writer.writerows([_in_csv(row, column) for column in columns] for row in rows)
     return text.getvalue().encode()
 
 
-def _schema() -> pa.Schema:
-    kinds = dict(_kinds())
-    return pa.schema(
-        [(name, kinds[name]) for name in NAMES], metadata={"longhaul.metrics": str(SCHEMA_VERSION)}
-    )
+def _in_parquet(row: Row, column: Column) -> Any:
+    value = getattr(row, column.name)
+    return json.dumps(dict(value)) if column.kind == "pairs" else value
 
 
-def _kinds() -> Iterator[tuple[str, pa.DataType]]:
-    for field in fields(Row):
-        if field.name in _LISTS:
-            yield field.name, pa.list_(_LISTS[field.name])
-        elif field.name == _LONG:
-            yield field.name, pa.list_(pa.float64())
-        else:
-            yield field.name, _PLAIN.get(kind_of(field.name), pa.string())
-
-
-def _in_parquet(name: str, row: Row) -> Any:
-    value = getattr(row, name)
-    if isinstance(value, tuple) and name != _LONG and name not in _LISTS:
-        return _pairs(value)
-    return value
-
-
-def _in_csv(value: Any) -> Any:
+def _in_csv(row: Row, column: Column) -> Any:
+    value = getattr(row, column.name)
+    if value == ():
+        return ""
     if isinstance(value, tuple):
-        is_pairs = bool(value) and isinstance(value[0], tuple)
-        return (_pairs(value) if is_pairs else json.dumps(value)) if value else ""
+        return json.dumps(dict(value) if column.kind == "pairs" else value)
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _pairs(pairs: tuple[tuple[str, Any], ...]) -> str:
-    return json.dumps(dict(pairs))
