@@ -1,6 +1,6 @@
 """Long runs are trainings, reconstructed from the parts that they recorded.
 
 Reading order: ``summary`` (what a report knows of a run), ``reading`` (its parts), ``superseded`` (which
-steps count), ``clock_alignment``, ``timeline``, ``ledger`` (where the time went), ``recoveries`` (what
-restarts cost), ``downsampling``, ``summarising``.
+steps count), ``step_totals``, ``clock_alignment``, ``timeline``, ``ledger`` (where the time went),
+``recoveries`` (what restarts cost), ``downsampling``, ``summarising``.
 """

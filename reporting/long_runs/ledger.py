@@ -8,6 +8,7 @@ follows the driver's clock; times by the workers' clocks are moved to it first, 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 PHASES: Mapping[str, str] = {
     "productive": "steps that are part of what the run has become",
@@ -35,8 +36,8 @@ class PhaseSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStory:
-    """A story is what is known of one attempt. None means that the value is not known.
+class AttemptTiming:
+    """The times that are known of one attempt. None means that the value is not known.
 
     ``steps_s`` is the time of all its finished steps. Of that, ``redone_s`` went into superseded steps and
     ``stalled_s`` into stalls. ``last_step_s`` is when the last of these steps ended.
@@ -45,10 +46,10 @@ class AttemptStory:
     recorded the end. ``has_failed``: it ended with an error, or without any record of its end.
     ``is_retried``: its driver started the next attempt.
 
-    The driver heard of a newest step at ``heard_s``, by its own clock; that step ended at ``told_s`` by the
-    worker's. ``kept_share`` is the share of the work between the last stored record and ``heard_s`` that was
-    not done again. ``driver_shift_s`` and ``worker_shift_s`` are the seconds by which the driver's and the
-    workers' times were moved.
+    The driver heard of a newest step at ``heard_s``, by its own clock; by the worker's clock that step ended
+    at ``heard_step_ended_s``. ``kept_share`` is the share of the work between the last stored record and
+    ``heard_s`` that was not done again. The driver's times were moved by ``driver_shift_s``, the workers' by
+    ``worker_shift_s``.
     """
 
     term: int
@@ -64,20 +65,20 @@ class AttemptStory:
     steps_s: float | None = None
     last_step_s: float | None = None
     heard_s: float | None = None
-    told_s: float | None = None
+    heard_step_ended_s: float | None = None
     kept_share: float = 0.0
     driver_shift_s: float = 0.0
     worker_shift_s: float = 0.0
 
     @property
-    def known_s(self) -> float | None:
+    def failure_known_s(self) -> float | None:
         """Returns when anybody could react to its failure: when the driver noticed, else when the workers
         did.
         """
         return self.failed_s if self.noticed_s is None else self.noticed_s
 
     @property
-    def last_heard_s(self) -> float:
+    def last_recorded_s(self) -> float:
         return max((span.end_s for span in self.spans), default=self.leased_s)
 
 
@@ -101,10 +102,10 @@ class Ledger:
         return self.phases.get("productive", 0.0) / self.wall_sec if self.wall_sec > 0 else None
 
 
-def ledger(stories: Sequence[AttemptStory]) -> Ledger:
+def ledger(timings: Sequence[AttemptTiming]) -> Ledger:
     """Computes the ledger of one run's attempts, given in any order but all on one clock."""
-    ordered = sorted(stories, key=lambda story: story.term)
-    return _Line(ordered[0].leased_s).walk(ordered) if ordered else Ledger()
+    ordered = sorted(timings, key=lambda timing: timing.term)
+    return _TimeLine(ordered[0].leased_s).ledger(ordered) if ordered else Ledger()
 
 
 def coarser(spans: Sequence[PhaseSpan]) -> list[PhaseSpan]:
@@ -126,109 +127,110 @@ def _joined(pair: Sequence[PhaseSpan]) -> PhaseSpan:
     )
 
 
-class _Line:
-    """Walks along the time line. ``_now`` only grows: a span counts only from ``_now`` on."""
+class _TimeLine:
+    """Accounts for all time from the run's beginning to its end. ``_now_s`` only grows: a span counts only
+    from ``_now_s`` on, and only until the next attempt's lease, ``_until_s``.
+    """
 
     def __init__(self, begin_s: float) -> None:
-        self._begin = begin_s
-        self._now = begin_s
-        self._productive = 0.0
+        self._begin_s = begin_s
+        self._now_s = begin_s
+        self._until_s = inf
+        self._productive_s = 0.0
         self._spent: dict[str, float] = {}
         self._trace: list[tuple[float, float]] = []
 
-    def walk(self, stories: Sequence[AttemptStory]) -> Ledger:
+    def ledger(self, timings: Sequence[AttemptTiming]) -> Ledger:
         by_term: dict[int, dict[str, float]] = {}
         after: dict[int, dict[str, float]] = {}
-        for story, heir in zip(stories, [*stories[1:], None], strict=True):
-            self._spent = by_term[story.term] = defaultdict(float)
-            self._attempt(story, heir.leased_s if heir else None)
-            if heir:
-                self._spent = after[story.term] = defaultdict(float)
-                self._gap(story, heir.leased_s)
+        for timing, successor in zip(timings, [*timings[1:], None], strict=True):
+            self._until_s = successor.leased_s if successor else inf
+            self._spent = by_term[timing.term] = defaultdict(float)
+            self._spend_attempt(timing)
+            if successor:
+                self._spent = after[timing.term] = defaultdict(float)
+                self._spend_gap(timing)
         spent = [*by_term.values(), *after.values()]
-        sums = {name: sum(one.get(name, 0.0) for one in spent) for name in PHASES}
+        sums = {name: sum(part.get(name, 0.0) for part in spent) for name in PHASES}
         return Ledger(
-            wall_sec=self._now - self._begin,
+            wall_sec=self._now_s - self._begin_s,
             phases={name: seconds for name, seconds in sums.items() if seconds > 0},
             trace=self._trace,
             by_term=by_term,
             after=after,
         )
 
-    def _attempt(self, story: AttemptStory, until_s: float | None) -> None:
-        before = self._productive
-        for number, span in enumerate(sorted(story.spans, key=lambda span: span.start_s)):
-            self._pass("idle" if number else "schedule", span.start_s, until_s)
-            self._spend(span, until_s)
-            self._productive = before + self._spent["productive"]
-            self._note()
-        self._move(story)
-        self._productive = before + self._spent["productive"]
-        self._note()
+    def _spend_attempt(self, timing: AttemptTiming) -> None:
+        for number, span in enumerate(sorted(timing.spans, key=lambda span: span.start_s)):
+            self._spend_until("idle" if number else "schedule", span.start_s)
+            self._spend_span(span)
+            self._extend_trace()
+        self._reassign(timing)
+        self._extend_trace()
+        self._productive_s += self._spent["productive"]
 
-    def _gap(self, story: AttemptStory, until_s: float) -> None:
-        if story.known_s is not None:
-            if story.heard_s is not None:
-                self._unrecorded(story, min(story.heard_s, story.known_s), until_s)
+    def _spend_gap(self, timing: AttemptTiming) -> None:
+        if timing.failure_known_s is not None:
+            if timing.heard_s is not None:
+                self._spend_unrecorded(min(timing.heard_s, timing.failure_known_s), timing.kept_share)
             # An attempt whose workers never ran had no placement yet, so there was no failure to detect.
-            has_run = bool(story.spans) or story.heard_s is not None
-            self._pass("detect" if has_run else "schedule", story.known_s, until_s)
-        self._pass(_meanwhile(story), until_s, until_s)
+            has_run = bool(timing.spans) or timing.heard_s is not None
+            self._spend_until("detect" if has_run else "schedule", timing.failure_known_s)
+        self._spend_until(_phase_after(timing), self._until_s)
 
-    def _unrecorded(self, story: AttemptStory, heard_s: float, until_s: float) -> None:
+    def _spend_unrecorded(self, heard_s: float, kept_share: float) -> None:
         """Accounts for training after the last stored record, up to the last step the driver heard of."""
-        self._pass("productive", self._now + story.kept_share * (heard_s - self._now), until_s)
-        self._productive += self._spent["productive"]
-        self._pass("recompute", heard_s, until_s)
+        self._spend_until("productive", self._now_s + kept_share * (heard_s - self._now_s))
+        self._productive_s += self._spent["productive"]
+        self._spend_until("recompute", heard_s)
 
-    def _pass(self, phase: str, end_s: float, until_s: float | None) -> None:
-        end_s = end_s if until_s is None else min(end_s, until_s)
-        if end_s > self._now:
-            self._spent[phase] += end_s - self._now
-            self._now = end_s
+    def _spend_until(self, phase: str, end_s: float) -> None:
+        end_s = min(end_s, self._until_s)
+        if end_s > self._now_s:
+            self._spent[phase] += end_s - self._now_s
+            self._now_s = end_s
 
-    def _spend(self, span: PhaseSpan, until_s: float | None) -> None:
-        start_s = max(span.start_s, self._now)
-        end_s = span.end_s if until_s is None else min(span.end_s, until_s)
+    def _spend_span(self, span: PhaseSpan) -> None:
+        start_s, end_s = max(span.start_s, self._now_s), min(span.end_s, self._until_s)
         total = sum(span.seconds.values())
         if end_s <= start_s or total <= 0:
             return
         for phase, seconds in span.seconds.items():
             self._spent[phase] += seconds * (end_s - start_s) / total
-        self._now = end_s
+        self._now_s = end_s
 
-    def _move(self, story: AttemptStory) -> None:
+    def _reassign(self, timing: AttemptTiming) -> None:
         """Moves time from productive to the phases that it really belongs to, at most what the attempt has of
         it.
         """
         left = self._spent["productive"]
         for phase, seconds in (
-            ("detect", _unfinished_s(story, left)),
-            ("recompute", story.redone_s),
-            ("stall", story.stalled_s),
+            ("detect", _unfinished_s(timing, left)),
+            ("recompute", timing.redone_s),
+            ("stall", timing.stalled_s),
         ):
             moved = min(max(seconds, 0.0), left)
             left -= moved
             self._spent["productive"] -= moved
             self._spent[phase] += moved
 
-    def _note(self) -> None:
-        if self._now > self._begin:
-            at_s = self._now - self._begin
-            self._trace.append((at_s, self._productive / at_s))
+    def _extend_trace(self) -> None:
+        if self._now_s > self._begin_s:
+            at_s = self._now_s - self._begin_s
+            self._trace.append((at_s, (self._productive_s + self._spent["productive"]) / at_s))
 
 
-def _meanwhile(story: AttemptStory) -> str:
+def _phase_after(timing: AttemptTiming) -> str:
     """Returns the phase of the time after an attempt, once its end was known."""
-    if story.is_retried:
+    if timing.is_retried:
         return "wait"
-    return "idle" if story.has_ended or story.known_s is not None else "detect"
+    return "idle" if timing.has_ended or timing.failure_known_s is not None else "detect"
 
 
-def _unfinished_s(story: AttemptStory, productive_s: float) -> float:
+def _unfinished_s(timing: AttemptTiming, productive_s: float) -> float:
     """Returns the time spent in the unfinished step in which the attempt failed. It counts as detection: a
     rank was hanging, or waited for a peer that was gone.
     """
-    if not story.has_failed or story.steps_s is None or story.last_step_s is None:
+    if not timing.has_failed or timing.steps_s is None or timing.last_step_s is None:
         return 0.0
-    return min(productive_s - story.steps_s, story.last_heard_s - story.last_step_s)
+    return min(productive_s - timing.steps_s, timing.last_recorded_s - timing.last_step_s)

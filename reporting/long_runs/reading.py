@@ -61,13 +61,10 @@ def read_parts(
 
 
 def _read_all(store: Store, names: Sequence[PartName]) -> Iterator[tuple[PartName, Part | Skipped]]:
-    if len(names) < _NUM_READERS:
-        yield from ((name, _read(store, name)) for name in names)
-        return
     with ThreadPoolExecutor(_NUM_READERS) as pool:
         for first in range(0, len(names), _NUM_READERS):
-            some = names[first : first + _NUM_READERS]
-            yield from zip(some, pool.map(partial(_read, store), some), strict=True)
+            batch = names[first : first + _NUM_READERS]
+            yield from zip(batch, pool.map(partial(_read, store), batch), strict=True)
 
 
 def _run_parts(store: Store, run: str, names: tuple[PartName, ...]) -> RunParts:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from checkpointing.stores.contract import Store, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from reporting.long_runs.downsampling import Downsampled
-from reporting.long_runs.ledger import PHASES, AttemptStory, PhaseSpan, coarser, ledger
+from reporting.long_runs.ledger import PHASES, AttemptTiming, PhaseSpan, coarser, ledger
 from reporting.long_runs.summarising import long_run, long_runs, write_steps
 from reporting.long_runs.summary import LongRun
 from reporting.recording.attempts import DeviceSample
@@ -210,10 +210,10 @@ def test_steps_of_an_attempt_that_was_passed_over_and_then_taken_up_again_count(
 
 
 def test_what_an_attempt_did_after_its_successors_lease_is_not_counted_twice() -> None:
-    zombie = AttemptStory(
+    zombie = AttemptTiming(
         term=1, leased_s=0, spans=(PhaseSpan(start_s=0, end_s=100, seconds={"productive": 80, "eval": 20}),)
     )
-    heir = AttemptStory(
+    heir = AttemptTiming(
         term=2, leased_s=50, spans=(PhaseSpan(start_s=50, end_s=60, seconds={"productive": 10}),)
     )
     books = ledger([heir, zombie])
@@ -226,8 +226,8 @@ def test_a_hole_in_the_record_is_idle() -> None:
         PhaseSpan(start_s=0, end_s=10, seconds={"productive": 10}),
         PhaseSpan(start_s=30, end_s=40, seconds={"productive": 10}),
     )
-    assert ledger([AttemptStory(term=1, leased_s=0, spans=spans)]).phases == {"productive": 20, "idle": 20}
-    assert ledger([AttemptStory(term=1, leased_s=0, spans=tuple(coarser(spans)))]).phases == {
+    assert ledger([AttemptTiming(term=1, leased_s=0, spans=spans)]).phases == {"productive": 20, "idle": 20}
+    assert ledger([AttemptTiming(term=1, leased_s=0, spans=tuple(coarser(spans)))]).phases == {
         "productive": 20,
         "idle": 20,
     }
