@@ -11,7 +11,7 @@ from typing import Self
 from checkpointing.stores.contract import Conflict, Store, StoreError
 from checkpointing.stores.transfers import within
 from reporting.recording.attempts import Incident, RecordedAttempt
-from reporting.recording.recorder import word
+from reporting.recording.recorder import incident_part
 
 _TIMEOUT_S = 15.0
 _END_TIMEOUT_S = 10.0
@@ -45,7 +45,7 @@ class IncidentOutbox:
 
     def leave(self, attempt: RecordedAttempt, one: Incident, *, now_s: float) -> None:
         """Sends an incident, after those that are still waiting."""
-        name, data = word(attempt, one, now_s=now_s)
+        name, data = incident_part(attempt, one, now_s=now_s)
         self._unsent[name] = data
         if len(self._unsent) > self._most_unsent:
             self._unsent.pop(next(iter(self._unsent)), None)

@@ -13,7 +13,7 @@ from itertools import groupby
 from checkpointing.stores.contract import Missing, Store
 from reporting.long_runs.superseded import counted_until
 from reporting.recording.attempts import RecordedAttempt
-from reporting.recording.parts import Part, PartError, PartName, decode_part, part_attempt, parts_of
+from reporting.recording.parts import PartError, PartName, Rows, decode_part, part_attempt, parts_of
 from reporting.results.skipped import Skipped
 
 _NUM_READERS = 8
@@ -49,9 +49,9 @@ def one_run(store: Store, run: str) -> RunParts:
 
 def read_parts(
     store: Store, names: Sequence[PartName], skipped: list[Skipped]
-) -> Iterator[tuple[PartName, Part]]:
-    """Yields the parts in order, with at most a handful in memory at a time. Parts that can't be read are
-    added to ``skipped``.
+) -> Iterator[tuple[PartName, Rows]]:
+    """Yields the parts' rows in order, with at most a handful of parts in memory. Parts that can't be read
+    are added to ``skipped``.
     """
     for name, found in _read_all(store, names):
         if isinstance(found, Skipped):
@@ -60,7 +60,7 @@ def read_parts(
             yield name, found
 
 
-def _read_all(store: Store, names: Sequence[PartName]) -> Iterator[tuple[PartName, Part | Skipped]]:
+def _read_all(store: Store, names: Sequence[PartName]) -> Iterator[tuple[PartName, Rows | Skipped]]:
     with ThreadPoolExecutor(_NUM_READERS) as pool:
         for first in range(0, len(names), _NUM_READERS):
             batch = names[first : first + _NUM_READERS]
@@ -88,7 +88,7 @@ def _attempt(store: Store, names: Sequence[PartName]) -> RecordedAttempt | None:
     return newest
 
 
-def _read(store: Store, name: PartName) -> Part | Skipped:
+def _read(store: Store, name: PartName) -> Rows | Skipped:
     try:
         return decode_part(name, store.get(str(name)))
     except PartError as error:

@@ -115,10 +115,10 @@ def read_steps(
         names = list(of_term)
         totals, counted_until = steps.by_term[term], parts.counted_until.get(term, 0)
         heard_step = heard[term].step if term in heard else None
-        for _, part in read_parts(store, [name for name in names if name.rank == 0], skipped):
-            steps.add(totals, part.rows, counted_until, is_timed=True, heard_step=heard_step)
-        for _, part in read_parts(store, _last_of_others(names), skipped):
-            steps.add(totals, part.rows, counted_until, is_timed=False)
+        for _, rows in read_parts(store, [name for name in names if name.rank == 0], skipped):
+            steps.add(totals, rows, counted_until, is_timed=True, heard_step=heard_step)
+        for _, rows in read_parts(store, _last_of_others(names), skipped):
+            steps.add(totals, rows, counted_until, is_timed=False)
     return steps
 
 

@@ -55,8 +55,8 @@ def write_steps(store: Store, path: Path) -> tuple[int, tuple[Skipped, ...]]:
     skipped: list[Skipped] = []
     with StepsFile(path) as file:
         for parts in all_runs(store):
-            for name, part in read_parts(store, parts.of("steps"), skipped):
-                file.add(part.rows, parts.counted_until.get(name.term, 0))
+            for name, rows in read_parts(store, parts.of("steps"), skipped):
+                file.add(rows, parts.counted_until.get(name.term, 0))
     return file.num_rows, tuple(skipped)
 
 
@@ -163,7 +163,7 @@ def _spans(store: Store, parts: RunParts, skipped: list[Skipped]) -> dict[int, l
     for name, part in read_parts(store, parts.of("phases"), skipped):
         spans = found[name.term]
         for (start_s, end_s), rows in groupby(
-            rows_in(part.rows), key=lambda row: (row["started_s"], row["ended_s"])
+            rows_in(part), key=lambda row: (row["started_s"], row["ended_s"])
         ):
             seconds = {row["phase"]: row["seconds"] for row in rows}
             spans.append(PhaseSpan(start_s=start_s, end_s=end_s, seconds=seconds))
@@ -174,9 +174,7 @@ def _spans(store: Store, parts: RunParts, skipped: list[Skipped]) -> dict[int, l
 
 def _recorded_entries(store: Store, parts: RunParts, skipped: list[Skipped]) -> list[TimelineEntry]:
     names = parts.of("incidents")
-    return [
-        timeline_entry(row) for _, part in read_parts(store, names, skipped) for row in rows_in(part.rows)
-    ]
+    return [timeline_entry(row) for _, part in read_parts(store, names, skipped) for row in rows_in(part)]
 
 
 def _traces(
@@ -187,7 +185,7 @@ def _traces(
     begin_s, shifts = timings[0].leased_s, {timing.term: timing.worker_shift_s for timing in timings}
     for part_name, part in read_parts(store, parts.of("samples"), skipped):
         shift_s = shifts.get(part_name.term, 0.0)
-        for row in rows_in(part.rows):
+        for row in rows_in(part):
             for name in fields:
                 if row[name] is not None:
                     trace = traces[name].setdefault(row["device"], Downsampled(_MOST_POINTS))

@@ -52,7 +52,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """Something that gets a line of its own in the timeline. Fields that don't apply are None.
+    """Something that gets a line of its own in the timeline. Fields that don't apply are None. The fields are
+    the columns of ``incidents``, in their order.
 
     A driver's ``failure`` has the newest ``step`` that the driver heard of, and the ``seconds`` since then.
     Its ``restart`` has the seconds until the next attempt. A ``stop`` has the step that was saved for the

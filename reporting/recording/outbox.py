@@ -8,7 +8,6 @@ room.
 import logging
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 
 from checkpointing.stores.contract import Conflict, Store, StoreError
 from reporting.recording.attempts import RecordedAttempt
@@ -21,23 +20,14 @@ _MOST_BYTES = 64_000_000
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sent:
-    name: PartName
-    rows: Rows
-
-
 class Outbox:
-    """Sends one rank's rows. ``first`` is the number of its first part; another writer for the same attempt
-    and rank must use other numbers.
-    """
+    """Sends one rank's rows. Another writer for the same attempt and rank must use other numbers."""
 
     def __init__(
         self,
         store: Store,
         rank: int,
         *,
-        first: int = 1,
         merged_at: int = _MERGED_AT,
         most_bytes: int = _MOST_BYTES,
     ) -> None:
@@ -47,8 +37,8 @@ class Outbox:
         self._merged_at = merged_at
         self._most_bytes = most_bytes
         self._waiting: deque[tuple[PartName, bytes, Rows]] = deque()
-        self._number = first - 1
-        self._landed: dict[str, list[_Sent]] = {}
+        self._number = 0
+        self._stored: dict[str, list[tuple[PartName, Rows]]] = {}
         self._replaced: dict[str, list[PartName]] = {}
 
     def add(self, table: str, attempt: RecordedAttempt, rows: Rows) -> None:
@@ -70,9 +60,9 @@ class Outbox:
                 name, data, rows = self._waiting[0]
                 self._create(name, data)
                 self._waiting.popleft()
-                self._landed.setdefault(name.table, []).append(_Sent(name=name, rows=rows))
-            for table, sent in self._landed.items():
-                if len(sent) >= self._merged_at:
+                self._stored.setdefault(name.table, []).append((name, rows))
+            for table, stored in self._stored.items():
+                if len(stored) >= self._merged_at:
                     self._merge(table, attempt)
         except StoreError as error:
             _log.warning("records have to wait: %s", error)
@@ -83,16 +73,16 @@ class Outbox:
         """Merges the table's parts into one. Parts that the previous merge replaced are deleted only now,
         because readers may still have been using them.
         """
-        sent = self._landed[table]
-        rows = joined([one.rows for one in sent])
-        name = self._name(table, attempt, sent[0].name.first, sent[-1].name.last)
-        self._create(name, encode_part(table, attempt, rows))
-        self._landed[table] = []
-        gone = self._replaced.get(table, [])
-        self._replaced[table] = [one.name for one in sent]
-        for old in gone:
+        names = [name for name, _ in self._stored[table]]
+        rows = joined([rows for _, rows in self._stored[table]])
+        self._create(
+            self._name(table, attempt, names[0].first, names[-1].last), encode_part(table, attempt, rows)
+        )
+        self._stored[table] = []
+        unused, self._replaced[table] = self._replaced.get(table, []), names
+        for name in unused:
             with suppress(StoreError):
-                self._store.delete(str(old))
+                self._store.delete(str(name))
 
     def _create(self, name: PartName, data: bytes) -> None:
         # Nobody else uses this name, so a conflict means that an earlier try succeeded and its answer was

@@ -9,6 +9,7 @@ which says why.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from math import isfinite
@@ -40,7 +41,7 @@ class PartError(Exception):
     """The bytes are not a part that this version can read. The message says why."""
 
 
-@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartName:
     """A part's name. Names sort in the order in which each rank's rows were recorded."""
 
@@ -59,12 +60,6 @@ class PartName:
     def holds(self, other: "PartName") -> bool:
         mine, others = ((name.run, name.table, name.term, name.rank) for name in (self, other))
         return mine == others and self.first <= other.first and other.last <= self.last
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    attempt: RecordedAttempt
-    rows: Rows
 
 
 def part_name(name: str) -> PartName | None:
@@ -105,7 +100,7 @@ def table_of(table: str, attempt: RecordedAttempt, rank: int, rows: Sequence[Seq
     finite become null.
     """
     columns = [column for column in PARTS[table] if column.name not in KEY_COLUMNS]
-    values = [_plain(column, found) for column, found in zip(columns, zip(*rows, strict=True), strict=True)]
+    values = [_array(column, found) for column, found in zip(columns, zip(*rows, strict=True), strict=True)]
     keys = (pa.repeat(value, len(rows)) for value in (attempt.run, attempt.term, rank))
     return pa.table([*keys, *values], schema=schema_of(table))
 
@@ -125,26 +120,30 @@ def encode_part(table: str, attempt: RecordedAttempt, rows: Rows) -> bytes:
     return sink.getvalue()
 
 
-def decode_part(name: PartName, data: bytes) -> Part:
-    """Reads a part. Columns that this version doesn't know are dropped; columns added since the part was
-    written are null. Raises ``PartError``.
+def decode_part(name: PartName, data: bytes) -> Rows:
+    """Reads a part's rows. Columns that this version doesn't know are dropped; columns added since the part
+    was written are null. Raises ``PartError``.
     """
-    try:
-        with pq.ParquetFile(BytesIO(data)) as file:
-            attempt = _attempt(name, file.schema_arrow.metadata or {})
-            rows = _completed(name.table, file.read(columns=_names(name)))
-            return Part(attempt=attempt, rows=rows.select(_names(name)).cast(schema_of(name.table)))
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-        raise PartError(f"not a part that can be read ({_first_line(error)})") from None
+    with _opened(name, data) as (_, file):
+        names = [column.name for column in PARTS[name.table]]
+        rows = _completed(name.table, file.read(columns=names))
+        return rows.select(names).cast(schema_of(name.table))
 
 
 def part_attempt(name: PartName, data: bytes) -> RecordedAttempt:
     """Reads what the part says about its attempt, without reading its rows. Raises ``PartError``."""
+    with _opened(name, data) as (attempt, _):
+        return attempt
+
+
+@contextmanager
+def _opened(name: PartName, data: bytes) -> Iterator[tuple[RecordedAttempt, pq.ParquetFile]]:
     try:
         with pq.ParquetFile(BytesIO(data)) as file:
-            return _attempt(name, file.schema_arrow.metadata or {})
+            yield _attempt(name, file.schema_arrow.metadata or {}), file
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-        raise PartError(f"not a part that can be read ({_first_line(error)})") from None
+        first_line = str(error).partition("\n")[0]
+        raise PartError(f"not a part that can be read ({first_line})") from None
 
 
 def joined(tables: Sequence[Rows]) -> Rows:
@@ -213,11 +212,7 @@ def _completed(table: str, rows: Rows) -> Rows:
     return rows
 
 
-def _names(name: PartName) -> list[str]:
-    return [column.name for column in PARTS[name.table]]
-
-
-def _plain(column: Column, values: Sequence[Any]) -> pa.Array:
+def _array(column: Column, values: Sequence[Any]) -> pa.Array:
     found = [_number(value) for value in values] if column.kind == "float" else values
     return pa.array(found, type=_TYPES[column.kind])
 
@@ -231,7 +226,3 @@ def _number(value: Any) -> float | None:
     except RuntimeError:
         return None
     return number if isfinite(number) else None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -18,8 +18,9 @@ from reporting.recording.attempts import DRIVER, DeviceSample, Incident, Inciden
 from reporting.recording.outbox import Outbox
 from reporting.recording.parts import PartName, encode_part, rows_in, table_of
 from reporting.recording.scalars import RecordedWindow
+from reporting.recording.steady_clock import steady
 
-_LOOK_EVERY_S = 1.0
+_SAMPLE_EVERY_S = 1.0
 _RETRY_EVERY_S = 0.5
 # Limit on rows in memory between two flushes. A thousand steps a second reach it in a minute and a half.
 _MOST_ROWS = 100_000
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 Sink = Callable[[RecordedWindow], None]
 # Samples this rank's device. Called in the recorder's thread.
-Look = Callable[[], DeviceSample]
+SampleDevice = Callable[[], DeviceSample]
 
 
 class Recorder:
@@ -44,7 +45,7 @@ class Recorder:
         *,
         flush_s: float,
         sinks: Sequence[Sink] = (),
-        look: Look | None = None,
+        sample_device: SampleDevice | None = None,
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -53,19 +54,18 @@ class Recorder:
         self._outbox = outbox
         self._flush_s = flush_s
         self._sinks = sinks
-        self._look = look
+        self._sample_device = sample_device
         self._ticks = ticks
-        # The wall clock is read once, so that times within an attempt never go backwards.
-        self._offset = clock() - ticks()
+        self._now = steady(clock, ticks)
         self._steps: deque[tuple[Any, ...]] = deque()
         self._samples: deque[tuple[Any, ...]] = deque()
         self._incidents: deque[tuple[Any, ...]] = deque()
-        self._marks: deque[tuple[str, float, float]] = deque()
+        self._ended_phases: deque[tuple[str, float, float]] = deque()
         self._current = ("start", self._now())
-        self._told_until = self._current[1]
+        self._phases_until_s = self._current[1]
         self._spent: dict[str, float] = {}
         self._num_dropped = 0
-        self._num_told_dropped = 0
+        self._num_reported_dropped = 0
         self._memory_bytes: int | None = None
         self._failed_sinks: set[int] = set()
         self._close_by = 0.0
@@ -91,7 +91,7 @@ class Recorder:
         phase, since = self._current
         self._spent[phase] = self._spent.get(phase, 0.0) + now - since
         if self._rank == 0:
-            self._append(self._marks, (phase, since, now))
+            self._append(self._ended_phases, (phase, since, now))
         self._current = (name, now)
 
     def step(self, done: Step) -> None:
@@ -107,8 +107,8 @@ class Recorder:
         )  # fmt: skip
         self._append(self._steps, row)
 
-    def incident(self, one: Incident) -> None:
-        self._append(self._incidents, _incident_row(one, self._now()))
+    def incident(self, incident: Incident) -> None:
+        self._append(self._incidents, _incident_row(incident, self._now()))
 
     def close(self, timeout_s: float) -> None:
         """Writes what is left, and gives up after ``timeout_s``."""
@@ -124,14 +124,11 @@ class Recorder:
         else:
             self._num_dropped += 1
 
-    def _now(self) -> float:
-        return self._ticks() + self._offset
-
     def _work(self) -> None:
         next_flush = self._ticks() + self._flush_s
         while not self._done.is_set():
             left = max(0.0, next_flush - self._ticks())
-            is_woken = self._wake.wait(min(left, _LOOK_EVERY_S) if self._look else left)
+            is_woken = self._wake.wait(min(left, _SAMPLE_EVERY_S) if self._sample_device else left)
             self._wake.clear()
             self._sample()
             if is_woken or self._ticks() >= next_flush:
@@ -143,17 +140,17 @@ class Recorder:
             is_sent = self._outbox.send(self._attempt)
 
     def _sample(self) -> None:
-        if self._look is None:
+        if self._sample_device is None:
             return
         try:
-            sample = self._look()
+            sample = self._sample_device()
         except Exception as error:
             self.incident(Incident(kind="warning", text=f"the device can't be looked at: {error}"))
-            self._look = None
+            self._sample_device = None
             return
         self._memory_bytes = sample.memory_bytes
-        device, *told = astuple(sample)
-        self._append(self._samples, (device, self._now(), *told))
+        device, *rest = astuple(sample)
+        self._append(self._samples, (device, self._now(), *rest))
 
     def _flush(self, *, is_last: bool = False) -> bool:
         """Writes all rows; returns False if some still wait for the store. An unexpected error is logged and
@@ -167,11 +164,11 @@ class Recorder:
 
     def _write(self, attempt: RecordedAttempt, is_last: bool) -> bool:
         phases = self._take_phases() if self._rank == 0 else []
-        self._tell_dropped()
+        self._report_dropped()
         taken = {
-            "steps": _taken(self._steps),
-            "samples": _taken(self._samples),
-            "incidents": _taken(self._incidents),
+            "steps": _drained(self._steps),
+            "samples": _drained(self._samples),
+            "incidents": _drained(self._incidents),
             "phases": phases,
         }
         tables = {name: table_of(name, attempt, self._rank, rows) for name, rows in taken.items() if rows}
@@ -188,26 +185,23 @@ class Recorder:
         such as a long restore, is counted up to now.
         """
         now = self._now()
-        # The current phase is read before the marks. If a mark is added in between, that mark shows that this
-        # phase has ended.
+        # The current phase is read before those that have ended. If it ends in between, it is among them too.
         current, since = self._current
-        marks = _taken(self._marks)
-        if not marks or marks[-1][2] <= since:
-            marks.append((current, since, max(since, now)))
-        begin, end = self._told_until, max(self._told_until, marks[-1][2])
-        self._told_until = end
+        phases = _drained(self._ended_phases)
+        if not phases or phases[-1][2] <= since:
+            phases.append((current, since, max(since, now)))
+        begin, end = self._phases_until_s, max(self._phases_until_s, phases[-1][2])
+        self._phases_until_s = end
         seconds: dict[str, float] = {}
-        for phase, start_s, end_s in marks:
+        for phase, start_s, end_s in phases:
             seconds[phase] = seconds.get(phase, 0.0) + max(0.0, end_s - max(start_s, begin))
         return [(phase, begin, end, spent) for phase, spent in seconds.items() if spent > 0]
 
-    def _tell_dropped(self) -> None:
-        num_dropped = self._num_dropped + self._outbox.num_dropped_rows
-        if num_dropped > self._num_told_dropped:
-            text = (
-                f"{num_dropped - self._num_told_dropped} rows were dropped: no room while the store was away"
-            )
-            self._num_told_dropped = num_dropped
+    def _report_dropped(self) -> None:
+        num_new = self._num_dropped + self._outbox.num_dropped_rows - self._num_reported_dropped
+        if num_new:
+            self._num_reported_dropped += num_new
+            text = f"{num_new} rows were dropped: no room while the store was away"
             self.incident(Incident(kind="dropped records", text=text))
 
     def _feed(self, window: RecordedWindow) -> None:
@@ -221,7 +215,7 @@ class Recorder:
                     self.incident(Incident(kind="warning", text=f"{type(sink).__name__}: {error}"))
 
 
-def word(attempt: RecordedAttempt, one: Incident, *, now_s: float) -> tuple[str, bytes]:
+def incident_part(attempt: RecordedAttempt, incident: Incident, *, now_s: float) -> tuple[str, bytes]:
     """Returns the name and bytes of a part with one incident, which a driver writes for an attempt whose
     workers can't.
 
@@ -229,21 +223,19 @@ def word(attempt: RecordedAttempt, one: Incident, *, now_s: float) -> tuple[str,
     microseconds plus the incident kind's index, so that two kinds in the same microsecond get different
     numbers.
     """
-    number = int(now_s * 1e6) + get_args(IncidentKind).index(one.kind)
+    number = int(now_s * 1e6) + get_args(IncidentKind).index(incident.kind)
     name = PartName(
         run=attempt.run, table="incidents", term=attempt.term, rank=DRIVER, first=number, last=number
     )
-    rows = table_of("incidents", attempt, DRIVER, [_incident_row(one, now_s)])
+    rows = table_of("incidents", attempt, DRIVER, [_incident_row(incident, now_s)])
     return str(name), encode_part("incidents", attempt, rows)
 
 
-def _incident_row(one: Incident, happened_s: float) -> tuple[Any, ...]:
-    return (
-        one.kind, happened_s, one.step, one.seconds, one.blocked_s, one.num_bytes, one.place,
-        one.generation, one.text,
-    )  # fmt: skip
+def _incident_row(incident: Incident, happened_s: float) -> tuple[Any, ...]:
+    kind, *rest = astuple(incident)
+    return (kind, happened_s, *rest)
 
 
-def _taken(rows: deque[Any]) -> list[Any]:
+def _drained(rows: deque[Any]) -> list[Any]:
     """Takes the rows that are there now. Rows appended meanwhile belong to the next flush."""
     return [rows.popleft() for _ in range(len(rows))]

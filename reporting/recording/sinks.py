@@ -27,6 +27,8 @@ _OLDER_BY = 0.01
 _LONGEST_WAIT_S = 60.0
 # Limits what waits for an unavailable store: encoding more than this would take seconds.
 _MOST_WAITING = 10_000
+# Limits what waits for a slow service.
+_MOST_WINDOWS = 60
 _END_TIMEOUT_S = 10.0
 _log = logging.getLogger(__name__)
 
@@ -102,8 +104,8 @@ class WeightsAndBiases:
     def __call__(self, window: RecordedWindow) -> None:
         self._run = self._run or self._begin(window)
         # The step is logged as a column. W&B's own step may never go back, ours does after a restart.
-        for step, some in groupby(self._scalars.of(window), key=lambda one: one.step):
-            self._run.log({"step": step, **{one.tag: one.value for one in some}})
+        for step, scalars in groupby(self._scalars.of(window), key=lambda scalar: scalar.step):
+            self._run.log({"step": step, **{scalar.tag: scalar.value for scalar in scalars}})
         if window.is_last:
             self._run.finish()
 
@@ -123,16 +125,15 @@ class WeightsAndBiases:
         return run
 
 
-class Apart:
+class InThread:
     """Runs ``sink`` in a thread of its own, so that a service that doesn't answer delays no part.
 
-    Windows beyond ``most_waiting`` are dropped, except the last one. Of the sink's errors only the first is
+    Windows beyond ``_MOST_WINDOWS`` are dropped, except the last one. Of the sink's errors only the first is
     logged.
     """
 
-    def __init__(self, sink: Callable[[RecordedWindow], None], *, most_waiting: int = 60) -> None:
+    def __init__(self, sink: Callable[[RecordedWindow], None]) -> None:
         self._sink = sink
-        self._most_waiting = most_waiting
         self._windows: SimpleQueue[RecordedWindow] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=type(sink).__name__, daemon=True)
         self._has_failed = False
@@ -140,7 +141,7 @@ class Apart:
     def __call__(self, window: RecordedWindow) -> None:
         if not self._thread.is_alive():
             self._thread.start()
-        if self._windows.qsize() < self._most_waiting or window.is_last:
+        if self._windows.qsize() < _MOST_WINDOWS or window.is_last:
             self._windows.put(window)
         if window.is_last:
             self._thread.join(_END_TIMEOUT_S)

@@ -25,7 +25,7 @@ from jobs.training.task.position import StepPoint
 from jobs.training.task.task import Recording, Task
 from reporting.recording.attempts import DeviceSample, Incident, IncidentKind, Step
 from reporting.recording.outbox import Outbox
-from reporting.recording.recorder import Look, Recorder, Sink
+from reporting.recording.recorder import Recorder, SampleDevice, Sink
 from reporting.recording.steady_clock import started_s
 from reporting.results.redaction import without_credentials
 
@@ -150,7 +150,7 @@ def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
         Outbox(store, context.rank),
         flush_s=task.recording.flush_s,
         sinks=_sinks(task.recording, store) if context.rank == 0 else (),
-        look=_look(context, sampler),
+        sample_device=_device_sampling(context, sampler),
         clock=lambda: started_s(task.leased_s, time.time()),
     )
     record = AttemptRecord(task, context, recorder)
@@ -179,13 +179,13 @@ def _sinks(wanted: Recording, store: Store) -> list[Sink]:
 
         sinks.append(TensorBoard(store))
     if wanted.wandb:
-        from reporting.recording.sinks import Apart, WeightsAndBiases
+        from reporting.recording.sinks import InThread, WeightsAndBiases
 
-        sinks.append(Apart(WeightsAndBiases(project=wanted.wandb.project, entity=wanted.wandb.entity)))
+        sinks.append(InThread(WeightsAndBiases(project=wanted.wandb.project, entity=wanted.wandb.entity)))
     return sinks
 
 
-def _look(context: Context, sampler: Sampler) -> Look | None:
+def _device_sampling(context: Context, sampler: Sampler) -> SampleDevice | None:
     """A function that samples the device; None on a CPU, whose load is not this rank's alone.
 
     The function never waits for the device driver: the sampler's thread does.
@@ -195,9 +195,9 @@ def _look(context: Context, sampler: Sampler) -> Look | None:
         return None
     name = f"{torch.cuda.get_device_name(device)} {context.node[:8]}/{context.local_rank}"
 
-    def look() -> DeviceSample:
+    def sample() -> DeviceSample:
         reading = sampler.newest()
         context.pulse.utilization_pct = reading.utilization_pct
         return sample_of(name, reading, torch.cuda.memory_allocated(device))
 
-    return look
+    return sample

@@ -55,7 +55,7 @@ def _begun_s(store: Path) -> list[float]:
     rows = [
         row
         for _, part in read_parts(LocalStore(store), parts.of("incidents"), skipped)
-        for row in part.rows.to_pylist()
+        for row in part.to_pylist()
     ]
     saves = [row for row in rows if row["kind"] == "save" and row["rank"] == 0 and row["place"] == "store"]
     return sorted({row["step"]: row["happened_s"] - row["seconds"] for row in saves}.values())

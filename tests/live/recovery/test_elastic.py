@@ -52,7 +52,7 @@ def tokens_by_step(store: Path, name: str) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     for part_name, part in read_parts(LocalStore(store), parts.of("steps"), []):
         limit = parts.counted_until.get(part_name.term, 0)
-        columns = [part.rows.column(key).to_pylist() for key in ("step", "position", "tokens")]
+        columns = [part.column(key).to_pylist() for key in ("step", "position", "tokens")]
         for step, position, tokens in zip(*columns, strict=True):
             if limit is None or step <= limit:
                 found[step] = (position, found.get(step, (0, 0))[1] + tokens)

@@ -21,7 +21,7 @@ from reporting.long_runs.summarising import long_runs, write_steps
 from reporting.long_runs.summary import LongRun
 from reporting.recording.attempts import RecordedAttempt
 from reporting.recording.scalars import RecordedWindow
-from reporting.recording.sinks import Apart, TensorBoard, WeightsAndBiases
+from reporting.recording.sinks import InThread, TensorBoard, WeightsAndBiases
 from tests.live.command_line import run, running, write_spec
 
 RUN = """
@@ -145,7 +145,7 @@ def looks() -> Iterator[None]:
 def test_weights_and_biases_is_told_the_same_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
-    sink = Apart(WeightsAndBiases(project="longhaul", entity=None))
+    sink = InThread(WeightsAndBiases(project="longhaul", entity=None))
     sink(a_window(range(1, 4), start=0))
     # On a busy machine it takes longer to start than the end of a training waits for it.
     for _ in looks():
@@ -158,7 +158,7 @@ def test_a_service_that_fails_is_logged_once_and_holds_nothing_up(caplog: pytest
     def fail(_window: RecordedWindow) -> None:
         raise OSError("no such host")
 
-    sink = Apart(fail)
+    sink = InThread(fail)
     sink(a_window(range(1, 2), start=0, is_last=False))
     sink(a_window(range(2, 3), start=0))
     assert [record.getMessage() for record in caplog.records] == ["function: no such host"]

@@ -135,7 +135,7 @@ def test_wherever_it_is_stopped_all_ranks_save_the_same_step_and_it_goes_on_to_t
 def ends_recorded(store: Path, run: str) -> list[int]:
     """The steps at which rank 0's attempts said that they end, also of those that did none."""
     parts = one_run(LocalStore(store), run).of("incidents")
-    rows = [row for _, part in read_parts(LocalStore(store), parts, []) for row in part.rows.to_pylist()]
+    rows = [row for _, part in read_parts(LocalStore(store), parts, []) for row in part.to_pylist()]
     ended = [row for row in rows if row["kind"] in ("end", "stop") and row["rank"] == 0]
     return [row["step"] for row in sorted(ended, key=lambda row: row["term"])]
 

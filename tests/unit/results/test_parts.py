@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from io import BytesIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,13 +10,14 @@ import pytest
 
 from checkpointing.stores.memory import MemoryStore
 from reporting.long_runs.ledger import PHASES
-from reporting.recording.attempts import DRIVER, DeviceSample
+from reporting.recording.attempts import DRIVER, DeviceSample, Incident
 from reporting.recording.parts import (
     KEY_COLUMNS,
     PartError,
     PartName,
     decode_part,
     encode_part,
+    part_attempt,
     part_name,
     parts_of,
     schema_of,
@@ -35,10 +37,10 @@ def test_a_part_reads_back_as_it_was_recorded() -> None:
     store, one = MemoryStore(), attempt(start_step=7)
     name = leave(store, one, "steps", [step_row(8, loss=1.5), step_row(9, loss=float("nan"))])
     found = decode_part(name, store.get(str(name)))
-    assert found.attempt == one
-    assert found.rows.column("step").to_pylist() == [8, 9]
-    assert found.rows.column("loss").to_pylist() == [1.5, None]
-    assert found.rows.column("run").to_pylist() == ["r", "r"]
+    assert part_attempt(name, store.get(str(name))) == one
+    assert found.column("step").to_pylist() == [8, 9]
+    assert found.column("loss").to_pylist() == [1.5, None]
+    assert found.column("run").to_pylist() == ["r", "r"]
 
 
 @pytest.mark.parametrize("table", list(PARTS))
@@ -92,7 +94,7 @@ def test_a_look_recorded_before_devices_told_more_reads_as_one_that_told_no_more
     table = table_of("samples", attempt(), 0, [row])
     older = table.drop_columns([column.name for column in ADDED["samples"]])
     data = encode_part("samples", attempt(), older)
-    found = decode_part(name_of(1, 1, table="samples"), data).rows
+    found = decode_part(name_of(1, 1, table="samples"), data)
     assert found.schema == schema_of("samples")
     assert found.column("power_watts").to_pylist() == [600.0]
     assert found.column("energy_joules").to_pylist() == [None]
@@ -104,9 +106,14 @@ def test_a_part_that_lacks_what_it_always_had_is_none() -> None:
         decode_part(name_of(1, 1), encode_part("steps", attempt(), table))
 
 
-def test_a_look_has_the_columns_of_its_table_in_order() -> None:
-    told = [column.name for column in PARTS["samples"] if column.name not in (*KEY_COLUMNS, "taken_s")]
-    assert told == [field.name for field in fields(DeviceSample)]
+@pytest.mark.parametrize(
+    ("table", "recorded", "time"),
+    [("samples", DeviceSample, "taken_s"), ("incidents", Incident, "happened_s")],
+)
+def test_what_is_recorded_has_the_columns_of_its_table_in_order(table: str, recorded: Any, time: str) -> None:
+    names = [column.name for column in PARTS[table] if column.name not in KEY_COLUMNS]
+    first, *rest = [field.name for field in fields(recorded)]
+    assert names == [first, time, *rest]
 
 
 def a_part() -> bytes:
@@ -158,7 +165,7 @@ def test_a_missing_column_is_an_error_and_an_unknown_one_is_left_out() -> None:
     more, less = BytesIO(), BytesIO()
     pq.write_table(rows.append_column("mood", pa.array(["good"])), more)
     pq.write_table(rows.drop_columns(["loss"]), less)
-    assert decode_part(name_of(1, 1), more.getvalue()).rows.schema.equals(schema_of("steps"))
+    assert decode_part(name_of(1, 1), more.getvalue()).schema.equals(schema_of("steps"))
     with pytest.raises(PartError, match="loss"):
         decode_part(name_of(1, 1), less.getvalue())
 
@@ -175,5 +182,5 @@ def test_incidents_and_phases_are_parts_like_any_other() -> None:
     store = MemoryStore()
     incidents = leave(store, attempt(), "incidents", [incident_row("start", text="hello")])
     phases = leave(store, attempt(), "phases", [(next(iter(PHASES)), 1.0, 2.0, 1.0)])
-    assert decode_part(incidents, store.get(str(incidents))).rows.column("text").to_pylist() == ["hello"]
-    assert decode_part(phases, store.get(str(phases))).rows.num_rows == 1
+    assert decode_part(incidents, store.get(str(incidents))).column("text").to_pylist() == ["hello"]
+    assert decode_part(phases, store.get(str(phases))).num_rows == 1

@@ -13,7 +13,7 @@ from cluster.telemetry.sampler import Sampler
 from jobs.training.device.device_sample import sample_of
 from reporting.recording.attempts import DeviceSample, Incident, RecordedAttempt, Step
 from reporting.recording.outbox import Outbox
-from reporting.recording.parts import decode_part, encode_part, parts_of, rows_in, table_of
+from reporting.recording.parts import decode_part, encode_part, part_attempt, parts_of, rows_in, table_of
 from reporting.recording.recorder import Recorder, Sink
 from tests.unit.devices import Hanging
 from tests.unit.recorded import attempt, step_row
@@ -75,7 +75,7 @@ def recording(
 
 def rows(store: MemoryStore, table: str) -> list[dict[str, Any]]:
     names = [name for name in parts_of(store) if name.table == table]
-    return [row for name in names for row in rows_in(decode_part(name, store.get(str(name))).rows)]
+    return [row for name in names for row in rows_in(decode_part(name, store.get(str(name))))]
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -135,7 +135,7 @@ def test_the_beginning_of_an_attempt_is_written_at_once() -> None:
         recorder.begin_at(30)
         wait_until(lambda: bool(rows(store, "incidents")))
         [name] = [name for name in parts_of(store) if name.table == "incidents"]
-        assert decode_part(name, store.get(str(name))).attempt.start_step == 30
+        assert part_attempt(name, store.get(str(name))).start_step == 30
 
 
 def test_rows_are_written_every_so_often_and_need_no_end() -> None:
@@ -239,7 +239,7 @@ def test_a_sink_that_fails_only_warns_and_only_once() -> None:
 def test_a_device_is_looked_at_and_its_memory_goes_with_the_steps() -> None:
     store = MemoryStore()
     sample = DeviceSample(device="gpu 0", utilization_pct=98.0, power_watts=650.0, memory_bytes=7_000)
-    with recording(store, look=lambda: sample, flush_s=0.01) as recorder:
+    with recording(store, sample_device=lambda: sample, flush_s=0.01) as recorder:
         wait_until(lambda: bool(rows(store, "samples")))
         recorder.step(a_step(1))
     assert {row["power_watts"] for row in rows(store, "samples")} == {650.0}
@@ -249,10 +249,10 @@ def test_a_device_is_looked_at_and_its_memory_goes_with_the_steps() -> None:
 def test_a_device_that_can_not_be_looked_at_is_told_once() -> None:
     store = MemoryStore()
 
-    def look() -> DeviceSample:
+    def sample() -> DeviceSample:
         raise RuntimeError("NVML: driver mismatch")
 
-    with recording(store, look=look, flush_s=0.01) as recorder:
+    with recording(store, sample_device=sample, flush_s=0.01) as recorder:
         for number in (1, 2):
             recorder.step(a_step(number))
             wait_until(lambda number=number: len(rows(store, "steps")) == number)  # type: ignore[misc]  # bound now
@@ -263,7 +263,7 @@ def test_a_driver_that_hangs_costs_a_look_its_numbers_and_no_row() -> None:
     store, driver = MemoryStore(), Hanging()
     sampler = Sampler(driver, patience_s=0.01)
     sampler.start()
-    with recording(store, look=lambda: sample_of("gpu 0", sampler.newest(), 7_000), flush_s=0.01):
+    with recording(store, sample_device=lambda: sample_of("gpu 0", sampler.newest(), 7_000), flush_s=0.01):
         assert driver.is_asked.wait(DEADLINE_S)
         wait_until(lambda: bool(rows(store, "samples")))
     driver.may_answer.set()
