@@ -13,7 +13,7 @@ from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain, run_command
 from jobs.commandline.store_location import store_base
 from reporting.analysis.formatting import counted
-from reporting.importers.found import some
+from reporting.importers.contents import listed
 from reporting.importers.mapping import MappingError, NameMapping, read_mapping, shipped
 from reporting.importers.reading import Import, read_all
 from reporting.results.imported import FOLDER, file_of, read_imported, readable
@@ -113,7 +113,7 @@ def _of_sources(found: Import) -> Iterator[str]:
         repeated = f", {read.num_repeated} of them read before" if read.num_repeated else ""
         yield f"{read.label}: {counted(read.num_runs, 'run')}{repeated}"
         if read.not_mapped:
-            yield f"  not mapped: {some(read.not_mapped, most=20)}"
+            yield f"  not mapped: {listed(read.not_mapped, most=20)}"
         for note in read.notes:
             yield f"  {note}"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reporting.importers.found import Found, ImportProblem, is_measured, some
+from reporting.importers.contents import ImportProblem, SourceContents, is_measured, listed
 from reporting.importers.mapping import NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.results.records import SCHEMA_VERSION
@@ -18,7 +18,7 @@ _DEEPEST = 6
 _SECTIONS = {"performance_metrics", "memory_metrics", "training_config", "gpu_info"}
 
 
-def read_document(data: bytes, mapping: NameMapping) -> Found:
+def read_document(data: bytes, mapping: NameMapping) -> SourceContents:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -34,9 +34,9 @@ def read_document(data: bytes, mapping: NameMapping) -> Found:
         keys = (str(key) for one in objects for key in one)
         raise ImportProblem(
             "JSON, but no result: expected keys such as tokens_per_sec or mean_step_time_sec, "
-            f"found {some(keys) or 'none'}; add names with --mapping"
+            f"found {listed(keys) or 'none'}; add names with --mapping"
         )
-    return Found(
+    return SourceContents(
         kind="benchmark" if _SECTIONS & set(objects[0]) else "result",
         runs=tuple(run for run in runs if is_measured(run)),
         not_mapped=tuple(dict.fromkeys(unknown)),

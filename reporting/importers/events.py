@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, BinaryIO
 
-from reporting.importers.found import Found, ImportProblem, is_measured, some
+from reporting.importers.contents import ImportProblem, SourceContents, is_measured, listed
 from reporting.importers.mapping import STEP, NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.series import run_of_points
@@ -29,7 +29,7 @@ class _Log:
     is_cut: bool = False
 
 
-def read_events(files: Sequence[BinaryIO], mapping: NameMapping) -> Found:
+def read_events(files: Sequence[BinaryIO], mapping: NameMapping) -> SourceContents:
     """Reads all files of one folder as one run. If a step is in several files, the later file's
     value counts.
     """
@@ -52,10 +52,10 @@ def read_events(files: Sequence[BinaryIO], mapping: NameMapping) -> Found:
             doubts.append(f"{tag}: {error}")
     run, notes = run_of_points(series)
     if not is_measured(run):
-        seen = f"found {some(sorted(log.points))}" if log.points else "found no scalar"
+        seen = f"found {listed(sorted(log.points))}" if log.points else "found no scalar"
         raise ImportProblem(f"no run in it: expected tags that the mapping knows, {seen}; add with --mapping")
     cut = ("ends in the middle of a record: its writer was killed",) if log.is_cut else ()
-    return Found(kind="log", runs=(run,), not_mapped=tuple(unknown), notes=(*notes, *doubts, *cut))
+    return SourceContents(kind="log", runs=(run,), not_mapped=tuple(unknown), notes=(*notes, *doubts, *cut))
 
 
 def _read(file: BinaryIO, log: _Log) -> None:
@@ -97,13 +97,15 @@ def _of_tensor(tensor: Any) -> float | None:
 
 
 def _records(file: BinaryIO, log: _Log) -> Iterator[bytes]:
+    from tensorboardX.record_writer import masked_crc32c
+
     start = 0
     while head := file.read(12):
         if len(head) < 12:
             log.is_cut = True
             return
         length, checksum = struct.unpack("<QI", head)
-        if _masked(head[:8]) != checksum:
+        if masked_crc32c(head[:8]) != checksum:
             raise ImportProblem(f"the checksum at byte {start} is wrong: damaged, or no event file")
         if length > _MOST_BYTES_OF_A_SCALAR:
             file.seek(length + 4, 1)
@@ -112,15 +114,7 @@ def _records(file: BinaryIO, log: _Log) -> Iterator[bytes]:
             if len(body) < length + 4:
                 log.is_cut = True
                 return
-            if _masked(body[:-4]) != struct.unpack("<I", body[-4:])[0]:
+            if masked_crc32c(body[:-4]) != struct.unpack("<I", body[-4:])[0]:
                 raise ImportProblem(f"the checksum of the record at byte {start} is wrong: damaged")
             yield body[:-4]
         start += 16 + length
-
-
-def _masked(data: bytes) -> int:
-    """Returns the CRC-32C, rotated by 15 bits plus a constant, as TFRecords store it."""
-    from tensorboardX.crc32c import crc32c
-
-    found = int(crc32c(data))
-    return ((found >> 15 | found << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from reporting.importers.found import Found, Values, is_measured, some
+from reporting.importers.contents import ImportProblem, SourceContents, Values, is_measured, listed
 from reporting.importers.mapping import STEP, MappedColumn, NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.series import run_of_points
 
-Row_ = Sequence[Any]
-Grid = Sequence[Row_]
+Cells = Sequence[Any]
+Grid = Sequence[Cells]
 
 _FIRST_ROWS = 30
 _FEWEST_KNOWN = 2
@@ -39,16 +39,9 @@ class _Header:
     unknown: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sheet:
-    runs: tuple[Values, ...]
-    not_mapped: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def read_grids(grids: Sequence[tuple[str, Grid]], mapping: NameMapping) -> Found:
+def read_grids(grids: Sequence[tuple[str, Grid]], mapping: NameMapping) -> SourceContents:
     """Reads all sheets. A sheet with a single run and no measurements applies to the runs of all other
-    sheets.
+    sheets. Raises ``ImportProblem`` if none has a measured run.
     """
     sheets = [_read(name, grid, mapping) for name, grid in grids]
     measured = [run for sheet in sheets for run in sheet.runs if is_measured(run)]
@@ -56,25 +49,32 @@ def read_grids(grids: Sequence[tuple[str, Grid]], mapping: NameMapping) -> Found
     for sheet in sheets:
         if len(sheet.runs) == 1 and not is_measured(sheet.runs[0]):
             shared |= sheet.runs[0]
-    return Found(
+    not_mapped = tuple(dict.fromkeys(name for sheet in sheets for name in sheet.not_mapped))
+    if not measured:
+        seen = f"found {listed(not_mapped)}" if not_mapped else "found no header"
+        raise ImportProblem(
+            f"no run in it: expected headers that the mapping knows, {seen}; add names with --mapping"
+        )
+    return SourceContents(
         kind="table",
         runs=tuple({**shared, **run} for run in measured),
-        not_mapped=tuple(dict.fromkeys(name for sheet in sheets for name in sheet.not_mapped)),
+        not_mapped=not_mapped,
         notes=tuple(note for sheet in sheets for note in sheet.notes),
     )
 
 
-def _read(name: str, grid: Grid, mapping: NameMapping) -> _Sheet:
+def _read(name: str, grid: Grid, mapping: NameMapping) -> SourceContents:
     header, grid = _best_header(grid, mapping)
-    if len(header.targets) < _FEWEST_KNOWN:
-        return _Sheet(runs=(), not_mapped=_in_sheet(name, header.unknown), notes=())
     notes: list[str] = []
-    above = _pairs(grid[: header.row], mapping, notes)
-    runs = [{**above, **run} for run in _runs(grid[header.row + 1 :], header, mapping, notes)]
-    return _Sheet(
+    runs: list[Values] = []
+    if len(header.targets) >= _FEWEST_KNOWN:
+        above = _labelled_values(grid[: header.row], mapping, notes)
+        runs = [{**above, **run} for run in _runs(grid[header.row + 1 :], header, mapping, notes)]
+    return SourceContents(
+        kind="table",
         runs=tuple(runs),
         not_mapped=_in_sheet(name, header.unknown),
-        notes=tuple(f"{name}: {note}" if name else note for note in dict.fromkeys(notes)),
+        notes=_in_sheet(name, notes),
     )
 
 
@@ -82,9 +82,9 @@ def _best_header(grid: Grid, mapping: NameMapping) -> tuple[_Header, Grid]:
     """Returns the header, in a row or a column, with the most names that the mapping knows. If both have as
     many, the row counts.
     """
-    upright, turned = _header(grid, mapping), _header(_turned(grid[:_MOST_LABELS]), mapping)
-    if len(turned.targets) > len(upright.targets):
-        return turned, _turned(grid)
+    upright, transposed = _header(grid, mapping), _header(_transposed(grid[:_MOST_LABELS]), mapping)
+    if len(transposed.targets) > len(upright.targets):
+        return transposed, _transposed(grid)
     return upright, grid
 
 
@@ -120,8 +120,8 @@ def _runs(rows: Grid, header: _Header, mapping: NameMapping, notes: list[str]) -
         return runs
     found = []
     for config, points in _by_config(runs).items():
-        run, said = run_of_points(_series(points))
-        notes.extend(said)
+        run, new_notes = run_of_points(_series(points))
+        notes.extend(new_notes)
         found += [{**run, **dict(config)}] if run else []
     return found
 
@@ -144,7 +144,7 @@ def _series(steps: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, Any]]]
     return series
 
 
-def _until_empty(rows: Grid) -> Iterator[Row_]:
+def _until_empty(rows: Grid) -> Iterator[Cells]:
     for row in rows:
         filled = [cell for cell in row if cell not in (None, "")]
         if not filled:
@@ -153,7 +153,7 @@ def _until_empty(rows: Grid) -> Iterator[Row_]:
             yield row
 
 
-def _run(row: Row_, header: _Header, mapping: NameMapping, notes: list[str]) -> dict[str, Any]:
+def _run(row: Cells, header: _Header, mapping: NameMapping, notes: list[str]) -> dict[str, Any]:
     found = {}
     for index, target in header.targets.items():
         if index < len(row):
@@ -173,7 +173,7 @@ def _value(cell: Any, target: MappedColumn, mapping: NameMapping, notes: list[st
         return None
 
 
-def _pairs(rows: Grid, mapping: NameMapping, notes: list[str]) -> dict[str, Any]:
+def _labelled_values(rows: Grid, mapping: NameMapping, notes: list[str]) -> dict[str, Any]:
     """Returns the values that stand beside a known name. Merged cells repeat their text, so repeated cells
     are dropped first.
     """
@@ -188,16 +188,10 @@ def _pairs(rows: Grid, mapping: NameMapping, notes: list[str]) -> dict[str, Any]
     return found
 
 
-def _turned(grid: Grid) -> Grid:
+def _transposed(grid: Grid) -> Grid:
     width = max((len(row) for row in grid), default=0)
     return [[row[index] if index < len(row) else None for row in grid] for index in range(width)]
 
 
-def _in_sheet(name: str, labels: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"{name}: {label}" if name else label for label in dict.fromkeys(labels))
-
-
-def expected_of(found: Found) -> str:
-    """Returns the message for a table in which no run was found."""
-    seen = f"found {some(found.not_mapped)}" if found.not_mapped else "found no header"
-    return f"no run in it: expected headers that the mapping knows, {seen}; add names with --mapping"
+def _in_sheet(name: str, texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{name}: {text}" if name else text for text in dict.fromkeys(texts))

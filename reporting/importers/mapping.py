@@ -17,18 +17,19 @@ from reporting.results.rows import NAMES
 
 STEP = "step"
 # Longhaul sets these columns itself; an imported file can't.
-_OURS = {
+_RESERVED = {
     "source", "imported", "warnings", "run_id", "cell_id", "group", "sweep", "simulated", "timing_unit",
     "repeat", "order", "attempt", "status", "metrics", "packages", "variables", "optimizer", "nodes",
     "error_log_tail",
 }  # fmt: skip
-COLUMNS = (STEP, *(name for name in NAMES if name not in _OURS))
+_ROW_COLUMNS = tuple(name for name in NAMES if name not in _RESERVED)
+_COLUMNS = (STEP, *_ROW_COLUMNS)
 _SECTIONS = ("columns", "values", "vendors", "paths")
-_SAME = {
+_SYNONYMS = {
     "avg": "mean", "average": "mean", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens",
     "toks": "tokens", "token": "tokens", "millisecond": "ms", "milliseconds": "ms", "microseconds": "us",
 }  # fmt: skip
-_TELLING = {
+_QUALIFIERS = {
     "val", "valid", "validation", "eval", "evaluation", "test", "min", "minimum", "max", "maximum", "std",
     "stdev", "median", "p50", "p90", "p95", "p99", "first", "last", "best", "worst", "total", "previous",
 }  # fmt: skip
@@ -65,7 +66,7 @@ class NameMapping:
         nested keys.
         """
         parts = [part for part in map(plain, labels) if part]
-        for tried in _ways_to_say(parts):
+        for tried in _label_combinations(parts):
             if found := self._target_of(tried):
                 return found
         return None
@@ -78,7 +79,7 @@ class NameMapping:
         words = plain(text or "").split()
         return next((self.vendors[word] for word in words if word in self.vendors), None)
 
-    def said_by(self, path: str) -> dict[str, str]:
+    def values_in_path(self, path: str) -> dict[str, str]:
         """Returns what the names of a file and its folders say. If two patterns match, the first
         one counts.
         """
@@ -113,7 +114,7 @@ class NameMapping:
 def plain(text: str) -> str:
     """Normalises a name to lower-case words: ``Avg. Step-Time (sec)`` becomes ``mean step time s``."""
     words = _WORD.findall(text.lower().replace("%", " percent ").replace("/", " per "))
-    return " ".join(_SAME.get(word, word) for word in words)
+    return " ".join(_SYNONYMS.get(word, word) for word in words)
 
 
 @cache
@@ -136,14 +137,14 @@ def read_mapping(data: bytes, name: str) -> NameMapping:
     return NameMapping(
         targets=dict(_targets(name, _table(name, found, "columns"))),
         values=dict(_values(name, _table(name, found, "values"))),
-        vendors=_words(name, found, "vendors"),
+        vendors=_texts(name, found, "vendors"),
         patterns=tuple(_patterns(name, _table(name, found, "paths").get("patterns", []))),
     )
 
 
 def _targets(file: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, MappedColumn]]:
     for column, entries in columns.items():
-        _check_known(f"{file}: columns", "column", column, COLUMNS)
+        _check_known(f"{file}: columns", "column", column, _COLUMNS)
         if not isinstance(entries, list):
             raise MappingError(f"{file}: columns.{column}: expected a list of names")
         for entry in entries:
@@ -164,8 +165,8 @@ def _entry(where: str, column: str, entry: Any) -> tuple[str, MappedColumn]:
 
 def _values(file: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
     for column in columns:
-        _check_known(f"{file}: values", "column", column, COLUMNS)
-        yield column, _words(f"{file}: values", columns, column)
+        _check_known(f"{file}: values", "column", column, _COLUMNS)
+        yield column, _texts(f"{file}: values", columns, column)
 
 
 def _table(file: str, found: Mapping[str, Any], section: str) -> Mapping[str, Any]:
@@ -175,7 +176,7 @@ def _table(file: str, found: Mapping[str, Any], section: str) -> Mapping[str, An
     return table
 
 
-def _words(file: str, found: Mapping[str, Any], section: str) -> dict[str, str]:
+def _texts(file: str, found: Mapping[str, Any], section: str) -> dict[str, str]:
     table = _table(file, found, section)
     for word, meaning in table.items():
         if not isinstance(meaning, str):
@@ -190,11 +191,11 @@ def _patterns(file: str, patterns: Any) -> Iterator[re.Pattern[str]]:
         except (re.error, TypeError) as error:
             raise MappingError(f"{file}: paths.patterns: {text!r} is no pattern ({error})") from None
         for column in pattern.groupindex:
-            _check_known(f"{file}: paths.patterns", "column", column, COLUMNS)
+            _check_known(f"{file}: paths.patterns", "column", column, _ROW_COLUMNS)
         yield pattern
 
 
-def _ways_to_say(parts: Sequence[str]) -> Iterator[Sequence[str]]:
+def _label_combinations(parts: Sequence[str]) -> Iterator[Sequence[str]]:
     """Yields the label combinations to try: all labels, then fewer from the left; two labels also in reverse
     order.
 
@@ -202,7 +203,7 @@ def _ways_to_say(parts: Sequence[str]) -> Iterator[Sequence[str]]:
     """
     different = list(dict.fromkeys(parts))
     for start in range(len(different)):
-        if _TELLING & {word for part in different[:start] for word in part.split()}:
+        if _QUALIFIERS & {word for part in different[:start] for word in part.split()}:
             return
         yield different[start:]
         if len(different) - start == 2:

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from reporting.importers.contents import ImportProblem, SourceContents, Values
 from reporting.importers.documents import read_document
 from reporting.importers.events import read_events
-from reporting.importers.found import Found, ImportProblem, Values
-from reporting.importers.mapping import STEP, NameMapping
+from reporting.importers.mapping import NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.separated import read_separated
-from reporting.importers.sources import ImportSource, Unread, find_sources
+from reporting.importers.sources import ImportSource, UnreadSource, find_sources, is_log
 from reporting.importers.spreadsheets import read_spreadsheet
-from reporting.importers.trust import judged, scaled
+from reporting.importers.trust import trusted, with_scaling_efficiency
 from reporting.results.records import RecordError
 from reporting.results.rows import Row, row_from
 
@@ -29,7 +29,7 @@ _VENDORS = ("nvidia", "amd", "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class ReadSource:
     """A source that contained runs. ``num_repeated`` of its runs had already been found in an
     earlier source.
     """
@@ -46,8 +46,8 @@ class Import:
     """The result of an import. ``rows`` are in the order of their sources; each run is there once."""
 
     rows: tuple[Row, ...]
-    read: tuple[Read, ...]
-    unread: tuple[Unread, ...]
+    read: tuple[ReadSource, ...]
+    unread: tuple[UnreadSource, ...]
 
 
 def read_all(
@@ -56,22 +56,21 @@ def read_all(
     """Reads all sources. ``name`` is the sweep's. Without ``group``, the group is ``imported``, or
     ``imported-`` and the vendor if the vendor is known.
     """
-    sources, unread = find_sources(paths)
-    problems = list(unread)
+    sources, problems = find_sources(paths)
     rows: dict[str, Row] = {}
-    read: list[Read] = []
+    read: list[ReadSource] = []
     for source in sources:
         try:
             found = _read(source, mapping)
             new = [_row(values, found.kind, source.label, mapping, group, vendor) for values in found.runs]
         except (ImportProblem, RecordError, OSError) as error:
-            problems.append(Unread(label=source.label, reason=_reason(error)))
+            problems.append(UnreadSource(label=source.label, reason=_reason(error)))
             continue
         fresh = {_identity(row): row for row in new}
         num_repeated = len(new) - len(fresh.keys() - rows.keys())
         rows |= {key: row for key, row in fresh.items() if key not in rows}
         read.append(
-            Read(
+            ReadSource(
                 label=source.label,
                 num_runs=len(new),
                 num_repeated=num_repeated,
@@ -82,9 +81,9 @@ def read_all(
     return Import(rows=_numbered(rows, name), read=tuple(read), unread=tuple(problems))
 
 
-def _read(source: ImportSource, mapping: NameMapping) -> Found:
+def _read(source: ImportSource, mapping: NameMapping) -> SourceContents:
     path = source.paths[0]
-    if ".tfevents." in path.name:
+    if is_log(path):
         _check_size(source.paths, _MOST_LOG_BYTES)
         with ExitStack() as opened:
             return read_events([opened.enter_context(path.open("rb")) for path in source.paths], mapping)
@@ -106,28 +105,24 @@ def _check_size(paths: Sequence[Path], most_bytes: int) -> None:
 def _row(
     values: Values, kind: str, label: str, mapping: NameMapping, group: str | None, vendor: str | None
 ) -> Row:
-    said = _said_by_path(label, mapping)
-    found = judged({**said, **values}, kind)
+    found = trusted({**_values_in_path(label, mapping), **values}, kind)
     vendor = vendor or _vendor(found, mapping)
     found |= {"vendor": vendor, "group": group or (f"imported-{vendor}" if vendor else "imported")}
     return row_from({**found, "imported": True, "source": label})
 
 
-def _said_by_path(label: str, mapping: NameMapping) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for column, text in mapping.said_by(label).items():
-        try:
-            found[column] = mapping.value(column, value_for(column, text))
-        except Unreadable as error:
-            raise ImportProblem(f"its path: {error}") from None
-    found.pop(STEP, None)
-    return found
+def _values_in_path(label: str, mapping: NameMapping) -> dict[str, Any]:
+    texts = mapping.values_in_path(label)
+    try:
+        return {column: mapping.value(column, value_for(column, text)) for column, text in texts.items()}
+    except Unreadable as error:
+        raise ImportProblem(f"its path: {error}") from None
 
 
 def _vendor(found: dict[str, Any], mapping: NameMapping) -> str | None:
-    said = found.pop("vendor", None)
-    texts = (said, found.get("platform"), found.get("device_name"))
-    return said if said in _VENDORS else next(filter(None, map(mapping.vendor, texts)), None)
+    vendor = found.pop("vendor", None)
+    texts = (vendor, found.get("platform"), found.get("device_name"))
+    return vendor if vendor in _VENDORS else next(filter(None, map(mapping.vendor, texts)), None)
 
 
 def _identity(row: Row) -> str:
@@ -146,7 +141,7 @@ def _numbered(rows: Mapping[str, Row], sweep: str) -> tuple[Row, ...]:
                           row.per_device_batch, row.grad_accum, row.precision)  # fmt: skip
         repeats[cell_id] = repeats.get(cell_id, -1) + 1
         found.append(replace(row, sweep=sweep, run_id=run_id, cell_id=cell_id, repeat=repeats[cell_id]))
-    return scaled(found)
+    return with_scaling_efficiency(found)
 
 
 def _digest(*parts: object) -> str:

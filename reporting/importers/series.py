@@ -25,7 +25,7 @@ def run_of_points(series: Mapping[str, Points]) -> tuple[dict[str, Any], tuple[s
     steps = sorted({step for points in ordered.values() for step, _ in points})
     if not steps:
         return {}, ()
-    num_warm_up = min(_MOST_WARM_UP, len(steps) // 10 if len(steps) >= 10 else len(steps) - 1 and 1)
+    num_warm_up = min(_MOST_WARM_UP, max(len(steps) // 10, int(len(steps) > 1)))
     first = steps[num_warm_up]
     kept = {column: [value for step, value in points if step >= first] for column, points in ordered.items()}
     run: dict[str, Any] = {"steps": len(steps) - num_warm_up, "warmup_steps": num_warm_up}

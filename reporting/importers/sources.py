@@ -21,57 +21,61 @@ class ImportSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
+class UnreadSource:
     """A file or folder from which nothing was imported, with the reason."""
 
     label: str
     reason: str
 
 
-def find_sources(paths: Sequence[Path]) -> tuple[tuple[ImportSource, ...], tuple[Unread, ...]]:
+def find_sources(paths: Sequence[Path]) -> tuple[list[ImportSource], list[UnreadSource]]:
     """Returns single results before tables. A table often repeats the results beside it, and the first
     occurrence counts.
     """
     files: dict[Path, str] = {}
-    unread: list[Unread] = []
+    unread: list[UnreadSource] = []
     for path in paths:
         found = dict(_files_at(path, unread))
         files |= {file: label for file, label in found.items() if file not in files}
     if len(files) > MOST_FILES:
-        unread.append(Unread(label=str(paths[0]), reason=f"more than {MOST_FILES:,} files: only the first"))
+        unread.append(
+            UnreadSource(label=str(paths[0]), reason=f"more than {MOST_FILES:,} files: only the first")
+        )
     logs: dict[Path, list[Path]] = {}
     sources = []
     for file, label in list(files.items())[:MOST_FILES]:
-        if _is_log(file):
+        if is_log(file):
             logs.setdefault(file.parent, []).append(file)
         else:
             sources.append(ImportSource(label=label, paths=(file,)))
     for parts in logs.values():
         folder = files[parts[0]].rpartition("/")[0]
         sources.append(ImportSource(label=f"{folder}/events", paths=tuple(sorted(parts))))
-    return tuple(sorted(sources, key=_order)), tuple(unread)
+    return sorted(sources, key=_position), unread
 
 
-def _files_at(path: Path, unread: list[Unread]) -> Iterator[tuple[Path, str]]:
+def _files_at(path: Path, unread: list[UnreadSource]) -> Iterator[tuple[Path, str]]:
     place = path.resolve()
     if place.is_file():
         yield place, f"{place.parent.name}/{place.name}" if place.parent.name else place.name
     elif not place.is_dir():
-        unread.append(Unread(label=str(path), reason="there is no such file or folder"))
+        unread.append(UnreadSource(label=str(path), reason="there is no such file or folder"))
     else:
         found = list(_below(place, unread))
         if not found:
             expected = "JSON, CSV, xlsx or TensorBoard event files"
-            unread.append(Unread(label=str(path), reason=f"nothing to import in it: expected {expected}"))
+            unread.append(
+                UnreadSource(label=str(path), reason=f"nothing to import in it: expected {expected}")
+            )
         yield from found
 
 
-def _below(folder: Path, unread: list[Unread]) -> Iterator[tuple[Path, str]]:
-    def tell(error: OSError) -> None:
-        unread.append(Unread(label=str(error.filename), reason=str(error.strerror)))
+def _below(folder: Path, unread: list[UnreadSource]) -> Iterator[tuple[Path, str]]:
+    def add_error(error: OSError) -> None:
+        unread.append(UnreadSource(label=str(error.filename), reason=str(error.strerror)))
 
     num_found = 0
-    for directory, folders, names in os.walk(folder, onerror=tell):
+    for directory, folders, names in os.walk(folder, onerror=add_error):
         here = Path(directory).relative_to(folder)
         folders[:] = sorted(folders) if len(here.parts) < _DEEPEST else []
         for name in sorted(names):
@@ -83,15 +87,15 @@ def _below(folder: Path, unread: list[Unread]) -> Iterator[tuple[Path, str]]:
 
 def _is_wanted(path: Path) -> bool:
     """Whether a file of this name is read. Names with ``~$`` are Excel's own lock files."""
-    is_ours = path.suffix.lower() in _MEASURED_FIRST or _is_log(path)
+    is_ours = path.suffix.lower() in _MEASURED_FIRST or is_log(path)
     return is_ours and not path.name.startswith(("~$", "."))
 
 
-def _is_log(path: Path) -> bool:
+def is_log(path: Path) -> bool:
     return ".tfevents." in path.name
 
 
-def _order(source: ImportSource) -> tuple[int, str]:
+def _position(source: ImportSource) -> tuple[int, str]:
     suffix = source.paths[0].suffix.lower()
-    known = suffix in _MEASURED_FIRST and not _is_log(source.paths[0])
+    known = suffix in _MEASURED_FIRST and not is_log(source.paths[0])
     return (_MEASURED_FIRST.index(suffix) if known else len(_MEASURED_FIRST), source.label)

@@ -8,8 +8,8 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any
 
-from reporting.importers.found import Found, ImportProblem
-from reporting.importers.grids import Grid, expected_of, read_grids
+from reporting.importers.contents import ImportProblem, SourceContents
+from reporting.importers.grids import Grid, read_grids
 from reporting.importers.mapping import NameMapping
 
 # In memory, a workbook takes many times the size of its XML.
@@ -20,12 +20,9 @@ _MOST_CELLS = 500_000
 _OLE = bytes.fromhex("d0cf11e0a1b11ae1")
 
 
-def read_spreadsheet(data: bytes, mapping: NameMapping) -> Found:
+def read_spreadsheet(data: bytes, mapping: NameMapping) -> SourceContents:
     _check_size(data)
-    found = read_grids(_grids(data), mapping)
-    if not found.runs:
-        raise ImportProblem(expected_of(found))
-    return found
+    return read_grids(_grids(data), mapping)
 
 
 def _check_size(data: bytes) -> None:

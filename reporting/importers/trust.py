@@ -6,7 +6,7 @@ from math import isclose
 from statistics import median
 from typing import Any
 
-from reporting.importers.found import Values
+from reporting.importers.contents import Values
 from reporting.results.formulas import weak_scaling_efficiency
 from reporting.results.rows import Row
 
@@ -20,9 +20,9 @@ _TIMER = (
 )
 
 
-def judged(values: Values, kind: str) -> dict[str, Any]:
+def trusted(values: Values, kind: str) -> dict[str, Any]:
     """Returns the columns that can be kept, with ``timing_unit`` and ``warnings``. ``kind`` is
-    ``Found.kind``.
+    ``SourceContents.kind``.
     """
     found = dict(values)
     warnings = [*_complete(found), *_without_derived_copies(found)]
@@ -91,7 +91,7 @@ def _timing(found: Mapping[str, Any]) -> tuple[str, list[str]]:
     ]
 
 
-def scaled(rows: Sequence[Row]) -> tuple[Row, ...]:
+def with_scaling_efficiency(rows: Sequence[Row]) -> tuple[Row, ...]:
     """Adds scaling efficiency, against the smallest world size of the same configuration, which has 100 %."""
     families: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:

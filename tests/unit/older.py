@@ -13,8 +13,8 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.proto.tensor_pb2 import TensorProto
 from tensorboardX.record_writer import masked_crc32c
 
+from reporting.importers.contents import SourceContents
 from reporting.importers.events import read_events
-from reporting.importers.found import Found
 from reporting.importers.mapping import NameMapping, shipped
 from reporting.importers.reading import Import, read_all
 
@@ -91,7 +91,7 @@ def tensor(tag: str, step: int, **filled: Any) -> bytes:
     return record(Event(step=step, summary=summary).SerializeToString())
 
 
-def events(*parts: bytes) -> Found:
+def events(*parts: bytes) -> SourceContents:
     return read_events([io.BytesIO(part) for part in parts], shipped())
 
 

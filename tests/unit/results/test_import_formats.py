@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from openpyxl import Workbook
 from tensorboardX import SummaryWriter
 
-from reporting.importers.found import ImportProblem
+from reporting.importers.contents import ImportProblem
 from reporting.importers.mapping import shipped
 from reporting.importers.separated import read_separated
 from reporting.importers.spreadsheets import read_spreadsheet

@@ -48,6 +48,7 @@ def test_a_mapping_may_be_json() -> None:
         ("[vendors]\nx = 3", "vendors.x: 3 is not a text"),
         ("[paths]\npatterns = ['(']", "'(' is no pattern"),
         ("[paths]\npatterns = ['(?P<colour>red)']", "'colour' is not a column"),
+        ("[paths]\npatterns = ['(?P<step>5)']", "'step' is not a column; did you mean 'steps'?"),
         ("= nonsense", "neither TOML nor JSON"),
     ],
 )

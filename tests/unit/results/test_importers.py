@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reporting.importers.contents import ImportProblem, SourceContents
 from reporting.importers.documents import read_document
-from reporting.importers.found import Found, ImportProblem
 from reporting.importers.mapping import NameMapping, shipped
 from reporting.importers.separated import read_separated
 from reporting.importers.spreadsheets import read_spreadsheet
-from reporting.importers.trust import judged
+from reporting.importers.trust import trusted
 from tests.unit.older import (
     BENCHMARK,
     HEADERS,
@@ -89,25 +89,25 @@ HONEST = {
 
 
 def test_numbers_that_fit_together_are_believed() -> None:
-    found = judged(HONEST, "result")
+    found = trusted(HONEST, "result")
     assert (found["timing_unit"], found["warnings"]) == ("optimizer_step", ())
     assert found["h2d_gbps_per_gpu"] == 11.5
 
 
 @pytest.mark.parametrize(("off", "kept"), [(0.0, False), (1e-12, False), (1e-6, True)])
 def test_only_a_rate_that_equals_the_formula_is_left_out(off: float, kept: bool) -> None:
-    found = judged({**HONEST, "h2d_gbps_per_gpu": 4 * 8192 / 2 / 1e9 * (1 + off)}, "result")
+    found = trusted({**HONEST, "h2d_gbps_per_gpu": 4 * 8192 / 2 / 1e9 * (1 + off)}, "result")
     assert ("h2d_gbps_per_gpu" in found) == kept
 
 
 def test_numbers_that_fit_no_formula_are_doubted() -> None:
-    found = judged({**HONEST, "tokens_per_sec": 5000.0}, "result")
+    found = trusted({**HONEST, "tokens_per_sec": 5000.0}, "result")
     assert found["timing_unit"] == "unknown"
     assert "10,000 tokens, expected 16,384" in found["warnings"][0]
 
 
 def test_without_grad_accumulation_none_is_missing() -> None:
-    assert judged({**HONEST, "grad_accum": 1, "tokens_per_sec": 2048.0}, "result")["warnings"] == ()
+    assert trusted({**HONEST, "grad_accum": 1, "tokens_per_sec": 2048.0}, "result")["warnings"] == ()
 
 
 def test_a_benchmark_file_over_many_lines_is_read_with_its_sections(tmp_path: Path) -> None:
@@ -204,7 +204,9 @@ def test_a_file_that_is_too_large_is_not_opened(results: Path) -> None:
 
 @pytest.mark.parametrize("read", [read_document, read_separated, read_spreadsheet])
 @given(data=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode(errors="replace")))
-def test_no_bytes_make_a_reader_stumble(read: Callable[[bytes, NameMapping], Found], data: bytes) -> None:
+def test_no_bytes_make_a_reader_stumble(
+    read: Callable[[bytes, NameMapping], SourceContents], data: bytes
+) -> None:
     with pytest.raises(ImportProblem):
         read(data, shipped())
 

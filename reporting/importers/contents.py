@@ -20,7 +20,7 @@ class ImportProblem(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SourceContents:
     """The contents of a source: one mapping from columns to values per run. ``not_mapped`` are the headers or
     tags for which no column is known.
     """
@@ -35,7 +35,7 @@ def is_measured(values: Values) -> bool:
     return any(values.get(name) is not None for name in MEASURED)
 
 
-def some(names: Iterable[str], most: int = 8) -> str:
+def listed(names: Iterable[str], most: int = 8) -> str:
     """Returns ``a, b, c and 4 more``."""
     known = list(dict.fromkeys(names))
     rest = f" and {len(known) - most} more" if len(known) > most else ""
