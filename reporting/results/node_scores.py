@@ -29,7 +29,6 @@ class Suspicion:
 
     runs: int = 3
     cells: int = 2
-    statuses: frozenset[str] = NODES_OWN_FAILURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +65,12 @@ def _score(node: str, outcomes: list[NodeOutcome], suspicion: Suspicion) -> Scor
     for outcome in outcomes:
         if outcome.status == "ok":
             row = []
-        elif outcome.status in suspicion.statuses:
+        elif outcome.status in NODES_OWN_FAILURES:
             row.append(outcome)
     return Score(
         node=node,
         num_runs=len(outcomes),
-        num_failed=sum(outcome.status in suspicion.statuses for outcome in outcomes),
+        num_failed=sum(outcome.status in NODES_OWN_FAILURES for outcome in outcomes),
         num_in_row=len(row),
         is_suspicious=len(row) >= suspicion.runs
         and len({outcome.cell for outcome in row}) >= suspicion.cells,

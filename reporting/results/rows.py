@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
 from operator import contains
-from types import NoneType, UnionType
-from typing import Any, NoReturn, get_args, get_origin
+from typing import Any, NoReturn
 
+from reporting.results.columns import TABLES
 from reporting.results.records import RecordError
 
 
@@ -156,20 +156,13 @@ def kind_of(name: str) -> type:
     return _KINDS[name]
 
 
-def _kind(annotation: Any) -> type:
-    if isinstance(annotation, UnionType):
-        (annotation,) = (part for part in get_args(annotation) if part is not NoneType)
-    kind = get_origin(annotation) or annotation
-    assert isinstance(kind, type)
-    return kind
-
-
-def _elements(annotation: Any) -> frozenset[type]:
-    """Returns the types allowed in a tuple. A float may be written as a whole number."""
-    kind = get_origin(get_args(annotation)[0]) or get_args(annotation)[0]
-    return frozenset({kind, int}) if kind is float else frozenset({kind})
-
-
-_KINDS = {field.name: _kind(field.type) for field in fields(Row)}
+_CLASSES: Mapping[str, type] = {
+    "text": str, "int": int, "float": float, "bool": bool, "texts": tuple, "floats": tuple, "pairs": tuple,
+}  # fmt: skip
+# What may stand in a tuple. A float may be written as a whole number.
+_CLASSES_IN: Mapping[str, set[type]] = {"texts": {str}, "floats": {float, int}, "pairs": {tuple}}
+_KINDS = {column.name: _CLASSES[column.kind] for column in TABLES["metrics"]}
 _ALLOWED = {name: frozenset({float, int} if kind is float else {kind}) for name, kind in _KINDS.items()}
-_ELEMENTS = {field.name: _elements(field.type) for field in fields(Row) if _KINDS[field.name] is tuple}
+_ELEMENTS = {
+    column.name: _CLASSES_IN[column.kind] for column in TABLES["metrics"] if column.kind in _CLASSES_IN
+}

@@ -14,8 +14,8 @@ from reporting.long_runs.ledger import PHASES, AttemptTiming, PhaseSpan, coarser
 from reporting.long_runs.summarising import long_run, long_runs, write_steps
 from reporting.long_runs.summary import LongRun
 from reporting.recording.attempts import DeviceSample
-from tests.unit.lives import KILLED_TWICE, STEP_S, Fate, Life, fates, history, record
 from tests.unit.recorded import NOON_S, attempt, incident_row, leave, sample_row, step_row
+from tests.unit.scenarios import KILLED_TWICE, STEP_S, Draw, Scenario, draws, history, record
 
 
 def only(store: Store) -> LongRun:
@@ -28,7 +28,7 @@ def test_steps_that_were_done_again_count_once() -> None:
     store = MemoryStore()
     record(store, KILLED_TWICE)
     run = only(store)
-    # Of the first life 1 to 6 survived, of the second 7 and 8, of the third all.
+    # Of the first attempt 1 to 6 count, of the second 7 and 8, of the third all.
     assert run.steps == tuple(range(1, 21))
     assert run.losses == tuple(1.0 / step for step in range(1, 21))
     assert (run.num_steps, run.num_superseded) == (20, 4 + 4)
@@ -77,7 +77,7 @@ def test_steps_that_only_another_rank_could_still_write_count_too() -> None:
 
 def test_a_run_that_is_begun_afresh_supersedes_all_before_it() -> None:
     store = MemoryStore()
-    record(store, [Life(at_s=0, start=0, end=5, last_word="end"), Life(at_s=50, start=0, end=3)])
+    record(store, [Scenario(at_s=0, start=0, end=5, ending="end"), Scenario(at_s=50, start=0, end=3)])
     run = only(store)
     assert (run.num_steps, run.num_superseded) == (3, 5)
 
@@ -134,8 +134,8 @@ def test_a_store_that_vanishes_is_an_error_and_not_a_short_report() -> None:
 
 def test_runs_are_told_apart_and_come_by_name() -> None:
     store = MemoryStore()
-    record(store, [Life(at_s=0, start=0, end=3)], run="b")
-    record(store, [Life(at_s=0, start=0, end=4)], run="a")
+    record(store, [Scenario(at_s=0, start=0, end=3)], run="b")
+    record(store, [Scenario(at_s=0, start=0, end=4)], run="a")
     runs, _ = long_runs(store)
     assert [(run.name, run.num_steps) for run in runs] == [("a", 4), ("b", 3)]
 
@@ -151,7 +151,7 @@ def test_a_step_far_beyond_the_usual_is_a_stall() -> None:
 
 def test_power_and_clock_are_traced_by_device_and_what_a_device_does_not_tell_is_not() -> None:
     store = MemoryStore()
-    record(store, [Life(at_s=0, start=0, end=1)])
+    record(store, [Scenario(at_s=0, start=0, end=1)])
     samples = [
         sample_row(DeviceSample(device="gpu 0", utilization_pct=90.0, power_watts=600.0), NOON_S + 1),
         sample_row(DeviceSample(device="gpu 0", utilization_pct=95.0, power_watts=650.0), NOON_S + 2),
@@ -179,14 +179,14 @@ def test_a_year_of_spans_needs_no_years_memory_and_adds_up_all_the_same() -> Non
 
 
 @settings(max_examples=15)
-@given(fates)
-def test_whatever_happened_steps_count_once_and_the_ledger_adds_up(drawn: list[Fate]) -> None:
+@given(draws)
+def test_whatever_happened_steps_count_once_and_the_ledger_adds_up(drawn: list[Draw]) -> None:
     store = MemoryStore()
     of = history(drawn)
     record(store, of)
     run = only(store)
     assert run.steps == tuple(range(1, of[-1].end + 1))
-    assert run.num_steps + run.num_superseded == sum(life.end - life.start for life in of)
+    assert run.num_steps + run.num_superseded == sum(scenario.end - scenario.start for scenario in of)
     assert run.wall_sec is not None and run.goodput is not None
     assert sum(run.phases.values()) == pytest.approx(run.wall_sec, rel=0.005)
     assert run.wall_sec == pytest.approx(of[-1].at_s - of[0].at_s + 2 + STEP_S * (of[-1].end - of[-1].start))
@@ -200,9 +200,9 @@ def test_steps_of_an_attempt_that_was_passed_over_and_then_taken_up_again_count(
     record(
         store,
         [
-            Life(at_s=0, start=0, end=10, last_word="end"),
-            Life(at_s=100, start=4, end=6, parent=1, last_word="interruption"),
-            Life(at_s=200, start=10, end=12, parent=1, last_word="end"),
+            Scenario(at_s=0, start=0, end=10, ending="end"),
+            Scenario(at_s=100, start=4, end=6, parent=1, ending="interruption"),
+            Scenario(at_s=200, start=10, end=12, parent=1, ending="end"),
         ],
     )
     run = only(store)

@@ -10,21 +10,21 @@ from checkpointing.stores.memory import MemoryStore
 from reporting.long_runs.summarising import long_run
 from reporting.long_runs.summary import LongRun
 from reporting.recording.attempts import DRIVER, DeviceSample
-from tests.unit.lives import STEP_S, Fate, Life, fates, history, record
 from tests.unit.recorded import NOON_S, attempt, incident_row, leave, sample_row
+from tests.unit.scenarios import STEP_S, Draw, Scenario, draws, history, record
 
 
-def told(*lives: Life) -> LongRun:
+def told(*attempts: Scenario) -> LongRun:
     store = MemoryStore()
-    record(store, lives)
+    record(store, attempts)
     run = long_run(store, "r")
     assert run is not None
     return run
 
 
 # Its checkpoint is of step 8; it was killed after step 10, at 22, and the driver saw it 4 s later.
-KILLED = Life(at_s=0, start=0, end=10, noticed_s=26, heard=(10, 22), pause_s=2, world_size=4)
-NEXT = Life(at_s=28, start=8, end=20, parent=1, last_word="end", world_size=3)
+KILLED = Scenario(at_s=0, start=0, end=10, noticed_s=26, heard=(10, 22), pause_s=2, world_size=4)
+NEXT = Scenario(at_s=28, start=8, end=20, parent=1, ending="end", world_size=3)
 
 
 def test_a_killed_worker_costs_what_each_phase_took() -> None:
@@ -65,7 +65,7 @@ def test_steps_whose_records_were_lost_but_that_were_saved_were_not_done_again()
 
 def test_steps_of_which_no_record_was_left_at_all_were_done_again_from_where_they_began() -> None:
     second = replace(KILLED, at_s=100, start=8, end=12, parent=1, recorded=8, noticed_s=114, heard=(12, 110))
-    _, found = told(KILLED, second, Life(at_s=116, start=11, end=20, parent=2)).recoveries
+    _, found = told(KILLED, second, Scenario(at_s=116, start=11, end=20, parent=2)).recoveries
     assert (found.num_redone, found.phases["recompute"]) == (1, STEP_S)
 
 
@@ -92,14 +92,16 @@ def test_a_driver_that_died_too_leaves_everything_to_noticing() -> None:
 
 
 def test_nobody_waits_for_a_run_that_was_stopped() -> None:
-    run = told(Life(at_s=0, start=0, end=10, last_word="stop"), Life(at_s=500, start=10, end=11, parent=1))
+    run = told(
+        Scenario(at_s=0, start=0, end=10, ending="stop"), Scenario(at_s=500, start=10, end=11, parent=1)
+    )
     (found,) = run.recoveries
     assert (found.cause, found.phases) == ("stop", {"schedule": 1, "restore": 1})
     assert (found.num_redone, run.phases["idle"]) == (0, 500 - 22)
 
 
 def test_a_run_that_never_restarted_has_none() -> None:
-    assert told(Life(at_s=0, start=0, end=3)).recoveries == ()
+    assert told(Scenario(at_s=0, start=0, end=3)).recoveries == ()
 
 
 @pytest.mark.parametrize("skew_s", [-3600.0, -3.5, 3600.0])
@@ -131,7 +133,7 @@ def test_what_befell_a_run_is_told_on_the_line_of_its_ledger_whatever_the_worker
 def test_after_a_driver_whose_clock_went_back_nothing_happens_before_the_run_began() -> None:
     store = MemoryStore()
     back = replace(NEXT, at_s=-1000, noticed_s=-970, heard=(20, -974), pause_s=0)
-    record(store, (KILLED, back, Life(at_s=-970, start=20, end=21, parent=2)))
+    record(store, (KILLED, back, Scenario(at_s=-970, start=20, end=21, parent=2)))
     of_second = attempt(term=2, leased_s=NOON_S - 1000, start_step=8, parent_term=1)
     sample = DeviceSample(device="gpu 0", power_watts=600.0)
     leave(store, of_second, "samples", [sample_row(sample, NOON_S - 999)])
@@ -145,22 +147,22 @@ def test_after_a_driver_whose_clock_went_back_nothing_happens_before_the_run_beg
 
 
 @settings(max_examples=25)
-@given(fates, st.lists(st.floats(-5, 5), min_size=4, max_size=4), st.floats(0, 60), st.floats(0, 30))
+@given(draws, st.lists(st.floats(-5, 5), min_size=4, max_size=4), st.floats(0, 60), st.floats(0, 30))
 def test_all_restarts_and_what_lies_between_them_add_up_to_the_ledger(
-    drawn: list[Fate], skews: list[float], hung_s: float, pause_s: float
+    drawn: list[Draw], skews: list[float], hung_s: float, pause_s: float
 ) -> None:
-    lives = [
+    attempts = [
         replace(
-            life,
+            scenario,
             skew_s=skew,
-            hung_s=0.0 if life.last_word == "end" else hung_s,
+            hung_s=0.0 if scenario.ending == "end" else hung_s,
             pause_s=pause_s,
-            heard=None if life.noticed_s is None else (life.end, life.noticed_s - pause_s),
+            heard=None if scenario.noticed_s is None else (scenario.end, scenario.noticed_s - pause_s),
         )
-        for life, skew in zip(history(drawn), skews, strict=False)
+        for scenario, skew in zip(history(drawn), skews, strict=False)
     ]
-    last = lives[-1]
-    run = told(*lives, Life(at_s=last.at_s + 500, start=0, end=1, last_word="end"))
+    last = attempts[-1]
+    run = told(*attempts, Scenario(at_s=last.at_s + 500, start=0, end=1, ending="end"))
     assert run.wall_sec is not None
     assert sum(run.phases.values()) == pytest.approx(run.wall_sec, rel=0.005)
     assert min(run.phases.values()) >= 0

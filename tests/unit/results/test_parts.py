@@ -170,8 +170,25 @@ def test_a_missing_column_is_an_error_and_an_unknown_one_is_left_out() -> None:
         decode_part(name_of(1, 1), less.getvalue())
 
 
+TYPES: dict[str, tuple[Any, ...]] = {
+    "text": (str, str | None),
+    "int": (int, int | None),
+    "float": (float | None,),
+    "bool": (bool, bool | None),
+    "texts": (tuple[str, ...],),
+    "floats": (tuple[float, ...],),
+    "pairs": tuple(tuple[tuple[str, kind], ...] for kind in (str, float, float | None)),
+}
+
+
 def test_the_glossary_explains_every_column_of_the_metrics_table_once_and_in_order() -> None:
     assert [column.name for column in TABLES["metrics"]] == [field.name for field in fields(Row)]
+    wrong = [
+        column.name
+        for column, field in zip(TABLES["metrics"], fields(Row), strict=True)
+        if field.type not in TYPES[column.kind]
+    ]
+    assert wrong == []
 
 
 def test_every_column_has_a_meaning() -> None:

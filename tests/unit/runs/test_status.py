@@ -20,8 +20,8 @@ from jobs.run_progress.status_file import StatusFile, read_status_file
 from jobs.runs.status import status_of
 from jobs.training.task.events import Ended, Progress, Resumption
 from tests.conftest import strict_json
-from tests.unit.lives import KILLED_TWICE, record
 from tests.unit.recorded import NOON_S, attempt, incident_row, leave
+from tests.unit.scenarios import KILLED_TWICE, record
 from tests.unit.small_generations import RUN, generation
 
 TOLD = {"step": 35, "num_steps": 40, "loss": 1.5, "tokens_per_s": 1000.0}
