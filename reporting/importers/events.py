@@ -38,7 +38,7 @@ def read_events(files: Sequence[BinaryIO], mapping: NameMapping) -> SourceConten
         _read(file, log)
     series: dict[str, list[tuple[int, Any]]] = {}
     unknown: list[str] = []
-    doubts: list[str] = []
+    unreadable: list[str] = []
     for tag in sorted(log.points):
         target = mapping.target(tag) or mapping.target(*tag.split("/"))
         if target is None or target.column in (STEP, *series) or kind_of(target.column) not in (int, float):
@@ -49,13 +49,15 @@ def read_events(files: Sequence[BinaryIO], mapping: NameMapping) -> SourceConten
                 (step, value_for(target.column, value, target.factor)) for step, value in log.points[tag]
             ]
         except Unreadable as error:
-            doubts.append(f"{tag}: {error}")
+            unreadable.append(f"{tag}: {error}")
     run, notes = run_of_points(series)
     if not is_measured(run):
         seen = f"found {listed(sorted(log.points))}" if log.points else "found no scalar"
         raise ImportProblem(f"no run in it: expected tags that the mapping knows, {seen}; add with --mapping")
     cut = ("ends in the middle of a record: its writer was killed",) if log.is_cut else ()
-    return SourceContents(kind="log", runs=(run,), not_mapped=tuple(unknown), notes=(*notes, *doubts, *cut))
+    return SourceContents(
+        kind="log", runs=(run,), not_mapped=tuple(unknown), notes=(*notes, *unreadable, *cut)
+    )
 
 
 def _read(file: BinaryIO, log: _Log) -> None:

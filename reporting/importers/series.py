@@ -21,7 +21,7 @@ def run_of_points(series: Mapping[str, Points]) -> tuple[dict[str, Any], tuple[s
     A step that was logged twice, as after a restart, counts once: the later value. The first tenth of the
     steps, at most ten, counts as warm-up, because a log does not say where the warm-up ended.
     """
-    ordered = {column: _once_each(points) for column, points in series.items()}
+    ordered = {column: _without_repeated_steps(points) for column, points in series.items()}
     steps = sorted({step for points in ordered.values() for step, _ in points})
     if not steps:
         return {}, ()
@@ -37,7 +37,7 @@ def run_of_points(series: Mapping[str, Points]) -> tuple[dict[str, Any], tuple[s
     return run, (note,)
 
 
-def _once_each(points: Points) -> list[tuple[int, Any]]:
+def _without_repeated_steps(points: Points) -> list[tuple[int, Any]]:
     return sorted(dict(points).items())
 
 

@@ -51,7 +51,7 @@ def find_sources(paths: Sequence[Path]) -> tuple[list[ImportSource], list[Unread
     for parts in logs.values():
         folder = files[parts[0]].rpartition("/")[0]
         sources.append(ImportSource(label=f"{folder}/events", paths=tuple(sorted(parts))))
-    return sorted(sources, key=_position), unread
+    return sorted(sources, key=_sort_key), unread
 
 
 def _files_at(path: Path, unread: list[UnreadSource]) -> Iterator[tuple[Path, str]]:
@@ -61,7 +61,7 @@ def _files_at(path: Path, unread: list[UnreadSource]) -> Iterator[tuple[Path, st
     elif not place.is_dir():
         unread.append(UnreadSource(label=str(path), reason="there is no such file or folder"))
     else:
-        found = list(_below(place, unread))
+        found = list(_files_below(place, unread))
         if not found:
             expected = "JSON, CSV, xlsx or TensorBoard event files"
             unread.append(
@@ -70,7 +70,7 @@ def _files_at(path: Path, unread: list[UnreadSource]) -> Iterator[tuple[Path, st
         yield from found
 
 
-def _below(folder: Path, unread: list[UnreadSource]) -> Iterator[tuple[Path, str]]:
+def _files_below(folder: Path, unread: list[UnreadSource]) -> Iterator[tuple[Path, str]]:
     def add_error(error: OSError) -> None:
         unread.append(UnreadSource(label=str(error.filename), reason=str(error.strerror)))
 
@@ -95,7 +95,7 @@ def is_log(path: Path) -> bool:
     return ".tfevents." in path.name
 
 
-def _position(source: ImportSource) -> tuple[int, str]:
+def _sort_key(source: ImportSource) -> tuple[int, str]:
     suffix = source.paths[0].suffix.lower()
     known = suffix in _MEASURED_FIRST and not is_log(source.paths[0])
     return (_MEASURED_FIRST.index(suffix) if known else len(_MEASURED_FIRST), source.label)

@@ -26,8 +26,8 @@ def trusted(values: Values, kind: str) -> dict[str, Any]:
     """
     found = dict(values)
     warnings = [*_complete(found), *_without_derived_copies(found)]
-    found["timing_unit"], doubts = _timing(found)
-    warnings += doubts
+    found["timing_unit"], timing_warnings = _timing(found)
+    warnings += timing_warnings
     if kind == "benchmark":
         found["timing_unit"] = "unknown"
         warnings.append(_TIMER)

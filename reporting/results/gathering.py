@@ -24,7 +24,7 @@ from reporting.results.skipped import Skipped
 _NUM_READERS = 16
 _BATCH = 64
 # Seconds per file. Only a local disk answers faster than this.
-_NEAR_S = 0.001
+_FAST_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +69,9 @@ def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes]]
     """
     started = perf_counter()
     first = _get(store, names[:_BATCH])
-    is_near = perf_counter() - started < _NEAR_S * len(first)
+    is_fast = perf_counter() - started < _FAST_S * len(first)
     yield from first
-    if is_near:
+    if is_fast:
         for batch in _split(names[_BATCH:], _BATCH):
             yield from _get(store, batch)
         return
