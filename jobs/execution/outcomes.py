@@ -124,9 +124,9 @@ class LastWord:
     def judge(self, outcome: Outcome) -> Outcome:
         """The outcome of the attempt. If the attempt ended in order, its own report of the end counts."""
         match outcome, self._told:
-            case Completed(), Ended(wish=StopRequest(aim="move on") as wish):
+            case Completed(), Ended(stop_request=StopRequest(aim="move on") as wish):
                 return moved_on(wish)
-            case Completed(), Withdrawn(wish=wish):
+            case Completed(), Withdrawn(stop_request=wish):
                 return withdrawn(wish)
         return outcome
 

@@ -79,7 +79,7 @@ def attempt_inline(
             task = _shared_task(make_task, place)
             if not isinstance(task, Task):
                 return task
-            run(task, context, Services(tell=hear, wish=wish))
+            run(task, context, Services(report=hear, stop_request=wish))
         except EXPECTED as error:
             return outcome_of(error)
         except Exception as error:

@@ -61,9 +61,9 @@ class RunState:
                 self._points.append((now, told.step))
             case Progress():
                 self._take(told, now, wall_s)
-            case Ended(wish=None, problem=None):
+            case Ended(stop_request=None, problem=None):
                 self._enter("finished", now)
-            case Ended(wish=StopRequest(aim="stop", why=why), problem=None):
+            case Ended(stop_request=StopRequest(aim="stop", why=why), problem=None):
                 self._enter("stopped", now, why)
 
     def last_step(self, now: float) -> LastStep | None:

@@ -132,18 +132,18 @@ class RunDisplay:
         """Prints how the run ended. ``again`` is the command that resumes a run that was stopped."""
         if self._end is None:
             self._say("the workers ended without a word of it; running it again goes on")
-        elif self._end.wish is None and self._end.problem is None:
+        elif self._end.stop_request is None and self._end.problem is None:
             loss = f", {_value('loss', self._end.loss)}" if self._did_a_step(self._end) else ""
             kept = self._end.generation or "nothing was saved"
             self._say(f"finished at step {self._end.step}{loss}: {kept}")
         if pointer:
             self._say(f"Ray's checkpoint points at {pointer}")
         if self._end and self._end.problem:
-            done = "ended as asked" if self._end.wish else f"all {self._end.step} steps are done"
+            done = "ended as asked" if self._end.stop_request else f"all {self._end.step} steps are done"
             newest = self._end.generation
             kept = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
             self._say(f"{done}, but {self._end.problem}; {kept}; running it again goes on")
-        elif self._end and self._end.wish:
+        elif self._end and self._end.stop_request:
             saved = f" ({self._end.generation})" if self._end.generation else ", with nothing to save"
             self._say(f"stopped at step {self._end.step}{saved}, resume with `{again}`")
 
@@ -154,7 +154,7 @@ class RunDisplay:
             "resumed_step": self._start.step if self._start else None,
             "why": list(self._start.trail) if self._start else [],
             "problem": self._end.problem if self._end else "the workers ended early",
-            "stopped": self._end.wish.why if self._end and self._end.wish else None,
+            "stopped": self._end.stop_request.why if self._end and self._end.stop_request else None,
             "saves": [asdict(saved) for saved in self._saves],
         }
 

@@ -33,7 +33,7 @@ def note_stop(repository: Repository, term: int | None, wish: StopRequest) -> En
     if term is not None:
         with suppress(StoreError, Fenced, TimeoutError):
             within(_NOTE_TIMEOUT_S, lambda: repository.append(Stopped(step=step, why=wish.why), term=term))
-    return Ended(step=step, loss=None, generation=newest.name if newest else None, wish=wish)
+    return Ended(step=step, loss=None, generation=newest.name if newest else None, stop_request=wish)
 
 
 def job_variables(deadline_s: float) -> dict[str, str]:

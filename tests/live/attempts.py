@@ -132,7 +132,7 @@ def attempt(wanted: Wanted, wish: Callable[[], StopRequest | None] | None = None
         return wanted.wish if is_wished else None
 
     with _drawing(pages):
-        run(task, context, Services(tell=tell, wish=wish or counted_wish))
+        run(task, context, Services(report=tell, stop_request=wish or counted_wish))
     story.num_batches = context.pulse.num_batches
     return story
 

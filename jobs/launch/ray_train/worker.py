@@ -87,7 +87,7 @@ def _attempt(task: Task, context: Context, assignment: Assignment) -> None:
     try:
         with _heard_wish(assignment, context.rank) as wish:
             tell = partial(_tell, assignment)
-            run(task, context, Services(tell=tell, point_at=point_at, wish=wish))
+            run(task, context, Services(report=tell, report_checkpoint=point_at, stop_request=wish))
     except BaseException as error:
         traceback.print_exc()
         failure = replace(failure_of(error, context.pulse.phase, context.rank), step=context.pulse.step)

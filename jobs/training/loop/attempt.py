@@ -23,7 +23,7 @@ from jobs.training.health.loss_guard import RankLossGuard, StepDone
 from jobs.training.loop.control import Agreed, Control, strongest
 from jobs.training.loop.ending import note_end, note_resumed, save_the_end
 from jobs.training.loop.evaluation import Evaluation
-from jobs.training.loop.progress_reports import PointAt, ProgressReporter, Tell
+from jobs.training.loop.progress_reports import ProgressReporter, Report, ReportCheckpoint
 from jobs.training.loop.rank_checks import prove_devices, prove_store
 from jobs.training.loop.recording import AttemptRecord, recording
 from jobs.training.loop.step_boundary import StepBoundary
@@ -42,15 +42,15 @@ from jobs.training.task.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The services that a launcher gives to a rank. ``point_at`` is None without Ray.
+    """The services that a launcher gives to a rank. ``report_checkpoint`` is None without Ray.
 
-    ``wish`` returns this rank's stop request, or None. ``wish`` is called at each step, never waits, and
+    ``stop_request`` returns this rank's stop request, or None. It is called at each step, never waits, and
     never takes a request back.
     """
 
-    tell: Tell
-    point_at: PointAt | None = None
-    wish: Callable[[], StopRequest | None] = lambda: None
+    report: Report
+    report_checkpoint: ReportCheckpoint | None = None
+    stop_request: Callable[[], StopRequest | None] = lambda: None
 
 
 def run(task: Task, context: Context, services: Services) -> None:
@@ -66,27 +66,27 @@ def _run(task: Task, context: Context, services: Services, record: AttemptRecord
     seed(task.recipe.seed, context.rank, context.device)
     if task.saving:
         prove_store(task, context, repository)
-    if wish := strongest(services.wish()):
+    if stop_request := strongest(services.stop_request()):
         # Nothing is loaded yet, so ending here does not count as a failed load of a generation.
         if context.rank == 0:
-            services.tell(Withdrawn(wish=wish))
+            services.report(Withdrawn(stop_request=stop_request))
         return
     engine = build(task.recipe, context.device)
     try:
         record.restoring()
         start = restore(task, context, engine, repository, origin, local_tier_of(task))
         record.restored(start)
-        _tell_start(start, context, services.tell)
+        _report_start(start, context, services.report)
         _Attempt(task, context, engine, repository, services, record, start).work()
     finally:
         engine.close()
 
 
-def _tell_start(start: ResumePoint, context: Context, tell: Tell) -> None:
+def _report_start(start: ResumePoint, context: Context, report: Report) -> None:
     if start.warning:
-        tell(Warned(text=start.warning))
+        report(Warned(text=start.warning))
     if context.rank == 0:
-        tell(Resumption(step=start.step, generation=start.generation, trail=start.trail))
+        report(Resumption(step=start.step, generation=start.generation, trail=start.trail))
 
 
 class _Attempt:
@@ -111,11 +111,13 @@ class _Attempt:
         self._samples = Samples(task, context)
         # Whether the next step's samples are late on any rank.
         self._are_late = True
-        self._control = Control(services.wish, task.longest_wait_s, context.key)
+        self._control = Control(services.stop_request, task.longest_wait_s, context.key)
         self._loss_guard = RankLossGuard(task.spike_bound)
-        self._saver = saver_for(task, context, engine, repository, self._tell_save)
+        self._saver = saver_for(task, context, engine, repository, self._report_save)
         tally = self._saver.tally if self._saver else None
-        self._reporter = ProgressReporter(task, services.tell, services.point_at, tally, start.step)
+        self._reporter = ProgressReporter(
+            task, services.report, services.report_checkpoint, tally, start.step
+        )
         is_due = start.is_evaluation_due and task.eval_every > 0
         self._evaluation = Evaluation(context, engine, self._samples, self._control, is_due=is_due)
         self._boundary = StepBoundary(context, self._evaluation, self._saver, self._reporter, record)
@@ -187,7 +189,7 @@ class _Attempt:
         """
         orders = agreed.orders
         is_last = self._position.step == self._task.num_steps or self._control.aim is not None
-        is_wanted = orders.save or orders.tell or orders.point or is_last
+        is_wanted = orders.save or orders.report or orders.checkpoint_report or is_last
         loss = self._control.mean(self._loss_guard.own_loss()) if is_wanted else float("nan")
         self._loss_guard.judge(agreed.is_alarmed, loss if is_wanted else None)
         return loss
@@ -207,12 +209,12 @@ class _Attempt:
         self._record.phase("save")
         loss = self._last_loss(loss)
         is_done = self._position.step >= self._task.num_steps and not self._evaluation.is_due
-        wish = None if is_done else strongest(self._services.wish())
-        assert is_done or wish, "a wish was taken back"
+        stop_request = None if is_done else strongest(self._services.stop_request())
+        assert is_done or stop_request, "a stop request was taken back"
         problem = self._save_the_end(loss, is_done=is_done)
-        self._reporter.point(self._position.step, loss)
+        self._reporter.report_checkpoint(self._position.step, loss)
         if self._context.rank == 0:
-            self._report_end(loss, problem, wish)
+            self._report_end(loss, problem, stop_request)
 
     def _save_the_end(self, loss: float, *, is_done: bool) -> str | None:
         """Saves the end and returns the problem, if any. Saves nothing if the run has done no step.
@@ -225,13 +227,13 @@ class _Attempt:
         point = self._position.here(is_evaluation_due=self._evaluation.is_due)
         return save_the_end(self._saver, self._control, point.with_metrics(loss=loss))
 
-    def _report_end(self, loss: float, problem: str | None, wish: StopRequest | None) -> None:
+    def _report_end(self, loss: float, problem: str | None, stop_request: StopRequest | None) -> None:
         step = self._position.step
-        if wish and step == self._start.step:
+        if stop_request and step == self._start.step:
             self._note_resumed()
         if problem is None and self._saver:
-            problem = note_end(self._repository, step, wish, term=self._task.term)
-        self._reporter.ended(step, loss, problem, wish)
+            problem = note_end(self._repository, step, stop_request, term=self._task.term)
+        self._reporter.ended(step, loss, problem, stop_request)
 
     def _note_resumed(self) -> None:
         if self._context.rank == 0 and self._start.is_own and self._start.generation:
@@ -241,11 +243,11 @@ class _Attempt:
         before = self._repository.view.generation(self._start.generation or "")
         return before.metrics if before else {}
 
-    def _tell_save(self, note: SaveNote) -> None:
+    def _report_save(self, note: SaveNote) -> None:
         """Records and reports a save; called by the writer's threads. Ranks above 0 report only failures."""
         self._record.save(note)
         if self._context.rank == 0:
-            self._services.tell(note)
+            self._services.report(note)
         elif note.problem:
             where = f"save of step {note.step} to the {note.place}"
-            self._services.tell(Warned(text=f"rank {self._context.rank}: {where}: {note.problem}"))
+            self._services.report(Warned(text=f"rank {self._context.rank}: {where}: {note.problem}"))

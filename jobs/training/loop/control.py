@@ -21,19 +21,20 @@ from jobs.training.task.stop_request import Aim, StopRequest, aim_of, strength, 
 _LOOK_EVERY_S = 0.2
 _DISK, _STORE, _WAIT = 1, 2, 4
 # The place of each value in the control word.
-_SAVE, _TELL, _POINT, _BUSY_DISK, _BUSY_STORE, _LATE, _WISH, _ALARM, _LENGTH = range(9)
+_SAVE, _REPORT, _CHECKPOINT_REPORT, _BUSY_DISK, _BUSY_STORE, _LATE, _STOP, _ALARM, _LENGTH = range(9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
     """Rank 0's orders for the step boundary after the step.
 
-    ``save``: what to save. ``tell``: compute the loss over all ranks. ``point``: take part in Ray's report.
+    ``save``: what to save. ``report``: compute the loss over all ranks. ``checkpoint_report``: take part in
+    Ray's report of the newest save.
     """
 
     save: Order | None = None
-    tell: bool = False
-    point: bool = False
+    report: bool = False
+    checkpoint_report: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +58,11 @@ class Control:
     without one; only ``end`` changes it. A rank that waits for another rank raises after ``timeout_s``.
     """
 
-    def __init__(self, wish: Callable[[], StopRequest | None], timeout_s: float, key: bytes = b"") -> None:
+    def __init__(
+        self, stop_request: Callable[[], StopRequest | None], timeout_s: float, key: bytes = b""
+    ) -> None:
         self.aim: Aim | None = None
-        self._wish = wish
+        self._stop_request = stop_request
         # A group of its own, on the CPU: the step's collectives must not wait for it, nor it for a device.
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         # The new group has new connections, and a stranger may have taken a rank's seat in them.
@@ -69,8 +72,8 @@ class Control:
 
     def begin(self, orders: Orders, busy: Busy, *, is_late: bool = False, is_alarmed: bool = False) -> None:
         """Starts the reduction and does not wait. ``orders`` other than rank 0's must be empty."""
-        own = (busy.disk, busy.store, is_late, strength(self._wish()), is_alarmed)
-        values = (_flags(orders.save), orders.tell, orders.point, *own)
+        own = (busy.disk, busy.store, is_late, strength(self._stop_request()), is_alarmed)
+        values = (_flags(orders.save), orders.report, orders.checkpoint_report, *own)
         self._word.copy_(torch.tensor([int(value) for value in values]))
         self._work = dist.all_reduce(self._word, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
@@ -78,9 +81,13 @@ class Control:
         assert self._work is not None
         self._work.wait()
         word = self._word.tolist()
-        self.aim = aim_of(word[_WISH])
+        self.aim = aim_of(word[_STOP])
         return Agreed(
-            orders=Orders(save=_order(word[_SAVE]), tell=bool(word[_TELL]), point=bool(word[_POINT])),
+            orders=Orders(
+                save=_order(word[_SAVE]),
+                report=bool(word[_REPORT]),
+                checkpoint_report=bool(word[_CHECKPOINT_REPORT]),
+            ),
             busy=Busy(disk=bool(word[_BUSY_DISK]), store=bool(word[_BUSY_STORE])),
             is_late=bool(word[_LATE]),
             is_alarmed=bool(word[_ALARM]),

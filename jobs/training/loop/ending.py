@@ -35,16 +35,16 @@ def note_resumed(repository: Repository, generation: str, *, term: int, timeout_
         finish(lambda: repository.append(Resumed(name=generation), term=term), TransferProgress(timeout_s))
 
 
-def note_end(repository: Repository, step: int, wish: StopRequest | None, *, term: int) -> str | None:
+def note_end(repository: Repository, step: int, stop_request: StopRequest | None, *, term: int) -> str | None:
     """Notes a finish or a stop in the run's log; returns the store's error, if any.
 
     An attempt that moves on notes nothing: the log continues with the next attempt.
     """
     try:
-        if wish is None:
+        if stop_request is None:
             repository.append(Finish(step=step), term=term)
-        elif wish.aim == "stop":
-            repository.append(Stopped(step=step, why=wish.why), term=term)
+        elif stop_request.aim == "stop":
+            repository.append(Stopped(step=step, why=stop_request.why), term=term)
     except StoreError as error:
         return str(error)
     return None

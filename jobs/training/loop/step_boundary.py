@@ -42,8 +42,8 @@ class StepBoundary:
             return Orders()
         return Orders(
             save=self._saver.order(point, self._busy) if self._saver else None,
-            tell=self._reporter.is_report_due(),
-            point=self._reporter.is_checkpoint_report_due(),
+            report=self._reporter.is_report_due(),
+            checkpoint_report=self._reporter.is_checkpoint_report_due(),
         )
 
     def own_busy(self) -> Busy:
@@ -63,7 +63,7 @@ class StepBoundary:
             self._saver.cut(point.with_metrics(loss=loss), agreed.orders.save)
             # The agreed state is from before this cut, so it does not say what is busy after it.
             self._busy = _ALL_BUSY
-        self._tell(agreed.orders, point.step, loss)
+        self._report(agreed.orders, point.step, loss)
         return point
 
     def catch_up(self, point: StepPoint, metrics: Mapping[str, float]) -> None:
@@ -82,9 +82,9 @@ class StepBoundary:
             self._reporter.evaluated(step, val_loss)
         return val_loss
 
-    def _tell(self, orders: Orders, step: int, loss: float) -> None:
-        if orders.tell and self._is_rank_0:
+    def _report(self, orders: Orders, step: int, loss: float) -> None:
+        if orders.report and self._is_rank_0:
             self._reporter.progress(step, loss)
-        if orders.point:
+        if orders.checkpoint_report:
             self._record.phase("stall")
-            self._reporter.point(step, loss)
+            self._reporter.report_checkpoint(step, loss)

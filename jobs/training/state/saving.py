@@ -40,7 +40,7 @@ class Saver:
         engine: Engine,
         repository: Repository,
         mailbox: Mailbox,
-        tell: Callable[[SaveNote], None],
+        report: Callable[[SaveNote], None],
     ) -> None:
         self.tally = Tally()
         self._task = task
@@ -60,7 +60,7 @@ class Saver:
         )
         publisher = Publisher(repository, mailbox, attempt, self.tally)
         self._disk = local_tier_of(task)
-        self._writer = Writer(self._disk, publisher, self.tally, tell)
+        self._writer = Writer(self._disk, publisher, self.tally, report)
         self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
         self._saves_so_far = SavesSoFar(last_s=time.monotonic())
         self._number = 0
@@ -186,12 +186,12 @@ def saver_for(
     context: Context,
     engine: Engine,
     repository: Repository,
-    tell: Callable[[SaveNote], None],
+    report: Callable[[SaveNote], None],
 ) -> Saver | None:
-    """The rank's saver; None if nothing is saved. Collective. Background threads call ``tell``."""
+    """The rank's saver; None if nothing is saved. Collective. Background threads call ``report``."""
     if task.saving is None:
         return None
-    return Saver(task, task.saving, context, engine, repository, open_mailbox(context), tell)
+    return Saver(task, task.saving, context, engine, repository, open_mailbox(context), report)
 
 
 def local_tier_of(task: Task) -> LocalTier | None:

@@ -50,7 +50,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The attempt ended because all steps are done or because of the stop request ``wish``.
+    """The attempt ended because all steps are done or because of ``stop_request``.
 
     ``problem`` says why the end could not be saved; None if it is durable. ``loss`` is the last step's; None
     if this attempt did no step.
@@ -60,14 +60,14 @@ class Ended:
     loss: float | None
     generation: str | None
     problem: str | None = None
-    wish: StopRequest | None = None
+    stop_request: StopRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn:
     """A stop request came before the attempt had loaded anything: nothing to save, and nothing is lost."""
 
-    wish: StopRequest
+    stop_request: StopRequest
 
 
 # A ``SaveNote`` here is about rank 0's share of a save.

@@ -19,9 +19,9 @@ class StopRequest:
     why: str
 
 
-def strength(wish: StopRequest | None) -> int:
+def strength(stop_request: StopRequest | None) -> int:
     """A number that grows with what the request asks for, 0 without a request; the strongest is followed."""
-    return 0 if wish is None else 1 + _BY_STRENGTH.index(wish.aim)
+    return 0 if stop_request is None else 1 + _BY_STRENGTH.index(stop_request.aim)
 
 
 def aim_of(strength: int) -> Aim | None:

@@ -317,7 +317,7 @@ def test_while_a_rank_waits_for_samples_that_do_not_come_all_stop(tmp_path: Path
     # Its third and fourth question are asked while it waits, the fifth too.
     wanted = replace(a_run("r", tmp_path / "store"), tokens=tokens, wish=STOP, wished_at=5)
     [story] = go([wanted], tmp_path)
-    assert (story.end.step, story.end.problem, story.end.wish) == (0, None, STOP)
+    assert (story.end.step, story.end.problem, story.end.stop_request) == (0, None, STOP)
     assert view_of(tmp_path / "store", "r").stopped_step == 0
 
 
@@ -331,7 +331,7 @@ def test_in_an_evaluation_whose_samples_do_not_come_all_stop_and_it_is_still_due
     os.mkfifo(tmp_path / "1.bin")
     wanted = replace(a_run("r", tmp_path / "store"), tokens=tokens, eval_every=1, wish=STOP, wished_at=12)
     [story] = go([wanted], tmp_path, deadline_s=60.0)
-    assert (story.end.step, story.end.problem, story.end.wish) == (1, None, STOP)
+    assert (story.end.step, story.end.problem, story.end.stop_request) == (1, None, STOP)
     assert newest_manifest(tmp_path / "store", "r").cut.state["is_evaluation_due"]
 
 
@@ -460,7 +460,7 @@ def test_stops_at_random_moments_all_end_in_a_saved_run_that_goes_on(
     # What has ended keeps threads and memory as long as its process lives.
     batches = [wanted[first : first + 50] for first in range(0, len(wanted), 50)]
     stories = [story for batch in batches for story in go(batch, tmp_path)]
-    assert sum(story.is_withdrawn or story.end.wish is not None for story in stories) >= num_stops
+    assert sum(story.is_withdrawn or story.end.stop_request is not None for story in stories) >= num_stops
     reached: dict[str, int] = {}
     for one, story in zip(wanted, stories, strict=True):
         if story.is_withdrawn:

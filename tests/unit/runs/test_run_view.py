@@ -344,7 +344,7 @@ def test_an_attempt_that_ended_to_move_on_is_no_end_of_the_run(
     display = shown(Clock())
     display.on_progress(heard.append)
     display.hear(step(3))
-    display.hear(Ended(step=4, loss=1.0, generation=None, wish=wish))
+    display.hear(Ended(step=4, loss=1.0, generation=None, stop_request=wish))
     assert heard[-1]["stage"] == stage
 
 
@@ -411,15 +411,15 @@ ASKED = StopRequest(aim="stop", why="Ctrl-C")
     ("end", "expected"),
     [
         (
-            Ended(step=6, loss=2.0, generation="g6", wish=ASKED),
+            Ended(step=6, loss=2.0, generation="g6", stop_request=ASKED),
             "r: stopped at step 6 (g6), resume with `longhaul train spec.yaml`",
         ),
         (
-            Ended(step=0, loss=None, generation=None, wish=ASKED),
+            Ended(step=0, loss=None, generation=None, stop_request=ASKED),
             "r: stopped at step 0, with nothing to save, resume with `longhaul train spec.yaml`",
         ),
         (
-            Ended(step=6, loss=2.0, generation="g4", wish=ASKED, problem="step 6 could not be saved"),
+            Ended(step=6, loss=2.0, generation="g4", stop_request=ASKED, problem="step 6 could not be saved"),
             "r: ended as asked, but step 6 could not be saved; the newest checkpoint is g4; "
             "running it again goes on",
         ),

@@ -188,7 +188,7 @@ def test_a_rank_whose_question_got_lost_asks_again() -> None:
 
 
 def end(*, wish: StopRequest | None = None, problem: str | None = None) -> Ended:
-    return Ended(step=4, loss=1.0, generation="g", wish=wish, problem=problem)
+    return Ended(step=4, loss=1.0, generation="g", stop_request=wish, problem=problem)
 
 
 @pytest.mark.parametrize("told", [[], [end()], [end(wish=STOP)], [end(wish=STOP, problem="store away")]])
@@ -202,7 +202,7 @@ def test_an_attempt_that_is_done_or_stopped_has_ended_well(told: list[RunEvent])
 
 
 @pytest.mark.parametrize(
-    "told", [end(wish=MOVE_ON), end(wish=MOVE_ON, problem="store away"), Withdrawn(wish=MOVE_ON)]
+    "told", [end(wish=MOVE_ON), end(wish=MOVE_ON, problem="store away"), Withdrawn(stop_request=MOVE_ON)]
 )
 def test_an_attempt_that_moves_on_was_preempted(told: RunEvent) -> None:
     last = LastWord(lambda _: None)
@@ -214,7 +214,7 @@ def test_an_attempt_that_moves_on_was_preempted(told: RunEvent) -> None:
 
 def test_an_attempt_that_was_asked_to_stop_before_it_began_has_nothing_to_judge() -> None:
     last = LastWord(lambda _: None)
-    last.hear(Withdrawn(wish=STOP))
+    last.hear(Withdrawn(stop_request=STOP))
     assert last.judge(Completed()) == Cancelled(wish=STOP)
 
 
