@@ -114,4 +114,4 @@ class Notifier:
             self._caller.call(about)
         if task is not None:
             incident = Incident(kind="alarm", step=alarm.step, text=f"{alarm.kind}: {alarm.text}")
-            self._outbox.leave(task.described(), incident, now_s=now_s)
+            self._outbox.leave(task.as_recorded(), incident, now_s=now_s)

@@ -182,7 +182,7 @@ class Alarms:
     def _spike(self, loss: float, now: float) -> Alarm | None:
         if self._spikes is None:
             return None
-        found, usual = self._spikes.see(loss), self._spikes.usual
+        found, usual = self._spikes.add(loss), self._spikes.recent_median
         text = f"loss {loss:.4f}, usual is {usual:.4f}"
         return self._judge(
             "loss spike",

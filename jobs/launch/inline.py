@@ -83,8 +83,8 @@ def attempt_inline(
         except EXPECTED as error:
             return outcome_of(error)
         except Exception as error:
-            failure = failure_of(error, context.pulse.phase, context.rank)
-            failure = replace(failure, step=context.pulse.step)
+            failure = failure_of(error, context.status.phase, context.rank)
+            failure = replace(failure, step=context.status.step)
             return Failed(failure=failure, cause=cause_of(failure))
         return Completed()
 
@@ -156,7 +156,7 @@ def _run(job: Job, context: Context, listen: Callable[[Event], None]) -> None:
     try:
         measured = measure(job, context)
     except Exception as error:
-        failure = failure_of(error, context.pulse.phase, context.rank)
+        failure = failure_of(error, context.status.phase, context.rank)
         is_whole = context.world_size == 1 or isinstance(error, AgreedFailure)
         if context.rank == 0 or not is_whole:
             listen(Finished(run_id=job.run_id, outcome=failure))

@@ -21,7 +21,7 @@ from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 from checkpointing.stores.transfers import within
 from jobs.execution.causes import Cause
 from jobs.recovery.policy import FailedAttempt
-from jobs.training.task.skipping import Skips, joined
+from jobs.training.task.skipping import Skips, merged
 from jobs.training.task.task import Task
 
 How = Literal["failed", "given up", "done", "interrupted"]
@@ -87,7 +87,7 @@ class Journal:
     def leaves_out(self, samples: tuple[int, int] | None, *, term: int, good_step: int) -> None:
         """Leaves out these samples from now on, and what ``term`` saved after ``good_step``."""
         if samples is not None:
-            self.skips = joined([*self.skips, samples])
+            self.skips = merged([*self.skips, samples])
         self.spoilt = (*self.spoilt, (term, good_step))
 
     def note(

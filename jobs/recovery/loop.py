@@ -245,7 +245,7 @@ class RecoveryLoop:
 
     def _record_incident(self, incident: Incident) -> None:
         if self.task is not None:
-            self.outbox.leave(self.task.described(), incident, now_s=self.clock())
+            self.outbox.leave(self.task.as_recorded(), incident, now_s=self.clock())
 
 
 def _as_told(reached: FailedAttempt, failed: Failed) -> FailedAttempt:

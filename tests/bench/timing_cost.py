@@ -14,7 +14,7 @@ BOUND = 0.005
 
 
 def main() -> bool:
-    timer, pulse, device = HostTimer(), RankStatus(), torch.device("cpu")
+    timer, status, device = HostTimer(), RankStatus(), torch.device("cpu")
     started = time.perf_counter()
     previous = started
     for index in range(NUM_BORDERS):
@@ -22,7 +22,7 @@ def main() -> bool:
             torch.cuda.synchronize()
         timer.mark()
         now = time.perf_counter()
-        pulse.step, pulse.step_s = index + 1, now - previous
+        status.step, status.step_s = index + 1, now - previous
         previous = now
     cost_s = (time.perf_counter() - started) / NUM_BORDERS
     share = cost_s / FASTEST_STEP_S

@@ -133,7 +133,7 @@ def attempt(wanted: Wanted, wish: Callable[[], StopRequest | None] | None = None
 
     with _drawing(pages):
         run(task, context, Services(report=tell, stop_request=wish or counted_wish))
-    story.num_batches = context.pulse.num_batches
+    story.num_batches = context.status.num_batches
     return story
 
 

@@ -13,10 +13,10 @@ INTERVAL_S = 0.5
 
 
 @contextmanager
-def watching(pulse: RankStatus, rank: int, post: Callable[[Heartbeat], None]) -> Iterator[None]:
+def watching(status: RankStatus, rank: int, post: Callable[[Heartbeat], None]) -> Iterator[None]:
     """Inside, ``post`` gets a heartbeat twice a second from a thread of its own, and none after the end."""
     done = threading.Event()
-    thread = threading.Thread(target=_watch, args=(pulse, rank, post, done), name="watch", daemon=True)
+    thread = threading.Thread(target=_watch, args=(status, rank, post, done), name="watch", daemon=True)
     thread.start()
     try:
         yield
@@ -25,20 +25,20 @@ def watching(pulse: RankStatus, rank: int, post: Callable[[Heartbeat], None]) ->
         thread.join()
 
 
-def _watch(pulse: RankStatus, rank: int, post: Callable[[Heartbeat], None], done: threading.Event) -> None:
+def _watch(status: RankStatus, rank: int, post: Callable[[Heartbeat], None], done: threading.Event) -> None:
     while not done.wait(INTERVAL_S):
         post(
             Heartbeat(
-                run_id=pulse.run_id,
+                run_id=status.run_id,
                 rank=rank,
-                phase=pulse.phase,
-                step=pulse.step,
-                num_steps=pulse.num_steps,
-                num_batches=pulse.num_batches,
-                step_s=pulse.step_s,
-                memory_bytes=pulse.memory_bytes,
-                doing=pulse.doing,
-                pace_s=pulse.pace_s,
-                utilization_pct=pulse.utilization_pct,
+                phase=status.phase,
+                step=status.step,
+                num_steps=status.num_steps,
+                num_batches=status.num_batches,
+                step_s=status.step_s,
+                memory_bytes=status.memory_bytes,
+                doing=status.doing,
+                pace_s=status.pace_s,
+                utilization_pct=status.utilization_pct,
             )
         )

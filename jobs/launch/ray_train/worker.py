@@ -72,7 +72,7 @@ def train(told: dict[str, Assignment]) -> None:
     assignment = told["assignment"]
     context = _meet(assignment)
     _post(assignment, _ready(context))
-    with watching(context.pulse, context.rank, lambda beat: _tell(assignment, beat)):
+    with watching(context.status, context.rank, lambda beat: _tell(assignment, beat)):
         if isinstance(assignment.work, Task):
             _attempt(assignment.work, context, assignment)
             return
@@ -90,7 +90,7 @@ def _attempt(task: Task, context: Context, assignment: Assignment) -> None:
             run(task, context, Services(report=tell, report_checkpoint=point_at, stop_request=wish))
     except BaseException as error:
         traceback.print_exc()
-        failure = replace(failure_of(error, context.pulse.phase, context.rank), step=context.pulse.step)
+        failure = replace(failure_of(error, context.status.phase, context.rank), step=context.status.step)
         if not isinstance(error, NothingToResume | Unfit | Fenced | StoreError):
             failure = replace(failure, log_tail=_own_log_tail())
         _post(assignment, Raised(run_id=task.run, rank=context.rank, failure=failure))
@@ -117,14 +117,14 @@ def _run(job: Job, context: Context, assignment: Assignment) -> None:
     from jobs.training.benchmark.measure import measure
     from jobs.training.health.failures import failure_of
 
-    context.pulse.run_id, context.pulse.phase, context.pulse.step = job.run_id, "cooldown", 0
+    context.status.run_id, context.status.phase, context.status.step = job.run_id, "cooldown", 0
     if context.rank == 0:
         _tell(assignment, Started(run_id=job.run_id))
     try:
         measurement = measure(job, context)
     except BaseException as error:
         traceback.print_exc()
-        failure = replace(failure_of(error, context.pulse.phase, context.rank), log_tail=_own_log_tail())
+        failure = replace(failure_of(error, context.status.phase, context.rank), log_tail=_own_log_tail())
         _post(assignment, Raised(run_id=job.run_id, rank=context.rank, failure=failure))
         raise
     if measurement is not None:

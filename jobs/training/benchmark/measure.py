@@ -128,8 +128,8 @@ def _expected(job: Job) -> Expected:
 
 
 def _enter(context: Context, phase: Phase, num_steps: int) -> None:
-    pulse = context.pulse
-    pulse.phase, pulse.step, pulse.num_steps = phase, 0, num_steps
+    status = context.status
+    status.phase, status.step, status.num_steps = phase, 0, num_steps
 
 
 def _cool_down(job: Job, context: Context) -> None:
@@ -201,7 +201,7 @@ def _run_window(
     dist.barrier()
     _synchronize(context.device)
     _enter(context, "window", num_steps)
-    context.pulse.memory_bytes = _memory_in_use(context.device)
+    context.status.memory_bytes = _memory_in_use(context.device)
     previous = time.perf_counter()
     timer.mark()
     for index in range(num_steps):
@@ -264,8 +264,8 @@ def _check_updates(num_skipped: int) -> None:
 
 
 def _beat(context: Context, step: int, step_s: float) -> None:
-    pulse = context.pulse
-    pulse.step, pulse.step_s = step, step_s
+    status = context.status
+    status.step, status.step_s = step, step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

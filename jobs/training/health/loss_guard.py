@@ -7,6 +7,7 @@ that needs the loss over all ranks, as every save does, finds it at once. Only s
 
 from collections import deque
 from dataclasses import dataclass
+from math import isfinite
 
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from jobs.training.health.failures import InvalidLoss
 from jobs.training.ranks.gathering import gather
 from jobs.training.task.measurement import BadLoss
 from jobs.training.task.skipping import Range
-from jobs.training.task.spikes import Spike, SpikeBound, Spikes, is_bad
+from jobs.training.task.spikes import Spike, SpikeBound, Spikes
 
 # A step is known to be good on all ranks once two more are done.
 _NUM_OPEN = 3
@@ -33,7 +34,7 @@ class StepDone:
     def is_bad(self) -> bool:
         """Whether loss or gradient is not finite. Waits for the device."""
         norm = 0.0 if self.grad_norm is None else float(self.grad_norm)
-        return is_bad(float(self.loss), norm)
+        return not (isfinite(float(self.loss)) and isfinite(norm))
 
 
 class RankLossGuard:
@@ -50,7 +51,7 @@ class RankLossGuard:
         if self._open and self._open[-1].is_bad():
             self.is_alarmed = True
 
-    def did(self, done: StepDone) -> None:
+    def add(self, done: StepDone) -> None:
         self._open.append(done)
 
     def own_loss(self) -> float:
@@ -67,7 +68,7 @@ class RankLossGuard:
         ``is_any_alarmed`` and ``mean_loss`` must be the same on all ranks. ``mean_loss`` is the mean of
         ``own_loss`` over all ranks; None if this step did not need it.
         """
-        if is_any_alarmed or (mean_loss is not None and is_bad(mean_loss)):
+        if is_any_alarmed or (mean_loss is not None and not isfinite(mean_loss)):
             raise self._not_finite()
         if mean_loss is not None and self._spikes is not None:
             self._look_for_spikes(self._spikes, mean_loss)
@@ -83,7 +84,7 @@ class RankLossGuard:
         )
 
     def _look_for_spikes(self, spikes: Spikes, mean_loss: float) -> None:
-        newest, spike = self._open[-1], spikes.see(mean_loss)
+        newest, spike = self._open[-1], spikes.add(mean_loss)
         if spike is not None:
             raise self._too_high(spike, newest)
         if not spikes.is_high:

@@ -18,10 +18,10 @@ _DEVICE_SIZE, _DEVICE_TIMES = 2048, 16
 
 
 class RankSpeed:
-    """Writes the newest time of the test product to ``context.pulse.pace_s``, which is 0 before the first."""
+    """Writes the newest time of the test product to ``context.status.pace_s``; 0 before the first."""
 
     def __init__(self, context: Context, ticks: Callable[[], float] = time.perf_counter) -> None:
-        self._pulse = context.pulse
+        self._status = context.status
         self._is_on_cpu = context.device.type == "cpu"
         self._ticks = ticks
         self._next_s = ticks() + _EVERY_S
@@ -31,11 +31,11 @@ class RankSpeed:
         self._product = torch.empty_like(self._factor)
         self._begin_end: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Reads and starts timings; call it at every step boundary."""
         if self._begin_end is not None and self._begin_end[1].query():
             begin, end = self._begin_end
-            self._pulse.pace_s, self._begin_end = begin.elapsed_time(end) / 1e3, None
+            self._status.pace_s, self._begin_end = begin.elapsed_time(end) / 1e3, None
         if self._ticks() >= self._next_s:
             self._next_s = self._ticks() + _EVERY_S
             if self._is_on_cpu:
@@ -46,7 +46,7 @@ class RankSpeed:
     def _time_here(self) -> None:
         started = self._ticks()
         self._multiply(_CPU_TIMES)
-        self._pulse.pace_s = self._ticks() - started
+        self._status.pace_s = self._ticks() - started
 
     def _begin_on_device(self) -> None:
         if self._begin_end is None:

@@ -59,7 +59,7 @@ def run(task: Task, context: Context, services: Services) -> None:
 
 
 def _run(task: Task, context: Context, services: Services, record: AttemptRecord) -> None:
-    context.pulse.phase = "setup"
+    context.status.phase = "setup"
     prove_devices(task, context)
     repository = Repository(task.open_store(), task.run)
     origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
@@ -126,8 +126,8 @@ class _Attempt:
         if self._saver:
             self._saver.goes_on_from(self._start.generation)
             self._saver.start()
-        pulse = self._context.pulse
-        pulse.phase, pulse.step, pulse.num_steps = "window", self._start.step, self._task.num_steps
+        status = self._context.status
+        status.phase, status.step, status.num_steps = "window", self._start.step, self._task.num_steps
         loss = float("nan")
         self._control.agree()
         if self._evaluation.is_due:
@@ -153,7 +153,7 @@ class _Attempt:
         agreed = self._control.end()
         self._position.reach(point)
         self._are_late = agreed.is_late
-        self._context.pulse.step, self._context.pulse.step_s = point.step, time.perf_counter() - started
+        self._context.status.step, self._context.status.step_s = point.step, time.perf_counter() - started
         loss = self._judged_loss(agreed)
         point = self._boundary.cross(point, agreed, loss)
         num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
@@ -177,7 +177,7 @@ class _Attempt:
         batches = self._samples.on_device(rows)
         self._loss_guard.check_last_step()
         loss, norm = train_step(self._engine, batches), self._engine.grad_norm
-        self._loss_guard.did(
+        self._loss_guard.add(
             StepDone(step=point.step, samples=(first, point.position), loss=loss, grad_norm=norm)
         )
         return loss

@@ -36,6 +36,6 @@ class Evaluation:
                 before.restore()
                 return None
             losses.append(self._engine.evaluate(*self._samples.batch(numbers)))
-            self._context.pulse.num_batches += 1
+            self._context.status.num_batches += 1
         self.is_due = False
         return self._control.mean(torch.stack(losses).mean().item())

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from checkpointing.saving.save import Tally
-from jobs.training.task.events import Ended, Evaluated, Progress, RunEvent, finite
+from jobs.training.task.events import Ended, Evaluated, Progress, RunEvent, finite_or_none
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
@@ -55,7 +55,7 @@ class ProgressReporter:
             Progress(
                 step=step,
                 num_steps=self._task.num_steps,
-                loss=finite(loss),
+                loss=finite_or_none(loss),
                 tokens_per_s=num_tokens / (now - self._last_report_s),
                 durable_step=tally.durable_step,
                 durable_s=tally.durable_s,
@@ -66,13 +66,13 @@ class ProgressReporter:
         self._last_report_s, self._last_report_step = now, step
 
     def evaluated(self, step: int, val_loss: float) -> None:
-        self._report(Evaluated(step=step, val_loss=finite(val_loss)))
+        self._report(Evaluated(step=step, val_loss=finite_or_none(val_loss)))
 
     def ended(self, step: int, loss: float, problem: str | None, stop_request: StopRequest | None) -> None:
         self._report(
             Ended(
                 step=step,
-                loss=finite(loss),
+                loss=finite_or_none(loss),
                 generation=self.newest,
                 problem=problem,
                 stop_request=stop_request,

@@ -38,8 +38,8 @@ class AttemptRecord:
 
     def __init__(self, task: Task, context: Context, recorder: Recorder) -> None:
         self._task = task
-        self._pulse = context.pulse
-        self._pulse.doing = "start"
+        self._status = context.status
+        self._status.doing = "start"
         self._is_rank_0 = context.rank == 0
         self._recorder = recorder
         self._tokens = task.recipe.tokens_per_step // task.recipe.world_size
@@ -48,10 +48,10 @@ class AttemptRecord:
         self._restored_s = time.perf_counter()
         self._step = 0
         # Only for long runs: a benchmark's step times must not include the test product.
-        self._pace = RankSpeed(context) if task.saving else None
+        self._rank_speed = RankSpeed(context) if task.saving else None
 
     def phase(self, name: str) -> None:
-        self._pulse.doing = name
+        self._status.doing = name
         self._recorder.phase(name)
 
     def begin(self) -> None:
@@ -91,10 +91,10 @@ class AttemptRecord:
             self._num_skipped = num_skipped_saves
             if self._is_rank_0:
                 self._recorder.incident(Incident(kind="skipped save", step=point.step))
-        self._pulse.doing = "data wait"
+        self._status.doing = "data wait"
         self._step = point.step
-        if self._pace:
-            self._pace.look()
+        if self._rank_speed:
+            self._rank_speed.update()
         self._recorder.step(
             Step(
                 step=point.step,
@@ -145,7 +145,7 @@ def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
     source = telemetry(context.device)
     sampler = Sampler(source)
     recorder = Recorder(
-        task.described(),
+        task.as_recorded(),
         context.rank,
         Outbox(store, context.rank),
         flush_s=task.recording.flush_s,
@@ -162,10 +162,10 @@ def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
             recorder.incident(Incident(kind="warning", text=f"no telemetry: {source.reason}"))
         yield record
     except BaseException as error:
-        record.end(error, context.pulse.step)
+        record.end(error, context.status.step)
         raise
     else:
-        record.end(None, context.pulse.step)
+        record.end(None, context.status.step)
     finally:
         recorder.close(_CLOSE_TIMEOUT_S)
         sampler.close()
@@ -197,7 +197,7 @@ def _device_sampling(context: Context, sampler: Sampler) -> SampleDevice | None:
 
     def sample() -> DeviceSample:
         reading = sampler.newest()
-        context.pulse.utilization_pct = reading.utilization_pct
+        context.status.utilization_pct = reading.utilization_pct
         return sample_of(name, reading, torch.cuda.memory_allocated(device))
 
     return sample

@@ -10,7 +10,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from jobs.training.task.job import OptimizerConfig
-from jobs.training.task.schedules import share
+from jobs.training.task.schedules import lr_factor
 
 
 def adamw(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:
@@ -26,7 +26,7 @@ def adamw(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:
 
 
 def schedule(optimizer: AdamW, config: OptimizerConfig) -> LambdaLR:
-    return LambdaLR(optimizer, lambda num_updates: share(num_updates, config))
+    return LambdaLR(optimizer, lambda num_updates: lr_factor(num_updates, config))
 
 
 def clip(parameters: Iterable[Parameter], max_norm: float) -> Tensor:

@@ -53,5 +53,5 @@ class Context:
     local_rank: int
     device: "torch.device"
     node: str = field(default_factory=socket.gethostname)
-    pulse: RankStatus = field(default_factory=RankStatus)
+    status: RankStatus = field(default_factory=RankStatus)
     key: bytes = field(default=b"", repr=False)

@@ -74,5 +74,5 @@ class Withdrawn:
 RunEvent = Resumption | Progress | Evaluated | SaveNote | Warned | Ended | Withdrawn
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     return value if isfinite(value) else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from jobs.training.task.sample_order import epoch_ended
-from jobs.training.task.skipping import after
+from jobs.training.task.skipping import start_past
 from jobs.training.task.task import Task
 
 
@@ -57,7 +57,7 @@ class Position:
 
     def begin_after(self, position: int) -> int:
         """The first position of the step that follows after ``position`` samples, past skipped samples."""
-        return after(position, self._task.skips, num_samples=self._step_samples)
+        return start_past(position, self._task.skips, num_samples=self._step_samples)
 
     def first_of(self, point: StepPoint) -> int:
         """The first position of the step that ends at ``point``."""

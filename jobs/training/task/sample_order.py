@@ -16,7 +16,7 @@ def sample_at(position: int, *, num_samples: int, seed: int) -> int:
     side = isqrt(num_samples - 1) + 1
     # The permutation has side x side numbers, more than an epoch: repeat it until the number is in the epoch.
     while True:
-        index = _mixed(index, side, f"{seed}/{epoch}")
+        index = _permuted(index, side, f"{seed}/{epoch}")
         if index < num_samples:
             return index
 
@@ -37,7 +37,7 @@ def epoch_ended(before: int, after: int, *, num_samples: int) -> int | None:
     return after // num_samples if after // num_samples > before // num_samples else None
 
 
-def _mixed(index: int, side: int, key: str) -> int:
+def _permuted(index: int, side: int, key: str) -> int:
     """Permutes the numbers below side x side by a Feistel network, whatever its rounds compute."""
     left, right = divmod(index, side)
     for number in range(_NUM_ROUNDS):

@@ -9,7 +9,7 @@ from typing import assert_never
 from jobs.training.task.job import OptimizerConfig
 
 
-def share(num_updates: int, config: OptimizerConfig) -> float:
+def lr_factor(num_updates: int, config: OptimizerConfig) -> float:
     """The share of the full learning rate for the update that follows ``num_updates`` others.
 
     In the warm-up the n-th update has n / ``warmup_steps``. After it the share is 1 under the constant
@@ -24,10 +24,10 @@ def share(num_updates: int, config: OptimizerConfig) -> float:
     if num_updates >= config.decay_steps:
         return config.min_lr_ratio
     done = (num_updates - warmup) / (config.decay_steps - warmup)
-    return config.min_lr_ratio + (1.0 - config.min_lr_ratio) * _left(done, config)
+    return config.min_lr_ratio + (1.0 - config.min_lr_ratio) * _remaining(done, config)
 
 
-def _left(done: float, config: OptimizerConfig) -> float:
+def _remaining(done: float, config: OptimizerConfig) -> float:
     """The part of the decay that is left: falls from 1 to 0 while ``done`` goes from 0 to 1."""
     match config.schedule:
         case "constant":

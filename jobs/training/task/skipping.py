@@ -15,7 +15,7 @@ Range = tuple[int, int]
 Skips = tuple[Range, ...]
 
 
-def after(position: int, skips: Iterable[Range], *, num_samples: int) -> int:
+def start_past(position: int, skips: Iterable[Range], *, num_samples: int) -> int:
     """The first place, at ``position`` or later, where a step of ``num_samples`` reads none of the ranges.
 
     The result is never before ``position``, so no sample is read twice. A gap between two ranges that is
@@ -27,12 +27,12 @@ def after(position: int, skips: Iterable[Range], *, num_samples: int) -> int:
     return position
 
 
-def joined(skips: Iterable[Range]) -> Skips:
+def merged(skips: Iterable[Range]) -> Skips:
     """The same samples in as few ranges as possible, ascending, for storing and showing."""
-    found: list[Range] = []
-    for first, end in sorted(one for one in skips if one[0] < one[1]):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+    ranges: list[Range] = []
+    for first, end in sorted(skip for skip in skips if skip[0] < skip[1]):
+        if ranges and first <= ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], end))
         else:
-            found.append((first, end))
-    return tuple(found)
+            ranges.append((first, end))
+    return tuple(ranges)

@@ -1,8 +1,7 @@
-"""Detects losses that have gone wrong: not finite, or far above the recent ones. Pure."""
+"""Detects losses that are far above the recent ones. Pure."""
 
 from collections import deque
 from dataclasses import dataclass
-from math import isfinite
 from statistics import median
 
 # Turns a median distance from the median into a standard deviation, for a normal distribution.
@@ -38,17 +37,17 @@ class Spikes:
     """Detects spikes for the ranks' guards and for the driver's alarms, each with a bound of its own.
 
     The same losses give the same answers, so ranks that see the same losses agree. ``is_high``: the last loss
-    was too high. ``usual`` is the median of the losses before the last one; 0 before enough were seen.
+    was too high. ``recent_median`` is that of the losses before the last one; 0 before enough were seen.
     """
 
     def __init__(self, bound: SpikeBound) -> None:
         self.is_high = False
-        self.usual = 0.0
+        self.recent_median = 0.0
         self._bound = bound
         self._recent: deque[float] = deque(maxlen=bound.num_recent)
         self._num_high = 0
 
-    def see(self, loss: float) -> Spike | None:
+    def add(self, loss: float) -> Spike | None:
         """Takes the next loss, which must be finite. A loss that is too high does not raise later bounds."""
         bound = self._highest()
         self.is_high = loss > bound
@@ -63,10 +62,6 @@ class Spikes:
         fewest = self._bound.fewest
         if len(self._recent) < (max(2, self._bound.num_recent // 2) if fewest is None else fewest):
             return float("inf")
-        self.usual = middle = median(self._recent)
+        self.recent_median = middle = median(self._recent)
         deviation = _SIGMA * median(abs(loss - middle) for loss in self._recent)
         return max(self._bound.ratio * middle, middle + self._bound.sigmas * deviation)
-
-
-def is_bad(*values: float) -> bool:
-    return not all(map(isfinite, values))

@@ -19,7 +19,7 @@ from jobs.training.task.token_index import TokenIndex
 from jobs.training.task.windows import Windows
 from reporting.recording.attempts import RecordedAttempt
 
-_FORGOTTEN = MemoryStore().url
+_MEMORY_URL = MemoryStore().url
 # Longer than the driver waits for anything but saves, so that the driver gives up before the ranks do.
 _BESIDE_SAVES_S = 2400.0
 
@@ -138,7 +138,7 @@ class Task:
 
     def open_store(self) -> Store:
         """The run's store. A store in memory is new on each call and is lost when the process ends."""
-        return MemoryStore() if self.store == _FORGOTTEN else open_store(self.store)
+        return MemoryStore() if self.store == _MEMORY_URL else open_store(self.store)
 
     @property
     def longest_wait_s(self) -> float:
@@ -148,7 +148,7 @@ class Task:
         """
         return _BESIDE_SAVES_S + (self.saving.ending_s if self.saving else 0.0)
 
-    def described(self) -> RecordedAttempt:
+    def as_recorded(self) -> RecordedAttempt:
         """This attempt as its records name it."""
         return RecordedAttempt(
             run=self.run,

@@ -6,8 +6,9 @@ of tokens, in the order of the index. Every field of an index is checked before 
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from checkpointing.stores.contract import is_name
@@ -69,16 +70,8 @@ def to_json(index: TokenIndex) -> bytes:
         "format": _FORMAT,
         "dtype": index.dtype,
         "num_tokens": index.num_tokens,
-        "vocabulary": _vocabulary_to_json(index.vocabulary),
-        "shards": [
-            {
-                "name": shard.name,
-                "num_tokens": shard.num_tokens,
-                "sha256": shard.sha256,
-                "largest_id": shard.largest_id,
-            }
-            for shard in index.shards
-        ],
+        "vocabulary": index.vocabulary and asdict(index.vocabulary),
+        "shards": [asdict(shard) for shard in index.shards],
     }
     return json.dumps(body, indent=1).encode() + b"\n"
 
@@ -90,9 +83,9 @@ def from_json(data: bytes, where: str) -> TokenIndex:
     """
     try:
         body = json.loads(data)
-        found = body.get("format")
-        if found != _FORMAT:
-            raise DataError(f"{where}: its format is {found!r}, expected {_FORMAT!r}; pack the data again")
+        version = body.get("format")
+        if version != _FORMAT:
+            raise DataError(f"{where}: its format is {version!r}, expected {_FORMAT!r}; pack the data again")
         index = TokenIndex(
             dtype=_dtype(body["dtype"]),
             shards=tuple(_shard(shard) for shard in body["shards"]),
@@ -101,13 +94,13 @@ def from_json(data: bytes, where: str) -> TokenIndex:
         _check_whole(index, body.get("num_tokens"))
     except _NOT_AS_EXPECTED as error:
         raise DataError(
-            f"{where}: is no index of tokens ({_said(error)}); pack the data again, "
+            f"{where}: is no index of tokens ({_text_of(error)}); pack the data again, "
             "or see docs/data.md for what belongs in it"
         ) from None
     return index
 
 
-def _said(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
@@ -137,13 +130,9 @@ def _shard(body: Mapping[str, Any]) -> TokenShard:
 
 
 def _check_whole(index: TokenIndex, num_tokens: object) -> None:
-    names = [shard.name for shard in index.shards]
-    if (
-        twice := sorted({name for name in names if names.count(name) > 1})
-        if len(set(names)) < len(names)
-        else []
-    ):
-        raise ValueError(f"{twice[0]} is there twice")
+    counts = Counter(shard.name for shard in index.shards)
+    if repeated := sorted(name for name, count in counts.items() if count > 1):
+        raise ValueError(f"{repeated[0]} is there twice")
     if num_tokens is not None and num_tokens != index.num_tokens:
         raise ValueError(f"its shards have {index.num_tokens} tokens together, but it says {num_tokens!r}")
 
@@ -157,12 +146,6 @@ def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:
     if not isinstance(vocabulary.digest, str):
         raise ValueError(f"the digest of its tokenizer is {vocabulary.digest!r}")
     return vocabulary
-
-
-def _vocabulary_to_json(vocabulary: Vocabulary | None) -> dict[str, Any] | None:
-    if vocabulary is None:
-        return None
-    return {"tokenizer": vocabulary.tokenizer, "digest": vocabulary.digest, "size": vocabulary.size}
 
 
 def _is_count(value: object) -> bool:

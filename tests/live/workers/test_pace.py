@@ -24,10 +24,10 @@ def test_every_few_seconds_a_product_is_timed_that_draws_no_random_number() -> N
     pace = RankSpeed(context, ticks)
     paces = []
     for _ in range(3):
-        pace.look()
-        paces.append(context.pulse.pace_s)
-        pace.look()
-        paces.append(context.pulse.pace_s)
+        pace.update()
+        paces.append(context.status.pace_s)
+        pace.update()
+        paces.append(context.status.pace_s)
         ticks.by_s += 5
     first, same, second, still, third, last = paces
     assert first == same == 0.0

@@ -19,7 +19,7 @@ from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.job import Recipe, Strategy
 from jobs.training.task.presets import PRESETS, preset
-from jobs.training.task.schedules import share
+from jobs.training.task.schedules import lr_factor
 from tests.live.ranks import run_ranks
 from tests.live.trainings import CPU, mean_over_ranks, recipe_for
 
@@ -139,7 +139,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_every_strategy_goes_by_the_same_schedule_to_the_bit(found: Found) -> None:
     optimizer = recipe("ddp").optimizer
-    expected = tuple(optimizer.lr * share(step, optimizer) for step in range(NUM_STEPS))
+    expected = tuple(optimizer.lr * lr_factor(step, optimizer) for step in range(NUM_STEPS))
     assert {seen.rates for seen in found.seen.values()} == {expected}
     assert expected[2] == optimizer.lr > expected[3] > expected[-1] > optimizer.lr * 0.1
 

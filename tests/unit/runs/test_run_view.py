@@ -15,7 +15,7 @@ import pytest
 from checkpointing.saving.save import SaveNote
 from jobs.run_progress.run_state import LastStep, Stage
 from jobs.run_progress.run_view import RunDisplay
-from jobs.training.task.events import Ended, Evaluated, Progress, Resumption, RunEvent, Warned, finite
+from jobs.training.task.events import Ended, Evaluated, Progress, Resumption, RunEvent, Warned, finite_or_none
 from jobs.training.task.stop_request import StopRequest
 from tests.conftest import strict_json
 
@@ -34,7 +34,7 @@ GOING_ON = Progress(
 DIVERGED = Progress(
     step=5,
     num_steps=8,
-    loss=finite(nan),
+    loss=finite_or_none(nan),
     tokens_per_s=10.0,
     durable_step=4,
     durable_s=0.0,
@@ -75,7 +75,7 @@ def summary(capsys: pytest.CaptureFixture[str], *told: RunEvent, pointer: str | 
         (RESUMED, ["r: g6: passed over, torn", "r: g4: chosen, from the store", "r: goes on after step 4"]),
         (GOING_ON, ["r: step 5/8  loss 2.3457  12,346 tokens/s  nothing durable yet"]),
         (Evaluated(step=6, val_loss=2.5), ["r: step 6: val_loss 2.5000"]),
-        (Evaluated(step=6, val_loss=finite(inf)), ["r: step 6: val_loss not finite"]),
+        (Evaluated(step=6, val_loss=finite_or_none(inf)), ["r: step 6: val_loss not finite"]),
         (
             SAVED,
             ["r: save of step 4 to the store: 1.2 MB of rank 0, blocked for 0.012 s, done in 1.50 s"],
@@ -494,7 +494,7 @@ def test_the_end_is_told_on_top_of_the_newest_progress() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_told_as_null() -> None:
-    told = progress_of(BEGINNING, DIVERGED, Ended(step=8, loss=finite(inf), generation="g8"))
+    told = progress_of(BEGINNING, DIVERGED, Ended(step=8, loss=finite_or_none(inf), generation="g8"))
     assert [status["loss"] for status in told] == [None, None]
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.training.task.skipping import Skips, after, joined
+from jobs.training.task.skipping import Skips, merged, start_past
 
 STEP = 4
 NUM_STEPS = 40
@@ -15,7 +15,7 @@ def steps(num_steps: int, skips: Skips) -> list[range]:
     """The positions that each step reads, as a run goes through them."""
     position, found = 0, []
     for _ in range(num_steps):
-        position = after(position, skips, num_samples=STEP)
+        position = start_past(position, skips, num_samples=STEP)
         found.append(range(position, position + STEP))
         position += STEP
     return found
@@ -37,7 +37,7 @@ ANY = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=5).
 
 @given(position=st.integers(0, 10**9))
 def test_without_ranges_a_step_begins_where_the_last_one_ended(position: int) -> None:
-    assert after(position, (), num_samples=STEP) == position
+    assert start_past(position, (), num_samples=STEP) == position
 
 
 @given(skips=ANY)
@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_reads_what_the_one_that_was_left_alone_reads(
     position = whole[num_before - 1].stop if num_before else 0
     rest = []
     for _ in range(num_before, NUM_STEPS):
-        position = after(position, skips, num_samples=STEP)
+        position = start_past(position, skips, num_samples=STEP)
         rest.append(range(position, position + STEP))
         position += STEP
     assert whole[num_before:] == rest
@@ -70,6 +70,6 @@ def test_a_run_that_goes_on_reads_what_the_one_that_was_left_alone_reads(
 
 @given(skips=ANY)
 def test_joined_ranges_leave_out_the_same_in_any_order(skips: Skips) -> None:
-    found = joined(skips)
+    found = merged(skips)
     assert steps(NUM_STEPS, found) == steps(NUM_STEPS, skips) == steps(NUM_STEPS, skips[::-1])
     assert all(one[1] < other[0] for one, other in pairwise(found))

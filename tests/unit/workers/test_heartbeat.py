@@ -8,8 +8,8 @@ from jobs.launch.ray_train.heartbeat import watching
 from jobs.training.task.context import RankStatus
 
 
-def test_a_beat_tells_all_that_the_pulse_knows() -> None:
-    pulse = RankStatus(
+def test_a_beat_has_all_that_the_status_has() -> None:
+    status = RankStatus(
         run_id="r",
         phase="window",
         step=3,
@@ -22,6 +22,6 @@ def test_a_beat_tells_all_that_the_pulse_knows() -> None:
         utilization_pct=7.0,
     )
     beats: SimpleQueue[Heartbeat] = SimpleQueue()
-    with watching(pulse, 1, beats.put):
+    with watching(status, 1, beats.put):
         beat = beats.get(timeout=30)
-    assert asdict(beat) == {**asdict(pulse), "rank": 1}
+    assert asdict(beat) == {**asdict(status), "rank": 1}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.training.task.job import OptimizerConfig, Schedule
-from jobs.training.task.schedules import share
+from jobs.training.task.schedules import lr_factor
 
 WARMUP = st.integers(0, 50)
 FALLING: st.SearchStrategy[Schedule] = st.sampled_from(["linear", "cosine"])
@@ -26,7 +26,7 @@ def falling(draw: st.DrawFn) -> OptimizerConfig:
 
 
 def course(config: OptimizerConfig, num_updates: int) -> list[float]:
-    return [share(number, config) for number in range(num_updates)]
+    return [lr_factor(number, config) for number in range(num_updates)]
 
 
 @given(warmup=WARMUP, number=st.integers(0, 10**6))
@@ -34,7 +34,7 @@ def test_what_is_constant_is_to_the_bit_what_it_was_before_there_were_schedules(
     warmup: int, number: int
 ) -> None:
     config = OptimizerConfig(warmup_steps=warmup)
-    assert share(number, config) == min(1.0, (number + 1) / max(1, warmup))
+    assert lr_factor(number, config) == min(1.0, (number + 1) / max(1, warmup))
 
 
 @given(config=falling())

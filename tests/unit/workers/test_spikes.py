@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable
 
-from jobs.training.task.spikes import Spike, SpikeBound, Spikes, is_bad
+from jobs.training.task.spikes import Spike, SpikeBound, Spikes
 
 BOUND = SpikeBound()
 ENOUGH = BOUND.num_recent // 2
@@ -16,7 +16,7 @@ def noisy(level: float, number: int, *, noise: float, seed: int = 0) -> list[flo
 
 def spikes_in(losses: Iterable[float], bound: SpikeBound = BOUND) -> list[Spike]:
     eye = Spikes(bound)
-    return [found for loss in losses if (found := eye.see(loss)) is not None]
+    return [found for loss in losses if (found := eye.add(loss)) is not None]
 
 
 def test_a_loss_that_stays_high_is_a_spike_at_its_third_look() -> None:
@@ -63,10 +63,3 @@ def test_a_spike_does_not_raise_its_own_bound() -> None:
     found = spikes_in(losses)
     assert len(found) == 28
     assert len({spike.bound for spike in found}) == 1
-
-
-def test_what_is_not_finite_is_bad_and_what_is_large_is_not() -> None:
-    assert is_bad(1.0, float("nan"))
-    assert is_bad(float("inf"))
-    assert is_bad(float("-inf"), 0.0)
-    assert not is_bad(1e30, 0.0)
