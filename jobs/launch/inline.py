@@ -26,7 +26,7 @@ from jobs.execution.outcomes import EXPECTED, Completed, Failed, Outcome, StoreA
 from jobs.launch.torchrun import LauncherPlace
 from jobs.training.benchmark.measure import measure
 from jobs.training.health.failures import AgreedFailure, failure_of
-from jobs.training.health.problems import Problem, heard, told
+from jobs.training.health.problems import Problem, error_of, problem_of
 from jobs.training.loop.attempt import Services, run
 from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
@@ -130,9 +130,9 @@ def _as_word(made: Task | StoreAway | Unmendable | Exception) -> _Word:
         case StoreAway(reason=reason):
             return _Word(away=reason)
         case Unmendable(error=error):
-            return _Word(problem=told(error, _ERRORS), is_unmendable=True)
+            return _Word(problem=problem_of(error, _ERRORS), is_unmendable=True)
         case error:
-            return _Word(problem=told(error, _ERRORS))
+            return _Word(problem=problem_of(error, _ERRORS))
 
 
 def _not_made(made: Task | StoreAway | Unmendable | Exception | None, word: _Word) -> StoreAway | Unmendable:
@@ -144,7 +144,7 @@ def _not_made(made: Task | StoreAway | Unmendable | Exception | None, word: _Wor
     if word.away is not None:
         return StoreAway(reason=word.away)
     assert word.problem is not None
-    error = made if isinstance(made, Exception) else heard(word.problem, _ERRORS)
+    error = made if isinstance(made, Exception) else error_of(word.problem, _ERRORS)
     if word.is_unmendable:
         return Unmendable(error=error)
     raise error

@@ -11,13 +11,13 @@ from checkpointing.stores.opening import open_store
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.data.shard_cache import PARQUET, one_place
+from jobs.training.data.shard_cache import PARQUET, folder_conflict
 from jobs.training.task.presets import preset
 from jobs.training.task.task import ShardCacheLimits, Tokens
 from jobs.training.task.token_index import DTYPE_BYTES, INDEX, DataError, TokenIndex, TokenShard, from_json
 from jobs.training.task.windows import cut_into_windows
 
-_NUM_LOOKERS = 16
+_NUM_READERS = 16
 # Two tokenizers' digests do not share a prefix of this length by chance.
 _SHORTEST_DIGEST = 12
 
@@ -37,7 +37,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         index = _index(store)
     except DataError as error:
         raise SpecError([str(error)]) from None
-    near = _near(spec, index)
+    cache = _cache_limits(spec, index)
     if problems := [*_wrong_vocabulary(spec, store, index), *_wrong_sizes(store, index)]:
         raise SpecError(problems)
     windows = cut_into_windows(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
@@ -47,7 +47,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         f"data: {store.url} has {index.num_tokens:,} tokens, {windows.num_samples:,} samples of seq_len "
         f"{spec.seq_len} beside {spec.eval.samples:,} held out (eval.samples)",
     )
-    return Tokens(url=store.url, index=index, windows=windows, near=near)
+    return Tokens(url=store.url, index=index, windows=windows, cache=cache)
 
 
 def num_samples(spec: RunSpec, tokens: Tokens | None) -> int:
@@ -96,10 +96,10 @@ def _index_of_parquet(store: Store) -> TokenIndex:
             f"data: {store.url}/{INDEX} is not there, nor Parquet files of ids; expected a folder that "
             f"`longhaul pack INPUT... --out {store.url}` wrote"
         )
-    from jobs.training.data.parquet_tokens import look
+    from jobs.training.data.parquet_tokens import describe
 
-    with ThreadPoolExecutor(_NUM_LOOKERS) as pool:
-        shards = tuple(pool.map(lambda name: look(store, name), names))
+    with ThreadPoolExecutor(_NUM_READERS) as pool:
+        shards = tuple(pool.map(lambda name: describe(store, name), names))
     return TokenIndex(dtype="uint32", shards=shards)
 
 
@@ -109,7 +109,7 @@ def _is_parquet(name: str) -> bool:
     return name.lower().endswith(PARQUET) and not is_hidden
 
 
-def _near(spec: RunSpec, index: TokenIndex) -> ShardCacheLimits | None:
+def _cache_limits(spec: RunSpec, index: TokenIndex) -> ShardCacheLimits | None:
     """The limits of the shard cache; None if shards are read in place. Parquet always needs a folder to be
     decoded in.
     """
@@ -117,7 +117,7 @@ def _near(spec: RunSpec, index: TokenIndex) -> ShardCacheLimits | None:
     if local.dir is None and not any(shard.name.endswith(PARQUET) for shard in index.shards):
         return None
     folder, saves = local.dir or gettempdir(), spec.checkpoint.local.dir
-    if saves is not None and (problem := one_place(folder, saves)):
+    if saves is not None and (problem := folder_conflict(folder, saves)):
         raise SpecError([problem])
     return ShardCacheLimits(folder=folder, limit_bytes=round(local.gib * 2**30))
 
@@ -179,7 +179,7 @@ def _wrong_sizes(store: Store, index: TokenIndex) -> list[str]:
     there are.
     """
     width = DTYPE_BYTES[index.dtype]
-    with ThreadPoolExecutor(_NUM_LOOKERS) as pool:
+    with ThreadPoolExecutor(_NUM_READERS) as pool:
         looks = pool.map(lambda shard: _wrong_size(store, shard, width), index.shards)
         found = [problem for problem in looks if problem]
     more = f" (and {len(found) - 1:,} more shards)" if len(found) > 1 else ""

@@ -27,7 +27,7 @@ from jobs.spec_schema.run_recovery import (
     RunLimits,
     WorldSize,
 )
-from jobs.training.data.shard_cache import one_place
+from jobs.training.data.shard_cache import folder_conflict
 from jobs.training.task.job import OptimizerConfig, Recipe
 from jobs.training.task.presets import preset
 from jobs.training.task.task import Recording, Saving
@@ -127,8 +127,8 @@ class RunSpec(SpecFile):
             raise ValueError("epochs: and steps exclude each other; give one (--set steps= takes it away)")
         if reason := refusal(self.world_size.min, self.world_size.max, self._batch):
             raise ValueError(reason)
-        near, saves = self.data.local.dir, self.checkpoint.local.dir
-        if near and saves and (reason := one_place(near, saves)):
+        cache, saves = self.data.local.dir, self.checkpoint.local.dir
+        if cache and saves and (reason := folder_conflict(cache, saves)):
             raise ValueError(reason)
         longest = preset(self.model).max_seq_len
         if self.seq_len > longest:

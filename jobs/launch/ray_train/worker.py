@@ -31,7 +31,7 @@ from jobs.execution.board import Departed, Done, Post, Raised, Ready
 from jobs.execution.messages import Started
 from jobs.launch.ray_train.heartbeat import watching
 from jobs.launch.ray_train.stop_listener import hearing
-from jobs.training.health.postmortem import answer_with_stacks, log_tail, oom_kills
+from jobs.training.health.postmortem import dump_stacks_on_request, log_tail, oom_kills
 from jobs.training.task.context import Context
 from jobs.training.task.job import Job
 from jobs.training.task.stop_request import StopRequest
@@ -186,7 +186,7 @@ def _visible_index() -> int:
 
 def _ready(context: Context) -> Ready:
     logs = _log_files()
-    stacks = answer_with_stacks(Path(logs[-1]).parent)
+    stacks = dump_stacks_on_request(Path(logs[-1]).parent)
     return Ready(
         rank=context.rank,
         logs=logs,

@@ -20,7 +20,7 @@ _COLUMNS = ("input_ids", "ids", "tokens")
 _READ_BYTES = 2**20
 
 
-def look(store: Store, name: str) -> TokenShard:
+def describe(store: Store, name: str) -> TokenShard:
     """Describes a file from its footer alone; ``sha256`` is the footer's.
 
     Raises ``DataError`` if the footer lacks the number of ids.
@@ -29,13 +29,13 @@ def look(store: Store, name: str) -> TokenShard:
         column = _column(file, where)
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         statistics = [_leaf(group, column).statistics for group in groups]
-        if not all(one and one.has_null_count for one in statistics):
+        if not all(of_group and of_group.has_null_count for of_group in statistics):
             raise DataError(f"{where}: doesn't say how many ids it has; write it with statistics")
-        largest = [one.max for one in statistics if one.has_min_max]
+        largest = [of_group.max for of_group in statistics if of_group.has_min_max]
         return TokenShard(
             name=name,
             sha256=_digest(file),
-            num_tokens=sum(one.num_values for one in statistics),
+            num_tokens=sum(of_group.num_values for of_group in statistics),
             largest_id=max(largest) if len(largest) == len(statistics) and largest else None,
         )
 
@@ -57,18 +57,18 @@ def _digest(file: Any) -> str:
 
 def _column(file: Any, where: str) -> str:
     names = file.schema_arrow.names
-    found = next((name for name in _COLUMNS if name in names), None)
-    if found is None:
+    column = next((name for name in _COLUMNS if name in names), None)
+    if column is None:
         raise DataError(
             f"{where}: has no column of ids ({', '.join(names)}); expected one of {', '.join(_COLUMNS)}, or "
             "text for `longhaul pack`"
         )
-    kind = file.schema_arrow.field(found).type
+    kind = file.schema_arrow.field(column).type
     if not pyarrow.types.is_integer(getattr(kind, "value_type", kind)):
         raise DataError(
-            f"{where}: its column {found!r} holds {kind}, expected whole numbers or lists of them"
+            f"{where}: its column {column!r} holds {kind}, expected whole numbers or lists of them"
         )
-    return found
+    return column
 
 
 def _leaf(group: Any, column: str) -> Any:
@@ -90,8 +90,8 @@ def _flat(chunk: Any, where: str) -> Any:
 def _opened(store: Store, name: str) -> Iterator[tuple[Any, str]]:
     where = f"data: {store.url}/{name}"
     try:
-        stored = io.BufferedReader(_StoredFile(store, name), _READ_BYTES)
-        with pyarrow.parquet.ParquetFile(stored) as file:
+        buffered = io.BufferedReader(_StoredFile(store, name), _READ_BYTES)
+        with pyarrow.parquet.ParquetFile(buffered) as file:
             yield file, where
     except Missing:
         raise DataError(f"{where} is gone; bring it back") from None
@@ -106,7 +106,7 @@ class _StoredFile(io.RawIOBase):
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
-        self._at = 0
+        self._offset = 0
         self._size = store.size(name)
 
     def readable(self) -> bool:
@@ -116,13 +116,13 @@ class _StoredFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._at
+        return self._offset
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
+        self._offset = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
+        return self._offset
 
     def readinto(self, buffer: Any) -> int:
-        num_bytes = self._store.get_range(self._name, self._at, memoryview(buffer).cast("B"))
-        self._at += num_bytes
+        num_bytes = self._store.get_range(self._name, self._offset, memoryview(buffer).cast("B"))
+        self._offset += num_bytes
         return num_bytes

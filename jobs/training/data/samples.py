@@ -11,7 +11,7 @@ from torch import Tensor
 
 from checkpointing.stores.opening import open_store
 from jobs.training.data.prefetch_pool import PrefetchPool
-from jobs.training.data.shard_cache import ShardCache, one_place
+from jobs.training.data.shard_cache import ShardCache, folder_conflict
 from jobs.training.data.shards import Readable, Shards
 from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
@@ -43,7 +43,7 @@ class Samples:
         self._task = task
         self._rank = context.rank
         self._device = context.device
-        _check_places(task)
+        _check_folders(task)
         self._source: SampleSource = (
             TokenSource(task.tokens, task.recipe.model.vocab_size, is_first=context.local_rank == 0)
             if task.tokens
@@ -53,11 +53,11 @@ class Samples:
     def rows(self, position: int) -> list[Tensor]:
         """The micro-batches, on the host, of the step that begins after ``position`` samples."""
         recipe = self._task.recipe
-        found = self._source.read(self._numbers(position))
+        samples = self._source.read(self._numbers(position))
         # Two steps ahead, so that a late sample is known before the step in between begins.
         ahead = (position + number * recipe.sequences_per_step for number in (1, 2))
-        self._source.expect([number for one in ahead for number in self._numbers(one)])
-        return list(torch.stack(found).split(recipe.micro_batch))
+        self._source.expect([number for start in ahead for number in self._numbers(start)])
+        return list(torch.stack(samples).split(recipe.micro_batch))
 
     def wait(self, position: int, timeout_s: float = 0.0) -> bool:
         """Whether ``rows`` could return at once, now or within ``timeout_s``."""
@@ -69,8 +69,8 @@ class Samples:
 
     def on_device(self, rows: list[Tensor]) -> list[Batch]:
         """Copies micro-batches to the device. The copies wait until the device has done its earlier work."""
-        there = [one.to(self._device) for one in rows]
-        return [(one[:, :-1], one[:, 1:]) for one in there]
+        on_device = [tokens.to(self._device) for tokens in rows]
+        return [(tokens[:, :-1], tokens[:, 1:]) for tokens in on_device]
 
     def held_out(self) -> Iterator[range]:
         """The sample numbers of this rank's held-out micro-batches, which follow the samples to train on."""
@@ -82,8 +82,8 @@ class Samples:
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         """Reads one micro-batch and copies it to the device."""
-        [found] = self.on_device([torch.stack(self._source.read(numbers))])
-        return found
+        [batch] = self.on_device([torch.stack(self._source.read(numbers))])
+        return batch
 
     def _numbers(self, position: int) -> list[int]:
         recipe, num_samples = self._task.recipe, self._task.num_samples
@@ -119,7 +119,7 @@ class TokenSource:
     """
 
     def __init__(self, tokens: Tokens, vocab_size: int, *, is_first: bool) -> None:
-        self._shards = Shards(_readable(tokens, is_first), tokens.index)
+        self._shards = Shards(_open_shards(tokens, is_first), tokens.index)
         self._windows = tokens.windows
         self._dtype = _TORCH_DTYPES[tokens.index.dtype]
         self._vocab_size = vocab_size
@@ -131,8 +131,8 @@ class TokenSource:
         return [future.result() for future in futures]
 
     def expect(self, numbers: Sequence[int]) -> None:
-        for forgotten in self._ahead.keys() - set(numbers):
-            self._ahead.pop(forgotten).cancel()
+        for unneeded in self._ahead.keys() - set(numbers):
+            self._ahead.pop(unneeded).cancel()
         self._begin_all(numbers)
 
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
@@ -165,18 +165,18 @@ class TokenSource:
         return ids
 
 
-def _check_places(task: Task) -> None:
+def _check_folders(task: Task) -> None:
     """Checks that shard cache and saves don't share a folder: on this node, links may make one of two."""
-    near, disk = task.tokens and task.tokens.near, task.saving and task.saving.disk
-    if near and disk and (problem := one_place(near.folder, disk)):
+    cache, disk = task.tokens and task.tokens.cache, task.saving and task.saving.disk
+    if cache and disk and (problem := folder_conflict(cache.folder, disk)):
         raise DataError(problem)
 
 
-def _readable(tokens: Tokens, is_first: bool) -> Readable:
+def _open_shards(tokens: Tokens, is_first: bool) -> Readable:
     store = open_store(tokens.url)
-    if tokens.near is None:
+    if tokens.cache is None:
         return store
-    near = ShardCache(store, tokens.index, Path(tokens.near.folder), tokens.near.limit_bytes)
+    cache = ShardCache(store, tokens.index, Path(tokens.cache.folder), tokens.cache.limit_bytes)
     if is_first:
-        near.bring_all()
-    return near
+        cache.copy_all()
+    return cache

@@ -47,13 +47,13 @@ _SAVES = "runs"
 _log = logging.getLogger(__name__)
 
 
-def one_place(near: str, saves: str) -> str | None:
+def folder_conflict(cache: str, saves: str) -> str | None:
     """Says why shard cache and local tier can't use these folders together on this machine; None if they can.
 
-    ``near`` is data.local.dir and ``saves`` is checkpoint.local.dir. Both make room by deleting, so neither
+    ``cache`` is data.local.dir and ``saves`` is checkpoint.local.dir. Both make room by deleting, so neither
     may lie in the part of a folder that the other one uses.
     """
-    tokens, disk = _real(near), _real(saves)
+    tokens, disk = _resolved(cache), _resolved(saves)
     if tokens == disk:
         how = "are one place"
     elif disk.is_relative_to(tokens) and disk.relative_to(tokens).parts[0].startswith(_OURS):
@@ -63,12 +63,12 @@ def one_place(near: str, saves: str) -> str | None:
     else:
         return None
     return (
-        f"data.local.dir: {near!r} and checkpoint.local.dir: {saves!r} {how} ({disk}); give each a folder of "
-        "its own, such as /nvme/tokens and /nvme/saves"
+        f"data.local.dir: {cache!r} and checkpoint.local.dir: {saves!r} {how} ({disk}); give each a folder "
+        "of its own, such as /nvme/tokens and /nvme/saves"
     )
 
 
-def _real(folder: str) -> Path:
+def _resolved(folder: str) -> Path:
     """The folder's path with links resolved. Never raises, even if the folder or a home does not exist."""
     return Path(realpath(expanduser(folder)))  # noqa: PTH111 - that of a Path raises where there is no home
 
@@ -85,18 +85,18 @@ class ShardCache:
         self._width = DTYPE_BYTES[index.dtype]
         self._num_bytes = {shard.name: shard.num_tokens * self._width for shard in index.shards}
         # With another limit other shards fit, so it gets another folder, and this one can then be removed.
-        whose = f"{store.url} {index.digest} {limit_bytes}"
-        self._data_set = hashlib.sha256(whose.encode()).hexdigest()[:16]
+        identity = f"{store.url} {index.digest} {limit_bytes}"
+        self._data_set = hashlib.sha256(identity.encode()).hexdigest()[:16]
         self._place = folder.expanduser() / f"{_OURS}{os.geteuid()}"
         self._limit_bytes = limit_bytes
-        self._fitting = self._that_fit(index)
+        self._fitting = self._fitting_shards(index)
         self._problem: DataError | None = None
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
-        """As a store's. Raises ``DataError`` if any shard that ``bring_all`` copied was found to be wrong."""
+        """As a store's. Raises ``DataError`` if any shard that ``copy_all`` copied was found to be wrong."""
         if self._problem:
             raise self._problem
-        if (count := self._read_near(name, start, into)) is not None:
+        if (count := self._read_copy(name, start, into)) is not None:
             return count
         if not name.endswith(PARQUET):
             return self._store.get_range(name, start, into)
@@ -105,22 +105,22 @@ class ShardCache:
                 f"data: {self.url}/{name}: its decoded ids don't fit in data.local.gib "
                 f"({self._limit_bytes / 2**30:g} GiB); allow more, or make .bin shards of them"
             )
-        self._bring(self._fitting[name])
-        if (count := self._read_near(name, start, into)) is None:
-            raise Missing(f"{self._place}: {name} was removed right after it was brought")
+        self._copy(self._fitting[name])
+        if (count := self._read_copy(name, start, into)) is None:
+            raise Missing(f"{self._place}: {name} was removed right after it was copied")
         return count
 
-    def bring_all(self) -> threading.Thread:
+    def copy_all(self) -> threading.Thread:
         """Copies the shards that fit, in the order of the index, in a background thread.
 
         Only one rank of a node calls it.
         """
         self._make_room()
-        thread = threading.Thread(target=self._bring_each, name="near shards", daemon=True)
+        thread = threading.Thread(target=self._copy_each, name="shard cache", daemon=True)
         thread.start()
         return thread
 
-    def _that_fit(self, index: TokenIndex) -> dict[str, TokenShard]:
+    def _fitting_shards(self, index: TokenIndex) -> dict[str, TokenShard]:
         fitting, room = {}, self._limit_bytes
         for shard in index.shards:
             room -= self._num_bytes[shard.name]
@@ -171,51 +171,51 @@ class ShardCache:
         with below(place, [self._data_set, *name.split("/")[:-1]], make=make) as folder:
             yield folder
 
-    def _bring_each(self) -> None:
+    def _copy_each(self) -> None:
         try:
             for shard in self._fitting.values():
-                self._bring(shard)
+                self._copy(shard)
         except DataError as error:
             self._problem = error
         except (StoreError, OSError):
             # The store is away or the disk is full: a reader that needs the shard gets the error itself.
             return
 
-    def _bring(self, shard: TokenShard) -> None:
+    def _copy(self, shard: TokenShard) -> None:
         last = shard.name.rpartition("/")[2]
         with (
             self._data_sets(make=True) as place,
             self._folder_of(place, shard.name, make=True) as folder,
-            _alone(folder, last),
+            _locked(folder, last),
         ):
-            if self._is_brought(folder, shard.name):
+            if self._is_copied(folder, shard.name):
                 return
             # The name is always the same, so that a killed process's file is overwritten.
             temporary = f".{last}.tmp"
             try:
                 with file_in(folder, temporary, "w") as file:
-                    self._copy(shard, file)
+                    self._write(shard, file)
                 os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=folder)
 
-    def _is_brought(self, folder: int, name: str) -> bool:
+    def _is_copied(self, folder: int, name: str) -> bool:
         with suppress(OSError):
-            found = os.stat(name.rpartition("/")[2], dir_fd=folder, follow_symlinks=False)
-            return stat.S_ISREG(found.st_mode) and found.st_size == self._num_bytes[name]
+            status = os.stat(name.rpartition("/")[2], dir_fd=folder, follow_symlinks=False)
+            return stat.S_ISREG(status.st_mode) and status.st_size == self._num_bytes[name]
         return False
 
-    def _read_near(self, name: str, start: int, into: memoryview) -> int | None:
+    def _read_copy(self, name: str, start: int, into: memoryview) -> int | None:
         """Reads from the cache; None if the shard was not copied yet, or was removed to make room."""
         with suppress(OSError), self._data_sets() as place, self._folder_of(place, name) as folder:
-            if self._is_brought(folder, name):
+            if self._is_copied(folder, name):
                 with file_in(folder, name.rpartition("/")[2]) as file:
                     file.seek(start)
                     return read_into(file, into)
         return None
 
-    def _copy(self, shard: TokenShard, file: FileIO) -> None:
+    def _write(self, shard: TokenShard, file: FileIO) -> None:
         """Copies and checks a shard; its bytes are on disk when this returns.
 
         Without that, a power cut after the renaming could leave the file's name without its bytes.
@@ -246,7 +246,7 @@ class ShardCache:
 
 
 @contextmanager
-def _alone(folder: int, name: str) -> Iterator[None]:
+def _locked(folder: int, name: str) -> Iterator[None]:
     """Locks a shard: one rank of a node copies it and the others wait. A killed rank's lock is released."""
     with file_in(folder, f".{name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -279,9 +279,9 @@ def _num_bytes(place: int, name: str) -> int:
 def _remove(place: int, name: str) -> None:
     """Deletes a data set's folder, the mark last: if the process is killed, the rest can still be deleted."""
     with below(place, [name]) as folder:
-        for one in sorted(names_in(folder), key=lambda one: one == _MARK):
-            shutil.rmtree(one, dir_fd=folder, onerror=lambda *_: None)
+        for entry in sorted(names_in(folder), key=lambda entry: entry == _MARK):
+            shutil.rmtree(entry, dir_fd=folder, onerror=lambda *_: None)
             with suppress(OSError):
-                os.unlink(one, dir_fd=folder)
+                os.unlink(entry, dir_fd=folder)
     with suppress(OSError):  # Another run may copy a shard into the folder at the same time.
         os.rmdir(name, dir_fd=place)

@@ -84,5 +84,5 @@ def _ranks_with(model: str, devices: Sequence[DeviceIdentity]) -> list[int]:
 
 
 def _named(ranks: Iterable[int]) -> str:
-    told = [str(rank) for rank in ranks]
-    return f"rank {told[0]} runs" if len(told) == 1 else f"ranks {', '.join(told)} run"
+    names = [str(rank) for rank in ranks]
+    return f"rank {names[0]} runs" if len(names) == 1 else f"ranks {', '.join(names)} run"

@@ -20,7 +20,7 @@ _SIGNAL = re.compile(r"\*\*\* (SIG[A-Z]+) received")
 # A worker answers this signal by writing its threads' stacks; nothing else in a worker uses the signal.
 STACKS_SIGNAL = signal.SIGUSR1
 _STACKS_TIMEOUT_S, _STACKS_INTERVAL_S = 3.0, 0.05
-_TRAINING = "jobs/training/loop/attempt.py"
+_TRAINING_LOOP = "jobs/training/loop/attempt.py"
 _VMSTAT = Path("/proc/vmstat")
 
 
@@ -44,7 +44,7 @@ def examine(logs: tuple[str, ...]) -> Postmortem:
     return Postmortem(log_tail=_short(lines), signal=signals[0] if signals else None, oom_kills=oom_kills())
 
 
-def answer_with_stacks(folder: Path) -> str:
+def dump_stacks_on_request(folder: Path) -> str:
     """Makes this process write its stacks to a file each time ``stacks`` asks; returns the file.
 
     It answers whatever Python is doing. The file is new and private to this user: Ray lets everybody write to
@@ -67,9 +67,9 @@ def stacks(pid: int, file: str) -> tuple[str, ...]:
         os.kill(pid, STACKS_SIGNAL)
     except OSError:
         return ()
-    text = _once_written(file, begin)
+    text = _text_after(file, begin)
     threads = [thread.splitlines() for thread in text.split("\n\n") if thread.strip()]
-    threads.sort(key=lambda lines: not any(_TRAINING in line for line in lines))
+    threads.sort(key=lambda lines: not any(_TRAINING_LOOP in line for line in lines))
     return tuple(line.strip()[:_LINE_CHARACTERS] for lines in threads for line in lines)[:LOG_TAIL_LINES]
 
 
@@ -81,7 +81,7 @@ def _is_stopped(pid: int) -> bool:
     return state in "Tt"
 
 
-def _once_written(file: str, begin: int) -> str:
+def _text_after(file: str, begin: int) -> str:
     """The text written to ``file`` after byte ``begin``, once no more comes, or after 3 s at the latest."""
     deadline = time.monotonic() + _STACKS_TIMEOUT_S
     size = begin

@@ -27,7 +27,7 @@ class Problem:
     text: str
 
 
-def told(error: Exception, others: Mapping[str, object] | None = None) -> Problem:
+def problem_of(error: Exception, others: Mapping[str, object] | None = None) -> Problem:
     known = {*_TYPES, *(others or {})}
     names = (kind.__name__ for kind in type(error).__mro__)
     return Problem(
@@ -35,7 +35,7 @@ def told(error: Exception, others: Mapping[str, object] | None = None) -> Proble
     )
 
 
-def heard(problem: Problem, others: Mapping[str, Callable[[str], Exception]] | None = None) -> Exception:
+def error_of(problem: Problem, others: Mapping[str, Callable[[str], Exception]] | None = None) -> Exception:
     """The exception again: same type and text if the type is known or in ``others``, else ``PeerFailed``."""
     make = {**_TYPES, **(others or {})}.get(problem.type)
     if make is not None:

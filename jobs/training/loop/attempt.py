@@ -24,7 +24,7 @@ from jobs.training.loop.control import Agreed, Control, strongest
 from jobs.training.loop.ending import note_end, note_resumed, save_the_end
 from jobs.training.loop.evaluation import Evaluation
 from jobs.training.loop.progress_reports import ProgressReporter, Report, ReportCheckpoint
-from jobs.training.loop.rank_checks import prove_devices, prove_store
+from jobs.training.loop.rank_checks import check_devices, check_store
 from jobs.training.loop.recording import AttemptRecord, recording
 from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.state.random_state import seed
@@ -60,12 +60,12 @@ def run(task: Task, context: Context, services: Services) -> None:
 
 def _run(task: Task, context: Context, services: Services, record: AttemptRecord) -> None:
     context.status.phase = "setup"
-    prove_devices(task, context)
+    check_devices(task, context)
     repository = Repository(task.open_store(), task.run)
     origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
     seed(task.recipe.seed, context.rank, context.device)
     if task.saving:
-        prove_store(task, context, repository)
+        check_store(task, context, repository)
     if stop_request := strongest(services.stop_request()):
         # Nothing is loaded yet, so ending here does not count as a failed load of a generation.
         if context.rank == 0:
@@ -124,7 +124,7 @@ class _Attempt:
 
     def work(self) -> None:
         if self._saver:
-            self._saver.goes_on_from(self._start.generation)
+            self._saver.resume_from(self._start.generation)
             self._saver.start()
         status = self._context.status
         status.phase, status.step, status.num_steps = "window", self._start.step, self._task.num_steps
@@ -221,8 +221,8 @@ class _Attempt:
 
         A run that starts from another run saves only beyond that run's step. A finished run always saves.
         """
-        has_got_somewhere = self._position.step > (0 if self._start.is_own else self._start.step)
-        if not self._saver or not (has_got_somewhere or is_done):
+        has_progress = self._position.step > (0 if self._start.is_own else self._start.step)
+        if not self._saver or not (has_progress or is_done):
             return None
         point = self._position.here(is_evaluation_due=self._evaluation.is_due)
         return save_the_end(self._saver, self._control, point.with_metrics(loss=loss))

@@ -114,10 +114,10 @@ class Control:
         dist.all_reduce(total, group=self._group)
         return total.item() / dist.get_world_size()
 
-    def from_rank_0(self, answer: bool) -> bool:
-        box = torch.tensor(int(answer))
-        dist.broadcast(box, src=0, group=self._group)
-        return bool(box.item())
+    def from_rank_0(self, own: bool) -> bool:
+        value = torch.tensor(int(own))
+        dist.broadcast(value, src=0, group=self._group)
+        return bool(value.item())
 
     def close(self) -> None:
         dist.destroy_process_group(self._group)

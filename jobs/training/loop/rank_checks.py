@@ -13,7 +13,7 @@ class NotThere(Exception):
     """A node does not see the run's checkpoints in the store, and other nodes do."""
 
 
-def prove_devices(task: Task, context: Context) -> None:
+def check_devices(task: Task, context: Context) -> None:
     expected = Expected(
         world_size=task.recipe.world_size,
         vendor="cpu" if task.simulated else task.vendor,
@@ -22,7 +22,7 @@ def prove_devices(task: Task, context: Context) -> None:
     check_ranks(context, expected)
 
 
-def prove_store(task: Task, context: Context, repository: Repository) -> None:
+def check_store(task: Task, context: Context, repository: Repository) -> None:
     """Checks that every rank sees this attempt's lease: a directory on one node is no store for several.
 
     If some rank sees generations, the store was shared before, so the fault is with the nodes that don't see

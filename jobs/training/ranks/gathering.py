@@ -19,14 +19,15 @@ T = TypeVar("T")
 MOST_BYTES = 2**24
 
 
-class BadWord(Exception):
+class BadMessage(Exception):
     """A rank's message is too long or not of the expected type."""
 
 
 def gather(own: T, kind: Any, *, most_bytes: int = MOST_BYTES) -> list[T]:
     """All ranks' values, in rank order, each of the type ``kind``.
 
-    Collective: every rank makes the same calls in the same order. Raises ``BadWord`` on all ranks or on none.
+    Collective: every rank makes the same calls in the same order. Raises ``BadMessage`` on all ranks or on
+    none.
     """
     return [
         _read(data, rank, kind) for rank, data in enumerate(gather_bytes(encode(own), most_bytes=most_bytes))
@@ -46,7 +47,7 @@ def gather_bytes(own: bytes, *, most_bytes: int = MOST_BYTES) -> list[bytes]:
     size = torch.tensor([len(own)], device=device)
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, size)
-    lengths = [_length(found, rank, most_bytes) for rank, found in enumerate(torch.cat(sizes).tolist())]
+    lengths = [_checked(length, rank, most_bytes) for rank, length in enumerate(torch.cat(sizes).tolist())]
     padded = torch.zeros(max(*lengths, 1), dtype=torch.uint8, device=device)
     padded[: len(own)] = _tensor(own, device)
     rows = [torch.empty_like(padded) for _ in lengths]
@@ -59,7 +60,7 @@ def bytes_from_rank_0(own: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:
     device = _device()
     size = torch.tensor([len(own)], device=device)
     dist.broadcast(size, src=0)
-    length = _length(int(size), 0, most_bytes)
+    length = _checked(int(size), 0, most_bytes)
     data = (
         _tensor(own, device)
         if dist.get_rank() == 0
@@ -69,17 +70,17 @@ def bytes_from_rank_0(own: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:
     return _bytes(data)
 
 
-def _length(found: int, rank: int, most_bytes: int) -> int:
-    if not 0 <= found <= most_bytes:
-        raise BadWord(f"rank {rank} has {found} bytes to tell, expected at most {most_bytes}")
-    return found
+def _checked(length: int, rank: int, most_bytes: int) -> int:
+    if not 0 <= length <= most_bytes:
+        raise BadMessage(f"rank {rank} sends {length} bytes, expected at most {most_bytes}")
+    return length
 
 
 def _read(data: bytes, rank: int, kind: Any) -> Any:
     try:
         return decode(kind, data)
     except ValueError as error:
-        raise BadWord(f"what rank {rank} tells can't be read: {error}") from error
+        raise BadMessage(f"rank {rank}'s message can't be read: {error}") from error
 
 
 def _device() -> torch.device:

@@ -81,7 +81,7 @@ def _dataclass_reader(kind: Any) -> _Read:
         for name, field in known.items():
             if name not in value and field.default is MISSING and field.default_factory is MISSING:
                 raise ValueError(f"{where} has no {name}")
-        return kind(**{name: _reader(hints[name])(one, f"{where}.{name}") for name, one in value.items()})
+        return kind(**{name: _reader(hints[name])(item, f"{where}.{name}") for name, item in value.items()})
 
     return read
 
@@ -106,7 +106,7 @@ def _row_reader(kinds: tuple[Any, ...]) -> _Read:
         if not isinstance(value, list) or len(value) != len(kinds):
             raise _wrong(where, value, f"{len(kinds)} values")
         pairs = enumerate(zip(kinds, value, strict=True))
-        return tuple(_reader(kind)(one, f"{where}[{place}]") for place, (kind, one) in pairs)
+        return tuple(_reader(kind)(item, f"{where}[{place}]") for place, (kind, item) in pairs)
 
     return read
 
@@ -115,8 +115,8 @@ def _list_reader(make: Any, kind: Any) -> _Read:
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, list):
             raise _wrong(where, value, "a list")
-        one_reader = _reader(kind)
-        return make(one_reader(one, f"{where}[{place}]") for place, one in enumerate(value))
+        read_item = _reader(kind)
+        return make(read_item(item, f"{where}[{place}]") for place, item in enumerate(value))
 
     return read
 
@@ -125,7 +125,7 @@ def _mapping_reader(kind: Any) -> _Read:
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise _wrong(where, value, "an object")
-        return {name: _reader(kind)(one, f"{where}.{name}") for name, one in value.items()}
+        return {name: _reader(kind)(item, f"{where}.{name}") for name, item in value.items()}
 
     return read
 

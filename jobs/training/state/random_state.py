@@ -59,9 +59,9 @@ class RandomState:
         _set_states(self._states, self._device)
 
 
-def canary(device: torch.device) -> str:
+def digest_of_next_numbers(device: torch.device) -> str:
     """A digest of the numbers that every generator would give next; the generators don't move."""
-    with _undisturbed(device):
+    with _preserved(device):
         host = torch.cat([torch.rand(4), torch.randn(4)])
         drawn = (
             repr((random.gauss(), random.random())).encode(),
@@ -74,7 +74,7 @@ def canary(device: torch.device) -> str:
 
 
 @contextmanager
-def _undisturbed(device: torch.device) -> Iterator[None]:
+def _preserved(device: torch.device) -> Iterator[None]:
     before = _states(device)
     try:
         yield

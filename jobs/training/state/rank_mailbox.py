@@ -20,7 +20,7 @@ from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
 
 _log = logging.getLogger(__name__)
-_MEETING_TIMEOUT = timedelta(seconds=120)
+_CONNECT_TIMEOUT = timedelta(seconds=120)
 # torch's server takes no more than this in one message.
 _MOST_BYTES = 2**23 - 2**10
 _LOOPBACK, _ANYWHERE = "127.0.0.1", ""
@@ -37,20 +37,20 @@ class RankMailbox:
 
     def post(self, name: str, value: bytes, *, to: int) -> None:
         if len(value) > _MOST_BYTES:
-            raise SaveFailed(f"{name}: {len(value)} bytes to tell rank {to}, expected at most {_MOST_BYTES}")
+            raise SaveFailed(f"{name}: {len(value)} bytes for rank {to}, expected at most {_MOST_BYTES}")
         self._store.set(name, sign(self._key, (name, self._rank, to), value))
 
     def take(self, name: str, timeout_s: float, *, sender: int) -> bytes | None:
         end = time.monotonic() + timeout_s
-        is_named = False
+        is_logged = False
         while (message := self._next(name, end)) is not None:
             try:
                 return self._read(name, sender, message)
             except Refused as error:
                 # Log one line per call: a stranger may write a thousand messages a second.
-                if not is_named:
+                if not is_logged:
                     _log.warning("mailbox: %s: a message as of rank %d is refused: %s", name, sender, error)
-                is_named = True
+                is_logged = True
             if time.monotonic() > end:
                 break
         return None
@@ -63,11 +63,11 @@ class RankMailbox:
     def _next(self, name: str, end: float) -> bytes | None:
         try:
             self._store.wait([name], timedelta(seconds=max(0.001, end - time.monotonic())))
-            found: bytes = self._store.get(name)
+            message: bytes = self._store.get(name)
             self._store.delete_key(name)
         except RuntimeError:
             return None
-        return found
+        return message
 
 
 def open_mailbox(context: Context) -> RankMailbox:
@@ -76,13 +76,13 @@ def open_mailbox(context: Context) -> RankMailbox:
     Without a key in the context, rank 0 draws one and sends it through the process group.
     """
     address = _address()
-    listener, word = None, (0, "")
+    listener, port_and_key = None, (0, "")
     if context.rank == 0:
         listener = listen_at(address)
-        word = (listener.getsockname()[1], "" if context.key else new_key().hex())
-    port, drawn = from_rank_0(word, tuple[int, str])
-    store = tcp_store(address or os.environ["MASTER_ADDR"], port, listener, _MEETING_TIMEOUT)
-    return RankMailbox(store, context, context.key or bytes.fromhex(drawn))
+        port_and_key = (listener.getsockname()[1], "" if context.key else new_key().hex())
+    port, key = from_rank_0(port_and_key, tuple[int, str])
+    store = tcp_store(address or os.environ["MASTER_ADDR"], port, listener, _CONNECT_TIMEOUT)
+    return RankMailbox(store, context, context.key or bytes.fromhex(key))
 
 
 def _address() -> str:

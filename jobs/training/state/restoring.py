@@ -27,10 +27,10 @@ from checkpointing.log.history import Load
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.snapshot import Landing, Piece
 from checkpointing.stores.contract import StoreError, Unavailable
-from jobs.training.health.problems import Problem, heard, told
+from jobs.training.health.problems import Problem, error_of, problem_of
 from jobs.training.ranks.gathering import bytes_from_rank_0, from_rank_0, gather
 from jobs.training.state.pretrained import begin_with
-from jobs.training.state.random_state import RandomState, canary
+from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.strategies.contract import Counters, Engine
 from jobs.training.task.context import Context
 from jobs.training.task.task import Task
@@ -141,25 +141,25 @@ def _restore(task: Task, context: Context, engine: Engine, source: _Source, what
 def _offer(task: Task, context: Context, source: _Source, what: str, refused: dict[str, str]) -> _Offer:
     """Rank 0's choice, made from the log and from what all ranks have on their disks. Collective."""
     shares = source.disk.inventory() if source.disk else []
-    everyone = gather([(cut, part.rank) for cut, part in shares], list[tuple[Cut, int]])
-    on_disk = _usable(everyone, task)
-    offer = _of_rank_0(_decide(task, source, what, refused, on_disk) if context.rank == 0 else None)
+    by_rank = gather([(cut, part.rank) for cut, part in shares], list[tuple[Cut, int]])
+    on_disk = _complete_on_disk(by_rank, task)
+    offer = _shared_offer(_decide(task, source, what, refused, on_disk) if context.rank == 0 else None)
     if offer.manifest is not None or offer.decision is None or offer.decision.chosen is None:
         return offer
     name = offer.decision.chosen.name
     try:
-        return replace(offer, manifest=_put_together(name, shares))
+        return replace(offer, manifest=_manifest_from_parts(name, shares))
     except Corrupt as error:
         refused[name] = str(error)
         return _offer(task, context, source, what, refused)
 
 
-def _of_rank_0(own: _Offer | None) -> _Offer:
+def _shared_offer(own: _Offer | None) -> _Offer:
     """Sends rank 0's offer to all ranks. Collective."""
-    word: tuple[Decision | None, Problem | None] = (None, None)
+    decision_and_problem: tuple[Decision | None, Problem | None] = (None, None)
     if own is not None:
-        word = (own.decision, told(own.problem) if own.problem else None)
-    decision, problem = from_rank_0(word, tuple[Decision | None, Problem | None])
+        decision_and_problem = (own.decision, problem_of(own.problem) if own.problem else None)
+    decision, problem = from_rank_0(decision_and_problem, tuple[Decision | None, Problem | None])
     manifest = encode_manifest(own.manifest) if own and own.manifest else b""
     data = bytes_from_rank_0(manifest, most_bytes=MOST_MANIFEST_BYTES)
     if own is not None:
@@ -167,7 +167,7 @@ def _of_rank_0(own: _Offer | None) -> _Offer:
     return _Offer(
         decision=decision,
         manifest=decode_manifest(data) if data else None,
-        problem=heard(problem) if problem else None,
+        problem=error_of(problem) if problem else None,
     )
 
 
@@ -212,26 +212,26 @@ def _stored_manifest(repository: Repository, chosen: Candidate, on_disk: Sequenc
         raise
 
 
-def _put_together(name: str, shares: Sequence[tuple[Cut, FilePart]]) -> Manifest:
+def _manifest_from_parts(name: str, shares: Sequence[tuple[Cut, FilePart]]) -> Manifest:
     """Builds the manifest of a generation from all ranks' parts, if the store has none. Collective."""
     own = [share for share in shares if share[0].generation == name]
-    everyone = gather(own, list[tuple[Cut, FilePart]], most_bytes=MOST_MANIFEST_BYTES)
-    found = {part.rank: (cut, part) for of_rank in everyone for cut, part in of_rank}
+    by_rank = gather(own, list[tuple[Cut, FilePart]], most_bytes=MOST_MANIFEST_BYTES)
+    found = {part.rank: (cut, part) for of_rank in by_rank for cut, part in of_rank}
     cut = found[min(found)][0]
     return manifest_of(cut, [part for _, part in found.values()])
 
 
-def _usable(everyone: Sequence[Sequence[tuple[Cut, int]]], task: Task) -> list[OnDisk]:
+def _complete_on_disk(by_rank: Sequence[Sequence[tuple[Cut, int]]], task: Task) -> list[OnDisk]:
     """The generations of which each rank finds all files that it needs on its own node.
 
     Under the same strategy and world size a rank needs its own file only, else all files.
     """
-    cuts = {cut.generation: cut for of_rank in everyone for cut, _ in of_rank}
+    cuts = {cut.generation: cut for of_rank in by_rank for cut, _ in of_rank}
     usable = []
     for name, cut in cuts.items():
         is_same = (cut.strategy, cut.world_size) == (task.recipe.strategy, task.recipe.world_size)
-        seen = [{rank for found, rank in of_rank if found.generation == name} for of_rank in everyone]
-        wanted = [{rank} if is_same else set(range(cut.world_size)) for rank in range(len(everyone))]
+        seen = [{rank for found, rank in of_rank if found.generation == name} for of_rank in by_rank]
+        wanted = [{rank} if is_same else set(range(cut.world_size)) for rank in range(len(by_rank))]
         if cut.run == task.run and all(need <= has for need, has in zip(wanted, seen, strict=True)):
             usable.append(OnDisk(name=name, step=cut.step, term=cut.term, number=cut.number))
     return usable
@@ -242,8 +242,8 @@ def _load(
 ) -> str | None:
     """Loads every rank's share; None if all did, else why not, the same text on all ranks. Collective."""
     outcome = _fill(engine.targets() + _saved_pieces(random, manifest), source, manifest)
-    everyone = gather(told(outcome) if outcome else None, Problem | None)
-    errors = [heard(problem) if problem else None for problem in everyone]
+    by_rank = gather(problem_of(outcome) if outcome else None, Problem | None)
+    errors = [error_of(problem) if problem else None for problem in by_rank]
     for error in errors:
         if error is not None and not isinstance(error, Corrupt):
             raise error
@@ -281,7 +281,7 @@ def _restore_random(context: Context, random: RandomState, manifest: Manifest) -
     if not _saved_pieces(random, manifest):
         return None
     random.restore()
-    recorded, found = manifest.parts[context.rank].state["canary"], canary(context.device)
+    recorded, found = manifest.parts[context.rank].state["canary"], digest_of_next_numbers(context.device)
     if found == recorded:
         return None
     return f"rank {context.rank}: random numbers go on otherwise than recorded; other versions of libraries?"

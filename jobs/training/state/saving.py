@@ -18,7 +18,7 @@ from checkpointing.saving.save import Mailbox, Save, SaveNote, Tally
 from checkpointing.saving.snapshot import Arena, layout
 from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import StoreError
-from jobs.training.state.random_state import RandomState, canary
+from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.state.rank_mailbox import open_mailbox
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
@@ -26,7 +26,7 @@ from jobs.training.task.position import StepPoint
 from jobs.training.task.task import Saving, Task
 
 # One is written out while the next cut is copied into the other.
-_NUM_ROOMS = 2
+_NUM_ARENAS = 2
 
 
 class Saver:
@@ -51,7 +51,7 @@ class Saver:
         self._random = RandomState(context.rank, context.device)
         self._pieces = engine.pieces() + self._random.pieces()
         self._layout = layout(self._pieces)
-        self._rooms = [Arena(self._pieces, self._layout) for _ in range(_NUM_ROOMS)]
+        self._arenas = [Arena(self._pieces, self._layout) for _ in range(_NUM_ARENAS)]
         attempt = SavingAttempt(
             rank=context.rank,
             term=task.term,
@@ -65,7 +65,7 @@ class Saver:
         self._saves_so_far = SavesSoFar(last_s=time.monotonic())
         self._number = 0
 
-    def goes_on_from(self, name: str | None) -> None:
+    def resume_from(self, name: str | None) -> None:
         """Counts the loaded generation as durable if it is one of this run. Only rank 0 keeps that count."""
         before = self._repository.view.generation(name or "")
         if before and self._context.rank == 0:
@@ -84,8 +84,8 @@ class Saver:
     def busy(self) -> Busy:
         """Whether a save of this rank to either place would have to wait."""
         return Busy(
-            disk=self._writer.room(self._rooms, to_store=False) is None,
-            store=self._writer.room(self._rooms, to_store=True) is None,
+            disk=self._writer.room(self._arenas, to_store=False) is None,
+            store=self._writer.room(self._arenas, to_store=True) is None,
         )
 
     def order(self, point: StepPoint, busy: Busy) -> Order | None:
@@ -95,7 +95,7 @@ class Saver:
         """
         if self.tally.is_fenced:
             raise taken_over(self._task.run, self._repository.view.term, self._repository.view.owner)
-        answer, self._saves_so_far = next_order(
+        decision, self._saves_so_far = next_order(
             self._saving.cadence,
             self._saves_so_far,
             step=point.step,
@@ -104,10 +104,10 @@ class Saver:
             is_epoch_end=point.epoch_end is not None,
             is_evaluated=point.is_evaluated,
         )
-        if isinstance(answer, SkippedSave):
+        if isinstance(decision, SkippedSave):
             self.tally.num_skipped += 1
             return None
-        return answer
+        return decision
 
     def cut(self, point: StepPoint, order: Order) -> None:
         """Copies this rank's whole state at a step boundary and hands it to the writer. Every rank calls it.
@@ -118,19 +118,19 @@ class Saver:
         self._number += 1
         timeout_s = self._saving.deadline_s if order.must_wait else 0.0
         started = time.perf_counter()
-        room = self._writer.room(self._rooms, to_store=order.to_store, timeout_s=timeout_s)
-        if room is None:
+        arena = self._writer.room(self._arenas, to_store=order.to_store, timeout_s=timeout_s)
+        if arena is None:
             self.tally.num_skipped += 1
             return
-        assert isinstance(room, Arena)
+        assert isinstance(arena, Arena)
         self._random.capture()
-        room.take(self._pieces)
+        arena.take(self._pieces)
         blocked_s = time.perf_counter() - started
         self._writer.hand_over(
             Save(
                 cut=self._cut(point),
                 part=self._part(),
-                room=room,
+                room=arena,
                 to_disk=order.to_disk,
                 to_store=order.to_store,
                 blocked_s=blocked_s,
@@ -169,7 +169,7 @@ class Saver:
         )
 
     def _part(self) -> FilePart:
-        state: dict[str, Any] = {"canary": canary(self._context.device)}
+        state: dict[str, Any] = {"canary": digest_of_next_numbers(self._context.device)}
         return FilePart(
             rank=self._context.rank,
             file=file_name(self._context.rank),

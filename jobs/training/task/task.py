@@ -87,13 +87,13 @@ class ShardCacheLimits:
 class Tokens:
     """The row of tokens in the shards at ``url``, which is absolute, and how the row is cut into samples.
 
-    ``near`` None means no shard cache: shards are read from ``url``.
+    ``cache`` None means no shard cache: shards are read from ``url``.
     """
 
     url: str
     index: TokenIndex
     windows: Windows
-    near: ShardCacheLimits | None = None
+    cache: ShardCacheLimits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

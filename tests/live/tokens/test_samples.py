@@ -118,24 +118,26 @@ def test_a_jump_reads_what_it_would_have_read_without_it(tmp_path: Path) -> None
 
 def test_shards_brought_near_are_read_as_those_that_are_not(tmp_path: Path) -> None:
     far = write_tokens(tmp_path / "far", [number % 511 for number in range(3000)])
-    near = ShardCacheLimits(folder=str(tmp_path / "near"), limit_bytes=2 * 1500)
+    cache = ShardCacheLimits(folder=str(tmp_path / "cache"), limit_bytes=2 * 1500)
     (plain,) = samples_of(WORLDS[0], far)
-    (brought,) = samples_of(WORLDS[0], replace(far, near=near))
+    (brought,) = samples_of(WORLDS[0], replace(far, cache=cache))
     for position in range(0, 88, 8):
         assert all(map(torch.equal, brought.rows(position), plain.rows(position)))
 
 
-def test_one_place_for_tokens_and_saves_is_refused_where_only_the_nodes_have_the_link(tmp_path: Path) -> None:
+def test_one_folder_for_tokens_and_saves_is_refused_where_only_the_nodes_have_the_link(
+    tmp_path: Path,
+) -> None:
     far = write_tokens(tmp_path / "far", [number % 511 for number in range(3000)])
     (tmp_path / "link").symlink_to("disk")
-    near = ShardCacheLimits(folder=str(tmp_path / "disk"), limit_bytes=2 * 1500)
+    cache = ShardCacheLimits(folder=str(tmp_path / "disk"), limit_bytes=2 * 1500)
     saving = Saving(
         cadence=Cadence(), retention=Retention(), disk=str(tmp_path / "link"), disk_keep=2, deadline_s=1
     )
     with pytest.raises(
         DataError, match=r"^data\.local\.dir: .* and checkpoint\.local\.dir: .* are one place"
     ):
-        samples_of(WORLDS[0], replace(far, near=near), saving)
+        samples_of(WORLDS[0], replace(far, cache=cache), saving)
 
 
 def test_a_shard_that_is_larger_than_all_memory_is_read_without_being_held(tmp_path: Path) -> None:

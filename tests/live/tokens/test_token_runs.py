@@ -178,18 +178,18 @@ def test_text_is_packed_into_object_storage_and_trained_on_from_there_and_from_t
     tmp_path: Path,
 ) -> None:
     text, url = write_text(tmp_path / "text"), f"s3://{BUCKET}/tokens"
-    near = tmp_path / "near"
+    cache = tmp_path / "cache"
     with moto(tmp_path) as port:
         endpoint = f"http://{HOST}:{port}"
         make_bucket(endpoint, S3_KEYS)
         keys = {**S3_KEYS, "AWS_ENDPOINT_URL": endpoint}
         packed = run(pack_command(text, url), **keys)
         assert packed.returncode == 0, packed.stderr
-        for number, local in enumerate(["", f", local: {{dir: {near}}}"]):
+        for number, local in enumerate(["", f", local: {{dir: {cache}}}"]):
             spec = write_spec(tmp_path, RUN + data(url, local))
             done = run(train_command(spec, tmp_path / f"store-{number}"), **keys)
             assert done.returncode == 0, done.stderr
-    assert [path.suffix for path in near.rglob("0*")] == [".bin"]
+    assert [path.suffix for path in cache.rglob("0*")] == [".bin"]
     far, brought = (digests_of(newest_manifest(tmp_path / f"store-{number}", "r")) for number in range(2))
     assert far == brought
 

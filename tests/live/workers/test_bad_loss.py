@@ -275,22 +275,22 @@ def do(
     *,
     is_asked: bool = True,
     norm: float = 1.0,
-    is_told: bool = True,
+    is_agreed: bool = True,
 ) -> None:
-    """``is_told``: what is found in looking back is in the control word of this step already."""
+    """``is_agreed``: an alarm that this rank raised is in this step's control word already."""
     guard.check_last_step()
-    is_alarmed = guard.is_alarmed and is_told
+    is_alarmed = guard.is_alarmed and is_agreed
     done = StepDone(
         step=step,
         samples=(4 * (step - 1), 4 * step),
         loss=torch.tensor(loss),
         grad_norm=torch.tensor(norm),
     )
-    guard.did(done)
+    guard.add(done)
     guard.judge(is_alarmed, guard.own_loss() if is_asked else None)
 
 
-def test_a_loss_that_stays_high_is_told_with_all_samples_since_it_was_not() -> None:
+def test_a_loss_that_stays_high_names_all_samples_since_it_was_not() -> None:
     guard = RankLossGuard(SpikeBound(num_recent=4, in_a_row=2))
     for step in range(1, 9):
         do(guard, step, 2.0 + 0.01 * (step % 3), is_asked=step % 2 == 0)
@@ -326,4 +326,4 @@ def test_a_step_that_went_wrong_is_known_at_the_next_one_to_whoever_asks_however
     guard = RankLossGuard(None)
     do(guard, 1, float("nan"), is_asked=False)
     with pytest.raises(InvalidLoss, match=r"the loss of step 1 or its gradient"):
-        do(guard, 2, 2.0, is_told=False)
+        do(guard, 2, 2.0, is_agreed=False)

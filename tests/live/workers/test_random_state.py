@@ -7,7 +7,7 @@ import numpy
 import pytest
 import torch
 
-from jobs.training.state.random_state import RandomState, canary
+from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from tests.live.trainings import CPU
 
 DRAWS: dict[str, Callable[[], float]] = {
@@ -70,27 +70,27 @@ def test_a_canary_moves_no_generator() -> None:
     state = RandomState(0, CPU)
     expected = draw()
     state.restore()
-    canary(CPU)
+    digest_of_next_numbers(CPU)
     assert draw() == expected
 
 
 def test_a_canary_is_the_same_again_after_a_restore() -> None:
     state = RandomState(0, CPU)
-    before = canary(CPU)
+    before = digest_of_next_numbers(CPU)
     draw()
     state.restore()
-    assert canary(CPU) == before
+    assert digest_of_next_numbers(CPU) == before
 
 
 @pytest.mark.parametrize("moved", DRAWS)
 def test_a_canary_tells_if_any_generator_has_moved(moved: str) -> None:
-    before = canary(CPU)
+    before = digest_of_next_numbers(CPU)
     DRAWS[moved]()
-    assert canary(CPU) != before
+    assert digest_of_next_numbers(CPU) != before
 
 
 @pytest.mark.parametrize("draw_normal", (random.gauss, numpy.random.standard_normal))
 def test_a_canary_tells_if_only_half_of_a_pair_was_drawn(draw_normal: Callable[[], float]) -> None:
-    before = canary(CPU)
+    before = digest_of_next_numbers(CPU)
     draw_normal()  # The second half, for which nothing new is drawn.
-    assert canary(CPU) != before
+    assert digest_of_next_numbers(CPU) != before

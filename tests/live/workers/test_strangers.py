@@ -32,7 +32,7 @@ from cluster.probe.meeting import Stranger, join, listen_at, meet_at, meet_in, p
 from cluster.run_key import new_key, sign
 from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
-from jobs.training.ranks.gathering import BadWord, from_rank_0, gather
+from jobs.training.ranks.gathering import BadMessage, from_rank_0, gather
 from jobs.training.state import rank_mailbox
 from jobs.training.state.rank_mailbox import RankMailbox
 from jobs.training.task.context import Context
@@ -163,7 +163,7 @@ def proof_of_one_stranger() -> str:
 
 def test_nobody_reads_more_of_a_peer_than_was_agreed(tmp_path: Path) -> None:
     said = run_ranks(tell_too_much, num_ranks=2, tmp_path=tmp_path)
-    assert said == ["rank 1 has 102 bytes to tell, expected at most 101"] * 2
+    assert said == ["rank 1 sends 102 bytes, expected at most 101"] * 2
 
 
 def tell_too_much() -> str:
@@ -171,14 +171,14 @@ def tell_too_much() -> str:
     assert gather(own, str, most_bytes=102) == ["xx", "x" * 100]
     try:
         gather(own, str, most_bytes=101)
-    except BadWord as error:
+    except BadMessage as error:
         return str(error)
     raise AssertionError("two bytes of quotes are bytes too")
 
 
 def test_what_rank_0_says_is_the_same_on_all_ranks_and_of_the_type_that_is_expected(tmp_path: Path) -> None:
     said = run_ranks(hear_rank_0, num_ranks=2, tmp_path=tmp_path)
-    assert said == [(7, "", ["a", "bb"], "what rank 0 tells can't be read: it is 7, expected str")] * 2
+    assert said == [(7, "", ["a", "bb"], "rank 0's message can't be read: it is 7, expected str")] * 2
 
 
 def hear_rank_0() -> tuple[int, str, list[str], str]:
@@ -187,7 +187,7 @@ def hear_rank_0() -> tuple[int, str, list[str], str]:
     words = gather("a" if rank == 0 else "bb", str)
     try:
         from_rank_0(7, str)
-    except BadWord as error:
+    except BadMessage as error:
         return number, nothing, words, str(error)
     raise AssertionError("a number is no text")
 
@@ -279,7 +279,7 @@ def test_who_never_stops_writing_does_not_hold_up_a_rank_for_longer_than_it_wait
 
 
 def test_what_is_too_long_for_a_message_costs_its_save() -> None:
-    with pytest.raises(SaveFailed, match="8388608 bytes to tell rank 0, expected at most 8387584"):
+    with pytest.raises(SaveFailed, match="8388608 bytes for rank 0, expected at most 8387584"):
         Post().rank_1.post("g/1/written", bytes(2**23), to=0)
 
 

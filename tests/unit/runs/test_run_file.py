@@ -222,7 +222,7 @@ def test_every_shipped_run_is_one(shipped: Path) -> None:
     assert RunSpec.load(shipped).recipe().tokens_per_step > 0
 
 
-def test_one_place_for_tokens_and_saves_is_found_behind_links_and_homes(
+def test_one_folder_for_tokens_and_saves_is_found_behind_links_and_homes(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -185,10 +185,10 @@ def test_parquet_files_of_ids_need_no_index_and_a_place_to_be_decoded(place: Pat
         ("0.parquet", 25, 14),
         ("1.parquet", 25, 14),
     ]
-    assert found.near == ShardCacheLimits(folder="/nvme/tokens", limit_bytes=2 * 2**30)
+    assert found.cache == ShardCacheLimits(folder="/nvme/tokens", limit_bytes=2 * 2**30)
     somewhere = find_tokens(spec_for(place))
     assert somewhere is not None
-    assert somewhere.near is not None
+    assert somewhere.cache is not None
 
 
 def test_parquet_is_not_decoded_to_where_saves_are_kept(place: Path) -> None:
@@ -250,8 +250,8 @@ def test_shards_are_read_where_they_lie_unless_a_nearer_place_is_named(place: Pa
     found, brought = (find_tokens(spec_for(place, *more)) for more in ((), ("data.local.dir=/nvme",)))
     assert found is not None
     assert brought is not None
-    assert found.near is None
-    assert brought.near == ShardCacheLimits(folder="/nvme", limit_bytes=50 * 2**30)
+    assert found.cache is None
+    assert brought.cache == ShardCacheLimits(folder="/nvme", limit_bytes=50 * 2**30)
 
 
 def test_the_tokenizer_beside_the_weights_is_expected_unless_another_is_named(

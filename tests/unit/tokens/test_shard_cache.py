@@ -1,4 +1,4 @@
-"""Shards brought to a node's own disk: whole, compared, bounded; and what is read where they are not."""
+"""Shards copied to a node's own disk: whole, compared, bounded; and what is read where they are not."""
 
 import hashlib
 import io
@@ -17,7 +17,7 @@ import pytest
 from checkpointing.stores.contract import Missing, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
-from jobs.training.data.parquet_tokens import look
+from jobs.training.data.parquet_tokens import describe
 from jobs.training.data.shard_cache import ShardCache
 from jobs.training.data.shards import Shards
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
@@ -49,12 +49,12 @@ def packed(*rows: list[int]) -> tuple[CountingStore, TokenIndex]:
     return store, TokenIndex(dtype="uint16", shards=tuple(shards))
 
 
-def near(store: MemoryStore, index: TokenIndex, folder: Path, limit_bytes: int = 10**6) -> ShardCache:
+def cache(store: MemoryStore, index: TokenIndex, folder: Path, limit_bytes: int = 10**6) -> ShardCache:
     return ShardCache(store, index, folder, limit_bytes)
 
 
-def all_brought(shards: ShardCache) -> None:
-    thread = shards.bring_all()
+def copied_all(shards: ShardCache) -> None:
+    thread = shards.copy_all()
     thread.join(timeout=30)
     assert not thread.is_alive()
 
@@ -64,31 +64,31 @@ def row_of(shards: ShardCache, index: TokenIndex) -> list[int]:
     return list(memoryview(read).cast("H" if index.dtype == "uint16" else "I"))
 
 
-def test_what_was_brought_is_read_without_the_store_by_all_ranks_of_the_node(tmp_path: Path) -> None:
+def test_what_was_copied_is_read_without_the_store_by_all_ranks_of_the_node(tmp_path: Path) -> None:
     store, index = packed([1, 2, 3], [4, 5])
-    all_brought(near(store, index, tmp_path))
+    copied_all(cache(store, index, tmp_path))
     store.is_away = True
-    assert row_of(near(store, index, tmp_path), index) == [1, 2, 3, 4, 5]
+    assert row_of(cache(store, index, tmp_path), index) == [1, 2, 3, 4, 5]
 
 
 def test_a_tilde_is_the_home_of_the_node_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     store, index = packed([1, 2, 3])
-    all_brought(near(store, index, Path("~/shards")))
+    copied_all(cache(store, index, Path("~/shards")))
     store.is_away = True
-    assert row_of(near(store, index, tmp_path / "shards"), index) == [1, 2, 3]
+    assert row_of(cache(store, index, tmp_path / "shards"), index) == [1, 2, 3]
 
 
 def test_what_is_not_there_yet_is_read_from_the_store(tmp_path: Path) -> None:
     store, index = packed([1, 2, 3], [4, 5])
-    assert row_of(near(store, index, tmp_path), index) == [1, 2, 3, 4, 5]
+    assert row_of(cache(store, index, tmp_path), index) == [1, 2, 3, 4, 5]
     assert store.num_reads == 2
 
 
-def test_no_more_is_brought_than_there_is_room_for(tmp_path: Path) -> None:
+def test_no_more_is_copied_than_there_is_room_for(tmp_path: Path) -> None:
     store, index = packed([1, 2, 3], [4, 5], [6])
-    shards = near(store, index, tmp_path, limit_bytes=10)
-    all_brought(shards)
+    shards = cache(store, index, tmp_path, limit_bytes=10)
+    copied_all(shards)
     files = [path for path in tmp_path.rglob("*.bin") if not path.name.startswith(".")]
     assert {path.name for path in files} == {"0.bin", "1.bin"}
     assert row_of(shards, index) == [1, 2, 3, 4, 5, 6]
@@ -107,15 +107,15 @@ def test_data_that_was_used_longest_ago_makes_room_and_it_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old_store, old = packed([1] * 100)
-    all_brought(near(old_store, old, tmp_path))
+    copied_all(cache(old_store, old, tmp_path))
     [first] = data_sets(tmp_path)
     store, index = packed([2] * 100)
-    all_brought(near(store, index, tmp_path, limit_bytes=400))
+    copied_all(cache(store, index, tmp_path, limit_bytes=400))
     [second] = data_sets(tmp_path) - {first}
     assert first.exists()
     assert caplog.messages == []
     third_store, third = packed([3] * 150)
-    all_brought(near(third_store, third, tmp_path, limit_bytes=400))
+    copied_all(cache(third_store, third, tmp_path, limit_bytes=400))
     assert len(data_sets(tmp_path)) == 1
     assert sorted(caplog.messages) == sorted(
         f"data.local: removed {gone}, 200 bytes of other data, to make room" for gone in (first, second)
@@ -139,22 +139,22 @@ THEIRS = (
 
 
 def test_making_room_deletes_only_what_has_our_name_and_mark(tmp_path: Path) -> None:
-    all_brought(near(*packed([1] * 100), tmp_path))
+    copied_all(cache(*packed([1] * 100), tmp_path))
     [old] = data_sets(tmp_path)
     theirs = [tmp_path / name.replace("OURS", ours(tmp_path).name) for name in THEIRS]
     for path in theirs:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"theirs" * 1000)
     store, index = packed([2] * 100)
-    shards = near(store, index, tmp_path, limit_bytes=200)
-    all_brought(shards)
+    shards = cache(store, index, tmp_path, limit_bytes=200)
+    copied_all(shards)
     assert not old.exists()
     assert [path for path in theirs if not path.exists()] == []
     assert row_of(shards, index) == [2] * 100
 
 
 def test_making_room_follows_no_link(tmp_path: Path) -> None:
-    all_brought(near(*packed([1] * 100), tmp_path))
+    copied_all(cache(*packed([1] * 100), tmp_path))
     [old] = data_sets(tmp_path)
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "below").mkdir(parents=True)
@@ -162,7 +162,7 @@ def test_making_room_follows_no_link(tmp_path: Path) -> None:
         (elsewhere / name).write_bytes(b"precious")
     (ours(tmp_path) / "0123456789abcdef").symlink_to(elsewhere)
     (old / "link").symlink_to(elsewhere / "below")
-    all_brought(near(*packed([2] * 100), tmp_path, limit_bytes=200))
+    copied_all(cache(*packed([2] * 100), tmp_path, limit_bytes=200))
     assert not old.exists()
     assert bytes_in(elsewhere) == 16
 
@@ -174,7 +174,7 @@ from checkpointing.stores.local import LocalStore
 from jobs.training.data.shard_cache import ShardCache
 from jobs.training.task.token_index import TokenIndex, TokenShard
 
-far, near, num_left = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+far, cache, num_left = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 unlink = os.unlink
 
 def unlink_or_die(*args, **more):
@@ -186,7 +186,7 @@ def unlink_or_die(*args, **more):
 
 os.unlink = unlink_or_die
 index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=100),))
-ShardCache(LocalStore(far), index, near, 200).bring_all()
+ShardCache(LocalStore(far), index, cache, 200).copy_all()
 """
 
 
@@ -195,29 +195,29 @@ ShardCache(LocalStore(far), index, near, 200).bring_all()
 def test_what_was_half_removed_when_a_process_was_killed_is_still_ours(
     tmp_path: Path, num_removed: int
 ) -> None:
-    all_brought(near(*packed([1] * 100, [2] * 100), tmp_path))
+    copied_all(cache(*packed([1] * 100, [2] * 100), tmp_path))
     [old] = data_sets(tmp_path)
     command = [sys.executable, "-c", KILLED_AS_IT_REMOVES, tmp_path / "far", tmp_path, str(num_removed)]
     killed = subprocess.run(command, check=False, cwd=Path(__file__).parents[3], timeout=60)
     assert killed.returncode == -signal.SIGKILL
     assert len([*old.iterdir()]) == 5 - num_removed
     (old / "1.bin").write_bytes(b"so that it has to go")
-    all_brought(near(*packed([3] * 100), tmp_path, limit_bytes=200))
+    copied_all(cache(*packed([3] * 100), tmp_path, limit_bytes=200))
     assert not old.exists()
 
 
 def test_our_folder_is_for_this_user_alone(tmp_path: Path) -> None:
-    all_brought(near(*packed([1]), tmp_path / "new"))
+    copied_all(cache(*packed([1]), tmp_path / "new"))
     assert ours(tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
 def refused(store: MemoryStore, index: TokenIndex, folder: Path) -> str:
-    """What all who bring or read are told alike."""
-    with pytest.raises(DataError) as bringing:
-        near(store, index, folder).bring_all()
+    """What all that copy or read get alike."""
+    with pytest.raises(DataError) as copying:
+        cache(store, index, folder).copy_all()
     with pytest.raises(DataError) as reading:
-        row_of(near(store, index, folder), index)
-    assert str(bringing.value) == str(reading.value)
+        row_of(cache(store, index, folder), index)
+    assert str(copying.value) == str(reading.value)
     assert "\n" not in str(reading.value)
     return str(reading.value)
 
@@ -266,7 +266,7 @@ def test_nothing_that_another_user_planted_is_trained_on_or_written_through(
     kind: str, says: str, tmp_path: Path
 ) -> None:
     store, index = packed([1, 2, 3], [4, 5])
-    all_brought(near(store, index, tmp_path / "trial"))
+    copied_all(cache(store, index, tmp_path / "trial"))
     [data_set] = data_sets(tmp_path / "trial")
     victim = tmp_path / "authorized_keys"
     victim.write_text("mine alone")
@@ -281,11 +281,11 @@ def bytes_in(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_lower_limit_holds_for_what_was_brought_under_a_higher_one(tmp_path: Path) -> None:
+def test_a_lower_limit_holds_for_what_was_copied_under_a_higher_one(tmp_path: Path) -> None:
     store, index = packed([1, 2, 3], [4, 5], [6])
-    all_brought(near(store, index, tmp_path))
-    shards = near(store, index, tmp_path, limit_bytes=10)
-    all_brought(shards)
+    copied_all(cache(store, index, tmp_path))
+    shards = cache(store, index, tmp_path, limit_bytes=10)
+    copied_all(shards)
     assert bytes_in(tmp_path) == 10
     assert row_of(shards, index) == [1, 2, 3, 4, 5, 6]
 
@@ -306,23 +306,23 @@ class Killing(LocalStore):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().get_range(name, start, into)
 
-far, near, num_tokens = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+far, cache, num_tokens = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=num_tokens),))
-ShardCache(Killing(far), index, near, 10**9).bring_all().join()
+ShardCache(Killing(far), index, cache, 10**9).copy_all().join()
 """
 
 
-def test_what_a_process_left_that_was_killed_while_it_brought_a_shard_is_gone_once_it_was_brought(
+def test_what_a_process_left_that_was_killed_while_it_copied_a_shard_is_gone_once_it_is_copied(
     tmp_path: Path,
 ) -> None:
-    far, folder, num_tokens = LocalStore(tmp_path / "far"), tmp_path / "near", 5 * 2**20
+    far, folder, num_tokens = LocalStore(tmp_path / "far"), tmp_path / "cache", 5 * 2**20
     far.put("0.bin", bytes(2 * num_tokens))
     command = [sys.executable, "-c", KILLED_AT_ITS_SECOND_READ, str(far.root), str(folder), str(num_tokens)]
     killed = subprocess.run(command, check=False, cwd=Path(__file__).parents[3], timeout=60)
     assert killed.returncode == -signal.SIGKILL
     assert bytes_in(folder) > 0
     index = TokenIndex(dtype="uint16", shards=(TokenShard(name="0.bin", num_tokens=num_tokens),))
-    all_brought(ShardCache(far, index, folder, 10**9))
+    copied_all(ShardCache(far, index, folder, 10**9))
     assert bytes_in(folder) == 2 * num_tokens
 
 
@@ -332,34 +332,34 @@ def test_a_shard_with_other_bytes_than_its_index_names_is_found_and_not_kept(
 ) -> None:
     store, index = packed([1, 2, 3])
     store.put("0.bin", damage)
-    shards = near(store, index, tmp_path)
-    all_brought(shards)
+    shards = cache(store, index, tmp_path)
+    copied_all(shards)
     with pytest.raises(DataError, match=r"memory:/0\.bin: its bytes are not those that its index names"):
         shards.get_range("0.bin", 0, memoryview(bytearray(2)))
     store.put("0.bin", struct.pack("<3H", 1, 2, 3))
-    assert row_of(near(store, index, tmp_path), index) == [1, 2, 3]
+    assert row_of(cache(store, index, tmp_path), index) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("left", [b"", b"\x07", b"\x07" * 7])
-def test_a_near_file_that_a_power_cut_left_with_another_size_is_brought_again(
+def test_a_cached_file_that_a_power_cut_left_with_another_size_is_copied_again(
     left: bytes, tmp_path: Path
 ) -> None:
     store, index = packed([1, 2, 3], [4, 5])
-    all_brought(near(store, index, tmp_path))
+    copied_all(cache(store, index, tmp_path))
     (found,) = tmp_path.rglob("0.bin")
     found.write_bytes(left)
-    shards = near(store, index, tmp_path)
+    shards = cache(store, index, tmp_path)
     assert row_of(shards, index) == [1, 2, 3, 4, 5]
-    all_brought(shards)
+    copied_all(shards)
     store.is_away = True
     assert row_of(shards, index) == [1, 2, 3, 4, 5]
 
 
-def test_a_store_that_is_away_while_shards_are_brought_is_the_readers_to_notice(tmp_path: Path) -> None:
+def test_a_store_that_is_away_while_shards_are_copied_is_the_readers_to_notice(tmp_path: Path) -> None:
     store, index = packed([1, 2, 3])
     store.is_away = True
-    shards = near(store, index, tmp_path)
-    all_brought(shards)
+    shards = cache(store, index, tmp_path)
+    copied_all(shards)
     with pytest.raises(Unavailable):
         row_of(shards, index)
     store.is_away = False
@@ -370,7 +370,7 @@ def test_a_shard_that_vanished_from_the_store_is_missing_here_too(tmp_path: Path
     store, index = packed([1, 2, 3])
     store.delete("0.bin")
     with pytest.raises(Missing):
-        near(store, index, tmp_path).get_range("0.bin", 0, memoryview(bytearray(2)))
+        cache(store, index, tmp_path).get_range("0.bin", 0, memoryview(bytearray(2)))
 
 
 # Parquet.
@@ -389,7 +389,7 @@ def as_parquet(column: Any, name: str = "input_ids", row_group_size: int = 2) ->
 def with_parquet(column: Any) -> tuple[MemoryStore, TokenIndex]:
     store = MemoryStore()
     store.put("a.parquet", as_parquet(column))
-    return store, TokenIndex(dtype="uint32", shards=(look(store, "a.parquet"),))
+    return store, TokenIndex(dtype="uint32", shards=(describe(store, "a.parquet"),))
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def with_parquet(column: Any) -> tuple[MemoryStore, TokenIndex]:
 def test_parquet_of_ids_is_one_row_of_tokens(column: Any, tmp_path: Path) -> None:
     store, index = with_parquet(column)
     assert (index.num_tokens, index.shards[0].largest_id) == (6, 70_000)
-    assert row_of(near(store, index, tmp_path), index) == IDS
+    assert row_of(cache(store, index, tmp_path), index) == IDS
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_parquet_of_ids_is_one_row_of_tokens(column: Any, tmp_path: Path) -> Non
 def test_ids_that_are_none_are_refused_where_they_are_read(column: Any, says: str, tmp_path: Path) -> None:
     store, index = with_parquet(column)
     with pytest.raises(DataError, match=says):
-        row_of(near(store, index, tmp_path), index)
+        row_of(cache(store, index, tmp_path), index)
 
 
 def test_parquet_that_was_replaced_or_cut_or_removed_is_named(tmp_path: Path) -> None:
@@ -426,24 +426,24 @@ def test_parquet_that_was_replaced_or_cut_or_removed_is_named(tmp_path: Path) ->
     whole = store.get("a.parquet")
     store.put("a.parquet", as_parquet(pyarrow.array([9, 9, 9, 9, 9, 9])))
     with pytest.raises(DataError, match=r"a\.parquet: is another file than when the run began"):
-        row_of(near(store, index, tmp_path), index)
+        row_of(cache(store, index, tmp_path), index)
     store.put("a.parquet", whole[:-9])
     with pytest.raises(DataError, match=r"a\.parquet: is no whole Parquet file"):
-        row_of(near(store, index, tmp_path), index)
+        row_of(cache(store, index, tmp_path), index)
     store.put("a.parquet", b"")
     with pytest.raises(DataError, match=r"a\.parquet: is no whole Parquet file"):
-        row_of(near(store, index, tmp_path), index)
+        row_of(cache(store, index, tmp_path), index)
     store.delete("a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet is gone; bring it back"):
-        row_of(near(store, index, tmp_path), index)
+        row_of(cache(store, index, tmp_path), index)
 
 
-def test_a_near_file_of_parquet_that_a_power_cut_left_short_is_decoded_again(tmp_path: Path) -> None:
+def test_a_cached_file_of_parquet_that_a_power_cut_left_short_is_decoded_again(tmp_path: Path) -> None:
     store, index = with_parquet(pyarrow.array(IDS))
-    all_brought(near(store, index, tmp_path))
+    copied_all(cache(store, index, tmp_path))
     (found,) = tmp_path.rglob("a.parquet")
     found.write_bytes(b"")
-    assert row_of(near(store, index, tmp_path), index) == IDS
+    assert row_of(cache(store, index, tmp_path), index) == IDS
 
 
 def test_parquet_with_more_or_fewer_ids_than_its_footer_told_is_refused(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_parquet_with_more_or_fewer_ids_than_its_footer_told_is_refused(tmp_path
     for num_tokens in (5, 7):
         index = TokenIndex(dtype="uint32", shards=(TokenShard(name="a.parquet", num_tokens=num_tokens),))
         with pytest.raises(DataError, match=r"a\.parquet: its bytes are not those that its footer names"):
-            row_of(near(store, index, tmp_path), index)
+            row_of(cache(store, index, tmp_path), index)
 
 
 def test_parquet_with_a_broken_page_is_named(tmp_path: Path) -> None:
@@ -460,12 +460,12 @@ def test_parquet_with_a_broken_page_is_named(tmp_path: Path) -> None:
     page = pyarrow.parquet.ParquetFile(file).metadata.row_group(0).column(0).data_page_offset
     store = MemoryStore()
     store.put("a.parquet", file.getvalue()[:page] + b"\xff" * 20 + file.getvalue()[page + 20 :])
-    index = TokenIndex(dtype="uint32", shards=(look(store, "a.parquet"),))
+    index = TokenIndex(dtype="uint32", shards=(describe(store, "a.parquet"),))
     with pytest.raises(DataError, match=r"^data: memory:/a\.parquet: is no whole Parquet file \(.*\)$"):
-        row_of(near(store, index, tmp_path), index)
+        row_of(cache(store, index, tmp_path), index)
 
 
 def test_parquet_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     store, index = with_parquet(pyarrow.array(IDS))
     with pytest.raises(DataError, match=r"a\.parquet: its decoded ids don't fit in data\.local\.gib"):
-        row_of(near(store, index, tmp_path, limit_bytes=23), index)
+        row_of(cache(store, index, tmp_path, limit_bytes=23), index)

@@ -12,7 +12,7 @@ from pathlib import Path
 from jobs.training.health.postmortem import (
     LOG_TAIL_LINES,
     STACKS_SIGNAL,
-    answer_with_stacks,
+    dump_stacks_on_request,
     log_tail,
     stacks,
 )
@@ -113,7 +113,7 @@ def test_a_link_that_another_user_planted_among_the_logs_is_neither_written_nor_
     victim.write_text("mine alone")
     with common_folder() as logs:
         as_nobody(PLANTS, logs, os.getpid(), victim)
-        file = answer_with_stacks(logs)
+        file = dump_stacks_on_request(logs)
         try:
             with in_training():
                 assert any("jobs/training/loop/attempt.py" in line for line in stacks(os.getpid(), file))
