@@ -17,10 +17,9 @@ from cluster.telemetry.readings import Telemetry
 from cluster.telemetry.sampler import Sampler
 from cluster.telemetry.summary import Watched, watched
 from jobs.training.benchmark.feed import BatchFeed
-from jobs.training.benchmark.timing import ROLLING, HostTimer, has_settled, timer_for
+from jobs.training.benchmark.timing import ROLLING, DeviceTimer, HostTimer, has_settled
 from jobs.training.device import host_memory
 from jobs.training.device.environment import environment_of
-from jobs.training.device.identities import Expected
 from jobs.training.device.rank_device import check_ranks, device_name, identity, telemetry
 from jobs.training.health.failures import InvalidLoss
 from jobs.training.ranks.gathering import from_rank_0, gather
@@ -41,6 +40,7 @@ class _Warmup:
     """A finished warm-up. ``reference_loss`` is the mean over all ranks at ``reference_step``."""
 
     steps: int
+    seconds: float
     median_step_s: float
     reference_step: int
     reference_loss: float
@@ -57,14 +57,6 @@ class _RankWindow:
     summary: RankSummary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Beside:
-    """What is measured beside the steps: host memory, which began at ``resident_before``, and the device."""
-
-    resident_before: int
-    sampler: Sampler
-
-
 def measure(job: Job, context: Context, source: Telemetry | None = None) -> Measurement | None:
     """Measures ``job``. ``source`` is the device's telemetry; None means the vendor's own."""
     sampler = Sampler(source or telemetry(context.device))
@@ -76,21 +68,29 @@ def measure(job: Job, context: Context, source: Telemetry | None = None) -> Meas
 
 
 def _measure(job: Job, context: Context, sampler: Sampler) -> Measurement | None:
-    _cool_down(job, context)
+    _enter(context, "cooldown", 0)
+    time.sleep(job.window.cooldown_s)  # Before the run: a wait after it would delay the run's result.
     _enter(context, "setup", 0)
-    check_ranks(context, _expected(job))
+    check_ranks(context, job)
     started = time.perf_counter()
     host_memory.return_large_pieces()
-    beside = _Beside(resident_before=host_memory.reset_peak(), sampler=sampler)
+    resident_before = host_memory.reset_peak()
     with host_memory.budget(job.memory_budget_bytes):
         engine = build(job.recipe, context.device)
         try:
             feed = BatchFeed(job.recipe, context.rank, context.device)
             _synchronize(context.device)
             setup_s = time.perf_counter() - started
-            warmup = _warm_up(job, context, engine, feed)
-            warmup_s = time.perf_counter() - started - setup_s
-            window = _measure_window(job, context, engine, feed, warmup, beside)
+            run = _RankRun(
+                job=job,
+                context=context,
+                engine=engine,
+                feed=feed,
+                sampler=sampler,
+                resident_before=resident_before,
+            )
+            warmup = run.warm_up()
+            window = run.measure_window(warmup)
             _enter(context, "gather", 0)
             ranks = gather(window, _RankWindow)
             _enter(context, "teardown", 0)
@@ -99,32 +99,123 @@ def _measure(job: Job, context: Context, sampler: Sampler) -> Measurement | None
     losses = [fmean(of_step) for of_step in zip(*(rank.losses for rank in ranks), strict=True)]
     _check_finite(losses, "of the window")
     _check_updates(max(rank.num_skipped_updates for rank in ranks))
-    if context.rank != 0:
-        return None
-    return Measurement(
-        run_id=job.run_id,
-        warmup_steps=warmup.steps,
-        warmup_rule=WARMUP_RULE,
-        window_s=max(rank.summary.total_s for rank in ranks),
-        step_times_s=tuple(map(max, zip(*(rank.step_times_s for rank in ranks), strict=True))),
-        losses=tuple(losses),
-        reference_step=warmup.reference_step,
-        reference_loss=warmup.reference_loss,
-        ranks=tuple(rank.summary for rank in ranks),
-        h2d_bytes_per_step=feed.bytes_per_step,
-        h2d_s_per_step=_slowest_copies(ranks),
-        setup_s=setup_s,
-        warmup_s=warmup_s,
-        environment=environment_of(context.device),
-    )
+    return run.measurement(warmup, ranks, losses, setup_s) if context.rank == 0 else None
 
 
-def _expected(job: Job) -> Expected:
-    return Expected(
-        world_size=job.recipe.world_size,
-        vendor="cpu" if job.simulated else job.vendor,
-        may_mix_devices=job.may_mix_devices,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankRun:
+    """This rank's run of a job. Its process held ``resident_before`` bytes before the engine was built."""
+
+    job: Job
+    context: Context
+    engine: Engine
+    feed: BatchFeed
+    sampler: Sampler
+    resident_before: int
+
+    def warm_up(self) -> _Warmup:
+        """Does steps until their times have settled. Rank 0 decides when, for all ranks."""
+        least_steps = self.job.window.warmup
+        _enter(self.context, "warmup", least_steps)
+        started = time.perf_counter()
+        timer = HostTimer()
+        timer.mark()
+        reference_step = max(1, least_steps)
+        losses: list[Tensor] = []
+        is_done = False
+        while not is_done:
+            losses.append(train_step(self.engine, self.feed.of_step(len(losses))))
+            _synchronize(self.context.device)
+            timer.mark()
+            times = timer.step_times_s()
+            _note_step(self.context, len(losses), times[-1])
+            is_done = len(losses) >= least_steps and from_rank_0(_is_warm(times), bool)
+        _check_finite([fmean(gather(losses[-1].item(), float))], "after the warm-up")
+        return _Warmup(
+            steps=len(losses),
+            median_step_s=from_rank_0(median(times[-ROLLING:]), float),
+            reference_step=reference_step,
+            reference_loss=fmean(gather(losses[reference_step - 1].item(), float)),
+            seconds=time.perf_counter() - started,
+        )
+
+    def measure_window(self, warmup: _Warmup) -> _RankWindow:
+        self.sampler.begin()
+        step_times_s, losses = self._time_steps(warmup)
+        telemetry_of_window = watched(self.sampler.end())
+        return _RankWindow(
+            step_times_s=step_times_s,
+            losses=losses,
+            num_skipped_updates=self.engine.num_skipped_updates,
+            h2d_s=self.feed.copy_s(),
+            summary=self._summary(step_times_s, losses, telemetry_of_window),
+        )
+
+    def _time_steps(self, warmup: _Warmup) -> tuple[list[float], list[float]]:
+        """The window's step times and losses. Its number of steps is fixed before it starts."""
+        device, num_steps = self.context.device, _num_steps(self.job.window, warmup.median_step_s)
+        is_synchronized = self.job.window.sync == "step"
+        timer = DeviceTimer() if device.type == "cuda" else HostTimer()
+        losses: list[Tensor] = []
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        self.feed.forget_copies()
+        dist.barrier()
+        _synchronize(device)
+        _enter(self.context, "window", num_steps)
+        self.context.status.memory_bytes = _memory_in_use(device)
+        previous = time.perf_counter()
+        timer.mark()
+        for number in range(1, num_steps + 1):
+            losses.append(train_step(self.engine, self.feed.of_step(warmup.steps + number - 1)))
+            if is_synchronized:
+                _synchronize(device)
+            timer.mark()
+            now = time.perf_counter()
+            _note_step(self.context, number, now - previous)
+            previous = now
+        times = timer.step_times_s()
+        return times, torch.stack(losses).float().cpu().tolist()
+
+    def _summary(
+        self, step_times_s: list[float], losses: list[float], telemetry_of_window: Watched
+    ) -> RankSummary:
+        device = self.context.device
+        return RankSummary(
+            rank=self.context.rank,
+            node=self.context.node,
+            device=device_name(device) or "cpu",
+            device_id=identity(self.context).device_id,
+            total_s=sum(step_times_s),
+            p50_s=percentile(step_times_s, 50),
+            p95_s=percentile(step_times_s, 95),
+            max_s=max(step_times_s),
+            mean_loss=fmean(losses),
+            **_device_memory(device),
+            host_peak_growth_bytes=max(0, host_memory.peak_bytes() - self.resident_before),
+            watched=telemetry_of_window,
+        )
+
+    def measurement(
+        self, warmup: _Warmup, ranks: list[_RankWindow], losses: list[float], setup_s: float
+    ) -> Measurement:
+        """The run's numbers from all ranks' windows; ``losses`` are the means over ranks."""
+        return Measurement(
+            run_id=self.job.run_id,
+            warmup_steps=warmup.steps,
+            warmup_rule=WARMUP_RULE,
+            window_s=max(rank.summary.total_s for rank in ranks),
+            step_times_s=tuple(map(max, zip(*(rank.step_times_s for rank in ranks), strict=True))),
+            losses=tuple(losses),
+            reference_step=warmup.reference_step,
+            reference_loss=warmup.reference_loss,
+            ranks=tuple(rank.summary for rank in ranks),
+            h2d_bytes_per_step=self.feed.bytes_per_step,
+            h2d_s_per_step=_slowest_copies(ranks),
+            setup_s=setup_s,
+            warmup_s=warmup.seconds,
+            environment=environment_of(self.context.device),
+        )
 
 
 def _enter(context: Context, phase: Phase, num_steps: int) -> None:
@@ -132,111 +223,19 @@ def _enter(context: Context, phase: Phase, num_steps: int) -> None:
     status.phase, status.step, status.num_steps = phase, 0, num_steps
 
 
-def _cool_down(job: Job, context: Context) -> None:
-    """Waits ``cooldown_s`` before the run. A wait after the run would delay the run's result."""
-    _enter(context, "cooldown", 0)
-    time.sleep(job.window.cooldown_s)
+def _note_step(context: Context, step: int, step_s: float) -> None:
+    context.status.step, context.status.step_s = step, step_s
 
 
-def _warm_up(job: Job, context: Context, engine: Engine, feed: BatchFeed) -> _Warmup:
-    """Does steps until their times have settled. Rank 0 decides, so all ranks stop after the same step."""
-    _enter(context, "warmup", job.window.warmup)
-    timer = HostTimer()
-    timer.mark()
-    reference_step = max(1, job.window.warmup)
-    losses: list[Tensor] = []
-    num_steps, done = 0, False
-    while not done:
-        losses.append(train_step(engine, feed.of_step(num_steps)))
-        _synchronize(context.device)
-        timer.mark()
-        num_steps += 1
-        times = timer.step_times_s()
-        _beat(context, num_steps, times[-1])
-        done = num_steps >= job.window.warmup and from_rank_0(_warm_enough(times), bool)
-    _check_finite([fmean(gather(losses[-1].item(), float))], "after the warm-up")
-    return _Warmup(
-        steps=num_steps,
-        median_step_s=from_rank_0(median(times[-ROLLING:]), float),
-        reference_step=reference_step,
-        reference_loss=fmean(gather(losses[reference_step - 1].item(), float)),
-    )
-
-
-def _warm_enough(times: list[float]) -> bool:
+def _is_warm(times: list[float]) -> bool:
     return has_settled(times) or len(times) >= MAX_WARMUP_STEPS
 
 
-def _measure_window(
-    job: Job, context: Context, engine: Engine, feed: BatchFeed, warmup: _Warmup, beside: _Beside
-) -> _RankWindow:
-    num_steps = _num_steps(job.window, warmup.median_step_s)
-    beside.sampler.begin()
-    step_times_s, losses = _run_window(job, context, engine, feed, warmup.steps, num_steps)
-    told = watched(beside.sampler.end())
-    return _RankWindow(
-        step_times_s=step_times_s,
-        losses=losses,
-        num_skipped_updates=engine.num_skipped_updates,
-        h2d_s=feed.copy_s(),
-        summary=_summary(context, step_times_s, losses, beside.resident_before, told),
-    )
-
-
 def _num_steps(window: Window, median_step_s: float) -> int:
-    """The window's number of steps, fixed before it starts: ``window.steps``, or fewer to keep ``max_s``."""
+    """The window's number of steps: ``window.steps``, or fewer to keep ``max_s``."""
     if window.max_s is None:
         return window.steps
     return min(window.steps, max(1, ceil(window.max_s / median_step_s)))
-
-
-def _run_window(
-    job: Job, context: Context, engine: Engine, feed: BatchFeed, first_step: int, num_steps: int
-) -> tuple[list[float], list[float]]:
-    timer = timer_for(context.device)
-    losses: list[Tensor] = []
-    after_step = _synchronize if job.window.sync == "step" else _dont_synchronize
-    _reset_device_peak(context.device)
-    feed.forget_copies()
-    dist.barrier()
-    _synchronize(context.device)
-    _enter(context, "window", num_steps)
-    context.status.memory_bytes = _memory_in_use(context.device)
-    previous = time.perf_counter()
-    timer.mark()
-    for index in range(num_steps):
-        losses.append(train_step(engine, feed.of_step(first_step + index)))
-        after_step(context.device)
-        timer.mark()
-        now = time.perf_counter()
-        _beat(context, index + 1, now - previous)
-        previous = now
-    times = timer.step_times_s()
-    return times, torch.stack(losses).float().cpu().tolist()
-
-
-def _summary(
-    context: Context, step_times_s: list[float], losses: list[float], resident_before: int, told: Watched
-) -> RankSummary:
-    peak = _device_peak(context.device)
-    return RankSummary(
-        rank=context.rank,
-        node=context.node,
-        device=device_name(context.device) or "cpu",
-        device_id=identity(context).device_id,
-        total_s=sum(step_times_s),
-        p50_s=percentile(step_times_s, 50),
-        p95_s=percentile(step_times_s, 95),
-        max_s=max(step_times_s),
-        mean_loss=fmean(losses),
-        peak_allocated_bytes=peak.allocated,
-        peak_reserved_bytes=peak.reserved,
-        allocator_retries=peak.retries,
-        device_memory_bytes=peak.total,
-        device_used_bytes=peak.used,
-        host_peak_growth_bytes=max(0, host_memory.peak_bytes() - resident_before),
-        watched=told,
-    )
 
 
 def _slowest_copies(ranks: list[_RankWindow]) -> float | None:
@@ -263,46 +262,24 @@ def _check_updates(num_skipped: int) -> None:
         )
 
 
-def _beat(context: Context, step: int, step_s: float) -> None:
-    status = context.status
-    status.step, status.step_s = step, step_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DevicePeak:
-    allocated: int | None = None
-    reserved: int | None = None
-    retries: int | None = None
-    total: int | None = None
-    used: int | None = None
-
-
-def _device_peak(device: torch.device) -> _DevicePeak:
+def _device_memory(device: torch.device) -> dict[str, int | None]:
+    """The window's peaks of device memory, as ``RankSummary`` names them; empty on a CPU."""
     if device.type == "cpu":
-        return _DevicePeak()
+        return {}
     free, total = torch.cuda.mem_get_info(device)
-    return _DevicePeak(
-        allocated=torch.cuda.max_memory_allocated(device),
-        reserved=torch.cuda.max_memory_reserved(device),
-        retries=torch.cuda.memory_stats(device)["num_alloc_retries"],
-        total=total,
-        used=total - free,
-    )
+    return {
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(device),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(device),
+        "allocator_retries": torch.cuda.memory_stats(device)["num_alloc_retries"],
+        "device_memory_bytes": total,
+        "device_used_bytes": total - free,
+    }
 
 
 def _memory_in_use(device: torch.device) -> int:
     return host_memory.resident_bytes() if device.type == "cpu" else torch.cuda.memory_reserved(device)
 
 
-def _reset_device_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _dont_synchronize(_device: torch.device) -> None:
-    return None

@@ -1,25 +1,17 @@
-"""Times steps. ``mark`` is called at every step boundary and costs well below a microsecond of work.
+"""Times steps: by the host's clock, or by the device's. Both timers have the same methods.
 
-No time is read, and no device is synchronised, before the window is over.
+``mark`` is called at every step boundary and costs well below a microsecond of work. No time is read, and no
+device is synchronised, before the window is over.
 """
 
 import time
 from itertools import pairwise
 from statistics import median
-from typing import Protocol
 
 import torch
 
 ROLLING = 5
 SETTLED = 0.01
-
-
-class StepTimer(Protocol):
-    def mark(self) -> None:
-        """Marks a step boundary: the end of one step and the start of the next."""
-
-    def step_times_s(self) -> list[float]:
-        """The seconds between step boundaries. Waits for the device, so call it only after the window."""
 
 
 class HostTimer:
@@ -29,11 +21,11 @@ class HostTimer:
         self._marks_ns: list[int] = []
 
     def mark(self) -> None:
+        """Marks a step boundary: the end of one step and the start of the next."""
         self._marks_ns.append(time.perf_counter_ns())
 
     def step_times_s(self) -> list[float]:
-        marks = self._marks_ns
-        return [(after - before) / 1e9 for before, after in pairwise(marks)]
+        return [(after - before) / 1e9 for before, after in pairwise(self._marks_ns)]
 
 
 class DeviceTimer:
@@ -48,13 +40,9 @@ class DeviceTimer:
         self._events.append(event)
 
     def step_times_s(self) -> list[float]:
+        """Waits for the device, so call it only after the window."""
         torch.cuda.synchronize()
-        events = self._events
-        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
-
-
-def timer_for(device: torch.device) -> StepTimer:
-    return DeviceTimer() if device.type == "cuda" else HostTimer()
+        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(self._events)]
 
 
 def has_settled(step_times_s: list[float]) -> bool:

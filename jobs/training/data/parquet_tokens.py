@@ -115,9 +115,6 @@ class _StoredFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._offset
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._offset = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
         return self._offset

@@ -23,24 +23,18 @@ class DeviceIdentity:
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """The expected ranks and devices of one run. ``vendor`` is ``cpu`` if CPUs simulate devices."""
-
-    world_size: int
-    vendor: Vendor
-    may_mix_devices: bool = False
-
-
-def mismatch(devices: Sequence[DeviceIdentity], expected: Expected) -> str | None:
+def mismatch(
+    devices: Sequence[DeviceIdentity], *, world_size: int, vendor: Vendor, may_mix_devices: bool = False
+) -> str | None:
     """Says why the ``devices`` of all ranks, in the ranks' order, don't fit; None if they do.
 
-    They fit if there is one distinct device per rank, all of the expected vendor and, unless mixing is
-    allowed, of one model.
+    They fit if there is one distinct device per rank, all of the ``vendor`` and, unless ``may_mix_devices``,
+    of one model. The vendor is ``cpu`` if CPUs simulate devices.
     """
-    if len(devices) != expected.world_size:
-        return f"{len(devices)} ranks came, {expected.world_size} were asked for"
-    return _other_vendor(devices, expected.vendor) or _shared(devices) or _mixed(devices, expected)
+    if len(devices) != world_size:
+        return f"{len(devices)} ranks came, {world_size} were asked for"
+    problem = _other_vendor(devices, vendor) or _shared(devices)
+    return problem if problem or may_mix_devices else _mixed(devices)
 
 
 def _other_vendor(devices: Sequence[DeviceIdentity], vendor: Vendor) -> str | None:
@@ -68,9 +62,9 @@ def _shared(devices: Sequence[DeviceIdentity]) -> str | None:
     )
 
 
-def _mixed(devices: Sequence[DeviceIdentity], expected: Expected) -> str | None:
+def _mixed(devices: Sequence[DeviceIdentity]) -> str | None:
     models = sorted({device.model or "unknown" for device in devices})
-    if len(models) == 1 or expected.may_mix_devices:
+    if len(models) == 1:
         return None
     found = "; ".join(f"{_named(_ranks_with(model, devices))} on {model}" for model in models)
     return (

@@ -6,10 +6,12 @@ import torch
 
 from cluster.telemetry.readings import DeviceAddress, Telemetry
 from cluster.telemetry.sampler import telemetry_of
-from jobs.training.device.identities import DeviceIdentity, Expected, Platform, mismatch
+from jobs.training.device.identities import DeviceIdentity, Platform, mismatch
 from jobs.training.health.failures import DeviceMismatch
 from jobs.training.ranks.gathering import gather
 from jobs.training.task.context import Context
+from jobs.training.task.job import Job
+from jobs.training.task.task import Task
 
 
 def platform_of(device: torch.device) -> Platform:
@@ -52,10 +54,16 @@ def _device_id(device: torch.device) -> str:
     return " at ".join(known) or f"number {device.index}"
 
 
-def check_ranks(context: Context, expected: Expected) -> None:
-    """Checks that each rank has a device of its own, as ``expected``. Collective.
+def check_ranks(context: Context, work: Job | Task) -> None:
+    """Checks that each rank has a device of its own, of the kind that ``work`` is for. Collective.
 
     Raises ``DeviceMismatch`` on all ranks or on none.
     """
-    if problem := mismatch(gather(identity(context), DeviceIdentity), expected):
+    problem = mismatch(
+        gather(identity(context), DeviceIdentity),
+        world_size=work.recipe.world_size,
+        vendor="cpu" if work.simulated else work.vendor,
+        may_mix_devices=work.may_mix_devices,
+    )
+    if problem:
         raise DeviceMismatch(problem)

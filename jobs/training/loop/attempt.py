@@ -19,12 +19,13 @@ from checkpointing.generations.repository import Repository
 from checkpointing.saving.save import SaveNote
 from checkpointing.stores.opening import open_store
 from jobs.training.data.samples import Samples
+from jobs.training.device.rank_device import check_ranks
 from jobs.training.health.loss_guard import RankLossGuard, StepDone
 from jobs.training.loop.control import Agreed, Control, strongest
 from jobs.training.loop.ending import note_end, note_resumed, save_the_end
 from jobs.training.loop.evaluation import Evaluation
 from jobs.training.loop.progress_reports import ProgressReporter, Report, ReportCheckpoint
-from jobs.training.loop.rank_checks import check_devices, check_store
+from jobs.training.loop.rank_checks import check_store
 from jobs.training.loop.recording import AttemptRecord, recording
 from jobs.training.loop.step_boundary import StepBoundary
 from jobs.training.state.random_state import seed
@@ -60,7 +61,7 @@ def run(task: Task, context: Context, services: Services) -> None:
 
 def _run(task: Task, context: Context, services: Services, record: AttemptRecord) -> None:
     context.status.phase = "setup"
-    check_devices(task, context)
+    check_ranks(context, task)
     repository = Repository(task.open_store(), task.run)
     origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
     seed(task.recipe.seed, context.rank, context.device)

@@ -19,9 +19,8 @@ from jobs.training.task.stop_request import Aim, StopRequest, aim_of, strength, 
 
 # The longest delay before a stop request is noticed while ranks wait for samples.
 _LOOK_EVERY_S = 0.2
-_DISK, _STORE, _WAIT = 1, 2, 4
-# The place of each value in the control word.
-_SAVE, _REPORT, _CHECKPOINT_REPORT, _BUSY_DISK, _BUSY_STORE, _LATE, _STOP, _ALARM, _LENGTH = range(9)
+_WORD_LENGTH = 10
+_NO_SAVE = Order(to_disk=False, to_store=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,30 +66,32 @@ class Control:
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         # The new group has new connections, and a stranger may have taken a rank's seat in them.
         prove(key, self._group)
-        self._word = torch.zeros(_LENGTH, dtype=torch.int64)
+        self._word = torch.zeros(_WORD_LENGTH, dtype=torch.int64)
         self._work: dist.Work | None = None
 
     def begin(self, orders: Orders, busy: Busy, *, is_late: bool = False, is_alarmed: bool = False) -> None:
         """Starts the reduction and does not wait. ``orders`` other than rank 0's must be empty."""
-        own = (busy.disk, busy.store, is_late, strength(self._stop_request()), is_alarmed)
-        values = (_flags(orders.save), orders.report, orders.checkpoint_report, *own)
-        self._word.copy_(torch.tensor([int(value) for value in values]))
+        save = orders.save or _NO_SAVE
+        ordered = (save.to_disk, save.to_store, save.must_wait, orders.report, orders.checkpoint_report)
+        own = (busy.disk, busy.store, is_late, is_alarmed, strength(self._stop_request()))
+        self._word.copy_(torch.tensor([*ordered, *own], dtype=torch.int64))
         self._work = dist.all_reduce(self._word, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def end(self) -> Agreed:
         assert self._work is not None
         self._work.wait()
-        word = self._word.tolist()
-        self.aim = aim_of(word[_STOP])
+        *flags, strongest_request = self._word.tolist()
+        self.aim = aim_of(strongest_request)
+        to_disk, to_store, must_wait, report, checkpoint_report, *own = map(bool, flags)
+        is_disk_busy, is_store_busy, is_late, is_alarmed = own
+        save = Order(to_disk=to_disk, to_store=to_store, must_wait=must_wait)
         return Agreed(
             orders=Orders(
-                save=_order(word[_SAVE]),
-                report=bool(word[_REPORT]),
-                checkpoint_report=bool(word[_CHECKPOINT_REPORT]),
+                save=None if save == _NO_SAVE else save, report=report, checkpoint_report=checkpoint_report
             ),
-            busy=Busy(disk=bool(word[_BUSY_DISK]), store=bool(word[_BUSY_STORE])),
-            is_late=bool(word[_LATE]),
-            is_alarmed=bool(word[_ALARM]),
+            busy=Busy(disk=is_disk_busy, store=is_store_busy),
+            is_late=is_late,
+            is_alarmed=is_alarmed,
         )
 
     def agree(self, *, is_late: bool = False) -> Agreed:
@@ -126,15 +127,3 @@ class Control:
 def strongest(own: StopRequest | None) -> StopRequest | None:
     """The strongest of all ranks' stop requests, the same on each. Waits for all ranks."""
     return reduce(stronger, gather(own, StopRequest | None))
-
-
-def _flags(order: Order | None) -> int:
-    if order is None:
-        return 0
-    return _DISK * order.to_disk | _STORE * order.to_store | _WAIT * order.must_wait
-
-
-def _order(flags: int) -> Order | None:
-    if not flags:
-        return None
-    return Order(to_disk=bool(flags & _DISK), to_store=bool(flags & _STORE), must_wait=bool(flags & _WAIT))

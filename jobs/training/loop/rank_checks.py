@@ -1,9 +1,7 @@
-"""Checks before anything is loaded: each rank has a device of the right kind, and all see the same store."""
+"""Checks before anything is loaded that all ranks see the same store."""
 
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.contract import StoreError
-from jobs.training.device.identities import Expected
-from jobs.training.device.rank_device import check_ranks
 from jobs.training.ranks.gathering import gather
 from jobs.training.task.context import Context
 from jobs.training.task.task import Task
@@ -11,15 +9,6 @@ from jobs.training.task.task import Task
 
 class NotThere(Exception):
     """A node does not see the run's checkpoints in the store, and other nodes do."""
-
-
-def check_devices(task: Task, context: Context) -> None:
-    expected = Expected(
-        world_size=task.recipe.world_size,
-        vendor="cpu" if task.simulated else task.vendor,
-        may_mix_devices=task.may_mix_devices,
-    )
-    check_ranks(context, expected)
 
 
 def check_store(task: Task, context: Context, repository: Repository) -> None:

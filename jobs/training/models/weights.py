@@ -38,10 +38,10 @@ class Stored:
 
 def find_weights(place: Path, config: ModelConfig) -> dict[str, Stored]:
     """Finds all of the preset's parameters, by name. ``place`` is a model's folder, or its only file."""
-    found = {name: one for file in _files(place) for name, one in _tensors(file).items()}
+    tensors = {name: stored for file in _files(place) for name, stored in _tensors(file).items()}
     _check_config(place, config)
-    _check_tensors(place, config, found)
-    return {name: found[name] for name in tensor_shapes(config)}
+    _check_tensors(place, config, tensors)
+    return {name: tensors[name] for name in tensor_shapes(config)}
 
 
 def _files(place: Path) -> list[Path]:
@@ -83,7 +83,7 @@ def _tensors(file: Path) -> dict[str, Stored]:
 
 
 def _checked(file: Path, header: Any, start: int) -> dict[str, Stored]:
-    num_bytes, found = file.stat().st_size, {}
+    num_bytes, tensors = file.stat().st_size, {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
@@ -92,8 +92,8 @@ def _checked(file: Path, header: Any, start: int) -> dict[str, Stored]:
             raise ValueError(name)
         if start + end > num_bytes:
             raise Unfit(f"weights: {file} is cut short: {num_bytes:,} bytes, {start + end:,} expected")
-        found[name] = Stored(file=file, offset=start + begin, dtype=dtype, shape=shape)
-    return found
+        tensors[name] = Stored(file=file, offset=start + begin, dtype=dtype, shape=shape)
+    return tensors
 
 
 def _check_config(place: Path, config: ModelConfig) -> None:
@@ -130,12 +130,12 @@ def _is_known(name: str, config: ModelConfig) -> bool:
 
 def _json(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError):
         raise Unfit(f"weights: {path} can't be read as JSON") from None
-    if not isinstance(found, Mapping):
+    if not isinstance(content, Mapping):
         raise Unfit(f"weights: {path} is not what its name says")
-    return found
+    return content
 
 
 def _shape(shape: Iterable[int]) -> str:

@@ -29,9 +29,17 @@ def gather(own: T, kind: Any, *, most_bytes: int = MOST_BYTES) -> list[T]:
     Collective: every rank makes the same calls in the same order. Raises ``BadMessage`` on all ranks or on
     none.
     """
-    return [
-        _read(data, rank, kind) for rank, data in enumerate(gather_bytes(encode(own), most_bytes=most_bytes))
-    ]
+    device, data = _device(), encode(own)
+    size = torch.tensor([len(data)], device=device)
+    sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, size)
+    lengths = [_checked(length, rank, most_bytes) for rank, length in enumerate(torch.cat(sizes).tolist())]
+    padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)
+    padded[: len(data)] = _tensor(data, device)
+    rows = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(rows, padded)
+    pairs = zip(rows, lengths, strict=True)
+    return [_read(_bytes(row[:length]), rank, kind) for rank, (row, length) in enumerate(pairs)]
 
 
 def from_rank_0(own: T, kind: Any, *, most_bytes: int = MOST_BYTES) -> T:
@@ -39,20 +47,6 @@ def from_rank_0(own: T, kind: Any, *, most_bytes: int = MOST_BYTES) -> T:
     data = bytes_from_rank_0(encode(own) if dist.get_rank() == 0 else b"", most_bytes=most_bytes)
     value: T = _read(data, 0, kind)
     return value
-
-
-def gather_bytes(own: bytes, *, most_bytes: int = MOST_BYTES) -> list[bytes]:
-    """As ``gather``, for bytes that the caller decodes."""
-    device = _device()
-    size = torch.tensor([len(own)], device=device)
-    sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, size)
-    lengths = [_checked(length, rank, most_bytes) for rank, length in enumerate(torch.cat(sizes).tolist())]
-    padded = torch.zeros(max(*lengths, 1), dtype=torch.uint8, device=device)
-    padded[: len(own)] = _tensor(own, device)
-    rows = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(rows, padded)
-    return [_bytes(row[:length]) for row, length in zip(rows, lengths, strict=True)]
 
 
 def bytes_from_rank_0(own: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:

@@ -15,7 +15,6 @@ from jobs.training.strategies.contract import Counters, Engine
 from jobs.training.task.presets import ModelConfig
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_PARAMETERS = "param/"
 # The most elements that are in memory at a time, however large a tensor is.
 _MOST_ELEMENTS = 1 << 24
 
@@ -30,8 +29,8 @@ def begin_with(place: Path, config: ModelConfig, engine: Engine) -> None:
         _fill(engine.targets(), find_weights(place, config))
     except Unfit as error:
         problem = str(error)
-    if found := next((one for one in gather(problem, str | None) if one), None):
-        raise Unfit(found)
+    if problems := [text for text in gather(problem, str | None) if text]:
+        raise Unfit(problems[0])
     engine.restored(Counters(num_updates=0, num_skipped_updates=0))
 
 
@@ -39,7 +38,7 @@ def begin_with(place: Path, config: ModelConfig, engine: Engine) -> None:
 def _fill(pieces: Sequence[Piece], weights: dict[str, Stored]) -> None:
     for piece in pieces:
         kind, _, name = piece.name.partition("/")
-        if f"{kind}/" != _PARAMETERS:
+        if kind != "param":
             continue
         done = 0
         for values in _values(weights[name], piece.start, piece.values.numel()):

@@ -243,13 +243,13 @@ def _load(
     """Loads every rank's share; None if all did, else why not, the same text on all ranks. Collective."""
     outcome = _fill(engine.targets() + _saved_pieces(random, manifest), source, manifest)
     by_rank = gather(problem_of(outcome) if outcome else None, Problem | None)
-    errors = [error_of(problem) if problem else None for problem in by_rank]
-    for error in errors:
-        if error is not None and not isinstance(error, Corrupt):
+    errors = {rank: error_of(problem) for rank, problem in enumerate(by_rank) if problem}
+    for error in errors.values():
+        if not isinstance(error, Corrupt):
             raise error
-    problems = [f"rank {rank}: {error}" for rank, error in enumerate(errors) if error is not None]
-    if problems:
-        return problems[0]
+    if errors:
+        rank, error = next(iter(errors.items()))
+        return f"rank {rank}: {error}"
     engine.restored(Counters(**manifest.cut.state["counters"]))
     return None
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from checkpointing.errors import taken_over
 from checkpointing.format.manifest import Cut, FilePart, file_name
@@ -169,7 +168,6 @@ class Saver:
         )
 
     def _part(self) -> FilePart:
-        state: dict[str, Any] = {"canary": digest_of_next_numbers(self._context.device)}
         return FilePart(
             rank=self._context.rank,
             file=file_name(self._context.rank),
@@ -177,7 +175,7 @@ class Saver:
             chunks=(),
             tensors=self._layout.tensors,
             shards=self._layout.shards,
-            state=state,
+            state={"canary": digest_of_next_numbers(self._context.device)},
         )
 
 

@@ -66,11 +66,11 @@ class RankSummary:
     p95_s: float
     max_s: float
     mean_loss: float
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    allocator_retries: int | None
-    device_memory_bytes: int | None
-    device_used_bytes: int | None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    allocator_retries: int | None = None
+    device_memory_bytes: int | None = None
+    device_used_bytes: int | None = None
     host_peak_growth_bytes: int
     watched: Watched = field(default_factory=Watched)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobs.training.device.identities import DeviceIdentity, Expected, mismatch
+from jobs.training.device.identities import DeviceIdentity, mismatch
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -20,7 +20,7 @@ def device(number: int, **changes: Any) -> DeviceIdentity:
 
 
 def on_nvidia(*devices: DeviceIdentity, **changes: Any) -> str | None:
-    return mismatch(devices, Expected(**{"world_size": len(devices), "vendor": "nvidia", **changes}))
+    return mismatch(devices, **{"world_size": len(devices), "vendor": "nvidia", **changes})
 
 
 @pytest.mark.parametrize(
