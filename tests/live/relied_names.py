@@ -274,12 +274,12 @@ NAMES = (
     ),
     Relied(
         name="ray.core.generated.common_pb2.NodeDeathInfo.AUTOSCALER_DRAIN_PREEMPTED",
-        by="cluster.nodes.seen",
+        by="cluster.nodes.seen_nodes",
         value=3,
     ),
     Relied(
         name="ray.core.generated.common_pb2.NodeDeathInfo.AUTOSCALER_DRAIN_IDLE",
-        by="cluster.nodes.seen",
+        by="cluster.nodes.seen_nodes",
         value=4,
     ),
     Relied(

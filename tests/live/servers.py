@@ -252,7 +252,7 @@ disable_fallocate = true
 """
 
 _SWIFT_FILTERS = (
-    "catch_errors gatesupervisor listing_formats bulk s3api tempauth slo dlo versioned_writes symlink"
+    "catch_errors gatekeeper listing_formats bulk s3api tempauth slo dlo versioned_writes symlink"
 )
 
 _SWIFT_PROXY = f"""\

@@ -251,8 +251,8 @@ def test_a_run_whose_job_or_head_dies_is_submitted_again_by_its_supervisor(tmp_p
             command = keep_command(spec, store, "--address", head.dashboard)
             supervisor = stack.enter_context(running(command, RAY_AUTH_MODE="disabled"))
             wait_until(lambda: num_commits(store) >= 1, PATIENCE_S)
-            (supervisor,) = below(os.getpid(), "JobSupervisor")
-            supervisor.kill()
+            (job,) = below(os.getpid(), "JobSupervisor")
+            job.kill()
             wait_until(lambda: num_attempts(store) == 2, PATIENCE_S)
             durable = newest_manifest(store, "r").cut.step
             wait_until(lambda: newest_manifest(store, "r").cut.step > durable, PATIENCE_S)
