@@ -97,6 +97,7 @@ def summary(found: SetComparison) -> str:
 
 def _columns(found: Sequence[Comparison]) -> list[TextColumn]:
     subjects = [each.subject for each in found]
+    settings = [subject.settings for subject in subjects]
     return [
         _column("group", map(_groups, found), may_fold=True),
         _column("model", (subject.model for subject in subjects), may_fold=True),
@@ -106,6 +107,7 @@ def _columns(found: Sequence[Comparison]) -> list[TextColumn]:
         _column("micro-batch", (str(subject.micro_batch) for subject in subjects), may_fold=True),
         _column("grad-accum", (str(subject.grad_accum) for subject in subjects), may_fold=True),
         _column("precision", (subject.precision for subject in subjects), may_fold=True),
+        *([_column("settings", settings, may_fold=True)] if any(settings) else []),
         _column("A tokens/s", (_speed(each.baseline_tokens_per_sec) for each in found), is_number=True),
         _column("B tokens/s", (_speed(each.other_tokens_per_sec) for each in found), is_number=True),
         _column("B/A", map(_ratio, found), is_number=True),

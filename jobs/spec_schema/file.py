@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from yaml.error import MarkedYAMLError
 
 from jobs.commandline.usage_error import SpecError, nearest
-from jobs.training.task.job import OptimizerConfig, Precision, Strategy
+from jobs.training.task.job import Checkpointing, CrossEntropy, OptimizerConfig, Precision, Strategy
 from jobs.training.task.presets import PRESETS
 from reporting.results.redaction import redacted
 
@@ -72,6 +72,10 @@ def check_plain_name(value: str, place: str) -> str:
 Name = Annotated[str, BeforeValidator(_plain_name)]
 StrategyName = Annotated[Strategy, _one_of(get_args(Strategy), "strategy")]
 PrecisionName = Annotated[Precision, _one_of(get_args(Precision), "precision", later=("fp8",))]
+CheckpointingName = Annotated[
+    Checkpointing, _one_of(get_args(Checkpointing), "way of activation checkpointing")
+]
+CrossEntropyName = Annotated[CrossEntropy, _one_of(get_args(CrossEntropy), "way of cross-entropy")]
 ModelName = Annotated[str, _one_of(list(PRESETS), "model")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariableValue = Annotated[str, BeforeValidator(_number_as_text)]
@@ -84,6 +88,8 @@ Span = Annotated[float, Field(gt=0)]
 
 Strategies = Annotated[tuple[StrategyName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Precisions = Annotated[tuple[PrecisionName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Checkpointings = Annotated[tuple[CheckpointingName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+CrossEntropies = Annotated[tuple[CrossEntropyName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Models = Annotated[tuple[ModelName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple), Field(min_length=1)]

@@ -7,7 +7,9 @@ from pydantic import Field, model_validator
 from jobs.alerts.rules import Wanted
 from jobs.recovery.world_size import DividedBatch, ResizeWaits, refusal, sizes_between
 from jobs.spec_schema.file import (
+    CheckpointingName,
     Count,
+    CrossEntropyName,
     ModelName,
     Name,
     Optimizer,
@@ -46,6 +48,8 @@ class RunSpec(SpecFile):
     group: Name = "local"
     spread: bool = False
     precision: PrecisionName = "fp32"
+    activation_checkpointing: CheckpointingName = "none"
+    cross_entropy: CrossEntropyName = "whole"
     seq_len: Count = 64
     micro_batch: Count = 1
     grad_accum: Count = 1
@@ -102,6 +106,8 @@ class RunSpec(SpecFile):
             precision=self.precision,
             seed=self.seed,
             optimizer=self.optimizer.ending_at(num_steps),
+            activation_checkpointing=self.activation_checkpointing,
+            cross_entropy=self.cross_entropy,
         )
 
     @property

@@ -7,8 +7,10 @@ from pydantic import Field, model_validator
 
 from jobs.commandline.usage_error import nearest
 from jobs.spec_schema.file import (
+    Checkpointings,
     Count,
     Counts,
+    CrossEntropies,
     Models,
     Name,
     Names,
@@ -31,6 +33,8 @@ class Axes(Strict):
     seq_len: Counts = (64,)
     micro_batch: Counts = (1,)
     precision: Precisions = ("fp32",)
+    activation_checkpointing: Checkpointings = ("none",)
+    cross_entropy: CrossEntropies = ("whole",)
 
 
 class SweepLimits(Strict):
@@ -59,6 +63,8 @@ class Selection(Strict):
     seq_len: Counts | None = None
     micro_batch: Counts | None = None
     precision: Precisions | None = None
+    activation_checkpointing: Checkpointings | None = None
+    cross_entropy: CrossEntropies | None = None
 
 
 class SweepSpec(SpecFile):

@@ -38,6 +38,7 @@ from jobs.sweeps.results import Results
 from jobs.sweeps.tables import placement_text, plan_table
 from jobs.sweeps.work_queues import queues
 from reporting.results.result_rows import row_of
+from reporting.results.settings import settings_of
 
 Plans = dict[str, Plan]
 
@@ -152,10 +153,12 @@ def _plan_dict(spec: SweepSpec, plan: Plan) -> dict[str, Any]:
         "micro_batch": recipe.micro_batch,
         "grad_accum": recipe.grad_accum,
         "precision": recipe.precision,
+        **settings_of(recipe),
         "group": plan.cell.group,
         "repeats": spec.repeats,
         "parameters": recipe.model.num_parameters,
         "flops_per_token": plan.flops_per_token,
+        "recomputed_flops_per_token": plan.recomputed_flops_per_token,
         "predicted_memory_bytes": plan.predicted_memory_bytes,
         "predicted_run_s": plan.predicted_s,
         "refused" if plan.refused else "placement": placement_text(plan),

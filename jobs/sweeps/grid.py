@@ -11,11 +11,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import groupby, product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs.commandline.usage_error import SpecError
-from jobs.training.task.job import OptimizerConfig, Recipe, Window
+from jobs.training.task.job import (
+    Checkpointing,
+    CrossEntropy,
+    OptimizerConfig,
+    Precision,
+    Recipe,
+    Strategy,
+    Window,
+)
 from jobs.training.task.presets import ModelConfig, preset
+from reporting.results.settings import settings_of, settings_text
 
 if TYPE_CHECKING:  # the types only: loading YAML and pydantic is not needed here
     from jobs.spec_schema.sweep_spec import Selection, SweepSpec
@@ -36,9 +45,10 @@ class Cell:
     @property
     def readable_name(self) -> str:
         recipe = self.recipe
+        settings = "".join(f"-{word}" for word in settings_text(recipe).replace(",", "").split())
         return (
             f"{recipe.model.name}-{recipe.strategy}-ws{recipe.world_size}-seq{recipe.seq_len}"
-            f"-mb{recipe.micro_batch}-{recipe.precision}-{self.group}"
+            f"-mb{recipe.micro_batch}-{recipe.precision}{settings}-{self.group}"
         )
 
 
@@ -96,34 +106,21 @@ def schedule(spec: "SweepSpec", cells: Sequence[Cell]) -> list[Run]:
 class _Point:
     group: str
     model: str
-    strategy: str
+    strategy: Strategy
     world_size: int
     seq_len: int
     micro_batch: int
-    precision: str
+    precision: Precision
+    activation_checkpointing: Checkpointing
+    cross_entropy: CrossEntropy
 
 
 def _points(spec: "SweepSpec", groups: Sequence[str]) -> Iterator[_Point]:
     for selection in spec.selections:
-        axes = spec.axes
-        for group, model, strategy, world_size, seq_len, micro_batch, precision in product(
-            selection.group or groups,
-            selection.model or spec.models,
-            selection.strategy or axes.strategy,
-            selection.world_size or axes.world_size,
-            selection.seq_len or axes.seq_len,
-            selection.micro_batch or axes.micro_batch,
-            selection.precision or axes.precision,
-        ):
-            yield _Point(
-                group=group,
-                model=model,
-                strategy=strategy,
-                world_size=world_size,
-                seq_len=seq_len,
-                micro_batch=micro_batch,
-                precision=precision,
-            )
+        chosen: dict[str, Sequence[Any]] = {"group": groups, "model": spec.models, **dict(spec.axes)}
+        chosen |= {axis: values for axis, values in selection if values is not None}
+        for values in product(*chosen.values()):
+            yield _Point(**dict(zip(chosen, values, strict=True)))
 
 
 def _matches(point: _Point, selection: "Selection") -> bool:
@@ -143,14 +140,16 @@ def _impossible(point: _Point) -> str | None:
 def _cell(spec: "SweepSpec", point: _Point) -> Cell:
     recipe = Recipe(
         model=preset(point.model),
-        strategy=point.strategy,  # type: ignore[arg-type]  # the spec has checked the word
+        strategy=point.strategy,
         world_size=point.world_size,
         seq_len=point.seq_len,
         micro_batch=point.micro_batch,
         grad_accum=spec.grad_accum,
-        precision=point.precision,  # type: ignore[arg-type]  # the spec has checked the word
+        precision=point.precision,
         seed=spec.seed,
         optimizer=spec.optimizer,
+        activation_checkpointing=point.activation_checkpointing,
+        cross_entropy=point.cross_entropy,
     )
     override = spec.overrides.get(point.group)
     environment = tuple(sorted(override.environment.items())) if override else ()
@@ -194,6 +193,9 @@ def _fields(value: Recipe | Window) -> dict[str, object]:
     fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, Recipe):
         fields["optimizer"] = _optimizer_fields(value.optimizer)
+        for setting in settings_of(value):
+            if fields[setting] == Recipe.__dataclass_fields__[setting].default:
+                del fields[setting]
     return fields
 
 

@@ -1,8 +1,9 @@
 """Predicts the peak memory of one training rank, from theory. Needs no torch.
 
-A step can peak at three moments. The largest is predicted:
+A step can peak at four moments. The largest is predicted:
 
 - as its last backward pass starts, when all activations are alive;
+- as that pass reaches the first block, whose activations are alive, and nearly all gradients;
 - as that pass ends, when all gradients are alive;
 - as the optimizer updates the parameters.
 """
@@ -10,7 +11,7 @@ A step can peak at three moments. The largest is predicted:
 from dataclasses import astuple, dataclass, replace
 from typing import assert_never
 
-from jobs.training.task.job import Recipe
+from jobs.training.task.job import Recipe, tokens_per_chunk
 from jobs.training.task.presets import ModelConfig
 
 _FP32 = 4
@@ -21,11 +22,13 @@ _ZERO_USUAL_PARAMETERS = 8e9
 _ZERO_REDUCE_BUCKET = 5e8
 _ZERO_MAX_LIVE = 1e9
 
-# torch asks glibc for aligned memory, so glibc's heap can't reuse a freed piece for one of the same size.
-# Measured with glibc 2.36 and ``host_memory.return_large_pieces``, the heap holds 5-20 % more than is live.
-# It holds 25-40 % more where each block's weights are allocated and freed twice in every pass.
-_HEAP_SLACK = 0.15
-_HEAP_SLACK_GATHERING = 0.30
+# glibc's heap keeps freed pieces below the size that ``host_memory.return_large_pieces`` sets, and torch asks
+# for aligned memory, so a freed piece can't serve again for one of its size. Measured with glibc 2.36: the
+# heap holds a tenth more than is live, and this many times the weights in small pieces. DeepSpeed frees each
+# weight when it lays it out anew; gathered weights are freed in each pass.
+_HEAP_SLACK = 0.1
+_SMALL_PIECE_BYTES = 4 * 2**20
+_FREED_WEIGHTS = {"ddp": 0.2, "fsdp": 1.5, "zero1": 1.5, "zero2": 1.5, "zero3": 3.2}
 # What a fresh process loads and touches of its libraries; the second number includes DeepSpeed.
 _HOST_FIXED_BYTES = 70_000_000
 _HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
@@ -63,7 +66,11 @@ def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
     starts = replace(
         state.as_backward_starts, activations=_activations(recipe, on_cpu), logits=_logits(recipe)
     )
-    peak = max(starts, state.as_backward_ends, state.as_update_runs, key=lambda moment: moment.total)
+    ends = state.as_backward_ends
+    reaches_first_block = replace(
+        ends, working=ends.working - state.after_blocks, activations=_tokens(recipe) * _block(recipe, on_cpu)
+    )
+    peak = max(starts, reaches_first_block, ends, state.as_update_runs, key=lambda moment: moment.total)
     live = _prediction(state, peak)
     return replace(live, overhead=round(_overhead(recipe, live.total, on_cpu)))
 
@@ -84,11 +91,15 @@ class _Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """A rank's share of the training state under one strategy, in bytes."""
+    """A rank's share of the training state under one strategy, in bytes.
+
+    ``after_blocks`` is what of ``as_backward_ends.working`` comes after the backward pass of the blocks.
+    """
 
     parameters: float
     masters: float
     moments: float
+    after_blocks: float
     as_backward_starts: _Moment
     as_backward_ends: _Moment
     as_update_runs: _Moment
@@ -110,9 +121,17 @@ def _prediction(state: _State, moment: _Moment) -> MemoryPrediction:
 def _overhead(recipe: Recipe, live_bytes: int, on_cpu: bool) -> float:
     if not on_cpu:
         return _DEVICE_FIXED_BYTES + _DEVICE_SLACK * live_bytes
-    slack = _HEAP_SLACK_GATHERING if recipe.strategy in ("fsdp", "zero3") else _HEAP_SLACK
     fixed = _HOST_FIXED_DEEPSPEED_BYTES if recipe.strategy.startswith("zero") else _HOST_FIXED_BYTES
-    return fixed + slack * live_bytes
+    freed = _FREED_WEIGHTS[recipe.strategy] * _small_weights(recipe)
+    return fixed + _HEAP_SLACK * live_bytes + freed
+
+
+def _small_weights(recipe: Recipe) -> int:
+    """The bytes of all blocks' matrices that are small enough for the heap."""
+    model = recipe.model
+    columns = 2 * [model.attention_size] + 2 * [model.kv_size] + 3 * [model.intermediate_size]
+    sizes = [_compute(recipe) * model.hidden_size * number for number in columns]
+    return model.num_layers * sum(size for size in sizes if size < _SMALL_PIECE_BYTES)
 
 
 def _state(recipe: Recipe) -> _State:
@@ -135,15 +154,24 @@ def _ddp(recipe: Recipe) -> _State:
     """Every rank holds all state in fp32. Gradients live in the buckets, which are never freed."""
     whole = _FP32 * recipe.model.num_parameters
     # A pass makes copies in lower precision; each is freed after its layer's backward.
-    copies = 0 if recipe.precision == "fp32" else _compute(recipe) * recipe.model.num_parameters
+    copies = 0 if recipe.precision == "fp32" else _compute(recipe) * _num_copied(recipe)
     return _State(
         parameters=whole,
         masters=0,
         moments=2 * whole,
+        after_blocks=_embedding_gradient(recipe),
         as_backward_starts=_Moment(gradients=whole, working=copies),
         as_backward_ends=_Moment(gradients=whole, working=_embedding_gradient(recipe)),
         as_update_runs=_Moment(gradients=whole, working=0),
     )
+
+
+def _num_copied(recipe: Recipe) -> int:
+    """The parameters whose copies are held at once: with checkpointing one block's, and the root's."""
+    model = recipe.model
+    if recipe.activation_checkpointing == "none":
+        return model.num_parameters
+    return model.num_parameters - (model.num_layers - 1) * model.num_block_parameters
 
 
 def _fsdp(recipe: Recipe) -> _State:
@@ -162,6 +190,7 @@ def _fsdp(recipe: Recipe) -> _State:
         parameters=slices,
         masters=0,
         moments=2 * slices,
+        after_blocks=root_gradients - root / 2,  # Before it, only the head has a gradient.
         as_backward_starts=_Moment(gradients=slices if recipe.grad_accum > 1 else 0, working=root + blocks),
         as_backward_ends=_Moment(gradients=slices, working=root + root_gradients),
         as_update_runs=_Moment(gradients=slices, working=0),
@@ -179,8 +208,11 @@ def _zero1(recipe: Recipe) -> _State:
         parameters=_compute(recipe) * size,
         masters=slices,
         moments=2 * slices,
+        after_blocks=_embedding_gradient(recipe),
         as_backward_starts=_Moment(gradients=sums + (latest if recipe.grad_accum > 1 else 0), working=bucket),
-        as_backward_ends=_Moment(gradients=sums + latest + slices, working=bucket),
+        as_backward_ends=_Moment(
+            gradients=sums + latest + slices, working=bucket + _embedding_gradient(recipe)
+        ),
         as_update_runs=_Moment(gradients=sums + 2 * slices, working=0),
     )
 
@@ -192,6 +224,7 @@ def _zero2(recipe: Recipe) -> _State:
         parameters=_compute(recipe) * recipe.model.num_parameters,
         masters=slices,
         moments=2 * slices,
+        after_blocks=_embedding_gradient(recipe),
         as_backward_starts=_Moment(gradients=slices if recipe.grad_accum > 1 else 0, working=bucket),
         as_backward_ends=_Moment(gradients=slices, working=bucket + _embedding_gradient(recipe)),
         # DeepSpeed flattens the gradients into a copy.
@@ -210,6 +243,7 @@ def _zero3(recipe: Recipe) -> _State:
         parameters=_compute(recipe) * model.num_parameters / recipe.world_size,
         masters=slices,
         moments=2 * slices,
+        after_blocks=_embedding_gradient(recipe),
         # Stage 3 never frees its gradient buffer.
         as_backward_starts=_Moment(gradients=slices, working=working),
         as_backward_ends=_Moment(gradients=slices, working=working + _embedding_gradient(recipe)),
@@ -240,22 +274,49 @@ def _embedding_gradient(recipe: Recipe) -> float:
 
 
 def _activations(recipe: Recipe, on_cpu: bool) -> float:
-    """What the forward pass keeps for the backward pass. Of the attention scores only their sums are kept."""
+    """What the forward pass keeps for the backward pass.
+
+    With checkpointing, one block's is there in full besides what all blocks keep: as it is computed again.
+    """
+    model, size, block = recipe.model, _compute(recipe), _block(recipe, on_cpu)
+    match recipe.activation_checkpointing:
+        case "none":
+            blocks = model.num_layers * block
+        case "selective":
+            # Kept are the input, the outputs of seven products, and attention's output and log-sums.
+            products = 2 * model.hidden_size + 2 * model.intermediate_size + model.attention_size
+            kept = size * (products + 2 * model.kv_size + model.attention_size + model.hidden_size)
+            blocks = model.num_layers * (kept + _FP32 * model.num_heads) + block
+        case "full":
+            blocks = model.num_layers * size * model.hidden_size + block
+        case unknown:
+            assert_never(unknown)
+    mask = size * recipe.seq_len**2 if _is_masked(recipe) else 0
+    return _tokens(recipe) * (blocks + _norm_and_output(recipe, on_cpu)) + mask
+
+
+def _block(recipe: Recipe, on_cpu: bool) -> float:
+    """What one block keeps for one token. Of the attention scores only their sums are kept."""
     model, size = recipe.model, _compute(recipe)
-    masked = model.sliding_window is not None and recipe.seq_len > model.sliding_window
-    # A norm keeps its input. Without a fused kernel it does so in fp32, and keeps the normalised input too.
-    norm = 2 * _FP32 * model.hidden_size if on_cpu else size * model.hidden_size
-    norm_and_output = norm + size * model.hidden_size
     # Kernels without grouped-query support need the key and value heads repeated.
-    repeated = not on_cpu and (masked or recipe.precision == "fp32")
+    repeated = not on_cpu and (_is_masked(recipe) or recipe.precision == "fp32")
     kv_size = model.attention_size if repeated else model.kv_size
     # Kept are queries, keys, values, the output, and one log-sum per query and head.
     attention = size * (2 * model.attention_size + 2 * kv_size) + _FP32 * model.num_heads
     # Kept are the gate, its SiLU, the up projection and the product.
     mlp = 4 * size * model.intermediate_size
-    per_token = model.num_layers * (2 * norm_and_output + attention + mlp) + norm_and_output
-    mask = size * recipe.seq_len**2 if masked else 0
-    return _tokens(recipe) * per_token + mask
+    return 2 * _norm_and_output(recipe, on_cpu) + attention + mlp
+
+
+def _norm_and_output(recipe: Recipe, on_cpu: bool) -> float:
+    """A norm keeps its input; without a fused kernel in fp32, and the normalised input too."""
+    hidden = recipe.model.hidden_size
+    return (2 * _FP32 if on_cpu else _compute(recipe)) * hidden + _compute(recipe) * hidden
+
+
+def _is_masked(recipe: Recipe) -> bool:
+    window = recipe.model.sliding_window
+    return window is not None and recipe.seq_len > window
 
 
 def _logits(recipe: Recipe) -> float:
@@ -264,10 +325,27 @@ def _logits(recipe: Recipe) -> float:
     The first holds the fp32 log-probabilities, their gradient and the logits' gradient. The second holds the
     logits' gradient and the head's gradient that is computed from it.
     """
-    model, size = recipe.model, _compute(recipe)
-    loss = 3 * _FP32 * _tokens(recipe)
-    head = size * (_tokens(recipe) + model.hidden_size)
-    return model.vocab_size * max(loss, head)
+    model, size, tokens = recipe.model, _compute(recipe), _tokens(recipe)
+    if recipe.cross_entropy == "whole":
+        loss = 3 * _FP32 * tokens
+        head = size * (tokens + model.hidden_size)
+        return model.vocab_size * max(loss, head)
+    return model.vocab_size * _chunked_logits(recipe) + size * tokens * model.hidden_size
+
+
+def _chunked_logits(recipe: Recipe) -> float:
+    """The same two moments of one chunk, per word of the vocabulary.
+
+    As its log-sums are computed, its fp32 logits are there twice. Then, besides them, their gradient in the
+    dtype of the computation and the head's gradient of the chunk, which is added to the fp32 sum of all.
+    """
+    tokens, hidden = _tokens(recipe), recipe.model.hidden_size
+    chunk = min(tokens, tokens_per_chunk(recipe.model.vocab_size))
+    is_only, is_fp32 = chunk == tokens, recipe.precision == "fp32"
+    copied = 0 if is_fp32 else _compute(recipe)
+    sums = 2 * _FP32 * chunk + (0 if is_only else _FP32 * hidden)
+    added = 0 if is_only and is_fp32 else _compute(recipe)
+    return max(sums, (_FP32 + copied) * chunk + (_FP32 + added) * hidden)
 
 
 def _tokens(recipe: Recipe) -> int:

@@ -14,7 +14,7 @@ from cluster.placement import Placed, Refused, place
 from jobs.sweeps.grid import Cell
 from jobs.sweeps.memory_forecast import predict_memory
 from jobs.training.task.measurement import Failure
-from reporting.results.formulas import flops_per_token
+from reporting.results.formulas import flops_per_token, recomputed_flops_per_token
 
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
     from jobs.spec_schema.sweep_spec import SweepLimits
@@ -36,6 +36,7 @@ class Plan:
     group: WorkerGroup | None
     answer: Placed | Refused
     flops_per_token: float
+    recomputed_flops_per_token: float
     predicted_memory_bytes: int
     memory_limit_bytes: int | None
     predicted_s: float | None
@@ -68,6 +69,7 @@ def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limit
         group=group,
         answer=answer,
         flops_per_token=_flops_per_token(cell),
+        recomputed_flops_per_token=_recomputed_flops_per_token(cell),
         predicted_memory_bytes=predicted,
         memory_limit_bytes=limit,
         predicted_s=_predicted_s(cell, group),
@@ -126,12 +128,27 @@ def _flops_per_token(cell: Cell) -> float:
     )
 
 
+def _recomputed_flops_per_token(cell: Cell) -> float:
+    """Only ``full`` computes products again: each block's but the last, whose output nothing asks for."""
+    recipe, model = cell.recipe, cell.recipe.model
+    if recipe.activation_checkpointing != "full":
+        return 0.0
+    last = model.intermediate_size * model.hidden_size
+    return recomputed_flops_per_token(
+        num_recomputed_parameters=model.num_layers * (model.num_block_parameters - last),
+        num_layers=model.num_layers,
+        attention_size=model.attention_size,
+        seq_len=recipe.seq_len,
+    )
+
+
 def _predicted_s(cell: Cell, group: WorkerGroup | None) -> float | None:
     speed = _reachable_flops(cell, group)
     if speed is None:
         return None
     recipe, window = cell.recipe, cell.window
-    step_s = recipe.tokens_per_step * _flops_per_token(cell) / (recipe.world_size * speed)
+    flops = _flops_per_token(cell) + _recomputed_flops_per_token(cell)
+    step_s = recipe.tokens_per_step * flops / (recipe.world_size * speed)
     num_steps = window.steps if window.max_s is None else min(window.steps, ceil(window.max_s / step_s))
     return _RUN_OVERHEAD_S + window.cooldown_s + (window.warmup + num_steps) * step_s
 

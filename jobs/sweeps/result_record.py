@@ -33,6 +33,7 @@ from reporting.results.records import (
     RanksRecord,
     RunRecord,
 )
+from reporting.results.settings import settings_of
 
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
     from jobs.spec_schema.sweep_spec import SweepSpec
@@ -72,6 +73,7 @@ def record_of(
         seq_len=recipe.seq_len,
         tier=spec.tier,
         precision=recipe.precision,
+        **settings_of(recipe),
         per_device_batch=recipe.micro_batch,
         grad_accum=recipe.grad_accum,
         status="ok",
@@ -80,6 +82,7 @@ def record_of(
         finished_at=attempt.finished_at,
         flops_formula=FLOPS_FORMULA,
         flops_per_token=plan.flops_per_token,
+        recomputed_flops_per_token=plan.recomputed_flops_per_token,
         training_config=_config(spec, run),
         metrics={},
     )
@@ -145,6 +148,7 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         peak_vram_gb=_gigabytes(memory.peak_allocated_bytes_max),
         h2d_gbps_per_gpu=_h2d_gbps(measured),
         mfu=model_flops_utilization(per_device, plan.flops_per_token, peak),
+        hfu=model_flops_utilization(per_device, plan.flops_per_token + plan.recomputed_flops_per_token, peak),
         peak_flops=peak,
         peak_flops_source=chip.source if chip and peak else None,
         device_memory_bytes=measured.ranks[0].device_memory_bytes,

@@ -9,7 +9,9 @@ from cluster.placement import Placed
 from jobs.commandline.text_table import TextColumn, as_text
 from jobs.sweeps.grid import Cell
 from jobs.sweeps.plan import Plan
+from jobs.training.task.job import Recipe
 from reporting.analysis.formatting import counted
+from reporting.results.settings import settings_text
 
 NOTHING = "-"
 
@@ -62,7 +64,14 @@ def cell_columns(cells: Sequence[Cell], are_simulated: Sequence[bool]) -> list[T
         _folding("micro-batch", (str(recipe.micro_batch) for recipe in recipes)),
         _folding("grad-accum", (str(recipe.grad_accum) for recipe in recipes)),
         _folding("precision", (recipe.precision for recipe in recipes)),
+        *_settings(recipes),
     ]
+
+
+def _settings(recipes: Sequence[Recipe]) -> list[TextColumn]:
+    """A column for what is not the usual, where there is any."""
+    texts = [settings_text(recipe) for recipe in recipes]
+    return [_folding("settings", (text or NOTHING for text in texts))] if any(texts) else []
 
 
 def _group_text(cell: Cell, is_simulated: bool) -> str:

@@ -83,6 +83,7 @@ def _name(cell: CellSummary) -> str:
     precision = f", {subject.precision}" if subject.precision != _UNKNOWN else ""
     return (
         f"{subject.strategy} on {_devices(subject.world_size)}, micro-batch {subject.micro_batch}{precision}"
+        f"{subject.settings and f', {subject.settings}'}"
     )
 
 

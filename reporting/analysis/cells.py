@@ -13,6 +13,7 @@ from reporting.analysis.findings import CellSummary, Estimate, Subject
 from reporting.analysis.statistics import estimate, is_unstable, num_severe_outliers
 from reporting.results.formulas import weak_scaling_efficiency
 from reporting.results.rows import Row
+from reporting.results.settings import settings_text
 
 UNKNOWN = "unknown"
 _GB = 1e9
@@ -55,6 +56,7 @@ def subject_of(row: Row) -> Subject:
         micro_batch=row.per_device_batch or 0,
         grad_accum=row.grad_accum or 0,
         precision=row.precision or UNKNOWN,
+        settings=settings_text(row),
     )
 
 
@@ -106,6 +108,7 @@ def _cell(key: tuple[str | None, ...], rows: Sequence[Row]) -> CellSummary:
         scaling_efficiency_pct=None,
         scaling_baseline_world_size=None,
         mfu=_median(row.mfu for row in ok),
+        hfu=_median(row.hfu for row in ok),
         joules_per_token=_median(row.energy_joules_per_token for row in ok),
         loss=_median(row.mean_loss for row in ok),
         num_severe_outliers=num_outliers,

@@ -33,7 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Subject:
-    """The configuration that two groups' cells have in common."""
+    """The configuration that two groups' cells have in common. ``settings`` is a ``settings_text``."""
 
     model: str
     strategy: str
@@ -42,11 +42,13 @@ class Subject:
     micro_batch: int
     grad_accum: int
     precision: str
+    settings: str = ""
 
     def __str__(self) -> str:
         return (
             f"{self.model} {self.strategy} x{self.world_size} S{self.seq_len} "
             f"b{self.micro_batch} g{self.grad_accum} {self.precision}"
+            f"{self.settings and f' {self.settings}'}"
         )
 
 
@@ -76,6 +78,7 @@ class CellSummary:
     scaling_efficiency_pct: float | None
     scaling_baseline_world_size: int | None
     mfu: float | None
+    hfu: float | None = None
     joules_per_token: float | None = None
     loss: float | None
     num_severe_outliers: int

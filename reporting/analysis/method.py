@@ -40,7 +40,8 @@ DEFINITIONS = (
         "Tokens/s per device × FLOPs per token over the peak of that device at that precision. FLOPs per "
         "token are 6 × parameters in matrix products + 12 × layers × attention width × S, forward and "
         "backward, attention not halved for causality (palm_noncausal_v1). A device whose dense datasheet "
-        "peak isn't known has no MFU.",
+        "peak isn't known has no MFU. HFU counts also what activation checkpointing computes again: 2 × "
+        "parameters in those products + 4 × layers × attention width × S.",
     ),
     (
         "Memory",

@@ -31,11 +31,13 @@ class Recipe:
     micro_batch: int
     grad_accum: int
     precision: str
+    settings: str
 
     def __str__(self) -> str:
         return (
             f"{name_of(self.model)}, {self.seq_len:,} tokens, micro-batch {self.micro_batch}, "
             f"{self.grad_accum} accumulated, {name_of(self.precision, 8)}"
+            f"{self.settings and f', {self.settings}'}"
         )
 
 
@@ -68,6 +70,7 @@ def recipe_of(subject: Subject) -> Recipe:
         micro_batch=subject.micro_batch,
         grad_accum=subject.grad_accum,
         precision=subject.precision,
+        settings=subject.settings,
     )
 
 
@@ -133,7 +136,9 @@ def differing_names(subjects: Iterable[Subject]) -> dict[Subject, str]:
     places = range(len(_parts(next(iter(parts))))) if parts else range(0)
     differ = [place for place in places if len({found[place] for found in parts.values()}) > 1]
     return {
-        subject: " ".join([name_of(subject.strategy, 12), *(found[place] for place in differ)])
+        subject: " ".join(
+            [name_of(subject.strategy, 12), *(found[place] for place in differ if found[place])]
+        )
         for subject, found in parts.items()
     }
 
@@ -141,7 +146,7 @@ def differing_names(subjects: Iterable[Subject]) -> dict[Subject, str]:
 def same_for_all(subjects: Iterable[Subject]) -> str:
     """Returns the settings that ``differing_names`` leaves out, as one text."""
     found = list(zip(*(_parts(subject) for subject in subjects), strict=True))
-    return ", ".join(values[0] for values in found if len(set(values)) == 1)
+    return ", ".join(values[0] for values in found if len(set(values)) == 1 and values[0])
 
 
 def left_out(shown: int, of: int, what: str) -> str:
@@ -157,6 +162,7 @@ def _parts(subject: Subject) -> tuple[str, ...]:
         f"b{subject.micro_batch}",
         f"g{subject.grad_accum}",
         name_of(subject.precision, 8),
+        subject.settings,
     )
 
 

@@ -99,12 +99,12 @@ def _draw_group(axes: Axes, table: _Table, group: str) -> None:
 def _place_in_words(cell: CellSummary) -> str:
     subject, devices = cell.subject, counted(cell.subject.world_size, "device")
     where = f"{wording.name_of(subject.model)}, {subject.seq_len:,} tokens, {devices}"
-    return f"{where}, {wording.name_of(subject.precision, 8)}"
+    return f"{where}, {wording.name_of(subject.precision, 8)}{subject.settings and f', {subject.settings}'}"
 
 
-def _place(cell: CellSummary) -> tuple[str, int, int, str]:
+def _place(cell: CellSummary) -> tuple[str, int, int, str, str]:
     subject = cell.subject
-    return subject.model, subject.seq_len, subject.world_size, subject.precision
+    return subject.model, subject.seq_len, subject.world_size, subject.precision, subject.settings
 
 
 def _squares(cells: Sequence[CellSummary]) -> dict[tuple[str, int], CellSummary]:

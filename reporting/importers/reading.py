@@ -22,6 +22,7 @@ from reporting.importers.spreadsheets import read_spreadsheet
 from reporting.importers.trust import trusted, with_scaling_efficiency
 from reporting.results.records import RecordError
 from reporting.results.rows import Row, row_from
+from reporting.results.settings import settings_text
 
 _MOST_BYTES = 64 << 20
 _MOST_LOG_BYTES = 4 << 30
@@ -137,8 +138,10 @@ def _numbered(rows: Mapping[str, Row], sweep: str) -> tuple[Row, ...]:
     repeats: dict[str, int] = {}
     found = []
     for run_id, row in rows.items():
+        # A row that says nothing of them keeps the identity that it had before there were such columns.
+        settings = [text] if (text := settings_text(row)) else []
         cell_id = _digest(sweep, row.group, row.model, row.strategy, row.world_size, row.seq_len,
-                          row.per_device_batch, row.grad_accum, row.precision)  # fmt: skip
+                          row.per_device_batch, row.grad_accum, row.precision, *settings)  # fmt: skip
         repeats[cell_id] = repeats.get(cell_id, -1) + 1
         found.append(replace(row, sweep=sweep, run_id=run_id, cell_id=cell_id, repeat=repeats[cell_id]))
     return with_scaling_efficiency(found)

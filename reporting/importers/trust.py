@@ -102,7 +102,8 @@ def with_scaling_efficiency(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def _family(row: Row) -> tuple[object, ...]:
     return (row.group, row.vendor, row.model, row.strategy, row.seq_len, row.per_device_batch,
-            row.grad_accum, row.precision, row.device_name)  # fmt: skip
+            row.grad_accum, row.precision, row.activation_checkpointing, row.cross_entropy,
+            row.device_name)  # fmt: skip
 
 
 def _baseline(rows: Sequence[Row]) -> tuple[int, float] | None:

@@ -38,7 +38,7 @@ _COLUMNS = (
     TableColumn(title="S", is_number=True, hint="tokens per sequence"),
     TableColumn(title="b", is_number=True, hint="sequences per device and micro-batch"),
     TableColumn(title="g", is_number=True, hint="micro-batches per step"),
-    TableColumn(title="Precision"),
+    TableColumn(title="Precision", hint="and what is not usual of checkpointing and loss"),
     TableColumn(title="Status"),
     TableColumn(title="Tokens/s [95 %]", is_number=True, hint="median over runs"),
     TableColumn(title="CV", is_number=True, hint="coefficient of variation over runs"),
@@ -50,7 +50,8 @@ _COLUMNS = (
     TableColumn(title="H2D, GB/s", is_number=True, hint="host to device, per device"),
     TableColumn(title="Flags"),
 )
-# This column is left out if no device reported its energy, because it would be empty.
+# These columns are left out if they would be empty, or say the same as MFU.
+_HFU = TableColumn(title="HFU", is_number=True, hint="hardware FLOP utilisation: with what is computed again")
 _ENERGY = TableColumn(title="J/token", is_number=True, hint="energy of all devices, median over runs")
 _CAPTION = "Medians over runs; a cell of which no run went well has no numbers"
 _SIZES = (1, *range(4, 8))
@@ -61,11 +62,12 @@ def cells(findings: Findings) -> Markup:
         return NOTHING
     shown = cells_shown(findings, MOST_CELLS)
     has_energy = any(is_known(cell.joules_per_token) for cell in shown)
+    has_hfu = any(is_known(cell.hfu) and cell.hfu != cell.mfu for cell in shown)
     found = Table(
         label="cell-table",
         caption=_CAPTION,
-        columns=(*_COLUMNS[:-1], _ENERGY, _COLUMNS[-1]) if has_energy else _COLUMNS,
-        rows=[_row(cell, has_energy) for cell in shown],
+        columns=(*_COLUMNS[:-1], *[_HFU] * has_hfu, *[_ENERGY] * has_energy, _COLUMNS[-1]),
+        rows=[_row(cell, has_hfu=has_hfu, has_energy=has_energy) for cell in shown],
     )
     where = "best ones, failed and flagged ones first; all are in metrics.csv"
     return section(
@@ -80,7 +82,7 @@ def cells(findings: Findings) -> Markup:
     )
 
 
-def _row(cell: CellSummary, has_energy: bool) -> list[TableCell]:
+def _row(cell: CellSummary, *, has_hfu: bool, has_energy: bool) -> list[TableCell]:
     subject, speed, step = cell.subject, cell.tokens_per_sec, cell.step_time_sec
     return [
         TableCell(together((short(cell.group, 60), origin_chips(cell.flags)))),
@@ -88,7 +90,7 @@ def _row(cell: CellSummary, has_energy: bool) -> list[TableCell]:
         TableCell(short(subject.strategy, 60)),
         *(numeric(f"{size}", size) for size in (subject.world_size, subject.seq_len)),
         *(numeric(f"{size}", size) for size in (subject.micro_batch, subject.grad_accum)),
-        TableCell(short(subject.precision, 20)),
+        TableCell(", ".join(filter(None, (short(subject.precision, 20), subject.settings)))),
         TableCell(_status(cell)),
         _estimate(speed),
         _percent(speed.cv if speed else None),
@@ -98,6 +100,7 @@ def _row(cell: CellSummary, has_energy: bool) -> list[TableCell]:
         numeric(percent(cell.scaling_efficiency_pct), cell.scaling_efficiency_pct),
         _percent(cell.mfu),
         numeric(number(cell.h2d_gbps_per_gpu), cell.h2d_gbps_per_gpu),
+        *([_percent(cell.hfu)] if has_hfu else []),
         *([numeric(number(cell.joules_per_token), cell.joules_per_token)] if has_energy else []),
         TableCell(_flags(cell)),
     ]

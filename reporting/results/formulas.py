@@ -21,10 +21,20 @@ def flops_per_token(
     return 6 * num_matmul_parameters + 12 * num_layers * attention_size * seq_len
 
 
+def recomputed_flops_per_token(
+    *, num_recomputed_parameters: int, num_layers: int, attention_size: int, seq_len: int
+) -> float:
+    """Returns ``2 N + 4 L d S``: a second forward pass of ``L`` layers, by products with ``N`` parameters."""
+    return 2 * num_recomputed_parameters + 4 * num_layers * attention_size * seq_len
+
+
 def model_flops_utilization(
     tokens_per_second_per_device: float, flops_per_token: float, peak_flops: float | None
 ) -> float | None:
-    """Returns achieved over peak FLOP/s as a fraction, or None if the device's peak is unknown."""
+    """Returns achieved over peak FLOP/s as a fraction, or None if the device's peak is unknown.
+
+    With what is computed again in ``flops_per_token`` it is the hardware's utilisation (HFU).
+    """
     if peak_flops is None:
         return None
     return tokens_per_second_per_device * flops_per_token / peak_flops

@@ -177,6 +177,8 @@ class RunRecord:
     seq_len: int
     tier: str | None
     precision: str
+    activation_checkpointing: str = "none"
+    cross_entropy: str = "whole"
     per_device_batch: int
     grad_accum: int
     status: str
@@ -194,8 +196,10 @@ class RunRecord:
     h2d_gbps_per_gpu: float | None = None
     scaling_efficiency_pct: float | None = None
     mfu: float | None = None
+    hfu: float | None = None
     flops_formula: str
     flops_per_token: float
+    recomputed_flops_per_token: float = 0.0
     peak_flops: float | None = None
     peak_flops_source: str | None = None
     device_memory_bytes: int | None = None

@@ -42,6 +42,8 @@ class Row:
     simulated: bool = False
     model: str | None = None
     precision: str | None = None
+    activation_checkpointing: str | None = None
+    cross_entropy: str | None = None
     status: str = "ok"
     error_reason: str | None = None
     error_phase: str | None = None
@@ -68,8 +70,10 @@ class Row:
     warmup_steps: int | None = None
     warmup_rule: str | None = None
     mfu: float | None = None
+    hfu: float | None = None
     flops_formula: str | None = None
     flops_per_token: float | None = None
+    recomputed_flops_per_token: float | None = None
     peak_flops: float | None = None
     peak_flops_source: str | None = None
     measured_peak_flops: float | None = None

@@ -5,6 +5,7 @@ import sys
 from tests.bench import (
     command_line,
     comparing,
+    core,
     looking,
     planning,
     recording,
@@ -26,6 +27,7 @@ def main() -> int:
             recording,
             command_line,
             comparing,
+            core,
             reports,
             looking,
             telemetry,

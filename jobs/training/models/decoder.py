@@ -2,7 +2,12 @@
 
 Every parameter is read only inside the forward of the module that owns it. Sharded training (FSDP2, ZeRO-3)
 gathers a weight around exactly that call, so one model runs under every strategy. For the same reason a tied
-embedding computes the logits itself.
+embedding computes logits and loss itself.
+
+The embedding gives its vectors in the dtype to compute in; every module after it computes in the dtype of
+what it is given, with its parameters cast to it. Under FSDP2 and ZeRO they come in that dtype; under ddp they
+are fp32, and are cast inside the module, so that a block that is computed again casts them again. Autocast is
+not used: it picks a dtype per operation.
 """
 
 import math
@@ -13,6 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 
+from jobs.training.models.checkpointing import checkpointed
+from jobs.training.models.head import chunked_cross_entropy, whole_cross_entropy
+from jobs.training.task.job import Checkpointing, CrossEntropy
 from jobs.training.task.presets import ModelConfig, RopeScaling
 
 Rotation = tuple[Tensor, Tensor]
@@ -32,16 +40,27 @@ class Positions:
 class Decoder(nn.Module):
     """A causal language model. May be built under ``torch.device("meta")``.
 
+    The modules ``checkpointing`` and ``head`` tell what those settings hold and compute again.
+    ``dtype`` is what it computes in; None leaves that to the parameters.
+
     Only the parameters are state. Position tables and masks are computed at the first forward of each length,
     on the device of the tokens, and are not in ``state_dict``.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        checkpointing: Checkpointing = "none",
+        cross_entropy: CrossEntropy = "whole",
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
-        self.model = Trunk(config)
+        self.model = Trunk(config, checkpointing, dtype)
         if not config.tied_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = Head(config.hidden_size, config.vocab_size, bias=False)
+        self._cross_entropy = cross_entropy
 
     def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
         """The logits of ``ids`` (batch, length), or with ``labels`` their mean cross-entropy in fp32.
@@ -50,22 +69,21 @@ class Decoder(nn.Module):
         """
         hidden = self.model(ids)
         if self.config.tied_embeddings:
-            logits: Tensor = self.model.embed_tokens(hidden, as_head=True)
+            out: Tensor = self.model.embed_tokens(hidden, labels, head=self._cross_entropy)
         else:
-            logits = self.lm_head(hidden)
-        if labels is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+            out = self.lm_head(hidden, labels, self._cross_entropy)
+        return out
 
 
 class Trunk(nn.Module):
     """The decoder without its output head: turns tokens into normalised hidden states."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, checkpointing: Checkpointing, dtype: torch.dtype | None) -> None:
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.embed_tokens.computes_in = dtype
+        self.layers = nn.ModuleList(Block(config, checkpointing) for _ in range(config.num_layers))
+        self.norm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         self.config = config
         self.positions: Positions | None = None
 
@@ -86,26 +104,62 @@ class Trunk(nn.Module):
         return kept
 
 
-class Embedding(nn.Embedding):
-    """Turns tokens into vectors and, in tied models, vectors into logits, both in its own forward."""
+class Linear(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(input.dtype)
+        return F.linear(input, self.weight.to(input.dtype), bias)
 
-    def forward(self, input: Tensor, *, as_head: bool = False) -> Tensor:
-        if as_head:
-            return F.linear(input, self.weight)
-        return F.embedding(input, self.weight)
+
+class Norm(nn.RMSNorm):
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight.to(input.dtype), self.eps)
+
+
+class Head(nn.Linear):
+    """Turns vectors into logits, or with labels into the loss, inside its own forward."""
+
+    def forward(self, input: Tensor, labels: Tensor | None = None, how: CrossEntropy = "whole") -> Tensor:
+        return logits_or_loss(input, self.weight, labels, how)
+
+
+class Embedding(nn.Embedding):
+    """Turns tokens into vectors and, in tied models with ``head``, vectors as ``Head`` does."""
+
+    computes_in: torch.dtype | None = None
+
+    def forward(
+        self, input: Tensor, labels: Tensor | None = None, *, head: CrossEntropy | None = None
+    ) -> Tensor:
+        if head is not None:
+            return logits_or_loss(input, self.weight, labels, head)
+        vectors = F.embedding(input, self.weight)
+        return vectors if self.computes_in is None else vectors.to(self.computes_in)
+
+
+def logits_or_loss(hidden: Tensor, weight: Tensor, labels: Tensor | None, how: CrossEntropy) -> Tensor:
+    weight = weight.to(hidden.dtype)
+    if labels is None:
+        return F.linear(hidden, weight)
+    return (chunked_cross_entropy if how == "chunked" else whole_cross_entropy)(hidden, weight, labels)
 
 
 class Block(nn.Module):
     """One decoder block: attention, then MLP. Each has a norm before it and is added to its input."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, checkpointing: Checkpointing) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         self.self_attn = Attention(config)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = GatedMlp(config)
+        self._checkpointing = checkpointing
 
     def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
+        # Inside the block, so that what is computed again finds its parameters gathered.
+        return checkpointed(self._checkpointing, self._attention_and_mlp, hidden, *rotation, mask)
+
+    def _attention_and_mlp(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        rotation = (cos, sin)
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, mask)
         out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return out
@@ -117,10 +171,10 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, config.attention_size, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(config.attention_size, config.hidden_size, bias=False)
+        self.q_proj = Linear(config.hidden_size, config.attention_size, bias=config.qkv_bias)
+        self.k_proj = Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
+        self.v_proj = Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
+        self.o_proj = Linear(config.attention_size, config.hidden_size, bias=False)
 
     def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
         q = rotate(self._heads(self.q_proj(hidden)), rotation)
@@ -141,9 +195,9 @@ class GatedMlp(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         out: Tensor = self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden))

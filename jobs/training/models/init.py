@@ -10,10 +10,21 @@ import torch
 from torch import Tensor
 
 from jobs.training.models.decoder import Decoder
-from jobs.training.task.job import Precision
+from jobs.training.task.job import Precision, Recipe
 
 # The three families were published with this value (``initializer_range``).
 STD = 0.02
+
+
+def unfilled(recipe: Recipe, compute_dtype: torch.dtype) -> Decoder:
+    """The recipe's decoder on ``meta``, with fp32 parameters."""
+    with torch.device("meta"):
+        return Decoder(
+            recipe.model,
+            checkpointing=recipe.activation_checkpointing,
+            cross_entropy=recipe.cross_entropy,
+            dtype=compute_dtype,
+        )
 
 
 def materialize(decoder: Decoder, device: torch.device, *, seed: int, precision: Precision) -> None:

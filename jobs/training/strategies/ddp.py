@@ -3,15 +3,14 @@
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
 from checkpointing.saving.snapshot import Piece
 from jobs.training.models.decoder import Decoder
-from jobs.training.models.init import materialize
+from jobs.training.models.init import materialize, unfilled
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies.native import NativeEngine
-from jobs.training.task.job import Precision, Recipe
+from jobs.training.task.job import Recipe
 
 
 def build(recipe: Recipe, device: torch.device) -> NativeEngine:
@@ -47,27 +46,8 @@ def share(name: str, tensor: Tensor) -> Piece:
     return Piece(name=name, shape=tuple(tensor.shape), start=start, values=tensor.view(-1)[start:end])
 
 
-def replica(recipe: Recipe, device: torch.device) -> nn.Module:
+def replica(recipe: Recipe, device: torch.device) -> Decoder:
     """The whole model with fp32 parameters, which computes in the recipe's precision."""
-    with torch.device("meta"):
-        decoder = Decoder(recipe.model)
+    decoder = unfilled(recipe, COMPUTE_DTYPE[recipe.precision])
     materialize(decoder, device, seed=recipe.seed, precision=recipe.precision)
-    return decoder if recipe.precision == "fp32" else InPrecision(decoder, recipe.precision)
-
-
-class InPrecision(nn.Module):
-    """Computes with copies of the fp32 parameters in a lower precision.
-
-    Autocast is not used: it picks a dtype per operation, while under FSDP2 and ZeRO all operations get the
-    parameters in one dtype. Gradients pass through the copies to the fp32 parameters, in fp32.
-    """
-
-    def __init__(self, decoder: Decoder, precision: Precision) -> None:
-        super().__init__()
-        self.decoder = decoder
-        self._dtype = COMPUTE_DTYPE[precision]
-
-    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
-        copies = {name: value.to(self._dtype) for name, value in self.decoder.named_parameters()}
-        loss: Tensor = functional_call(self.decoder, copies, (ids, labels))
-        return loss
+    return decoder

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from checkpointing.saving.snapshot import Piece
 from jobs.training.models.decoder import Decoder
-from jobs.training.models.init import fill
+from jobs.training.models.init import fill, unfilled
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies.native import NativeEngine
 from jobs.training.task.job import Recipe
@@ -22,8 +22,7 @@ def build(recipe: Recipe, device: torch.device) -> NativeEngine:
     Reducing after the last micro-batch alone would save communication, but hold whole gradients in fp32
     until then. At four ranks that is as much memory as the slices of all training state together.
     """
-    with torch.device("meta"):
-        decoder = Decoder(recipe.model)
+    decoder = unfilled(recipe, COMPUTE_DTYPE[recipe.precision])
     shard(decoder, recipe, device)
     decoder.to_empty(device=device)
     fill_shards(decoder, recipe)

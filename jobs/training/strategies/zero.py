@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from checkpointing.saving.snapshot import Piece
 from jobs.training.models.decoder import Decoder
-from jobs.training.models.init import fill, materialize
+from jobs.training.models.init import fill, materialize, unfilled
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies import state, zero_state
 from jobs.training.strategies.contract import Counters, Footprint
@@ -82,8 +82,7 @@ def configuration(recipe: Recipe) -> dict[str, Any]:
 
 def _initialize(recipe: Recipe, device: torch.device) -> Any:
     config = configuration(recipe)
-    with torch.device("meta"):
-        decoder = Decoder(recipe.model).to(COMPUTE_DTYPE[recipe.precision])
+    decoder = unfilled(recipe, COMPUTE_DTYPE[recipe.precision]).to(COMPUTE_DTYPE[recipe.precision])
     if recipe.strategy == "zero3":
         _materialize_slices(decoder, recipe, device, config)
     else:

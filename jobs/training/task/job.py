@@ -9,6 +9,16 @@ from jobs.training.task.presets import ModelConfig
 Strategy = Literal["ddp", "fsdp", "zero1", "zero2", "zero3"]
 Precision = Literal["fp32", "bf16"]
 Schedule = Literal["constant", "linear", "cosine"]
+Checkpointing = Literal["none", "selective", "full"]
+CrossEntropy = Literal["whole", "chunked"]
+
+# A chunk's fp32 logits take at most this: so many that its matrix products are still efficient ones.
+MOST_CHUNK_BYTES = 256 * 2**20
+
+
+def tokens_per_chunk(vocabulary: int) -> int:
+    """Of how many tokens a chunked cross-entropy holds the logits at once."""
+    return max(1, MOST_CHUNK_BYTES // (4 * vocabulary))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +49,11 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """All settings that determine the arithmetic of a training on ``world_size`` ranks."""
+    """All settings that determine the arithmetic of a training on ``world_size`` ranks.
+
+    ``activation_checkpointing`` (see ``models.checkpointing``) and ``cross_entropy`` (see ``models.head``)
+    exchange time for memory.
+    """
 
     model: ModelConfig
     strategy: Strategy
@@ -50,6 +64,8 @@ class Recipe:
     precision: Precision
     seed: int
     optimizer: OptimizerConfig
+    activation_checkpointing: Checkpointing = "none"
+    cross_entropy: CrossEntropy = "whole"
 
     @property
     def sequences_per_step(self) -> int:

@@ -36,8 +36,9 @@ def throughput(cells: Sequence[CellSummary]) -> Iterator[Seen]:
 
 
 def _shares_of_peaks(cell: CellSummary) -> Iterator[tuple[str, float]]:
-    if cell.mfu is not None:
-        yield "datasheet", cell.mfu
+    utilization = cell.hfu if cell.hfu is not None else cell.mfu
+    if utilization is not None:
+        yield "datasheet", utilization
     measured = [share for row in ok_rows(cell) if (share := _share_of_measured(row)) is not None]
     if measured:
         yield "measured", median(measured)
@@ -45,7 +46,9 @@ def _shares_of_peaks(cell: CellSummary) -> Iterator[tuple[str, float]]:
 
 def _share_of_measured(row: Row) -> float | None:
     rate, flops, peak = row.tokens_per_sec_per_device, row.flops_per_token, row.measured_peak_flops
-    return rate * flops / peak if rate and flops and peak else None
+    if not (rate and flops and peak):
+        return None
+    return rate * (flops + (row.recomputed_flops_per_token or 0.0)) / peak
 
 
 def _of_peak(cell: CellSummary, peak: str, share: float) -> Seen:

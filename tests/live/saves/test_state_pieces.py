@@ -1,9 +1,10 @@
 """Whatever a training is saved under, it goes on under any strategy, on any number of ranks."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from jobs.training.models.init import fill as fill_first_values
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Counters, Engine
-from jobs.training.task.job import Precision, Recipe, Strategy
+from jobs.training.task.job import Checkpointing, CrossEntropy, Precision, Recipe, Strategy
 from jobs.training.task.presets import ModelConfig, preset
 from tests.live import saved_pieces
 from tests.live.ranks import run_ranks
@@ -35,6 +36,9 @@ CROSSINGS: tuple[tuple[Strategy, Strategy], ...] = (
     ("zero3", "fsdp"),
     ("fsdp", "zero1"),
 )
+# All that exchange time for memory; by default one training of each way of holding parameters.
+SETTINGS = tuple(product(STRATEGIES, get_args(Checkpointing), get_args(CrossEntropy)))
+FEW_SETTINGS = (("fsdp", "selective", "chunked"), ("zero3", "full", "chunked"))
 UNEVEN = 3  # Divides nothing of the model.
 
 
@@ -107,7 +111,8 @@ def carry_out(work: Work, folder: Path) -> Endings:
 
 
 def place(recipe: Recipe) -> str:
-    return f"{recipe.strategy}-{recipe.world_size}-{recipe.precision}"
+    settings = f"{recipe.activation_checkpointing}-{recipe.cross_entropy}"
+    return f"{recipe.strategy}-{recipe.world_size}-{recipe.precision}-{settings}"
 
 
 def train_and_save(recipe: Recipe, folder: Path) -> None:
@@ -192,6 +197,19 @@ def moved(folder: Path, on_two: list[Endings]) -> list[Endings]:
 def work_on(num_ranks: int) -> Work:
     trainings = [training(strategy, num_ranks) for strategy in STRATEGIES]
     return Work(saved=trainings, resumed=moves(2, num_ranks))
+
+
+@pytest.mark.parametrize("settings", [FEW_SETTINGS, pytest.param(SETTINGS, marks=pytest.mark.soak)])
+def test_what_is_computed_again_is_so_after_a_resume_too(
+    settings: Sequence[tuple[Strategy, Checkpointing, CrossEntropy]], tmp_path: Path
+) -> None:
+    trainings = [
+        replace(training(strategy, 2, "bf16"), activation_checkpointing=mode, cross_entropy=loss)
+        for strategy, mode, loss in settings
+    ]
+    work = Work(undisturbed=trainings, saved=trainings, resumed=[same(recipe) for recipe in trainings])
+    for rank in run_ranks(carry_out, work, tmp_path, num_ranks=2, tmp_path=tmp_path):
+        assert [rank[same(recipe)] for recipe in trainings] == [rank[recipe] for recipe in trainings]
 
 
 # By default whole runs show the same, through a real store: `test_long_run`.

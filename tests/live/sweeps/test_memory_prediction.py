@@ -3,8 +3,11 @@
 ``pytest -s`` shows every kind of memory of every case beside what was measured.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
+from statistics import median
+from typing import get_args
 
 import pytest
 import torch
@@ -27,6 +30,7 @@ MODELS = (
     pytest.param("qwen-mini", marks=pytest.mark.soak),
     pytest.param("mistral-mini", marks=pytest.mark.soak),
 )
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 # The third step is the first in which all is there that will ever be: ddp renews its buckets in the second.
 NUM_STEPS = 3
 DEADLINE_S = 600.0
@@ -60,6 +64,27 @@ def test_a_worker_grows_by_what_was_predicted(strategy: Strategy, model: str, tm
     assert predicted.total == pytest.approx(growth, rel=0.25)
 
 
+@pytest.mark.soak
+def test_a_grid_of_cells_is_forecast_within_a_tenth(tmp_path: Path) -> None:
+    """Every strategy and precision with what exchanges time for memory; half of it in another family too."""
+    kept = (("none", "whole"), ("full", "whole"), ("full", "chunked"), ("selective", "chunked"))
+    cells = [*product(["llama-mini"], STRATEGIES, PRECISIONS, kept)]
+    cells += product(["qwen-mini"], ("ddp", "zero3"), PRECISIONS, kept)
+    errors = []
+    for model, strategy, precision, (mode, loss) in cells:
+        plain = recipe_for(model, strategy, precision=precision, seq_len=1024)
+        recipe = replace(plain, activation_checkpointing=mode, cross_entropy=loss)
+        growth = max(
+            run_ranks(grow, recipe, num_ranks=2, tmp_path=tmp_path, deadline_s=DEADLINE_S, from_scratch=True)
+        )
+        predicted = predict_memory(recipe, on_cpu=True)
+        print(row(recipe, predicted, growth))
+        errors.append(abs(predicted.total / growth - 1))
+    print(f"{len(errors)} cells: error {median(errors):.1%} in the median, {max(errors):.1%} at most")
+    assert len(errors) >= 40
+    assert max(errors) <= 0.1
+
+
 def grow(recipe: Recipe) -> int:
     """Runs on a rank that never trained before, as a run's worker does."""
     host_memory.return_large_pieces()
@@ -83,7 +108,8 @@ def row(recipe: Recipe, predicted: MemoryPrediction, growth: int) -> str:
         f"{kind.name} {getattr(predicted, kind.name) / 1e6:.0f}" for kind in fields(MemoryPrediction)
     )
     return (
-        f"\n{recipe.model.name} {recipe.strategy} {recipe.precision} x{recipe.grad_accum} (MB): {kinds}"
+        f"\n{recipe.model.name} {recipe.strategy} {recipe.precision} x{recipe.grad_accum} "
+        f"{recipe.activation_checkpointing} {recipe.cross_entropy} (MB): {kinds}"
         f"  total {predicted.total / 1e6:.0f}  measured {growth / 1e6:.0f}"
         f"  predicted/measured {predicted.total / growth:.2f}"
         f"  without overhead {(predicted.total - predicted.overhead) / growth:.2f}"

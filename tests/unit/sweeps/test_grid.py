@@ -107,6 +107,8 @@ def test_what_does_not_determine_a_result_leaves_the_identity(change: dict[str, 
                 ("seq_len", 65),
                 ("micro_batch", 2),
                 ("precision", "bf16"),
+                ("activation_checkpointing", "full"),
+                ("cross_entropy", "chunked"),
             ]
         ),
         *(
@@ -159,6 +161,15 @@ def test_the_identities_of_the_smoke_sweep_are_what_they_were(golden: Golden) ->
     """If this changes, every result that people have is measured again."""
     cells = expand(SweepSpec.load(SMOKE), ["local"])
     golden("smoke_cells.txt", "".join(f"{cell.cell_id} {cell.readable_name}\n" for cell in cells))
+
+
+def test_a_cell_says_in_its_name_which_memory_it_saves() -> None:
+    axes = {"activation_checkpointing": ["none", "full"], "cross_entropy": ["whole", "chunked"]}
+    names = [cell.readable_name for cell in expand(sweep(axes=axes), ["local"])]
+    assert names == [
+        f"llama-tiny-ddp-ws1-seq64-mb1-fp32{settings}-local"
+        for settings in ("", "-chunked-loss", "-full-checkpointing", "-full-checkpointing-chunked-loss")
+    ]
 
 
 def test_each_word_of_a_schedule_makes_other_cells() -> None:

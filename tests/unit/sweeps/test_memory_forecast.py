@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from jobs.sweeps.memory_forecast import predict_memory
-from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy
+from jobs.training.task.job import Checkpointing, OptimizerConfig, Precision, Recipe, Strategy
 from jobs.training.task.presets import preset
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -37,6 +37,28 @@ def test_an_8b_model_in_slices_fits_eight_cards_of_80_gb_and_whole_it_does_not()
     assert predict_memory(replace(recipe, strategy="zero3"), on_cpu=False).total < 50e9
     assert predict_memory(replace(recipe, strategy="fsdp"), on_cpu=False).total < 50e9
     assert predict_memory(recipe, on_cpu=False).total > 80e9
+
+
+def test_an_8b_model_at_8192_tokens_fits_in_30_gib_once_little_is_kept() -> None:
+    recipe = replace(LLAMA_8B, strategy="fsdp", precision="bf16", seq_len=8192)
+    frugal = replace(recipe, activation_checkpointing="full", cross_entropy="chunked")
+    assert predict_memory(recipe, on_cpu=False).total > 70 * 2**30
+    assert predict_memory(frugal, on_cpu=False).total < 30 * 2**30
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_is_computed_again_is_not_held(strategy: Strategy, precision: Precision, on_cpu: bool) -> None:
+    """Where activations and logits are most of the peak."""
+    recipe = replace(LLAMA_8B, strategy=strategy, precision=precision, seq_len=16384)
+    modes = [
+        predict_memory(replace(recipe, activation_checkpointing=mode), on_cpu=on_cpu).total
+        for mode in get_args(Checkpointing)
+    ]
+    assert modes == sorted(set(modes), reverse=True)
+    chunked = predict_memory(replace(recipe, cross_entropy="chunked"), on_cpu=on_cpu).total
+    assert chunked < modes[0]
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,17 @@ def test_flops_per_token_are_the_models_at_that_length() -> None:
     assert found.flops_per_token == pytest.approx(57.914e9, rel=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["none", "selective", "full"])
+def test_only_full_checkpointing_computes_products_again(mode: str) -> None:
+    """All products of a block but the last, and attention: 2 N + 4 L d S of a second forward pass."""
+    axes = {"seq_len": [8192], "activation_checkpointing": [mode]}
+    there = group("nvidia", (8,), vendor="nvidia", device=H100)
+    found = plan(there, groups=["nvidia"], models=["llama-3.1-8b"], axes=axes)
+    products = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 2 * 4096 * 14336)
+    again = 2 * products + 4 * 32 * 4096 * 8192 if mode == "full" else 0
+    assert found.recomputed_flops_per_token == pytest.approx(again, rel=1e-3)
+
+
 def test_ten_thousand_cells_are_planned_and_shown() -> None:
     axes = {
         "strategy": ["ddp", "fsdp", "zero1", "zero2", "zero3"],

@@ -1,0 +1,32 @@
+"""The settings that exchange memory for time: their columns, and what a reader is told of them.
+
+A row without such a column, from before it was there or from somebody else, has the first value of each.
+"""
+
+from typing import Any
+
+# What is said of each value, by column. Of the usual value, which comes first, nothing is said.
+SETTINGS: dict[str, dict[str, str]] = {
+    "activation_checkpointing": {
+        "none": "",
+        "selective": "selective checkpointing",
+        "full": "full checkpointing",
+    },
+    "cross_entropy": {"whole": "", "chunked": "chunked loss"},
+}
+
+
+def settings_of(recipe_or_row: object) -> dict[str, Any]:
+    """The settings by name, of anything that has an attribute for each."""
+    return {name: getattr(recipe_or_row, name) for name in SETTINGS}
+
+
+def settings_text(recipe_or_row: object) -> str:
+    """The settings that are not the usual ones, as ``full checkpointing, chunked loss``; often empty."""
+    return ", ".join(filter(None, (_said(*setting) for setting in settings_of(recipe_or_row).items())))
+
+
+def _said(name: str, value: str | None) -> str:
+    if value is None:
+        return ""
+    return SETTINGS[name].get(value, f"{name} {value[:20]}")
