@@ -8,6 +8,7 @@ from jobs.alerts.rules import Wanted
 from jobs.recovery.world_size import DividedBatch, ResizeWaits, refusal, sizes_between
 from jobs.spec_schema.file import (
     CheckpointingName,
+    CompileName,
     Count,
     CrossEntropyName,
     ModelName,
@@ -30,7 +31,7 @@ from jobs.spec_schema.run_recovery import (
     WorldSize,
 )
 from jobs.training.data.shard_cache import folder_conflict
-from jobs.training.task.job import OptimizerConfig, Recipe
+from jobs.training.task.job import OptimizerConfig, Recipe, cannot_compile
 from jobs.training.task.presets import preset
 from jobs.training.task.task import Recording, Saving
 
@@ -50,6 +51,7 @@ class RunSpec(SpecFile):
     precision: PrecisionName = "fp32"
     activation_checkpointing: CheckpointingName = "none"
     cross_entropy: CrossEntropyName = "whole"
+    compile: CompileName = "none"
     seq_len: Count = 64
     micro_batch: Count = 1
     grad_accum: Count = 1
@@ -108,6 +110,7 @@ class RunSpec(SpecFile):
             optimizer=self.optimizer.ending_at(num_steps),
             activation_checkpointing=self.activation_checkpointing,
             cross_entropy=self.cross_entropy,
+            compile=self.compile,
         )
 
     @property
@@ -136,6 +139,8 @@ class RunSpec(SpecFile):
         cache, saves = self.data.local.dir, self.checkpoint.local.dir
         if cache and saves and (reason := folder_conflict(cache, saves)):
             raise ValueError(reason)
+        if reason := cannot_compile(self.strategy, self.compile):
+            raise ValueError(f"compile: {reason}")
         longest = preset(self.model).max_seq_len
         if self.seq_len > longest:
             raise ValueError(f"seq_len: {self.seq_len} is longer than {self.model} can take ({longest})")

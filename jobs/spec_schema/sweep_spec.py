@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from jobs.commandline.usage_error import nearest
 from jobs.spec_schema.file import (
     Checkpointings,
+    Compilings,
     Count,
     Counts,
     CrossEntropies,
@@ -35,6 +36,7 @@ class Axes(Strict):
     precision: Precisions = ("fp32",)
     activation_checkpointing: Checkpointings = ("none",)
     cross_entropy: CrossEntropies = ("whole",)
+    compile: Compilings = ("none",)
 
 
 class SweepLimits(Strict):
@@ -65,6 +67,7 @@ class Selection(Strict):
     precision: Precisions | None = None
     activation_checkpointing: Checkpointings | None = None
     cross_entropy: CrossEntropies | None = None
+    compile: Compilings | None = None
 
 
 class SweepSpec(SpecFile):

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from jobs.commandline.usage_error import SpecError
 from jobs.training.task.job import (
     Checkpointing,
+    Compile,
     CrossEntropy,
     OptimizerConfig,
     Precision,
     Recipe,
     Strategy,
     Window,
+    cannot_compile,
 )
 from jobs.training.task.presets import ModelConfig, preset
 from reporting.results.settings import settings_of, settings_text
@@ -113,6 +115,7 @@ class _Point:
     precision: Precision
     activation_checkpointing: Checkpointing
     cross_entropy: CrossEntropy
+    compile: Compile
 
 
 def _points(spec: "SweepSpec", groups: Sequence[str]) -> Iterator[_Point]:
@@ -134,6 +137,8 @@ def _impossible(point: _Point) -> str | None:
             f"axes.seq_len: {point.seq_len} is longer than {point.model}'s {longest} positions; "
             "shorten it, or exclude that combination"
         )
+    if reason := cannot_compile(point.strategy, point.compile):
+        return f"axes.compile: {reason}; or exclude that combination"
     return None
 
 
@@ -150,6 +155,7 @@ def _cell(spec: "SweepSpec", point: _Point) -> Cell:
         optimizer=spec.optimizer,
         activation_checkpointing=point.activation_checkpointing,
         cross_entropy=point.cross_entropy,
+        compile=point.compile,
     )
     override = spec.overrides.get(point.group)
     environment = tuple(sorted(override.environment.items())) if override else ()

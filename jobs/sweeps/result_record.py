@@ -142,6 +142,7 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         steps=num_steps,
         warmup_steps=measured.warmup_steps,
         warmup_rule=measured.warmup_rule,
+        recompilations=measured.recompilations,
         tokens_per_sec=throughput,
         mean_step_time_sec=measured.window_s / num_steps,
         mean_loss=fmean(measured.losses),

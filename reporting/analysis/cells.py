@@ -125,6 +125,8 @@ def _flags(rows: Sequence[Row], ok: Sequence[Row], num_outliers: int) -> Iterato
         yield "unstable"
     if num_outliers:
         yield "outliers"
+    if any(row.recompilations for row in ok):
+        yield "recompiled"
     if 0 < len(ok) < len(rows):
         yield "some failed"
     if any(row.simulated for row in rows):

@@ -57,7 +57,8 @@ class CellSummary:
     """A cell with all of its runs in ``rows``. ``status`` is ``ok`` if any run is ok, else the most common
     failure.
 
-    ``flags`` are words: ``unstable``, ``outliers``, ``some failed``, ``simulated``, ``imported``.
+    ``flags`` are words: ``unstable``, ``outliers``, ``recompiled``, ``some failed``, ``simulated``,
+    ``imported``.
     """
 
     cell_id: str

@@ -102,7 +102,7 @@ def with_scaling_efficiency(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def _family(row: Row) -> tuple[object, ...]:
     return (row.group, row.vendor, row.model, row.strategy, row.seq_len, row.per_device_batch,
-            row.grad_accum, row.precision, row.activation_checkpointing, row.cross_entropy,
+            row.grad_accum, row.precision, row.activation_checkpointing, row.cross_entropy, row.compile,
             row.device_name)  # fmt: skip
 
 

@@ -179,6 +179,7 @@ class RunRecord:
     precision: str
     activation_checkpointing: str = "none"
     cross_entropy: str = "whole"
+    compile: str = "none"
     per_device_batch: int
     grad_accum: int
     status: str
@@ -189,6 +190,7 @@ class RunRecord:
     steps: int | None = None
     warmup_steps: int | None = None
     warmup_rule: str | None = None
+    recompilations: int | None = None
     tokens_per_sec: float | None = None
     mean_step_time_sec: float | None = None
     mean_loss: float | None = None

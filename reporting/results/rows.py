@@ -44,6 +44,7 @@ class Row:
     precision: str | None = None
     activation_checkpointing: str | None = None
     cross_entropy: str | None = None
+    compile: str | None = None
     status: str = "ok"
     error_reason: str | None = None
     error_phase: str | None = None
@@ -69,6 +70,7 @@ class Row:
     warmup_sec: float | None = None
     warmup_steps: int | None = None
     warmup_rule: str | None = None
+    recompilations: int | None = None
     mfu: float | None = None
     hfu: float | None = None
     flops_formula: str | None = None

@@ -13,6 +13,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "full": "full checkpointing",
     },
     "cross_entropy": {"whole": "", "chunked": "chunked loss"},
+    "compile": {"none": "", "block": "compiled blocks"},
 }
 
 

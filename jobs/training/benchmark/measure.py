@@ -22,6 +22,7 @@ from jobs.training.device import host_memory
 from jobs.training.device.environment import environment_of
 from jobs.training.device.rank_device import check_ranks, device_name, identity, telemetry
 from jobs.training.health.failures import InvalidLoss
+from jobs.training.models.compiling import num_compiled
 from jobs.training.ranks.gathering import from_rank_0, gather
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
@@ -54,6 +55,7 @@ class _RankWindow:
     losses: list[float]
     num_skipped_updates: int
     h2d_s: float | None
+    recompilations: int | None
     summary: RankSummary
 
 
@@ -140,6 +142,8 @@ class _RankRun:
         )
 
     def measure_window(self, warmup: _Warmup) -> _RankWindow:
+        is_compiled = self.job.recipe.compile != "none"
+        num_before = num_compiled() if is_compiled else 0
         self.sampler.begin()
         step_times_s, losses = self._time_steps(warmup)
         telemetry_of_window = watched(self.sampler.end())
@@ -148,6 +152,7 @@ class _RankRun:
             losses=losses,
             num_skipped_updates=self.engine.num_skipped_updates,
             h2d_s=self.feed.copy_s(),
+            recompilations=num_compiled() - num_before if is_compiled else None,
             summary=self._summary(step_times_s, losses, telemetry_of_window),
         )
 
@@ -215,6 +220,9 @@ class _RankRun:
             setup_s=setup_s,
             warmup_s=warmup.seconds,
             environment=environment_of(self.context.device),
+            recompilations=max(
+                (rank.recompilations for rank in ranks if rank.recompilations is not None), default=None
+            ),
         )
 
 

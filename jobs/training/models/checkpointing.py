@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from jobs.training.task.job import Checkpointing
 
@@ -32,10 +32,13 @@ def checkpointed(how: Checkpointing, block: Callable[..., Tensor], *inputs: Tens
     """The output of ``block``, which must draw no random numbers: no generator's state is kept for it."""
     if how == "none" or not torch.is_grad_enabled():
         return block(*inputs)
-    contexts = _selective_contexts if how == "selective" else noop_context_fn
-    out: Tensor = checkpoint(
-        block, *inputs, use_reentrant=False, preserve_rng_state=False, context_fn=contexts
-    )
+    # Compiling knows only these two calls: ``context_fn`` must not be given where it is torch's own.
+    if how == "full":
+        out: Tensor = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
+    else:
+        out = checkpoint(
+            block, *inputs, use_reentrant=False, preserve_rng_state=False, context_fn=_selective_contexts
+        )
     return out
 
 

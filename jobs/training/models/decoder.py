@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 
 from jobs.training.models.checkpointing import checkpointed
+from jobs.training.models.compiling import compiled
 from jobs.training.models.head import chunked_cross_entropy, whole_cross_entropy
-from jobs.training.task.job import Checkpointing, CrossEntropy
+from jobs.training.task.job import Checkpointing, Compile, CrossEntropy
 from jobs.training.task.presets import ModelConfig, RopeScaling
 
 Rotation = tuple[Tensor, Tensor]
@@ -53,11 +54,12 @@ class Decoder(nn.Module):
         *,
         checkpointing: Checkpointing = "none",
         cross_entropy: CrossEntropy = "whole",
+        compiling: Compile = "none",
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.config = config
-        self.model = Trunk(config, checkpointing, dtype)
+        self.model = Trunk(config, checkpointing, compiling, dtype)
         if not config.tied_embeddings:
             self.lm_head = Head(config.hidden_size, config.vocab_size, bias=False)
         self._cross_entropy = cross_entropy
@@ -78,11 +80,17 @@ class Decoder(nn.Module):
 class Trunk(nn.Module):
     """The decoder without its output head: turns tokens into normalised hidden states."""
 
-    def __init__(self, config: ModelConfig, checkpointing: Checkpointing, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        checkpointing: Checkpointing,
+        compiling: Compile,
+        dtype: torch.dtype | None,
+    ) -> None:
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.embed_tokens.computes_in = dtype
-        self.layers = nn.ModuleList(Block(config, checkpointing) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(Block(config, checkpointing, compiling) for _ in range(config.num_layers))
         self.norm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         self.config = config
         self.positions: Positions | None = None
@@ -146,21 +154,26 @@ def logits_or_loss(hidden: Tensor, weight: Tensor, labels: Tensor | None, how: C
 class Block(nn.Module):
     """One decoder block: attention, then MLP. Each has a norm before it and is added to its input."""
 
-    def __init__(self, config: ModelConfig, checkpointing: Checkpointing) -> None:
+    def __init__(self, config: ModelConfig, checkpointing: Checkpointing, compiling: Compile) -> None:
         super().__init__()
         self.input_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         self.self_attn = Attention(config)
         self.post_attention_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = GatedMlp(config)
         self._checkpointing = checkpointing
+        self._compiling = compiling
 
     def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
-        # Inside the block, so that what is computed again finds its parameters gathered.
-        return checkpointed(self._checkpointing, self._attention_and_mlp, hidden, *rotation, mask)
+        # Computing again and compiling are inside the block, where its parameters are gathered.
+        run = compiled(Block._run) if self._compiling == "block" else Block._run
+        out: Tensor = run(self, hidden, *rotation, mask)
+        return out
+
+    def _run(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        return checkpointed(self._checkpointing, self._attention_and_mlp, hidden, cos, sin, mask)
 
     def _attention_and_mlp(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        rotation = (cos, sin)
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, mask)
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), (cos, sin), mask)
         out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return out
 

@@ -23,6 +23,7 @@ def unfilled(recipe: Recipe, compute_dtype: torch.dtype) -> Decoder:
             recipe.model,
             checkpointing=recipe.activation_checkpointing,
             cross_entropy=recipe.cross_entropy,
+            compiling=recipe.compile,
             dtype=compute_dtype,
         )
 

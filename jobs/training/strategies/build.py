@@ -5,12 +5,15 @@ from typing import assert_never
 
 import torch
 
+from jobs.training.models import compiling
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.job import Recipe, Strategy
 
 
 def build(recipe: Recipe, device: torch.device) -> Engine:
     """The engine of ``recipe`` on this rank; the default process group must be up."""
+    if recipe.compile == "block":
+        compiling.prepare(device)
     match recipe.strategy:
         case "ddp":
             from jobs.training.strategies import ddp

@@ -19,19 +19,20 @@ def build(recipe: Recipe, device: torch.device) -> NativeEngine:
         replica(recipe, device),
         gradient_as_bucket_view=True,  # Else each gradient is held a second time, in its bucket.
     )
-    settle_buckets(model, device)
+    # One token is enough, but compiled blocks are compiled for each shape: so for that of the steps.
+    shape = (1, 1) if recipe.compile == "none" else (recipe.micro_batch, recipe.seq_len)
+    settle_buckets(model, torch.zeros(shape, dtype=torch.int64, device=device))
     # If gradients were freed, the first of several micro-batches would allocate them again, beside buckets.
     return NativeEngine(model, recipe, saved=share, resumed=whole, defer=model.no_sync, keeps_gradients=True)
 
 
-def settle_buckets(model: nn.Module, device: torch.device) -> None:
-    """Runs one backward pass of one token and drops its gradients, so that DDP settles its bucket order.
+def settle_buckets(model: nn.Module, tokens: Tensor) -> None:
+    """Runs one backward pass and drops its gradients, so that DDP settles the order of its buckets.
 
     DDP reorders its buckets after the first backward pass. With three ranks or more a sum depends on that
     order. Without this pass, the first step of a resumed training would differ by bits from the original.
     """
-    token = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    model(token, token).backward()
+    model(tokens, tokens).backward()
     model.zero_grad(set_to_none=False)
 
 

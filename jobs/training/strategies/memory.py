@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from jobs.training.device.host_memory import give_back_freed_memory
+from jobs.training.models import compiling
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
@@ -22,7 +23,8 @@ def moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def release_memory() -> None:
-    """Frees objects that only reference cycles hold, and returns the memory that allocators cache."""
+    """Frees compiled code and what only reference cycles hold; returns the memory that allocators cache."""
+    compiling.forget()
     gc.collect()
     give_back_freed_memory()
     if torch.cuda.is_available():

@@ -11,6 +11,17 @@ Precision = Literal["fp32", "bf16"]
 Schedule = Literal["constant", "linear", "cosine"]
 Checkpointing = Literal["none", "selective", "full"]
 CrossEntropy = Literal["whole", "chunked"]
+Compile = Literal["none", "block"]
+
+
+def cannot_compile(strategy: Strategy, how: Compile) -> str | None:
+    """Why blocks can't be compiled under a strategy; None if they can."""
+    if how == "block" and strategy == "zero3":
+        return (
+            "block can't be had under zero3, which gathers weights inside of blocks; expected none, or fsdp"
+        )
+    return None
+
 
 # A chunk's fp32 logits take at most this: so many that its matrix products are still efficient ones.
 MOST_CHUNK_BYTES = 256 * 2**20
@@ -66,6 +77,7 @@ class Recipe:
     optimizer: OptimizerConfig
     activation_checkpointing: Checkpointing = "none"
     cross_entropy: CrossEntropy = "whole"
+    compile: Compile = "none"
 
     @property
     def sequences_per_step(self) -> int:

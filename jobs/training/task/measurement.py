@@ -96,6 +96,7 @@ class Measurement:
     ``window_s`` is the slowest rank's total. ``h2d_*`` are about copies from host to device; None on a CPU,
     where nothing is copied. ``losses`` begin at whatever step the warm-up ended. ``reference_loss`` is the
     loss of a step that every run of a sweep passes, so it can be compared between strategies.
+    ``recompilations`` are those of the window, of the rank with most; None where nothing is compiled.
     """
 
     run_id: str
@@ -112,3 +113,4 @@ class Measurement:
     setup_s: float
     warmup_s: float
     environment: Environment
+    recompilations: int | None = None

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.stores.contract import check_name
+from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Cell, Run, expand, schedule
 from jobs.training.task.presets import PRESETS
@@ -109,6 +110,7 @@ def test_what_does_not_determine_a_result_leaves_the_identity(change: dict[str, 
                 ("precision", "bf16"),
                 ("activation_checkpointing", "full"),
                 ("cross_entropy", "chunked"),
+                ("compile", "block"),
             ]
         ),
         *(
@@ -215,6 +217,14 @@ def test_a_sequence_too_long_for_one_model_may_be_excluded_for_it() -> None:
     models, axes = ["llama-tiny", "llama-mini"], {"seq_len": [1024]}
     cells = cells_of(sweep(models=models, axes=axes, exclude=[{"model": "llama-tiny", "seq_len": 1024}]))
     assert [cell.recipe.model.name for cell in cells] == ["llama-mini"]
+
+
+def test_blocks_that_cannot_be_compiled_may_be_excluded_from_it() -> None:
+    axes = {"strategy": ["zero2", "zero3"], "compile": ["none", "block"]}
+    with pytest.raises(SpecError, match=r"axes.compile: block can't be had under zero3"):
+        expand(sweep(axes=axes), ["local"])
+    without = sweep(axes=axes, exclude=[{"strategy": "zero3", "compile": "block"}])
+    assert len(expand(without, ["local"])) == 3
 
 
 def test_repeats_are_rounds_over_all_cells() -> None:

@@ -1,0 +1,83 @@
+"""Compiled blocks compute what the others do; they are compiled once for all, and safely kept."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from torch._inductor import config as inductor
+
+from checkpointing.errors import Unfit
+from jobs.training.models import compiling
+from jobs.training.task.job import Checkpointing, Precision, Recipe, Strategy
+from tests.live.ranks import run_ranks
+from tests.live.trainings import CPU, Course, recipe_for, train
+
+RANKS, STEPS = 2, 3
+FAR = {"fp32": 1e-5, "bf16": 1e-3}
+STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp", "zero1", "zero2")
+ALL = [(strategy, precision, mode) for strategy in STRATEGIES for precision in get_args(Precision)
+       for mode in get_args(Checkpointing)]  # fmt: skip
+FEW: list[tuple[Strategy, Precision, Checkpointing]] = [("ddp", "fp32", "none"), ("fsdp", "fp32", "full")]
+
+
+def train_both(recipes: list[Recipe]) -> dict[Recipe, tuple[Course, Course, int]]:
+    """Runs on a rank. Of each recipe: eager, compiled, and how many graphs that took."""
+    found = {}
+    for recipe in recipes:
+        eager, before = train(recipe, STEPS), compiling.num_compiled()
+        compiled = train(replace(recipe, compile="block"), STEPS)
+        found[recipe] = eager, compiled, compiling.num_compiled() - before
+    return found
+
+
+@pytest.mark.parametrize("cases", [FEW, pytest.param(ALL, marks=pytest.mark.soak)], ids=["few", "all"])
+def test_compiled_blocks_lose_as_others_do_and_are_one_graph(
+    cases: list[tuple[Strategy, Precision, Checkpointing]], tmp_path: Path
+) -> None:
+    recipes = [
+        replace(recipe_for(strategy, world_size=RANKS, precision=precision), activation_checkpointing=mode)
+        for strategy, precision, mode in cases
+    ]
+    for rank in run_ranks(train_both, recipes, num_ranks=RANKS, tmp_path=tmp_path, deadline_s=1200):
+        for recipe, (eager, compiled, num_graphs) in rank.items():
+            far = FAR[recipe.precision]
+            assert compiled.losses == pytest.approx(eager.losses, rel=far, abs=0), recipe
+            assert compiled.grad_norms == pytest.approx(eager.grad_norms, rel=5 * far, abs=0), recipe
+            assert num_graphs == 1, recipe
+
+
+def test_without_a_compiler_one_line_says_so() -> None:
+    refused = pytest.raises(Unfit, match=r"^compile: block can't be had here: no C\+\+ compiler was found")
+    with inductor.patch({"cpp.cxx": ("no-such-compiler",)}), refused:
+        compiling.prepare(CPU)
+
+
+def test_what_is_compiled_is_kept_where_nobody_else_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    compiling.prepare(CPU)
+    folder = tmp_path / ".cache" / "longhaul-inductor"
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_another_could_have_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "longhaul-inductor").symlink_to(tmp_path / "theirs")
+    with pytest.raises(Unfit, match=r"^compile: block needs a folder of its own"):
+        compiling.prepare(CPU)
+
+
+def test_a_folder_that_the_user_names_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    compiling.prepare(CPU)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
