@@ -62,7 +62,7 @@ def audit_generations(repository: Repository) -> list[AuditFinding]:
         if problem and repository.refresh().generation(generation.name):
             is_wrong = generation.quarantined is None
             found.append(AuditFinding(place=generation.name, says=problem, is_wrong=is_wrong))
-    return [*found, *_foreign(repository)]
+    return [*found, *_unnamed(repository)]
 
 
 def read_back(repository: Repository, generation: Generation) -> int:
@@ -161,9 +161,9 @@ def _size_problem(store: Store, folder: str, part: FilePart) -> str | None:
     )
 
 
-def _foreign(repository: Repository) -> Iterator[AuditFinding]:
+def _unnamed(repository: Repository) -> Iterator[AuditFinding]:
     view = repository.view
-    unkept = [name for name in repository.foreign() if not view.generation(name)]
+    unkept = [name for name in repository.stored_generations() if not view.generation(name)]
     if unkept and not view.generations and (view.term == 0 or view.num_lost):
         yield AuditFinding(place="log", says=f"names none of {_named(unkept)}, of which there are objects")
         return

@@ -101,7 +101,9 @@ def _old_uploads(repository: Repository, now: datetime) -> Sequence[Upload]:
 
 def _given_up(repository: Repository, over: set[str]) -> dict[str, list[str]]:
     """Returns given-up objects of the present attempt. Its other objects may belong to a save in progress."""
-    waiting = {name for name in repository.foreign() if not repository.view.generation(name)} - over
+    waiting = {
+        name for name in repository.stored_generations() if not repository.view.generation(name)
+    } - over
     if not waiting:
         return {}
     found = {name: repository.objects_of(name) for name in waiting & repository.given_up()}

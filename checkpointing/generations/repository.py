@@ -131,7 +131,7 @@ class Repository:
         entries = (record.entry for record in self.records())
         return {name for entry in entries if isinstance(entry, Tombstone) for name in entry.names}
 
-    def foreign(self) -> list[str]:
+    def stored_generations(self) -> list[str]:
         """Returns the names of all generations that have objects in the store."""
         return sorted(self._objects())
 
@@ -251,7 +251,7 @@ class Repository:
 
     def _refuse_if_more_is_there(self, *, has_gone_back: bool) -> None:
         place = f"{self.store.url}: runs/{self.run}"
-        if self._has_lost_its_log() and (found := self.foreign()):
+        if self._has_lost_its_log() and (found := self.stored_generations()):
             raise NothingToResume(
                 f"{place} has {len(found)} generations such as {found[-1]}, but its log is gone or damaged "
                 "and names none of them; restore the log, name the one to go on from with --resume NAME, "

@@ -157,7 +157,7 @@ def _gc(args: argparse.Namespace, repository: Repository) -> int:
 
 
 def _fsck(args: argparse.Namespace, repository: Repository) -> int:
-    if repository.refresh().term == 0 and not repository.foreign():
+    if repository.refresh().term == 0 and not repository.stored_generations():
         raise no_such_run(repository.store, repository.run)
     found = [*audit_log(repository.store, repository.run), *audit_generations(repository)]
     is_mended = args.yes and any(one.is_mendable for one in found)

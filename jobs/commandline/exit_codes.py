@@ -24,12 +24,12 @@ OF_STORES: Mapping[type[Exception], int] = {StoreError: EXIT_USAGE, Unavailable:
 
 
 def run_command(
-    name: str, story: Callable[[], int], codes: Mapping[type[Exception], int], *, speaks: bool = True
+    name: str, story: Callable[[], int], codes: Mapping[type[Exception], int], *, is_main_process: bool = True
 ) -> int:
     """Returns the exit code of ``story``, and turns its expected errors into messages.
 
     An error whose class, or a base class, is in ``codes`` is printed on standard error and returns the code
-    of the nearest such class. With ``speaks`` false nothing is printed, since another process prints it.
+    of the nearest such class. Other processes than the main one print nothing, since that one does.
     Ctrl-C returns 130. Other errors propagate, also that nobody reads the output any more.
     """
     try:
@@ -42,7 +42,7 @@ def run_command(
         if is_reader_gone(error):
             raise
         code = next(codes[kind] for kind in type(error).__mro__ if kind in codes)
-        return complain(name, error, code) if speaks else code
+        return complain(name, error, code) if is_main_process else code
 
 
 def complain(name: str, problem: object, code: int) -> int:

@@ -93,7 +93,7 @@ class Board:
     def __init__(self) -> None:
         self._posts: list[tuple[str, Post]] = []
         self._beats: dict[tuple[str, int], Heartbeat] = {}
-        self._wishes: dict[str, StopRequest] = {}
+        self._stop_requests: dict[str, StopRequest] = {}
 
     def post(self, group: str, post: Post) -> None:
         if isinstance(post, Heartbeat):
@@ -107,8 +107,8 @@ class Board:
         self._posts, self._beats = [], {}
         return taken
 
-    def wish(self, group: str, wish: StopRequest) -> None:
-        self._wishes[group] = wish
+    def request_stop(self, group: str, stop_request: StopRequest) -> None:
+        self._stop_requests[group] = stop_request
 
-    def wished(self, group: str) -> StopRequest | None:
-        return self._wishes.get(group)
+    def stop_request(self, group: str) -> StopRequest | None:
+        return self._stop_requests.get(group)

@@ -26,9 +26,9 @@ class AttemptOrder:
     """Where and how an attempt is to run. The nodes ``without`` are avoided as long as there is room
     elsewhere.
 
-    ``may_wait``: the run has run before, so room that is missing now may come back soon. ``wish`` returns the
-    present stop request and is called again and again; a stop request is never taken back. ``keeps_spares``:
-    processes for the next attempt may wait beside this one.
+    ``may_wait``: the run has run before, so room that is missing now may come back soon. ``stop_request``
+    returns the present one and is called again and again; a stop request is never taken back.
+    ``keeps_spares``: processes for the next attempt may wait beside this one.
     """
 
     group: WorkerGroup
@@ -40,7 +40,7 @@ class AttemptOrder:
     without: tuple[str, ...] = ()
     may_wait: bool = False
     keeps_spares: bool = False
-    wish: Callable[[], StopRequest | None] = lambda: None
+    stop_request: Callable[[], StopRequest | None] = lambda: None
 
 
 class PeersFailed(Exception):
@@ -53,11 +53,11 @@ class Executor(Protocol):
     """Carries out sessions and attempts. Used as a context; what the executor connected to or started ends
     with it.
 
-    Several processes may carry out one sweep together: the one that ``speaks`` prints and judges.
+    Several processes may carry out one sweep together: the main process prints and judges.
     """
 
     @property
-    def speaks(self) -> bool: ...
+    def is_main_process(self) -> bool: ...
 
     @property
     def can_retry(self) -> bool:
@@ -91,5 +91,5 @@ class Executor(Protocol):
         """Carries out one attempt of a long run, however it ends.
 
         Each attempt looks anew which nodes there are. ``make_task`` is called once, by the process that
-        speaks, when the others are there.
+        is the main one, when the others are there.
         """

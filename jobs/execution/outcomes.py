@@ -34,7 +34,7 @@ class Completed:
 class Cancelled:
     """A stop request came while nothing was running that could be saved."""
 
-    wish: StopRequest
+    stop_request: StopRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +124,10 @@ class LastWord:
     def judge(self, outcome: Outcome) -> Outcome:
         """The outcome of the attempt. If the attempt ended in order, its own report of the end counts."""
         match outcome, self._told:
-            case Completed(), Ended(stop_request=StopRequest(aim="move on") as wish):
-                return moved_on(wish)
-            case Completed(), Withdrawn(stop_request=wish):
-                return withdrawn(wish)
+            case Completed(), Ended(stop_request=StopRequest(aim="move on") as stop_request):
+                return moved_on(stop_request)
+            case Completed(), Withdrawn(stop_request=stop_request):
+                return withdrawn(stop_request)
         return outcome
 
 
@@ -136,16 +136,18 @@ def outcome_of(error: Exception) -> StoreAway | Unmendable:
     return StoreAway(reason=str(error)) if isinstance(error, Unavailable) else Unmendable(error=error)
 
 
-def withdrawn(wish: StopRequest, nodes: tuple[str, ...] = ()) -> Cancelled | Failed:
+def withdrawn(stop_request: StopRequest, nodes: tuple[str, ...] = ()) -> Cancelled | Failed:
     """The outcome of a stop request to an attempt that has nothing to save."""
-    return Cancelled(wish=wish) if wish.aim == "stop" else moved_on(wish, nodes)
+    return (
+        Cancelled(stop_request=stop_request) if stop_request.aim == "stop" else moved_on(stop_request, nodes)
+    )
 
 
-def moved_on(wish: StopRequest, nodes: tuple[str, ...] = ()) -> Failed:
+def moved_on(stop_request: StopRequest, nodes: tuple[str, ...] = ()) -> Failed:
     """The outcome of an attempt that moved on: nothing is lost, and the next attempt resumes from what was
     saved.
     """
-    return crashed(wish.why, "preempted", nodes)
+    return crashed(stop_request.why, "preempted", nodes)
 
 
 def crashed(reason: str, cause: Cause, nodes: tuple[str, ...] = ()) -> Failed:

@@ -65,7 +65,7 @@ def attempt_inline(
     make_task: MakeTask,
     place: LauncherPlace,
     hear: Callable[[RunEvent], None],
-    wish: Callable[[], StopRequest | None],
+    stop_request: Callable[[], StopRequest | None],
     collective_timeout_s: float,
 ) -> Outcome:
     """Runs one attempt of a long run. Every rank calls this; ``make_task`` is called by rank 0 alone.
@@ -79,7 +79,7 @@ def attempt_inline(
             task = _shared_task(make_task, place)
             if not isinstance(task, Task):
                 return task
-            run(task, context, Services(report=hear, stop_request=wish))
+            run(task, context, Services(report=hear, stop_request=stop_request))
         except EXPECTED as error:
             return outcome_of(error)
         except Exception as error:

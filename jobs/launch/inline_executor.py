@@ -21,7 +21,7 @@ class InlineExecutor:
 
     def __init__(self, place: LauncherPlace) -> None:
         self._place = place
-        self.speaks = place.rank == 0
+        self.is_main_process = place.rank == 0
         # Peers that are stuck in a collective can't follow to another attempt.
         self.can_retry = place.world_size == 1
 
@@ -68,5 +68,5 @@ class InlineExecutor:
 
         last = LastWord(hear)
         return last.judge(
-            attempt_inline(make_task, self._place, last.hear, order.wish, order.collective_timeout_s)
+            attempt_inline(make_task, self._place, last.hear, order.stop_request, order.collective_timeout_s)
         )

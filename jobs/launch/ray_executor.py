@@ -97,7 +97,7 @@ class RayExecutor:
         self._connections = ExitStack()
         self._live: Inventory | None = None
         self._backstage: DriverActors | None = None
-        self.speaks = self.can_retry = True
+        self.is_main_process = self.can_retry = True
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +167,7 @@ class RayExecutor:
         task, last = make_task(), LastWord(hear)
         if not isinstance(task, Task):
             return task
-        return last.judge(attempt(task, seat, self._backstage, last.hear, order.wish))
+        return last.judge(attempt(task, seat, self._backstage, last.hear, order.stop_request))
 
     def _room_for(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Cancelled | Failed:
         """The group and the claim to use, once there is room. Waits as long as an attempt may wait to be
@@ -177,8 +177,8 @@ class RayExecutor:
         """
         deadline = time.monotonic() + (order.schedule_timeout_s if order.may_wait else 0.0)
         while True:
-            if wish := order.wish():
-                return withdrawn(wish)
+            if stop_request := order.stop_request():
+                return withdrawn(stop_request)
             answer = self._claim(order)
             if not isinstance(answer, Refused):
                 return answer

@@ -153,8 +153,8 @@ class RecoveryLoop:
         self._record_incident(Incident(kind="restart", step=ending.durable_step, seconds=move.after_s))
         self.display.note(self._going_on(ending, move))
         self.display.waits(move.after_s, ending.reason)
-        wish = self.pause(move.after_s)
-        return Cancelled(wish=wish) if wish else None
+        stop_request = self.pause(move.after_s)
+        return Cancelled(stop_request=stop_request) if stop_request else None
 
     def _work(self, attempt: Callable[[tuple[str, ...]], RunEnd | Setback]) -> RunEnd | Setback:
         if self.policy is not None:

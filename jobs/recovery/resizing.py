@@ -44,7 +44,7 @@ class Resizing:
         self._outlook = Outlook(wanted=sizes[-1])
         self._without: Sequence[str] = ()
         self._runs = False
-        self._wish: StopRequest | None = None
+        self._stop_request: StopRequest | None = None
         self._looked_s = float("-inf")
         self._seen = 0
         # The size that could not be placed, and the room there was then.
@@ -55,7 +55,7 @@ class Resizing:
 
         Waits for a spare where the rules say so; a stop request ends the wait.
         """
-        self._without, self._runs, self._wish = without, False, None
+        self._without, self._runs, self._stop_request = without, False, None
         if len(self._sizes) == 1:
             return self._sizes[0]
         wanted, is_said = self._outlook.wanted, False
@@ -63,8 +63,8 @@ class Resizing:
             if not is_said:
                 self._say(_waiting(answer))
                 is_said = True
-            if wish := self._pause(_ASK_EVERY_S):
-                return wish
+            if stop_request := self._pause(_ASK_EVERY_S):
+                return stop_request
         if answer.world_size != wanted:
             self._say(f"goes on with {_ranks(answer.world_size)} instead of {wanted}")
         return answer.world_size
@@ -92,15 +92,15 @@ class Resizing:
         if not self._runs:
             self._runs, self._outlook = True, began(self._outlook)
 
-    def wish(self) -> StopRequest | None:
+    def stop_request(self) -> StopRequest | None:
         """A request to move on, once there is room for the running attempt to grow. Asks the cluster every
         few seconds.
         """
-        may_grow = self._runs and self._wish is None and self._outlook.wanted < self._sizes[-1]
+        may_grow = self._runs and self._stop_request is None and self._outlook.wanted < self._sizes[-1]
         if may_grow and self._ticks() - self._looked_s >= _LOOK_EVERY_S:
             self._looked_s = self._ticks()
             self._look()
-        return self._wish
+        return self._stop_request
 
     def _choose(self) -> SizedStart | Wait:
         answer, self._outlook = choose(
@@ -122,7 +122,7 @@ class Resizing:
             patience=self._patience,
         )
         if larger is not None:
-            self._wish = StopRequest(aim="move on", why=f"there is room for {_ranks(larger)}")
+            self._stop_request = StopRequest(aim="move on", why=f"there is room for {_ranks(larger)}")
 
     def _usable(self, room: int | None) -> int | None:
         if room is None:

@@ -139,8 +139,8 @@ def _pause(stop_signals: StopSignals, notifier: Notifier, for_s: float) -> StopR
     end_s = time.monotonic() + for_s
     while (left_s := end_s - time.monotonic()) > 0:
         notifier.look()
-        if wish := stop_signals.pause(min(left_s, _LOOK_EVERY_S)):
-            return wish
+        if stop_request := stop_signals.pause(min(left_s, _LOOK_EVERY_S)):
+            return stop_request
     return None
 
 
@@ -165,7 +165,7 @@ class _Attempts:
     def attempt(self, without: tuple[str, ...]) -> Outcome:
         size = self.resizing.next_size(without)
         if isinstance(size, StopRequest):
-            return Cancelled(wish=size)
+            return Cancelled(stop_request=size)
         order = self._order(size, without)
         outcome = self.driver.executor.attempt(order, partial(self._begin, size), self._handle)
         if isinstance(outcome, Setback):
@@ -185,7 +185,7 @@ class _Attempts:
             collective_timeout_s=_COLLECTIVE_TIMEOUT_S + spec.checkpoint.deadline_s,
             hang_timeout_s=spec.limits.hang_timeout_s,
             keeps_spares=self.keeps_spares,
-            wish=self._wish,
+            stop_request=self._stop_request,
         )
 
     def _begin(self, world_size: int) -> Task | StoreAway | Unmendable:
@@ -232,8 +232,8 @@ class _Attempts:
             self.resizing.hear(message)
             self.driver.display.hear(message)
 
-    def _wish(self) -> StopRequest | None:
+    def _stop_request(self) -> StopRequest | None:
         # The executor calls this all the time, also while an attempt waits for room, so alarms are judged
         # here.
         self.notifier.look()
-        return stronger(self.driver.stop_signals.wish(), self.resizing.wish())
+        return stronger(self.driver.stop_signals.stop_request(), self.resizing.stop_request())

@@ -93,7 +93,7 @@ class DriverJob:
     def unseen_s(self) -> float:
         return time.monotonic() - self._unseen_since_s if self._unseen_since_s else 0.0
 
-    def stop(self, wish: StopRequest) -> None:
+    def stop(self, stop_request: StopRequest) -> None:
         """Asks Ray to stop the job; does not wait. Ray sends SIGTERM and waits as long as the job's variables
         say.
         """

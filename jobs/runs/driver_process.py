@@ -50,7 +50,7 @@ class DriverHandle(Protocol):
     def unseen_s(self) -> float:
         """For how many seconds nobody has been able to tell; 0 if the last look succeeded."""
 
-    def stop(self, wish: StopRequest) -> None:
+    def stop(self, stop_request: StopRequest) -> None:
         """Asks the driver to save and end; does not wait."""
 
     def kill(self) -> None: ...
@@ -80,7 +80,7 @@ class Child:
     def unseen_s(self) -> float:
         return 0.0
 
-    def stop(self, wish: StopRequest) -> None:
+    def stop(self, stop_request: StopRequest) -> None:
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:

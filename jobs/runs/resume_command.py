@@ -22,7 +22,7 @@ _LAST_WORD_S = 300.0
 _NOTE_TIMEOUT_S = 15.0
 
 
-def note_stop(repository: Repository, term: int | None, wish: StopRequest) -> Ended:
+def note_stop(repository: Repository, term: int | None, stop_request: StopRequest) -> Ended:
     """The end of a run that stopped while no attempt was running: at the step of its newest checkpoint.
 
     If this driver got a ``term``, the stop is also written to the log, unless the store is away or the term
@@ -32,8 +32,11 @@ def note_stop(repository: Repository, term: int | None, wish: StopRequest) -> En
     step = newest.step if newest else 0
     if term is not None:
         with suppress(StoreError, Fenced, TimeoutError):
-            within(_NOTE_TIMEOUT_S, lambda: repository.append(Stopped(step=step, why=wish.why), term=term))
-    return Ended(step=step, loss=None, generation=newest.name if newest else None, stop_request=wish)
+            within(
+                _NOTE_TIMEOUT_S,
+                lambda: repository.append(Stopped(step=step, why=stop_request.why), term=term),
+            )
+    return Ended(step=step, loss=None, generation=newest.name if newest else None, stop_request=stop_request)
 
 
 def job_variables(deadline_s: float) -> dict[str, str]:

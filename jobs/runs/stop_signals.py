@@ -32,7 +32,7 @@ class StopSignals:
         self._look_every_s = look_every_s
         self._ask_every_s = ask_every_s
         self.term: int | None = None
-        self._wish: StopRequest | None = None
+        self._stop_request: StopRequest | None = None
         self._num_ctrl_c = 0
         self._before: dict[int, Any] = {}
         self._listener: _Listener | None = None
@@ -47,16 +47,16 @@ class StopSignals:
         for number, before in self._before.items():
             signal.signal(number, before)
 
-    def wish(self) -> StopRequest | None:
+    def stop_request(self) -> StopRequest | None:
         """The stop request so far, or None. The call never waits, and a stop request is never taken back."""
-        return self._wish
+        return self._stop_request
 
     def pause(self, for_s: float) -> StopRequest | None:
         """Waits ``for_s`` seconds, or returns early with a stop request."""
         end = time.monotonic() + for_s
         while (left_s := end - time.monotonic()) > 0:
-            if self._wish is not None:
-                return self._wish
+            if self._stop_request is not None:
+                return self._stop_request
             time.sleep(min(left_s, self._look_every_s))
         return None
 
@@ -72,8 +72,8 @@ class StopSignals:
         """From now on a stop request for the log's attempt ``term`` is meant for this driver."""
         self.term = term
 
-    def hear(self, wish: StopRequest) -> None:
-        self._wish = stronger(self._wish, wish)
+    def hear(self, stop_request: StopRequest) -> None:
+        self._stop_request = stronger(self._stop_request, stop_request)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         """The signal handler. It takes no lock: a signal may interrupt any code, also this handler."""
@@ -112,8 +112,10 @@ class _Listener:
             if time.monotonic() - asked_s >= self._ask_every_s:
                 self._ask()
                 asked_s = time.monotonic()
-            if wish := self._stop_signals.wish():
-                self._announce(f"{wish.why}: it saves and ends at the next step; Ctrl-C ends it at once")
+            if stop_request := self._stop_signals.stop_request():
+                self._announce(
+                    f"{stop_request.why}: it saves and ends at the next step; Ctrl-C ends it at once"
+                )
                 return
 
     def _ask(self) -> None:

@@ -119,11 +119,11 @@ class _Lost(Exception):
     """The cluster of the driver has not answered for too long."""
 
 
-class _StopWished(Exception):
+class _StopRequested(Exception):
     """A stop request, raised out of a wait in ``DriverPresence``, whose ``pause`` cannot return it."""
 
-    def __init__(self, wish: StopRequest) -> None:
-        self.wish = wish
+    def __init__(self, stop_request: StopRequest) -> None:
+        self.stop_request = stop_request
 
 
 class Supervisor:
@@ -178,8 +178,8 @@ class Supervisor:
         if (term := self.history[-1].term) == self._own_term:
             # No driver is left to hear `longhaul stop`, so this supervisor listens for it.
             self._stop_signals.began(term)
-        wish = self._pause(move.after_s)
-        return self._stopped(wish) if wish else None
+        stop_request = self._pause(move.after_s)
+        return self._stopped(stop_request) if stop_request else None
 
     def _drive(self, args: argparse.Namespace) -> int | Setback:
         """Runs one driver to its end. While another driver is at work, the supervisor stands by and then
@@ -214,9 +214,9 @@ class Supervisor:
         try:
             while (end := driver.end()) is None:
                 is_said = self._tell_of(driver.unseen_s(), is_said)
-                if (wish := self._stop_signals.wish()) and wish != forwarded:
-                    forwarded = wish
-                    driver.stop(wish)
+                if (stop_request := self._stop_signals.stop_request()) and stop_request != forwarded:
+                    forwarded = stop_request
+                    driver.stop(stop_request)
                 time.sleep(self._look_every_s)
         except KeyboardInterrupt:
             driver.kill()
@@ -240,7 +240,7 @@ class Supervisor:
         """
         if end.is_stopped:
             return self._after_stop(end)
-        if end.code is not None and self._stop_signals.wish():
+        if end.code is not None and self._stop_signals.stop_request():
             # The driver's exit code also tells if the last save failed.
             return _PUBLIC.get(end.code, end.code)
         try:
@@ -273,14 +273,14 @@ class Supervisor:
         the next driver.
         """
         _say(f"{self._repository.run}: this supervisor stands by, until the other driver is silent or ends")
-        rivals = DriverPresence(self._repository.store, self._repository.run, pause=self._pause_or_stop)
+        presence = DriverPresence(self._repository.store, self._repository.run, pause=self._pause_or_stop)
         try:
             # If the store is away, the next driver waits for it.
             with suppress(StoreError):
-                while rivals.is_one_alive(is_expected=True):
+                while presence.is_one_alive(is_expected=True):
                     self._pause_or_stop(_STAND_BY_S)
-        except _StopWished as stop:
-            return self._stopped(stop.wish)
+        except _StopRequested as stop:
+            return self._stopped(stop.stop_request)
         self._has_stood_by = True
         view = self._view()
         if view.stopped_step is not None:
@@ -307,8 +307,8 @@ class Supervisor:
         return EXIT_FAILED
 
     def _pause_or_stop(self, for_s: float) -> None:
-        if wish := self._pause(for_s):
-            raise _StopWished(wish)
+        if stop_request := self._pause(for_s):
+            raise _StopRequested(stop_request)
 
     def _give_up(self, why: str) -> int:
         """Runs the user's alert command, since no driver is left to do so. The reason is printed last,
@@ -321,13 +321,13 @@ class Supervisor:
         _say(f"longhaul train: given up, {why}")
         return EXIT_FAILED
 
-    def _stopped(self, wish: StopRequest) -> int:
+    def _stopped(self, stop_request: StopRequest) -> int:
         run, view = self._repository.run, self._view()
         if view.term != self._own_term:
-            _say(f"{run}: kept no longer ({wish.why}); whoever is at work on it goes on")
+            _say(f"{run}: kept no longer ({stop_request.why}); whoever is at work on it goes on")
             return EXIT_OK
-        ended = note_stop(self._repository, view.term or None, wish)
-        _say(f"{run}: stopped at step {ended.step} ({wish.why}); the same command goes on")
+        ended = note_stop(self._repository, view.term or None, stop_request)
+        _say(f"{run}: stopped at step {ended.step} ({stop_request.why}); the same command goes on")
         return EXIT_OK
 
     def _ending(self, setback: Setback) -> FailedAttempt:

@@ -78,14 +78,14 @@ class Tasks:
         group: WorkerGroup,
         beginning: Beginning,
         tokens: Tokens | None,
-        rivals: DriverPresence,
+        presence: DriverPresence,
     ) -> None:
         self._spec = spec
         self._repository = repository
         self._group = group
         self._beginning = beginning
         self._tokens = tokens
-        self._rivals = rivals
+        self._presence = presence
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._first_term = repository.view.term
         self._term: int | None = None
@@ -96,7 +96,7 @@ class Tasks:
         Raises ``Fenced`` if another driver has taken the run over since this driver last took the lease, or
         tried to.
         """
-        self._rivals.refuse(is_expected=self._has_one_come())
+        self._presence.refuse(is_expected=self._has_one_come())
         self._give_way()
         repository, begins = self._repository, self._beginning
         view = repository.view

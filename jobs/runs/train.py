@@ -85,7 +85,7 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
     with (
         DriverPresence(
             store, run, is_wanted=LauncherPlace.of_this_process().rank == 0 and not args.take_over
-        ) as rivals,
+        ) as presence,
         choose_executor(
             args.executor,
             verbose=args.verbose,
@@ -99,16 +99,16 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
         begins = beginning(args.resume, repository, spec, fresh=args.fresh)
         if not args.fresh and args.resume == "latest" and _is_finished(repository, spec):
             check_unchanged(repository, without_data(described_run(spec, None)))
-            return _say_finished(args, spec, repository) if executor.speaks else EXIT_OK
+            return _say_finished(args, spec, repository) if executor.is_main_process else EXIT_OK
         group = _group(spec, read_cluster(args.cluster) if args.cluster else executor.inventory())
         tokens = find_tokens(spec)
         begins = _checked(spec, repository, begins, tokens)
-        tasks = Tasks(spec, repository, group, begins, tokens, rivals)
-        display = RunDisplay(run, quiet=args.json, silent=not executor.speaks)
-        status = StatusFile(store, run, rivals.own, is_fresh=begins.fresh, may_speak=rivals.may_speak)
+        tasks = Tasks(spec, repository, group, begins, tokens, presence)
+        display = RunDisplay(run, quiet=args.json, silent=not executor.is_main_process)
+        status = StatusFile(store, run, presence.own, is_fresh=begins.fresh, may_speak=presence.may_speak)
         with status, display:
             display.on_progress(status.tell)
-            if executor.speaks:
+            if executor.is_main_process:
                 stop_signals.listen(store, run, display.note)
             driver = Driver(
                 executor=executor,
@@ -121,7 +121,7 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
                 may_retry=spec.is_kept and not args.no_retry,
             )
             pointer = _carry_out(driver)
-        if not executor.speaks:
+        if not executor.is_main_process:
             return EXIT_OK
         display.summarise(pointer, resume_command(args, repository, begins.term))
         _export(args, spec, repository)
@@ -139,8 +139,8 @@ def _carry_out(driver: Driver) -> str | None:
     match work(driver):
         case Completed(pointer=pointer):
             return pointer
-        case Cancelled(wish=wish):
-            driver.display.hear(note_stop(driver.repository, driver.stop_signals.term, wish))
+        case Cancelled(stop_request=stop_request):
+            driver.display.hear(note_stop(driver.repository, driver.stop_signals.term, stop_request))
             return None
         case Unmendable(error=error):
             raise error

@@ -46,8 +46,8 @@ Plans = dict[str, Plan]
 def sweep(args: argparse.Namespace) -> int:
     try:
         codes = {SpecError: EXIT_USAGE, ClusterError: EXIT_USAGE, **OF_STORES}
-        speaks = LauncherPlace.of_this_process().rank == 0
-        return run_command("sweep", lambda: _sweep(args), codes, speaks=speaks)
+        is_main_process = LauncherPlace.of_this_process().rank == 0
+        return run_command("sweep", lambda: _sweep(args), codes, is_main_process=is_main_process)
     except PeersFailed as error:
         return complain("sweep", f"{error}; running it again goes on with the next run", EXIT_FAILED)
 
@@ -67,13 +67,13 @@ def _sweep(args: argparse.Namespace) -> int:
         mode = mode_of(share_nodes=spec.share_nodes, spread=spec.spread)
         plans = {plan.cell.cell_id: plan for plan in plan_all(cells, inventory, spec.limits, mode)}
         if args.dry_run:
-            if executor.speaks:
+            if executor.is_main_process:
                 print(_plans_json(spec, plans) if args.json else plan_table([*plans.values()], spec.repeats))
             return EXIT_OK
         store.probe()
         results = Results(store, spec.name)
         runs = schedule(spec, cells)
-        if executor.speaks:
+        if executor.is_main_process:
             results.describe(spec, runs)
         runs = [run for run in runs if executor.can_run(run.cell.recipe.world_size)]
         cells = [cell for cell in cells if executor.can_run(cell.recipe.world_size)]
@@ -81,7 +81,7 @@ def _sweep(args: argparse.Namespace) -> int:
             raise SpecError([f"{spec.name}: no cell is for this start ({executor.describe()})"])
         book = Bookkeeper(spec, results, results.load(), runs, plans)
         was_interrupted = _finish_missing(args, spec, book, plans, executor)
-    if not executor.speaks:
+    if not executor.is_main_process:
         return EXIT_OK
     print(_runs_json(book) if args.json else _summary(book, cells, store.url))
     if was_interrupted:
@@ -95,11 +95,11 @@ def _finish_missing(
     """Measures what is missing. Returns True if Ctrl-C ended the work early."""
     missing = book.missing(retry_failed=args.retry_failed)
     ready = [run for run in missing if not plans[run.cell.cell_id].refused]
-    with open_display(missing, plans, quiet=args.json, silent=not executor.speaks) as display:
+    with open_display(missing, plans, quiet=args.json, silent=not executor.is_main_process) as display:
         for problem in book.unreadable:
             display.note(problem)
         for run in missing:
-            if executor.speaks and (failure := plans[run.cell.cell_id].refused):
+            if executor.is_main_process and (failure := plans[run.cell.cell_id].refused):
                 book.refuse(run, failure, display)
         try:
             if ready:

@@ -128,12 +128,12 @@ def _nothing(goal: Goal, group: str, model: str, why: str) -> Advice:
 
 
 def _front(cells: Sequence[CellSummary]) -> Iterator[CellSummary]:
-    rivals: dict[object, list[CellSummary]] = {}
+    presence: dict[object, list[CellSummary]] = {}
     for cell in cells:
         subject = cell.subject
         place = (cell.sweep, cell.group, subject.model, subject.seq_len, subject.world_size)
-        rivals.setdefault(place, []).append(cell)
-    for members in rivals.values():
+        presence.setdefault(place, []).append(cell)
+    for members in presence.values():
         known = [cell for cell in members if cell.peak_vram_gb is not None]
         yield from _undominated(known) if known else [max(members, key=_speed)]
 

@@ -44,8 +44,9 @@ class Wanted:
     """One attempt: ``recipe`` in run ``name`` up to ``num_steps``. ``origin`` is another run of the store.
 
     ``is_private``: each rank's store is a folder of its own, as if they were on nodes that share none.
-    ``dies_after_loading``: rank 0 kills itself before it does a step. ``wish`` reaches ``wished_rank`` the
-    ``wished_at``th time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
+    ``dies_after_loading``: rank 0 kills itself before it does a step. ``stop_request`` reaches the
+    rank ``stopped_rank`` the ``stopped_at``th time that it asks. ``ballast`` is a file that goes when rank 0
+    hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
     """
 
@@ -63,9 +64,9 @@ class Wanted:
     tokens: Tokens | None = None
     is_private: bool = False
     dies_after_loading: bool = False
-    wish: StopRequest | None = None
-    wished_rank: int = 0
-    wished_at: int = 1
+    stop_request: StopRequest | None = None
+    stopped_rank: int = 0
+    stopped_at: int = 1
     skips: Skips = ()
     spoilt: Spoilt = ()
     spike_bound: SpikeBound | None = None
@@ -77,7 +78,7 @@ class Wanted:
 
 @dataclass(slots=True, kw_only=True)
 class Story:
-    """What rank 0 told, how often this rank asked what it was wished, and the batches that it evaluated."""
+    """What rank 0 told, how often this rank asked whether to stop, and the batches that it evaluated."""
 
     num_asks: int = 0
     num_batches: int = 0
@@ -105,8 +106,8 @@ def attempt_each(wanted: list[Wanted]) -> list[Story]:
     return [attempt(one) for one in wanted]
 
 
-def attempt(wanted: Wanted, wish: Callable[[], StopRequest | None] | None = None) -> Story:
-    """``wish`` is asked instead of what is ``wanted`` to be wished."""
+def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | None = None) -> Story:
+    """``stop_request`` is asked instead of what is ``wanted``."""
     rank = dist.get_rank()
     context = Context(
         rank=rank, world_size=dist.get_world_size(), local_rank=rank, device=torch.device("cpu")
@@ -128,11 +129,11 @@ def attempt(wanted: Wanted, wish: Callable[[], StopRequest | None] | None = None
 
     def counted_wish() -> StopRequest | None:
         story.num_asks += 1
-        is_wished = rank == wanted.wished_rank and story.num_asks >= wanted.wished_at
-        return wanted.wish if is_wished else None
+        is_due = rank == wanted.stopped_rank and story.num_asks >= wanted.stopped_at
+        return wanted.stop_request if is_due else None
 
     with _drawing(pages):
-        run(task, context, Services(report=tell, stop_request=wish or counted_wish))
+        run(task, context, Services(report=tell, stop_request=stop_request or counted_wish))
     story.num_batches = context.status.num_batches
     return story
 

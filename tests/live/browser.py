@@ -155,8 +155,8 @@ def open_page(
         deviceScaleFactor=1,
         mobile=width < 600,
     )
-    wishes = [{"name": "prefers-color-scheme", "value": scheme}]
-    tab.call("Emulation.setEmulatedMedia", media=media, features=wishes)
+    stop_requests = [{"name": "prefers-color-scheme", "value": scheme}]
+    tab.call("Emulation.setEmulatedMedia", media=media, features=stop_requests)
     tab.call("Page.navigate", url=page.as_uri())
     browser.wait_for("Page.loadEventFired")
     try:

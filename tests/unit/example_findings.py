@@ -360,11 +360,11 @@ def _front(cells: tuple[CellSummary, ...]) -> frozenset[str]:
     """Of each group at 8 devices: nobody is faster with less memory."""
     front = set()
     for cell in (cell for cell in cells if cell.tokens_per_sec and cell.subject.world_size == 8):
-        rivals = [other for other in cells if other.group == cell.group and other.subject.world_size == 8]
+        presence = [other for other in cells if other.group == cell.group and other.subject.world_size == 8]
         if not any(
             _throughput(other) > _throughput(cell)
             and (other.peak_vram_gb or 1e9) <= (cell.peak_vram_gb or 0.0)
-            for other in rivals
+            for other in presence
         ):
             front.add(cell.cell_id)
     return frozenset(front)

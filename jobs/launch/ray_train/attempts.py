@@ -64,7 +64,7 @@ def attempt(
     seat: AttemptSeat,
     backstage: DriverActors,
     listen: Callable[[RunEvent | Heartbeat], None],
-    wish: Callable[[], StopRequest | None],
+    stop_request: Callable[[], StopRequest | None],
 ) -> Completed | Cancelled | Failed:
     """Runs an attempt to its end, however it ends.
 
@@ -81,7 +81,7 @@ def attempt(
     with variables(train_settings(seat.schedule_timeout_s)), folder as storage:
         followed = _begin(task, seat, backstage, storage)
         try:
-            early = _follow(followed, listen, wish)
+            early = _follow(followed, listen, stop_request)
         except RayError as error:
             # The board's node or the head is gone: nobody can tell any more what the workers do.
             abort([followed.fit])
@@ -98,14 +98,14 @@ def attempt(
 def _follow(
     followed: "_Followed",
     listen: Callable[[RunEvent | Heartbeat], None],
-    wish: Callable[[], StopRequest | None],
+    stop_request: Callable[[], StopRequest | None],
 ) -> Cancelled | Failed | None:
     """Follows an attempt until its ``fit`` is over, or until a stop request comes before there are ranks."""
     while followed.fit.is_going():
         time.sleep(_POLL_INTERVAL_S)
         followed.hear(listen)
         followed.judge()
-        if early := followed.pass_on(wish()):
+        if early := followed.pass_on(stop_request()):
             return early
         followed.prepare()
     # Posts may have arrived during the last poll.
@@ -151,7 +151,7 @@ class _Followed:
     monitor: GroupMonitor
     fit: Fit
     verdict: Failure | None = None
-    wish: StopRequest | None = None
+    stop_request: StopRequest | None = None
     next_look_s: float = 0.0
     resumed_s: float | None = None
 
@@ -168,19 +168,19 @@ class _Followed:
         if self.verdict is not None:
             self.fit.condemn()
 
-    def pass_on(self, wish: StopRequest | None) -> Cancelled | Failed | None:
+    def pass_on(self, stop_request: StopRequest | None) -> Cancelled | Failed | None:
         """Passes on a stop request, also one that a draining node makes necessary.
 
         Ranks that are not there yet cannot follow: then the result is how the attempt has ended.
         """
-        wish = stronger(wish, self._drain())
-        if wish is None or wish == self.wish:
+        stop_request = stronger(stop_request, self._drain())
+        if stop_request is None or stop_request == self.stop_request:
             return None
-        self.wish = wish
-        self.board.wish.remote(self.fit.name, wish)
+        self.stop_request = stop_request
+        self.board.request_stop.remote(self.fit.name, stop_request)
         if self.monitor.ready:
             return None
-        return withdrawn(wish, tuple(node_names(self.seat.group, self.monitor.node_ids)))
+        return withdrawn(stop_request, tuple(node_names(self.seat.group, self.monitor.node_ids)))
 
     def prepare(self) -> None:
         """Prepares forkservers for the next attempt, once this one has loaded all it needs; not if it ends
@@ -208,8 +208,8 @@ class _Followed:
         """A request to move on if a node of the attempt drains: workers must leave the node before its
         deadline. Once made, the request stays.
         """
-        if self.wish is not None or time.monotonic() < self.next_look_s:
-            return self.wish
+        if self.stop_request is not None or time.monotonic() < self.next_look_s:
+            return self.stop_request
         self.next_look_s = time.monotonic() + _DRAIN_INTERVAL_S
         leaving = draining(self.monitor.node_ids)
         names = node_names(self.seat.group, leaving)

@@ -50,7 +50,7 @@ class DriverActors:
 
 def _answers(board: Any) -> bool:
     try:
-        ray.get(board.wished.remote(""), timeout=_PATIENCE_S)
+        ray.get(board.stop_request.remote(""), timeout=_PATIENCE_S)
     except RayError:
         return False
     return True

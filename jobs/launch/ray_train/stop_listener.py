@@ -24,14 +24,14 @@ def hearing(
     thread = threading.Thread(target=_ask, args=(ask, heard, done, interval_s), name="hearing", daemon=True)
     thread.start()
     try:
-        yield lambda: heard.wish
+        yield lambda: heard.stop_request
     finally:
         done.set()
         thread.join(2 * interval_s)
 
 
 class _Heard:
-    wish: StopRequest | None = None
+    stop_request: StopRequest | None = None
 
 
 def _ask(
@@ -40,4 +40,4 @@ def _ask(
     while not done.wait(interval_s):
         # A busy driver may answer next time; a driver that is gone ends this process too.
         with suppress(Exception):
-            heard.wish = stronger(heard.wish, ask())
+            heard.stop_request = stronger(heard.stop_request, ask())

@@ -85,9 +85,9 @@ def _attempt(task: Task, context: Context, assignment: Assignment) -> None:
     from jobs.training.loop.attempt import Services, run
 
     try:
-        with _heard_wish(assignment, context.rank) as wish:
+        with _heard_stop_request(assignment, context.rank) as stop_request:
             tell = partial(_tell, assignment)
-            run(task, context, Services(report=tell, report_checkpoint=point_at, stop_request=wish))
+            run(task, context, Services(report=tell, report_checkpoint=point_at, stop_request=stop_request))
     except BaseException as error:
         traceback.print_exc()
         failure = replace(failure_of(error, context.status.phase, context.rank), step=context.status.step)
@@ -99,17 +99,17 @@ def _attempt(task: Task, context: Context, assignment: Assignment) -> None:
     _post(assignment, Departed(rank=context.rank))
 
 
-def _heard_wish(
+def _heard_stop_request(
     assignment: Assignment, rank: int
 ) -> AbstractContextManager[Callable[[], StopRequest | None]]:
     """Listens for stop requests on rank 0 only: that is enough, since the ranks agree at each step."""
     if rank != 0:
-        return nullcontext(_wishes_nothing)
+        return nullcontext(_no_stop_request)
     board, group = assignment.board, assignment.group
-    return hearing(lambda: ray.get(board.wished.remote(group), timeout=_POST_TIMEOUT_S))
+    return hearing(lambda: ray.get(board.stop_request.remote(group), timeout=_POST_TIMEOUT_S))
 
 
-def _wishes_nothing() -> None:
+def _no_stop_request() -> None:
     return None
 
 

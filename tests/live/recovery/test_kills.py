@@ -93,7 +93,9 @@ def _kill_until_done(tmp_path: Path, num_kills: int, retention: Retention) -> No
     assert_the_time_adds_up(wanted.store, num_steps=wanted.num_steps)
     repository = Repository(LocalStore(wanted.store), "r")
     kept = [found.name for found in repository.refresh().generations]
-    assert repository.foreign() == sorted(kept), f"seed {seed}: what killed saves left is still there"
+    assert repository.stored_generations() == sorted(kept), (
+        f"seed {seed}: what killed saves left is still there"
+    )
     entries = [record.entry for record in repository.records()]
     num_loads = sum(isinstance(entry, Load) for entry in entries)
     num_passed = sum(isinstance(entry, Quarantine) for entry in entries)

@@ -100,7 +100,7 @@ def ray_with(monkeypatch: pytest.MonkeyPatch) -> Any:
     return executor
 
 
-def order(*, may_wait: bool, wish: StopRequest | None = None) -> AttemptOrder:
+def order(*, may_wait: bool, stop_request: StopRequest | None = None) -> AttemptOrder:
     return AttemptOrder(
         group=group("local"),
         world_size=2,
@@ -108,7 +108,7 @@ def order(*, may_wait: bool, wish: StopRequest | None = None) -> AttemptOrder:
         schedule_timeout_s=0.0,
         collective_timeout_s=60.0,
         may_wait=may_wait,
-        wish=lambda: wish,
+        stop_request=lambda: stop_request,
     )
 
 
@@ -128,13 +128,15 @@ def test_without_a_place_an_attempt_has_no_room_or_is_the_users_to_mend(ray_with
 
 
 @pytest.mark.parametrize("wish", [STOP, MOVE_ON])
-def test_what_is_wished_before_there_is_a_place_ends_the_attempt(ray_with: Any, wish: StopRequest) -> None:
+def test_what_is_wished_before_there_is_a_place_ends_the_attempt(
+    ray_with: Any, stop_request: StopRequest
+) -> None:
     with ray_with(inventory()) as executor:
-        outcome = executor.attempt(order(may_wait=True, wish=wish), never, print)
-    if wish.aim == "stop":
-        assert outcome == Cancelled(wish=wish)
+        outcome = executor.attempt(order(may_wait=True, stop_request=stop_request), never, print)
+    if stop_request.aim == "stop":
+        assert outcome == Cancelled(stop_request=stop_request)
     else:
-        assert (outcome.cause, outcome.reason) == ("preempted", wish.why)
+        assert (outcome.cause, outcome.reason) == ("preempted", stop_request.why)
 
 
 def test_an_attempt_that_gets_no_lease_is_not_begun(ray_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,11 +110,11 @@ def test_wherever_it_is_stopped_all_ranks_save_the_same_step_and_it_goes_on_to_t
     store = tmp_path / "store"
     straight = a_run("straight", store)
     chain = [
-        replace(straight, name="chain", wish=STOP, wished_at=at, wished_rank=number % NUM_RANKS)
+        replace(straight, name="chain", stop_request=STOP, stopped_at=at, stopped_rank=number % NUM_RANKS)
         for number, (at, _, _) in enumerate(PLACES)
     ]
-    chain[-1] = replace(chain[-1], wish=MOVE_ON)
-    stories = go([straight, *chain, replace(chain[0], wish=None)], tmp_path)[1:]
+    chain[-1] = replace(chain[-1], stop_request=MOVE_ON)
+    stories = go([straight, *chain, replace(chain[0], stop_request=None)], tmp_path)[1:]
 
     ends = [None if story.is_withdrawn else story.end.step for story in stories]
     assert ends == [*(step for _, step, _ in PLACES), NUM_STEPS]
@@ -151,10 +151,10 @@ def test_stopped_at_any_question_that_a_rank_asks_it_goes_on_to_the_bit(tmp_path
     [alone] = go([straight], tmp_path)
     assert alone.num_asks > 2 + NUM_STEPS
     stopped = [
-        replace(straight, name=f"stop-{at}", wish=STOP, wished_at=at, wished_rank=at % NUM_RANKS)
+        replace(straight, name=f"stop-{at}", stop_request=STOP, stopped_at=at, stopped_rank=at % NUM_RANKS)
         for at in range(1, alone.num_asks + 1)
     ]
-    stories = go([*stopped, *(replace(one, wish=None) for one in stopped)], tmp_path)
+    stories = go([*stopped, *(replace(one, stop_request=None) for one in stopped)], tmp_path)
 
     expected = digests_of(newest_manifest(store, "straight"))
     steps = []
@@ -315,7 +315,7 @@ def test_while_a_rank_waits_for_samples_that_do_not_come_all_stop(tmp_path: Path
         # Whoever opens it waits until somebody writes.
         os.mkfifo(shard)
     # Its third and fourth question are asked while it waits, the fifth too.
-    wanted = replace(a_run("r", tmp_path / "store"), tokens=tokens, wish=STOP, wished_at=5)
+    wanted = replace(a_run("r", tmp_path / "store"), tokens=tokens, stop_request=STOP, stopped_at=5)
     [story] = go([wanted], tmp_path)
     assert (story.end.step, story.end.problem, story.end.stop_request) == (0, None, STOP)
     assert view_of(tmp_path / "store", "r").stopped_step == 0
@@ -329,7 +329,9 @@ def test_in_an_evaluation_whose_samples_do_not_come_all_stop_and_it_is_still_due
     # All that is trained on lies in the first shard, all held-out samples but two in the second.
     (tmp_path / "1.bin").unlink()
     os.mkfifo(tmp_path / "1.bin")
-    wanted = replace(a_run("r", tmp_path / "store"), tokens=tokens, eval_every=1, wish=STOP, wished_at=12)
+    wanted = replace(
+        a_run("r", tmp_path / "store"), tokens=tokens, eval_every=1, stop_request=STOP, stopped_at=12
+    )
     [story] = go([wanted], tmp_path, deadline_s=60.0)
     assert (story.end.step, story.end.problem, story.end.stop_request) == (1, None, STOP)
     assert newest_manifest(tmp_path / "store", "r").cut.state["is_evaluation_due"]
@@ -448,15 +450,15 @@ def test_stops_at_random_moments_all_end_in_a_saved_run_that_goes_on(
     straight = [a_run(f"{name}-straight", store, name) for name in strategies]
     most = max(story.num_asks for story in go(straight, tmp_path))
     wanted = []
-    # Some are wished at a moment that the run does not live to see.
+    # Some are asked for at a moment that the run does not live to see.
     for number in range(2 * num_stops):
         one = straight[number % len(straight)]
         # Several in a row, of one run: each goes on from what the one before it saved.
         name = f"{one.recipe.strategy}-{number // (4 * len(straight))}"
         rank, at = rng.randrange(NUM_RANKS), rng.randint(1, most // 2)
-        wanted.append(replace(one, name=name, wish=STOP, wished_rank=rank, wished_at=at))
+        wanted.append(replace(one, name=name, stop_request=STOP, stopped_rank=rank, stopped_at=at))
     names = dict.fromkeys(one.name for one in wanted)
-    wanted += [replace(next(one for one in wanted if one.name == name), wish=None) for name in names]
+    wanted += [replace(next(one for one in wanted if one.name == name), stop_request=None) for name in names]
     # What has ended keeps threads and memory as long as its process lives.
     batches = [wanted[first : first + 50] for first in range(0, len(wanted), 50)]
     stories = [story for batch in batches for story in go(batch, tmp_path)]

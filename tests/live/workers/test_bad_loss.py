@@ -181,14 +181,14 @@ def test_what_the_disks_alone_have_of_a_loss_that_stays_too_high_is_not_gone_on_
 
 
 def meet_before_a_wish(wanted: Wanted, curse: Curse, ids: list[int]) -> BadLoss | None:
-    """Runs on a rank, which is wished to stop once it has met what is cursed."""
+    """Runs on a rank, which is asked to stop once it has met what is cursed."""
     assert wanted.tokens is not None
     windows = wanted.tokens.windows
     starts = [windows.start_of(number) for number in numbers_at(curse.positions, wanted)]
     samples = [torch.tensor(ids[start : start + windows.seq_len]) for start in starts]
     with striking(samples, curse.factor) as met:
         try:
-            attempt(wanted, wish=lambda: StopRequest(aim="stop", why="a test") if met else None)
+            attempt(wanted, stop_request=lambda: StopRequest(aim="stop", why="a test") if met else None)
         except InvalidLoss as error:
             return error.bad_loss
     return None

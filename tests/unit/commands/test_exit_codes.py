@@ -46,7 +46,7 @@ def test_each_line_is_said_once_as_the_commands(capsys: pytest.CaptureFixture[st
 
 
 def test_of_several_processes_one_speaks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("sweep", raises(StoreError("x")), CODES, speaks=False) == 2
+    assert run_command("sweep", raises(StoreError("x")), CODES, is_main_process=False) == 2
     assert capsys.readouterr().err == ""
 
 

@@ -48,7 +48,7 @@ STEP = Progress(
 STOP = StopRequest(aim="stop", why="Ctrl-C")
 
 
-def no_one(_wish: StopRequest) -> None:
+def no_one(_stop_request: StopRequest) -> None:
     raise AssertionError("nobody is to be stopped")
 
 
@@ -79,8 +79,8 @@ class Cluster:
 
     stop: Callable[[StopRequest], None]
     orders: list[AttemptOrder] = field(default_factory=list)
-    wishes: list[StopRequest | None] = field(default_factory=list)
-    speaks: bool = True
+    stop_requests: list[StopRequest | None] = field(default_factory=list)
+    is_main_process: bool = True
     can_retry: bool = True
 
     def __enter__(self) -> "Cluster":
@@ -117,11 +117,11 @@ class Cluster:
     ) -> Outcome:
         self.orders.append(order)
         make_task()
-        self.wishes.append(order.wish())
+        self.stop_requests.append(order.stop_request())
         hear(STEP)
-        self.wishes.append(order.wish())
+        self.stop_requests.append(order.stop_request())
         self.stop(STOP)
-        self.wishes.append(order.wish())
+        self.stop_requests.append(order.stop_request())
         return Completed(pointer="pointer")
 
 
@@ -249,7 +249,7 @@ def test_a_run_that_waits_for_its_next_attempt_or_for_room_is_looked_at(
         def attempt(
             self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[RunEvent | Heartbeat], None]
         ) -> Outcome:
-            order.wish()
+            order.stop_request()
             happened.append("asked")
             return super().attempt(order, make_task, hear)
 
@@ -322,7 +322,7 @@ def test_room_to_grow_makes_it_move_on_and_a_stop_is_stronger() -> None:
     assert elastic(cluster, stop_signals) == Completed(pointer="pointer")
     (order,) = cluster.orders
     assert (order.world_size, order.environment["NCCL_DEBUG"]) == (1, "INFO")
-    assert cluster.wishes == [None, StopRequest(aim="move on", why="there is room for 2 ranks"), STOP]
+    assert cluster.stop_requests == [None, StopRequest(aim="move on", why="there is room for 2 ranks"), STOP]
 
 
 def test_a_size_that_had_no_place_is_followed_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +369,7 @@ def test_who_wishes_it_to_stop_while_it_waits_for_a_spare_is_heard() -> None:
             return 1
 
     stop_signals = StopSignals()
-    assert elastic(Full(stop=no_one), stop_signals) == Cancelled(wish=STOP)
+    assert elastic(Full(stop=no_one), stop_signals) == Cancelled(stop_request=STOP)
 
 
 def test_peers_that_share_an_attempt_leave_it_to_others_what_follows() -> None:

@@ -353,7 +353,7 @@ def interrupted() -> NoReturn:
 
 def test_who_stops_it_in_a_pause_to_mend_it_has_new_budgets() -> None:
     first = Driver(in_pause=stopped)
-    assert first.drive(failing("error")) == Cancelled(wish=STOP)
+    assert first.drive(failing("error")) == Cancelled(stop_request=STOP)
     second = Driver(store=first.store)
     assert second.drive(failing("error"), done) == DONE
 
@@ -366,7 +366,9 @@ def test_who_interrupts_it_in_a_pause_to_mend_it_has_new_budgets() -> None:
     assert second.drive(failing("error"), done) == DONE
 
 
-@pytest.mark.parametrize("end", [lambda: Cancelled(wish=STOP), interrupted], ids=["stopped", "interrupted"])
+@pytest.mark.parametrize(
+    "end", [lambda: Cancelled(stop_request=STOP), interrupted], ids=["stopped", "interrupted"]
+)
 def test_who_ends_it_while_it_waits_for_room_has_new_budgets(end: Act) -> None:
     driver, waits = Driver(), iter([False, True])
 
@@ -377,13 +379,13 @@ def test_who_ends_it_while_it_waits_for_room_has_new_budgets(end: Act) -> None:
         return failing("error")()
 
     with suppress(KeyboardInterrupt):
-        assert driver.recovery.work(attempt) == Cancelled(wish=STOP)
+        assert driver.recovery.work(attempt) == Cancelled(stop_request=STOP)
     assert read_failed_attempts(driver.store, "r", driver.repository.refresh()) == []
 
 
 def test_a_pause_that_is_ended_leaves_the_samples_out_that_were_to_be_left_out() -> None:
     driver = Driver(in_pause=stopped)
-    assert driver.drive(spoilt(5, 4, (32, 40))) == Cancelled(wish=STOP)
+    assert driver.drive(spoilt(5, 4, (32, 40))) == Cancelled(stop_request=STOP)
     note = read_newest(driver.store, "r", driver.repository.refresh())
     assert note is not None and note.skips == ((32, 40),)
 

@@ -39,12 +39,12 @@ def resizing(cluster: Cluster, *sizes: int, said: Callable[[str], None] = str) -
     return Resizing(sizes, patience, cluster.room, said, ticks=lambda: cluster.now_s, pause=cluster.pause)
 
 
-def wished(run: Resizing, cluster: Cluster, *, for_s: float) -> tuple[float, StopRequest] | None:
+def first_request(run: Resizing, cluster: Cluster, *, for_s: float) -> tuple[float, StopRequest] | None:
     """When it first wishes to move on, and what, within so many seconds."""
     end = cluster.now_s + for_s
     while cluster.now_s < end:
-        if wish := run.wish():
-            return cluster.now_s, wish
+        if stop_request := run.stop_request():
+            return cluster.now_s, stop_request
         cluster.pause(0.25)
     return None
 
@@ -54,7 +54,7 @@ def test_a_run_of_one_size_asks_nobody() -> None:
     run = resizing(cluster, 2)
     assert run.next_size(()) == 2
     run.hear(WORD)
-    assert wished(run, cluster, for_s=100) is None
+    assert first_request(run, cluster, for_s=100) is None
     assert (cluster.num_asked, cluster.now_s) == (0, 100)
 
 
@@ -113,14 +113,14 @@ def test_it_wishes_to_move_on_when_there_has_been_room_for_more_and_then_has_mor
     assert run.next_size(()) == 1
     cluster.now_s = 50
     run.hear(WORD)
-    assert wished(run, cluster, for_s=200) == (
+    assert first_request(run, cluster, for_s=200) == (
         160,
         StopRequest(aim="move on", why="there is room for 2 ranks"),
     )
     cluster.now_s = 165
     assert run.next_size(()) == 2
     run.hear(WORD)
-    assert wished(run, cluster, for_s=500) is None
+    assert first_request(run, cluster, for_s=500) is None
 
 
 def test_before_its_ranks_run_what_is_free_is_their_own() -> None:
@@ -128,10 +128,10 @@ def test_before_its_ranks_run_what_is_free_is_their_own() -> None:
     run = resizing(cluster, 1, 2)
     for _ in range(2):
         assert run.next_size(()) == 1
-        assert wished(run, cluster, for_s=500) is None
+        assert first_request(run, cluster, for_s=500) is None
         cluster.now_s = 50
         run.hear(WORD)
-        assert wished(run, cluster, for_s=10) is None
+        assert first_request(run, cluster, for_s=10) is None
         cluster.now_s = 0
 
 
@@ -141,7 +141,7 @@ def test_a_cluster_that_can_not_be_asked_is_left_as_it_is() -> None:
     assert run.next_size(()) == 1
     cluster.now_s = 50
     run.hear(WORD)
-    found = wished(run, cluster, for_s=300)
+    found = first_request(run, cluster, for_s=300)
     assert found is not None
     assert found[0] == 194
 
@@ -152,7 +152,7 @@ def test_the_cluster_is_asked_every_two_seconds_and_not_at_every_poll() -> None:
     run.next_size(())
     cluster.now_s, cluster.num_asked = 50, 0
     run.hear(WORD)
-    wished(run, cluster, for_s=100)
+    first_request(run, cluster, for_s=100)
     assert cluster.num_asked == 50
 
 
@@ -176,9 +176,9 @@ def test_a_size_that_had_no_place_is_not_asked_for_again_while_the_room_stays_as
         assert said.pop() == f"goes on with {smaller} ranks instead of {larger}"
     cluster.now_s = 300
     run.hear(WORD)
-    assert wished(run, cluster, for_s=600) is None
+    assert first_request(run, cluster, for_s=600) is None
     cluster.now_s = 1000
-    found = wished(run, cluster, for_s=100)
+    found = first_request(run, cluster, for_s=100)
     assert found == (1070, StopRequest(aim="move on", why="there is room for 8 ranks"))
 
 

@@ -38,18 +38,18 @@ class Scripted:
 
     how: DriverEnd
     waits: bool = False
-    wishes: list[StopRequest] = field(default_factory=list)
+    stop_requests: list[StopRequest] = field(default_factory=list)
     # For how long it was not seen, look for look; it is at work meanwhile.
     unseen: list[float] = field(default_factory=list)
 
     def end(self) -> DriverEnd | None:
-        return None if self.unseen or (self.waits and not self.wishes) else self.how
+        return None if self.unseen or (self.waits and not self.stop_requests) else self.how
 
     def unseen_s(self) -> float:
         return self.unseen.pop(0) if self.unseen else 0.0
 
-    def stop(self, wish: StopRequest) -> None:
-        self.wishes.append(wish)
+    def stop(self, stop_request: StopRequest) -> None:
+        self.stop_requests.append(stop_request)
 
     def kill(self) -> None: ...
 
@@ -87,7 +87,7 @@ class Stage:
     def _pause(self, for_s: float) -> StopRequest | None:
         self.pauses.append(for_s)
         self.in_pause()
-        return self.stop_signals.wish()
+        return self.stop_signals.stop_request()
 
     def _start(self, words: list[str]) -> Scripted:
         assert "--kept" in words
@@ -424,10 +424,10 @@ def test_what_is_spoilt_is_not_what_a_later_driver_goes_on_from() -> None:
 def test_a_wish_is_handed_to_the_driver_and_its_end_is_the_supervisors() -> None:
     driver = Scripted(DriverEnd(code=0, why=""), waits=True)
     stage = Stage(driver)
-    wish = StopRequest(aim="stop", why="SIGTERM")
-    stage.stop_signals.hear(wish)
+    stop_request = StopRequest(aim="stop", why="SIGTERM")
+    stage.stop_signals.hear(stop_request)
     assert stage.keep() == 0
-    assert driver.wishes == [wish]
+    assert driver.stop_requests == [stop_request]
 
 
 def test_a_driver_that_could_not_save_when_it_was_asked_to_stop_is_not_said_to_have_stopped() -> None:

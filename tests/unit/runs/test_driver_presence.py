@@ -104,9 +104,9 @@ def start(store: MemoryStore) -> Callable[..., DriverPresence]:
     """Has looked once; whether it looks again is the test's to say."""
 
     def begin(pause: Callable[[float], None] = lambda _: None, **options: Any) -> DriverPresence:
-        rivals = DriverPresence(store, RUN, pause=pause, **options)
-        rivals.look()
-        return rivals
+        presence = DriverPresence(store, RUN, pause=pause, **options)
+        presence.look()
+        return presence
 
     return begin
 
@@ -121,9 +121,9 @@ def test_nobody_is_refused_where_no_driver_ever_was(start: Start) -> None:
 def test_a_driver_that_was_at_work_is_listened_for_however_fast_this_one_starts(
     driver: Driver, start: Start
 ) -> None:
-    rivals = start(pause=lambda _: driver.says())
+    presence = start(pause=lambda _: driver.says())
     with pytest.raises(SpecError, match="another driver"):
-        rivals.refuse()
+        presence.refuse()
 
 
 def test_one_that_died_refuses_nobody_and_costs_ten_seconds_at_most(driver: Driver, start: Start) -> None:
@@ -144,16 +144,16 @@ def test_one_that_had_ended_costs_no_time(stage: str, driver: Driver, start: Sta
 
 def test_while_another_one_may_speak_this_one_does_not(driver: Driver, start: Start) -> None:
     """They write to one file, and a word that is written over at once is not heard."""
-    rivals = start()
+    presence = start()
     for _ in range(10):
-        assert not rivals.may_speak()
-        rivals.look()
-    assert rivals.may_speak()
+        assert not presence.may_speak()
+        presence.look()
+    assert presence.may_speak()
     driver.says()
-    assert not rivals.may_speak()
-    rivals.refuse()
+    assert not presence.may_speak()
+    presence.refuse()
     driver.says()
-    assert rivals.may_speak()
+    assert presence.may_speak()
 
 
 def test_a_word_that_is_heard_before_this_driver_speaks_counts(
@@ -163,17 +163,17 @@ def test_a_word_that_is_heard_before_this_driver_speaks_counts(
 
     def both_speak() -> None:
         driver.says()
-        if rivals.may_speak():
+        if presence.may_speak():
             own.says()
 
-    rivals = start(pause=lambda _: both_speak())
-    own = Driver(store, rivals.own)
+    presence = start(pause=lambda _: both_speak())
+    own = Driver(store, presence.own)
     for _ in range(10):
-        rivals.look()
+        presence.look()
     own.says()
     both_speak()
     with pytest.raises(SpecError, match="another driver"):
-        rivals.refuse()
+        presence.refuse()
 
 
 def test_one_whose_words_come_slowly_is_heard(driver: Driver, start: Start) -> None:
@@ -192,7 +192,7 @@ def test_one_whose_words_come_slowly_is_heard(driver: Driver, start: Start) -> N
 def test_a_store_that_is_away_does_not_tell_and_is_asked_again(
     driver: Driver, store: MemoryStore, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rivals = start(pause=lambda _: driver.says())
+    presence = start(pause=lambda _: driver.says())
 
     def away(_name: str) -> bytes:
         raise Unavailable("away")
@@ -200,34 +200,34 @@ def test_a_store_that_is_away_does_not_tell_and_is_asked_again(
     with monkeypatch.context() as patch:
         patch.setattr(store, "get", away)
         with pytest.raises(Unavailable):
-            rivals.refuse()
+            presence.refuse()
     with pytest.raises(SpecError, match="another driver"):
-        rivals.refuse()
+        presence.refuse()
 
 
 def test_where_no_look_succeeded_yet_one_must(driver: Driver, store: MemoryStore) -> None:
-    rivals = DriverPresence(store, RUN, pause=lambda _: driver.says())
+    presence = DriverPresence(store, RUN, pause=lambda _: driver.says())
     with pytest.raises(SpecError, match="another driver"):
-        rivals.refuse()
+        presence.refuse()
 
 
 def test_the_last_word_of_a_dead_driver_may_still_come(driver: Driver, start: Start) -> None:
     paused: list[float] = []
-    rivals = start(pause=paused.append)
+    presence = start(pause=paused.append)
     driver.says(step=13)
-    rivals.look()
-    rivals.refuse()
+    presence.look()
+    presence.refuse()
     assert len(paused) == 10
 
 
 def test_a_driver_that_goes_on_speaking_is_not_pushed_aside(driver: Driver, start: Start) -> None:
-    rivals = start(pause=lambda _: driver.says(step=14))
+    presence = start(pause=lambda _: driver.says(step=14))
     driver.says(step=13)
-    rivals.look()
+    presence.look()
     with pytest.raises(
         SpecError, match=rf"^{RUN}: another driver is at work on it, at step 14; stop it first"
     ):
-        rivals.refuse()
+        presence.refuse()
 
 
 def test_one_of_an_older_version_that_does_not_say_who_it_is_counts_too(
@@ -235,83 +235,83 @@ def test_one_of_an_older_version_that_does_not_say_who_it_is_counts_too(
 ) -> None:
     old = Driver(store, None)
     old.says()
-    rivals = start(pause=lambda _: old.says())
+    presence = start(pause=lambda _: old.says())
     for _ in range(2):
         old.says()
-        rivals.look()
+        presence.look()
     with pytest.raises(SpecError, match="another driver"):
-        rivals.refuse()
+        presence.refuse()
 
 
 @pytest.mark.parametrize("stage", ["starting", "waiting"])
 def test_who_waits_for_room_as_this_one_does_is_no_rival(stage: str, driver: Driver, start: Start) -> None:
     driver.says(stage=stage, has_lease=False)
-    rivals = start(pause=fail)
+    presence = start(pause=fail)
     for _ in range(3):
         driver.says(has_lease=False)
-        rivals.look()
-    rivals.refuse()
+        presence.look()
+    presence.refuse()
 
 
 def test_who_has_the_lease_and_waits_for_its_next_attempt_is_one(driver: Driver, start: Start) -> None:
-    rivals = start(pause=lambda _: driver.says())
+    presence = start(pause=lambda _: driver.says())
     driver.says(stage="waiting", has_lease=True)
-    rivals.look()
+    presence.look()
     with pytest.raises(SpecError, match="another driver"):
-        rivals.refuse()
+        presence.refuse()
 
 
 def test_who_died_while_this_one_waited_for_room_is_no_rival(driver: Driver, start: Start) -> None:
     paused: list[float] = []
-    rivals = start(pause=paused.append)
+    presence = start(pause=paused.append)
     for _ in range(5):
         driver.says()
-        rivals.look()
-    rivals.refuse()
+        presence.look()
+    presence.refuse()
     assert len(paused) == 10
 
 
 def test_what_this_driver_says_itself_is_no_rival(store: MemoryStore, start: Start) -> None:
-    rivals = start(pause=fail)
-    own = Driver(store, rivals.own)
+    presence = start(pause=fail)
+    own = Driver(store, presence.own)
     for _ in range(5):
         own.says()
-        rivals.look()
-    rivals.refuse()
+        presence.look()
+    presence.refuse()
 
 
 def test_a_driver_that_ends_while_this_one_starts_is_no_rival(driver: Driver, start: Start) -> None:
     paused: list[float] = []
-    rivals = start(pause=paused.append)
+    presence = start(pause=paused.append)
     for stage in ("stopped", "failed"):
         driver.says(stage=stage)
-        rivals.look()
-    rivals.refuse()
+        presence.look()
+    presence.refuse()
     assert len(paused) == 8
 
 
 def test_the_last_word_of_one_that_was_taken_over_is_not_that_of_who_took_over(
     driver: Driver, store: MemoryStore, start: Start
 ) -> None:
-    rivals = start(pause=lambda _: driver.says())
+    presence = start(pause=lambda _: driver.says())
     Driver(store, "taken over").says(stage="failed")
-    rivals.look()
+    presence.look()
     with pytest.raises(SpecError, match="another driver"):
-        rivals.refuse()
+        presence.refuse()
 
 
 def test_it_looks_by_itself_from_its_first_moment_on() -> None:
     """What it hears so is covered by its own word when it is asked."""
     store = Watched()
     driver = Driver(store)
-    with DriverPresence(store, RUN, pause=lambda _: driver.says()) as rivals:
+    with DriverPresence(store, RUN, pause=lambda _: driver.says()) as presence:
         store.await_look()
         driver.says()
         store.await_look()
-        Driver(store, rivals.own).says()
-        assert not rivals.may_speak()
+        Driver(store, presence.own).says()
+        assert not presence.may_speak()
         with pytest.raises(SpecError, match="another driver"):
-            rivals.refuse()
+            presence.refuse()
 
 
 class Watched(MemoryStore):
@@ -332,21 +332,21 @@ class Watched(MemoryStore):
 
 
 def test_who_takes_over_asks_nobody(driver: Driver, start: Start) -> None:
-    rivals = start(is_wanted=False, pause=fail)
+    presence = start(is_wanted=False, pause=fail)
     for _ in range(3):
         driver.says()
-        rivals.look()
-    rivals.refuse()
+        presence.look()
+    presence.refuse()
 
 
 def test_it_is_asked_once_and_then_the_run_is_this_drivers(driver: Driver, start: Start) -> None:
     paused: list[float] = []
-    rivals = start(pause=paused.append)
-    rivals.refuse()
+    presence = start(pause=paused.append)
+    presence.refuse()
     for _ in range(3):
         driver.says()
-        rivals.look()
-    rivals.refuse()
+        presence.look()
+    presence.refuse()
     assert len(paused) == 10
 
 

@@ -330,7 +330,7 @@ def test_how_a_run_was_left_is_told_to_those_who_ask(stage: Stage, why: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("wish", "stage"),
+    ("stop_request", "stage"),
     [
         (None, "finished"),
         (StopRequest(aim="stop", why="Ctrl-C"), "stopped"),
@@ -338,13 +338,13 @@ def test_how_a_run_was_left_is_told_to_those_who_ask(stage: Stage, why: str) -> 
     ],
 )
 def test_an_attempt_that_ended_to_move_on_is_no_end_of_the_run(
-    wish: StopRequest | None, stage: Stage
+    stop_request: StopRequest | None, stage: Stage
 ) -> None:
     heard: list[Mapping[str, Any]] = []
     display = shown(Clock())
     display.on_progress(heard.append)
     display.hear(step(3))
-    display.hear(Ended(step=4, loss=1.0, generation=None, stop_request=wish))
+    display.hear(Ended(step=4, loss=1.0, generation=None, stop_request=stop_request))
     assert heard[-1]["stage"] == stage
 
 

@@ -188,12 +188,12 @@ def test_a_run_that_is_not_there_is_an_error_and_none_is_made() -> None:
 
 
 def test_what_stops_while_nothing_goes_on_ends_at_its_newest_checkpoint(driver: Repository) -> None:
-    wish = StopRequest(aim="stop", why="Ctrl-C")
-    ended = note_stop(driver, 1, wish)
-    assert (ended.step, ended.generation, ended.stop_request) == (10, generation(1).name, wish)
+    stop_request = StopRequest(aim="stop", why="Ctrl-C")
+    ended = note_stop(driver, 1, stop_request)
+    assert (ended.step, ended.generation, ended.stop_request) == (10, generation(1).name, stop_request)
     assert driver.refresh().stopped_step == 10
     driver.append(Lease(owner="another"))
-    note_stop(driver, 1, wish)
+    note_stop(driver, 1, stop_request)
     assert driver.refresh().stopped_step is None
 
 

@@ -103,8 +103,8 @@ class Start:
         self.repository = Repository(self.store, RUN)
         begins = beginning(self.resume, self.repository, spec(), fresh=self.fresh)
         pause = self.listens or (lambda _: None)
-        rivals = DriverPresence(self.store, RUN, is_wanted=self.listens is not None, pause=pause)
-        self.tasks = Tasks(spec(), self.repository, group(), begins, None, rivals)
+        presence = DriverPresence(self.store, RUN, is_wanted=self.listens is not None, pause=pause)
+        self.tasks = Tasks(spec(), self.repository, group(), begins, None, presence)
 
     def begin(self) -> int:
         return self.tasks.make(1, 0.0).term
@@ -160,11 +160,11 @@ def test_whoever_came_meanwhile_and_speaks_is_left_alone() -> None:
     """Also where its first word comes after its lease."""
     words = count()
 
-    def speaks(_for_s: float) -> None:
+    def is_main_process(_for_s: float) -> None:
         told = {"stage": "starting", "has_lease": True, "told_s": next(words)}
         start.store.put(f"runs/{RUN}/status.json", json.dumps(told).encode())
 
-    start = Start(listens=speaks)
+    start = Start(listens=is_main_process)
     another_takes_over(start.store)
     with pytest.raises(Occupied, match="another driver is at work"):
         start.begin()
@@ -176,7 +176,7 @@ def test_a_store_that_goes_away_between_lease_and_new_life_makes_no_fresh_start_
 ) -> None:
     store = AwayOnce(has_landed=has_landed)
     former = Driver(store=store, in_pause=stopped)
-    assert former.drive(spoilt(5, 4, (32, 40))) == Cancelled(wish=STOP)
+    assert former.drive(spoilt(5, 4, (32, 40))) == Cancelled(stop_request=STOP)
     start = Start(store=store, fresh=True)
     run = recovery(start.repository, policy=Policy())
     with pytest.raises(Unavailable):

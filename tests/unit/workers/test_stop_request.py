@@ -1,4 +1,4 @@
-"""That a run is to stop or to move on: who wishes it, which wish counts, and what becomes of the attempt."""
+"""That a run is to stop or to move on: who asks, which request counts, and what becomes of the attempt."""
 
 import os
 import signal
@@ -72,9 +72,9 @@ class AskedStore(MemoryStore):
 
 
 def test_in_whatever_order_ranks_are_asked_stopping_outweighs_moving_on_and_that_nothing() -> None:
-    wishes: list[StopRequest | None] = [None, MOVE_ON, STOP]
-    assert sorted(wishes, key=strength) == wishes
-    for one, other in permutations(wishes, 2):
+    stop_requests: list[StopRequest | None] = [None, MOVE_ON, STOP]
+    assert sorted(stop_requests, key=strength) == stop_requests
+    for one, other in permutations(stop_requests, 2):
         assert stronger(one, other) == max(one, other, key=strength)
 
 
@@ -82,16 +82,16 @@ def test_of_two_that_wish_the_same_the_first_is_named() -> None:
     assert stronger(STOP, StopRequest(aim="stop", why="SIGTERM")) is STOP
 
 
-@pytest.mark.parametrize("wish", [None, MOVE_ON, STOP])
-def test_an_aim_survives_the_number_that_ranks_exchange(wish: StopRequest | None) -> None:
-    expected: Aim | None = wish.aim if wish else None
-    assert aim_of(strength(wish)) == expected
+@pytest.mark.parametrize("stop_request", [None, MOVE_ON, STOP])
+def test_an_aim_survives_the_number_that_ranks_exchange(stop_request: StopRequest | None) -> None:
+    expected: Aim | None = stop_request.aim if stop_request else None
+    assert aim_of(strength(stop_request)) == expected
 
 
 @pytest.mark.parametrize(("number", "why"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 def test_the_first_signal_is_a_wish(number: int, why: str, stop_signals: StopSignals) -> None:
     os.kill(os.getpid(), number)
-    assert stop_signals.wish() == StopRequest(aim="stop", why=why)
+    assert stop_signals.stop_request() == StopRequest(aim="stop", why=why)
 
 
 def test_the_second_ctrl_c_ends_what_goes_on_at_once(stop_signals: StopSignals) -> None:
@@ -106,7 +106,7 @@ def test_a_launcher_that_passes_on_what_its_processes_got_themselves_interrupts_
     for _ in range(3):
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGINT)
-    assert stop_signals.wish() == StopRequest(aim="stop", why="SIGTERM")
+    assert stop_signals.stop_request() == StopRequest(aim="stop", why="SIGTERM")
 
 
 def test_afterwards_signals_are_whose_they_were() -> None:
@@ -133,7 +133,7 @@ def test_what_somebody_else_asks_of_the_run_is_heard_through_its_log_even_after_
     store.watch()
     stop_signals.listen(store, "r", announced)
     assert announced.wait()
-    assert stop_signals.wish() == StopRequest(aim="stop", why="longhaul stop")
+    assert stop_signals.stop_request() == StopRequest(aim="stop", why="longhaul stop")
     assert announced.texts == ["longhaul stop: it saves and ends at the next step; Ctrl-C ends it at once"]
 
 
@@ -150,7 +150,7 @@ def test_a_wish_of_an_earlier_attempt_or_for_a_later_one_is_not_this_drivers(
     store.watch()
     stop_signals.listen(store, "r", announced)
     assert store.was_asked()
-    assert (stop_signals.wish(), announced.texts) == (None, [])
+    assert (stop_signals.stop_request(), announced.texts) == (None, [])
     stop_signals.began(repository.view.term)
     assert announced.wait()
 
@@ -165,9 +165,9 @@ def test_a_rank_hears_a_wish_and_then_a_stronger_one_and_never_less() -> None:
             return None
         return said.pop(0)
 
-    with hearing(ask, interval_s=SOON_S) as wish:
+    with hearing(ask, interval_s=SOON_S) as stop_request:
         assert is_done.wait(DEADLINE_S)
-        assert wish() == STOP
+        assert stop_request() == STOP
 
 
 def test_a_rank_whose_question_got_lost_asks_again() -> None:
@@ -182,16 +182,18 @@ def test_a_rank_whose_question_got_lost_asks_again() -> None:
             raise answer
         return answer
 
-    with hearing(ask, interval_s=SOON_S) as wish:
+    with hearing(ask, interval_s=SOON_S) as stop_request:
         assert is_done.wait(DEADLINE_S)
-        assert wish() == STOP
+        assert stop_request() == STOP
 
 
-def end(*, wish: StopRequest | None = None, problem: str | None = None) -> Ended:
-    return Ended(step=4, loss=1.0, generation="g", stop_request=wish, problem=problem)
+def end(*, stop_request: StopRequest | None = None, problem: str | None = None) -> Ended:
+    return Ended(step=4, loss=1.0, generation="g", stop_request=stop_request, problem=problem)
 
 
-@pytest.mark.parametrize("told", [[], [end()], [end(wish=STOP)], [end(wish=STOP, problem="store away")]])
+@pytest.mark.parametrize(
+    "told", [[], [end()], [end(stop_request=STOP)], [end(stop_request=STOP, problem="store away")]]
+)
 def test_an_attempt_that_is_done_or_stopped_has_ended_well(told: list[RunEvent]) -> None:
     heard: list[RunEvent | Heartbeat] = []
     last = LastWord(heard.append)
@@ -202,7 +204,12 @@ def test_an_attempt_that_is_done_or_stopped_has_ended_well(told: list[RunEvent])
 
 
 @pytest.mark.parametrize(
-    "told", [end(wish=MOVE_ON), end(wish=MOVE_ON, problem="store away"), Withdrawn(stop_request=MOVE_ON)]
+    "told",
+    [
+        end(stop_request=MOVE_ON),
+        end(stop_request=MOVE_ON, problem="store away"),
+        Withdrawn(stop_request=MOVE_ON),
+    ],
 )
 def test_an_attempt_that_moves_on_was_preempted(told: RunEvent) -> None:
     last = LastWord(lambda _: None)
@@ -215,13 +222,13 @@ def test_an_attempt_that_moves_on_was_preempted(told: RunEvent) -> None:
 def test_an_attempt_that_was_asked_to_stop_before_it_began_has_nothing_to_judge() -> None:
     last = LastWord(lambda _: None)
     last.hear(Withdrawn(stop_request=STOP))
-    assert last.judge(Completed()) == Cancelled(wish=STOP)
+    assert last.judge(Completed()) == Cancelled(stop_request=STOP)
 
 
 @pytest.mark.parametrize(
-    "outcome", [crashed("boom", "error"), StoreAway(reason="away"), Cancelled(wish=STOP)]
+    "outcome", [crashed("boom", "error"), StoreAway(reason="away"), Cancelled(stop_request=STOP)]
 )
 def test_what_went_wrong_in_the_end_counts_more_than_what_was_told_before(outcome: Outcome) -> None:
     last = LastWord(lambda _: None)
-    last.hear(end(wish=MOVE_ON))
+    last.hear(end(stop_request=MOVE_ON))
     assert last.judge(outcome) == outcome
