@@ -16,7 +16,15 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from yaml.error import MarkedYAMLError
 
 from jobs.commandline.usage_error import SpecError, nearest
-from jobs.training.task.job import Checkpointing, Compile, CrossEntropy, OptimizerConfig, Precision, Strategy
+from jobs.training.task.job import (
+    Attention,
+    Checkpointing,
+    Compile,
+    CrossEntropy,
+    OptimizerConfig,
+    Precision,
+    Strategy,
+)
 from jobs.training.task.presets import PRESETS
 from reporting.results.redaction import redacted
 
@@ -77,6 +85,7 @@ CheckpointingName = Annotated[
 ]
 CrossEntropyName = Annotated[CrossEntropy, _one_of(get_args(CrossEntropy), "way of cross-entropy")]
 CompileName = Annotated[Compile, _one_of(get_args(Compile), "way of compiling")]
+AttentionName = Annotated[Attention, _one_of(get_args(Attention), "kernel for attention")]
 ModelName = Annotated[str, _one_of(list(PRESETS), "model")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariableValue = Annotated[str, BeforeValidator(_number_as_text)]
@@ -92,6 +101,7 @@ Precisions = Annotated[tuple[PrecisionName, ...], BeforeValidator(_as_tuple), Fi
 Checkpointings = Annotated[tuple[CheckpointingName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 CrossEntropies = Annotated[tuple[CrossEntropyName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Compilings = Annotated[tuple[CompileName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Attentions = Annotated[tuple[AttentionName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Models = Annotated[tuple[ModelName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple), Field(min_length=1)]

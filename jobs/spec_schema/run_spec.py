@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from jobs.alerts.rules import Wanted
 from jobs.recovery.world_size import DividedBatch, ResizeWaits, refusal, sizes_between
 from jobs.spec_schema.file import (
+    AttentionName,
     CheckpointingName,
     CompileName,
     Count,
@@ -52,6 +53,7 @@ class RunSpec(SpecFile):
     activation_checkpointing: CheckpointingName = "none"
     cross_entropy: CrossEntropyName = "whole"
     compile: CompileName = "none"
+    attention: AttentionName = "auto"
     seq_len: Count = 64
     micro_batch: Count = 1
     grad_accum: Count = 1
@@ -111,6 +113,7 @@ class RunSpec(SpecFile):
             activation_checkpointing=self.activation_checkpointing,
             cross_entropy=self.cross_entropy,
             compile=self.compile,
+            attention=self.attention,
         )
 
     @property

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from jobs.commandline.usage_error import nearest
 from jobs.spec_schema.file import (
+    Attentions,
     Checkpointings,
     Compilings,
     Count,
@@ -37,6 +38,7 @@ class Axes(Strict):
     activation_checkpointing: Checkpointings = ("none",)
     cross_entropy: CrossEntropies = ("whole",)
     compile: Compilings = ("none",)
+    attention: Attentions = ("auto",)
 
 
 class SweepLimits(Strict):
@@ -68,6 +70,7 @@ class Selection(Strict):
     activation_checkpointing: Checkpointings | None = None
     cross_entropy: CrossEntropies | None = None
     compile: Compilings | None = None
+    attention: Attentions | None = None
 
 
 class SweepSpec(SpecFile):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.commandline.usage_error import SpecError
 from jobs.training.task.job import (
+    Attention,
     Checkpointing,
     Compile,
     CrossEntropy,
@@ -116,6 +117,7 @@ class _Point:
     activation_checkpointing: Checkpointing
     cross_entropy: CrossEntropy
     compile: Compile
+    attention: Attention
 
 
 def _points(spec: "SweepSpec", groups: Sequence[str]) -> Iterator[_Point]:
@@ -156,6 +158,7 @@ def _cell(spec: "SweepSpec", point: _Point) -> Cell:
         activation_checkpointing=point.activation_checkpointing,
         cross_entropy=point.cross_entropy,
         compile=point.compile,
+        attention=point.attention,
     )
     override = spec.overrides.get(point.group)
     environment = tuple(sorted(override.environment.items())) if override else ()

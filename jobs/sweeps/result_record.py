@@ -143,6 +143,7 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         warmup_steps=measured.warmup_steps,
         warmup_rule=measured.warmup_rule,
         recompilations=measured.recompilations,
+        attention_kernel=measured.attention_kernel,
         tokens_per_sec=throughput,
         mean_step_time_sec=measured.window_s / num_steps,
         mean_loss=fmean(measured.losses),

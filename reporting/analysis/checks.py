@@ -36,6 +36,7 @@ _INSPECTIONS = (
     _Inspection(name="throughput plausible", look=speed.throughput, what="{} % of the device's peak"),
     _Inspection(name="step time consistent", look=speed.step_times, what="run medians differ by {} %"),
     _Inspection(name="scaling efficiency sane", look=speed.scaling, what="{} % of the baseline"),
+    _Inspection(name="attention by a fast kernel", look=speed.attention, what=""),
     _Inspection(name="stragglers", look=speed.stragglers, what="slowest rank {} % behind"),
     _Inspection(name="memory below the device's", look=memory.limits, what="{} % of it"),
     _Inspection(name="memory as predicted", look=memory.predictions, what="{} % off"),

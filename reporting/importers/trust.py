@@ -9,6 +9,7 @@ from typing import Any
 from reporting.importers.contents import Values
 from reporting.results.formulas import weak_scaling_efficiency
 from reporting.results.rows import Row
+from reporting.results.settings import settings_of
 
 # Relative differences: within the first, two numbers come from one formula; within the second, a table was
 # rounded.
@@ -102,8 +103,7 @@ def with_scaling_efficiency(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def _family(row: Row) -> tuple[object, ...]:
     return (row.group, row.vendor, row.model, row.strategy, row.seq_len, row.per_device_batch,
-            row.grad_accum, row.precision, row.activation_checkpointing, row.cross_entropy, row.compile,
-            row.device_name)  # fmt: skip
+            row.grad_accum, row.precision, *settings_of(row).values(), row.device_name)  # fmt: skip
 
 
 def _baseline(rows: Sequence[Row]) -> tuple[int, float] | None:

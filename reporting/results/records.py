@@ -180,6 +180,7 @@ class RunRecord:
     activation_checkpointing: str = "none"
     cross_entropy: str = "whole"
     compile: str = "none"
+    attention: str = "auto"
     per_device_batch: int
     grad_accum: int
     status: str
@@ -191,6 +192,7 @@ class RunRecord:
     warmup_steps: int | None = None
     warmup_rule: str | None = None
     recompilations: int | None = None
+    attention_kernel: str | None = None
     tokens_per_sec: float | None = None
     mean_step_time_sec: float | None = None
     mean_loss: float | None = None

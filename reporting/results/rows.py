@@ -45,6 +45,7 @@ class Row:
     activation_checkpointing: str | None = None
     cross_entropy: str | None = None
     compile: str | None = None
+    attention: str | None = None
     status: str = "ok"
     error_reason: str | None = None
     error_phase: str | None = None
@@ -71,6 +72,7 @@ class Row:
     warmup_steps: int | None = None
     warmup_rule: str | None = None
     recompilations: int | None = None
+    attention_kernel: str | None = None
     mfu: float | None = None
     hfu: float | None = None
     flops_formula: str | None = None

@@ -5,6 +5,8 @@ A row without such a column, from before it was there or from somebody else, has
 
 from typing import Any
 
+_KERNELS = ("flash", "efficient", "cudnn", "math")
+
 # What is said of each value, by column. Of the usual value, which comes first, nothing is said.
 SETTINGS: dict[str, dict[str, str]] = {
     "activation_checkpointing": {
@@ -14,6 +16,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     },
     "cross_entropy": {"whole": "", "chunked": "chunked loss"},
     "compile": {"none": "", "block": "compiled blocks"},
+    "attention": {"auto": "", **{kernel: f"{kernel} attention" for kernel in _KERNELS}},
 }
 
 

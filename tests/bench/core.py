@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from jobs.training.device import host_memory
-from jobs.training.models.decoder import Decoder
+from jobs.training.models.decoder import Decoder, Settings
 from jobs.training.models.init import fill
 from jobs.training.strategies.optimizer import adamw, clip
 from jobs.training.task.job import OptimizerConfig
@@ -28,14 +27,16 @@ from tests.live.hugging_face_models import hugging_face
 MODEL = replace(preset("llama-mini"), vocab_size=16_384, hidden_size=256, intermediate_size=704, head_dim=32)
 BATCH, LENGTH, ROUNDS, WARMUP = 1, 2048, 8, 2
 BOUND = 1.0
-WAYS: dict[str, dict[str, Any]] = {
-    "ours": {},
-    "chunked loss": {"cross_entropy": "chunked"},
-    "selective": {"checkpointing": "selective"},
-    "full": {"checkpointing": "full"},
-    "full, chunked": {"checkpointing": "full", "cross_entropy": "chunked"},
-    "compiled": {"compiling": "block"},
-    "compiled, full, chunked": {"compiling": "block", "checkpointing": "full", "cross_entropy": "chunked"},
+WAYS: dict[str, Settings] = {
+    "ours": Settings(),
+    "chunked loss": Settings(cross_entropy="chunked"),
+    "selective": Settings(activation_checkpointing="selective"),
+    "full": Settings(activation_checkpointing="full"),
+    "full, chunked": Settings(activation_checkpointing="full", cross_entropy="chunked"),
+    "compiled": Settings(compile="block"),
+    "compiled, full, chunked": Settings(
+        compile="block", activation_checkpointing="full", cross_entropy="chunked"
+    ),
 }
 THEIRS, THEIRS_FULL = "transformers", "transformers, full"
 
@@ -69,7 +70,7 @@ def _ratio(theirs: list[float], ours: list[float]) -> float:
 
 def step_of(name: str) -> Step:
     torch.manual_seed(0)
-    model = (hugging_face(MODEL) if name.startswith(THEIRS) else Decoder(MODEL, **WAYS[name])).train()
+    model = (hugging_face(MODEL) if name.startswith(THEIRS) else Decoder(MODEL, WAYS[name])).train()
     with torch.no_grad():
         for path, parameter in model.named_parameters():
             fill(path, parameter, seed=0, precision="fp32")

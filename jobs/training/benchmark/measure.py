@@ -22,7 +22,9 @@ from jobs.training.device import host_memory
 from jobs.training.device.environment import environment_of
 from jobs.training.device.rank_device import check_ranks, device_name, identity, telemetry
 from jobs.training.health.failures import InvalidLoss
+from jobs.training.models.attention import kernel_of
 from jobs.training.models.compiling import num_compiled
+from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.ranks.gathering import from_rank_0, gather
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
@@ -220,6 +222,9 @@ class _RankRun:
             setup_s=setup_s,
             warmup_s=warmup.seconds,
             environment=environment_of(self.context.device),
+            attention_kernel=kernel_of(
+                self.job.recipe, self.context.device, COMPUTE_DTYPE[self.job.recipe.precision]
+            ),
             recompilations=max(
                 (rank.recompilations for rank in ranks if rank.recompilations is not None), default=None
             ),

@@ -28,7 +28,7 @@ _KEPT = [
 ]
 
 
-def checkpointed(how: Checkpointing, block: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
+def checkpointed(how: Checkpointing, block: Callable[..., Tensor], *inputs: Tensor | bool | None) -> Tensor:
     """The output of ``block``, which must draw no random numbers: no generator's state is kept for it."""
     if how == "none" or not torch.is_grad_enabled():
         return block(*inputs)

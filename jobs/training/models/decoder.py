@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.backends.cuda import SDPAParams, can_use_flash_attention
 
+from jobs.training.models.attention import attend, takes_groups
 from jobs.training.models.checkpointing import checkpointed
 from jobs.training.models.compiling import compiled
 from jobs.training.models.head import chunked_cross_entropy, whole_cross_entropy
+from jobs.training.task.job import Attention as AttentionKernel
 from jobs.training.task.job import Checkpointing, Compile, CrossEntropy
 from jobs.training.task.presets import ModelConfig, RopeScaling
 
@@ -29,20 +30,35 @@ Rotation = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """The position data that attention needs. ``mask`` is None if plain causal attention is enough."""
+    """What attention needs for one length. ``mask`` is None if plain causal attention is enough.
+
+    ``grouped``: see ``attention.takes_groups``.
+    """
 
     length: int
     device: torch.device
     dtype: torch.dtype
     rotation: Rotation
     mask: Tensor | None
+    grouped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a decoder computes: see ``attention``, ``checkpointing``, ``compiling`` and ``head``.
+
+    ``compute_dtype`` None leaves the dtype to the parameters.
+    """
+
+    activation_checkpointing: Checkpointing = "none"
+    cross_entropy: CrossEntropy = "whole"
+    compile: Compile = "none"
+    attention: AttentionKernel = "auto"
+    compute_dtype: torch.dtype | None = None
 
 
 class Decoder(nn.Module):
     """A causal language model. May be built under ``torch.device("meta")``.
-
-    The modules ``checkpointing`` and ``head`` tell what those settings hold and compute again.
-    ``dtype`` is what it computes in; None leaves that to the parameters.
 
     Only the parameters are state. Position tables and masks are computed at the first forward of each length,
     on the device of the tokens, and are not in ``state_dict``.
@@ -51,18 +67,15 @@ class Decoder(nn.Module):
     def __init__(
         self,
         config: ModelConfig,
-        *,
-        checkpointing: Checkpointing = "none",
-        cross_entropy: CrossEntropy = "whole",
-        compiling: Compile = "none",
-        dtype: torch.dtype | None = None,
+        settings: Settings | None = None,
     ) -> None:
         super().__init__()
         self.config = config
-        self.model = Trunk(config, checkpointing, compiling, dtype)
+        settings = settings or Settings()
+        self.model = Trunk(config, settings)
         if not config.tied_embeddings:
             self.lm_head = Head(config.hidden_size, config.vocab_size, bias=False)
-        self._cross_entropy = cross_entropy
+        self._cross_entropy = settings.cross_entropy
 
     def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
         """The logits of ``ids`` (batch, length), or with ``labels`` their mean cross-entropy in fp32.
@@ -83,14 +96,12 @@ class Trunk(nn.Module):
     def __init__(
         self,
         config: ModelConfig,
-        checkpointing: Checkpointing,
-        compiling: Compile,
-        dtype: torch.dtype | None,
+        settings: Settings,
     ) -> None:
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.embed_tokens.computes_in = dtype
-        self.layers = nn.ModuleList(Block(config, checkpointing, compiling) for _ in range(config.num_layers))
+        self.embed_tokens.computes_in = settings.compute_dtype
+        self.layers = nn.ModuleList(Block(config, settings) for _ in range(config.num_layers))
         self.norm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         self.config = config
         self.positions: Positions | None = None
@@ -99,7 +110,7 @@ class Trunk(nn.Module):
         hidden = self.embed_tokens(ids)
         positions = self._positions_of(hidden)
         for block in self.layers:
-            hidden = block(hidden, positions.rotation, positions.mask)
+            hidden = block(hidden, positions.rotation, positions.mask, positions.grouped)
         normed: Tensor = self.norm(hidden)
         return normed
 
@@ -154,26 +165,29 @@ def logits_or_loss(hidden: Tensor, weight: Tensor, labels: Tensor | None, how: C
 class Block(nn.Module):
     """One decoder block: attention, then MLP. Each has a norm before it and is added to its input."""
 
-    def __init__(self, config: ModelConfig, checkpointing: Checkpointing, compiling: Compile) -> None:
+    def __init__(self, config: ModelConfig, settings: Settings) -> None:
         super().__init__()
         self.input_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
-        self.self_attn = Attention(config)
+        self.self_attn = Attention(config, settings.attention)
         self.post_attention_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = GatedMlp(config)
-        self._checkpointing = checkpointing
-        self._compiling = compiling
+        self._checkpointing = settings.activation_checkpointing
+        self._compiling = settings.compile
 
-    def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None, grouped: bool) -> Tensor:
         # Computing again and compiling are inside the block, where its parameters are gathered.
         run = compiled(Block._run) if self._compiling == "block" else Block._run
-        out: Tensor = run(self, hidden, *rotation, mask)
+        out: Tensor = run(self, hidden, *rotation, mask, grouped)
         return out
 
-    def _run(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        return checkpointed(self._checkpointing, self._attention_and_mlp, hidden, cos, sin, mask)
+    def _run(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, grouped: bool) -> Tensor:
+        return checkpointed(self._checkpointing, self._attention_and_mlp, hidden, cos, sin, mask, grouped)
 
-    def _attention_and_mlp(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), (cos, sin), mask)
+    def _attention_and_mlp(
+        self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, grouped: bool
+    ) -> Tensor:
+        attended = self.self_attn(self.input_layernorm(hidden), (cos, sin), mask, grouped)
+        hidden = hidden + attended
         out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return out
 
@@ -181,19 +195,20 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention in which several query heads share one key and value head."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, kernel: AttentionKernel) -> None:
         super().__init__()
         self.head_dim = config.head_dim
+        self._kernel = kernel
         self.q_proj = Linear(config.hidden_size, config.attention_size, bias=config.qkv_bias)
         self.k_proj = Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
         self.v_proj = Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
         self.o_proj = Linear(config.attention_size, config.hidden_size, bias=False)
 
-    def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None, grouped: bool) -> Tensor:
         q = rotate(self._heads(self.q_proj(hidden)), rotation)
         k = rotate(self._heads(self.k_proj(hidden)), rotation)
         v = self._heads(self.v_proj(hidden))
-        mixed = attend(q, k, v, mask)
+        mixed = attend(q, k, v, mask, self._kernel, grouped)
         out: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
         return out
 
@@ -217,26 +232,6 @@ class GatedMlp(nn.Module):
         return out
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax attention, causal or by ``mask``. Never holds all scores if some kernel can avoid that."""
-    grouped = takes_groups(q, k, v, mask)
-    if not grouped:
-        num_shared = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(num_shared, dim=1), v.repeat_interleave(num_shared, dim=1)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
-
-
-def takes_groups(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether a fast kernel takes key and value heads as they are, unrepeated.
-
-    On CUDA and ROCm only the flash kernel does, and neither for fp32 nor with a mask. In those cases
-    ``enable_gqa`` would silently choose the slow kernel, which holds all scores.
-    """
-    if q.device.type != "cuda":
-        return True
-    return can_use_flash_attention(SDPAParams(q, k, v, mask, 0.0, mask is None, True))
-
-
 def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
     """RoPE as Hugging Face's checkpoints expect it: dimension i turns with i + head_dim / 2."""
     cos, sin = rotation
@@ -247,13 +242,15 @@ def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
 def positions_of(config: ModelConfig, length: int, device: torch.device, dtype: torch.dtype) -> Positions:
     """Rotation and mask for one length. Angles are fp32 even in bf16 models: bf16 would merge positions."""
     cos, sin = rotation(config, length, device)
+    mask = window_mask(config, length, device, dtype)
     return Positions(
         length=length,
         device=device,
         dtype=dtype,
         # Cast here for every strategy alike: else FSDP's mixed precision would cast and the others would not.
         rotation=(cos.to(dtype), sin.to(dtype)),
-        mask=window_mask(config, length, device, dtype),
+        mask=mask,
+        grouped=takes_groups(config, device, dtype, mask),
     )
 
 

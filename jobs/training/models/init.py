@@ -9,7 +9,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from jobs.training.models.decoder import Decoder
+from jobs.training.models.decoder import Decoder, Settings
 from jobs.training.task.job import Precision, Recipe
 
 # The three families were published with this value (``initializer_range``).
@@ -21,10 +21,13 @@ def unfilled(recipe: Recipe, compute_dtype: torch.dtype) -> Decoder:
     with torch.device("meta"):
         return Decoder(
             recipe.model,
-            checkpointing=recipe.activation_checkpointing,
-            cross_entropy=recipe.cross_entropy,
-            compiling=recipe.compile,
-            dtype=compute_dtype,
+            Settings(
+                activation_checkpointing=recipe.activation_checkpointing,
+                cross_entropy=recipe.cross_entropy,
+                compile=recipe.compile,
+                attention=recipe.attention,
+                compute_dtype=compute_dtype,
+            ),
         )
 
 

@@ -5,13 +5,16 @@ from typing import assert_never
 
 import torch
 
-from jobs.training.models import compiling
+from jobs.training.models import attention, compiling
+from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.job import Recipe, Strategy
 
 
 def build(recipe: Recipe, device: torch.device) -> Engine:
     """The engine of ``recipe`` on this rank; the default process group must be up."""
+    if recipe.attention != "auto":
+        attention.kernel_of(recipe, device, COMPUTE_DTYPE[recipe.precision])
     if recipe.compile == "block":
         compiling.prepare(device)
     match recipe.strategy:

@@ -12,6 +12,7 @@ Schedule = Literal["constant", "linear", "cosine"]
 Checkpointing = Literal["none", "selective", "full"]
 CrossEntropy = Literal["whole", "chunked"]
 Compile = Literal["none", "block"]
+Attention = Literal["auto", "flash", "efficient", "cudnn", "math"]
 
 
 def cannot_compile(strategy: Strategy, how: Compile) -> str | None:
@@ -62,8 +63,8 @@ class OptimizerConfig:
 class Recipe:
     """All settings that determine the arithmetic of a training on ``world_size`` ranks.
 
-    ``activation_checkpointing`` (see ``models.checkpointing``) and ``cross_entropy`` (see ``models.head``)
-    exchange time for memory.
+    The last four say how a model computes, see the modules of ``models``: they change no result but its
+    rounding.
     """
 
     model: ModelConfig
@@ -78,6 +79,7 @@ class Recipe:
     activation_checkpointing: Checkpointing = "none"
     cross_entropy: CrossEntropy = "whole"
     compile: Compile = "none"
+    attention: Attention = "auto"
 
     @property
     def sequences_per_step(self) -> int:

@@ -114,3 +114,4 @@ class Measurement:
     warmup_s: float
     environment: Environment
     recompilations: int | None = None
+    attention_kernel: str | None = None

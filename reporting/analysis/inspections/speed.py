@@ -73,6 +73,21 @@ def _without_peak(cell: CellSummary) -> Seen:
     )
 
 
+def attention(cells: Sequence[CellSummary]) -> Iterator[Seen]:
+    """Looks for cells whose attention held all scores although nobody had asked for that."""
+    for cell in cells:
+        kernels = {row.attention_kernel for row in ok_rows(cell) if row.attention_kernel}
+        if "math" in kernels and all(row.attention != "math" for row in cell.rows):
+            yield Seen(
+                level="warning",
+                subject=name_of(cell),
+                found="attention ran by the slow kernel, which holds the scores of all heads",
+                advice="Use bf16, or attention: flash or efficient, which refuse instead of being slow.",
+            )
+        elif kernels:
+            yield Seen(level="ok", subject=name_of(cell))
+
+
 def step_times(cells: Sequence[CellSummary]) -> Iterator[Seen]:
     for cell in cells:
         times = [time for row in ok_rows(cell) if (time := row.step_time_p50_sec or row.mean_step_time_sec)]

@@ -34,6 +34,7 @@ def with_rows(*changes: dict[str, Any], **cell_changes: Any) -> CellSummary:
 
 
 CAPPED = "clocks or power capped"
+ATTENTION = "attention by a fast kernel"
 AT_ITS_CAP: dict[str, Any] = {
     "throttled_pct": 93.0,
     "throttled": (("power cap", 93.0),),
@@ -93,6 +94,9 @@ MEASURED_PEAK = {"tokens_per_sec_per_device": 4_000.0, "flops_per_token": 1e9}
             "warning",
             "10.0 % longer",
         ),
+        (ATTENTION, cell(row={"attention_kernel": "flash"}), "ok", "as it should be"),
+        (ATTENTION, cell(row={"attention_kernel": "math", "attention": "auto"}), "warning", "slow kernel"),
+        (ATTENTION, cell(row={"attention_kernel": "math", "attention": "math"}), "ok", "as it should be"),
         (CAPPED, cell(row=AT_ITS_CAP), "ok", "held back in 93 % of the looks"),
         (CAPPED, cell(row={"power_cap_watts": 700.0}), "ok", "as it should be"),
         (CAPPED, cell(row={**AT_ITS_CAP, "power_cap_watts": 500.0}), "warning", "500 W, by default it is"),

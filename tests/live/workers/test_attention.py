@@ -1,0 +1,46 @@
+"""Which kernel computes attention is known, may be chosen, and changes nothing but rounding."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from checkpointing.errors import Unfit
+from jobs.training.models.attention import kernel_of
+from jobs.training.strategies.build import build
+from jobs.training.task.job import Attention, Recipe
+from tests.live.trainings import CPU, recipe_for, train
+
+# The second has a window that is shorter than these sequences, so its attention goes by a mask.
+MODELS = ("llama-tiny", "mistral-tiny")
+
+
+def recipe(model: str, how: Attention) -> Recipe:
+    return replace(recipe_for("ddp", world_size=1, model=model), attention=how, seq_len=96)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("how", "kernel"), [("auto", "flash"), ("flash", "flash"), ("math", "math")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_that_runs_is_known(model: str, how: Attention, kernel: str, dtype: torch.dtype) -> None:
+    assert kernel_of(recipe(model, how), CPU, dtype) == kernel
+
+
+@pytest.mark.parametrize("how", ["efficient", "cudnn"])
+def test_a_kernel_that_cannot_be_had_is_refused_before_a_step(how: Attention) -> None:
+    with pytest.raises(
+        Unfit, match=f"^attention: {how} can't be had for float32, heads of 32 on cpu; expected"
+    ):
+        build(recipe("llama-tiny", how), CPU)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_kernel_computes_the_same(model: str) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        flash, slow = (train(recipe(model, how), 3) for how in ("flash", "math"))
+    finally:
+        dist.destroy_process_group()
+    assert slow.losses == pytest.approx(flash.losses, rel=1e-5)
+    assert slow.grad_norms == pytest.approx(flash.grad_norms, rel=1e-4)
