@@ -222,7 +222,9 @@ def _optimizer_fields(optimizer: OptimizerConfig) -> dict[str, object]:
 
 @cache
 def _model_fields(model: ModelConfig) -> dict[str, object]:
-    return asdict(model)
+    """All but what has the usual value and came later, for the reason given in ``_seating``."""
+    fields = asdict(model)
+    return fields if model.qk_norm else {name: value for name, value in fields.items() if name != "qk_norm"}
 
 
 def _round(spec: "SweepSpec", cells: Sequence[Cell], repeat: int) -> Iterable[Cell]:

@@ -303,6 +303,9 @@ def _block(recipe: Recipe, on_cpu: bool) -> float:
     kv_size = model.attention_size if repeated else model.kv_size
     # Kept are queries, keys, values, the output, and one log-sum per query and head.
     attention = size * (2 * model.attention_size + 2 * kv_size) + _FP32 * model.num_heads
+    if model.qk_norm:
+        # Each keeps its input as other norms do, and the output is queries or keys before their rotation.
+        attention += (2 * _FP32 if on_cpu else size) * (model.attention_size + model.kv_size)
     # Kept are the gate, its SiLU, the up projection and the product.
     mlp = 4 * size * model.intermediate_size
     return 2 * _norm_and_output(recipe, on_cpu) + attention + mlp

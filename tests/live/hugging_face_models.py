@@ -11,6 +11,7 @@ def hugging_face(config: ModelConfig) -> torch.nn.Module:
     config_type, model_type = {
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
         "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
     }[config.family]
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": config.rope_theta}

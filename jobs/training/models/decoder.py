@@ -203,11 +203,16 @@ class Attention(nn.Module):
         self.k_proj = Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
         self.v_proj = Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
         self.o_proj = Linear(config.attention_size, config.hidden_size, bias=False)
+        if config.qk_norm:
+            self.q_norm = Norm(config.head_dim, eps=config.rms_norm_eps)
+            self.k_norm = Norm(config.head_dim, eps=config.rms_norm_eps)
+        self._has_norms = config.qk_norm
 
     def forward(self, hidden: Tensor, rotation: Rotation, mask: Tensor | None, grouped: bool) -> Tensor:
-        q = rotate(self._heads(self.q_proj(hidden)), rotation)
-        k = rotate(self._heads(self.k_proj(hidden)), rotation)
-        v = self._heads(self.v_proj(hidden))
+        q, k, v = (self._heads(project(hidden)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        if self._has_norms:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q, rotation), rotate(k, rotation)
         mixed = attend(q, k, v, mask, self._kernel, grouped)
         out: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
         return out

@@ -10,6 +10,7 @@ from jobs.training.task.presets import Family, ModelConfig, RopeScaling
 _ARCHITECTURES: dict[Family, str] = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
     "mistral": "MistralForCausalLM",
 }
 
@@ -58,10 +59,12 @@ def _block_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     outputs = {"q": config.attention_size, "k": config.kv_size, "v": config.kv_size}
     weights = {f"self_attn.{name}_proj.weight": (size, hidden) for name, size in outputs.items()}
     biases = {f"self_attn.{name}_proj.bias": (size,) for name, size in outputs.items()}
+    norms = {f"self_attn.{name}_norm.weight": (config.head_dim,) for name in ("q", "k")}
     return {
         "input_layernorm.weight": (hidden,),
         **weights,
         **(biases if config.qkv_bias else {}),
+        **(norms if config.qk_norm else {}),
         "self_attn.o_proj.weight": (hidden, config.attention_size),
         "post_attention_layernorm.weight": (hidden,),
         "mlp.gate_proj.weight": (wide, hidden),

@@ -12,7 +12,7 @@ from torch import Tensor
 from jobs.training.models.decoder import Decoder, Settings
 from jobs.training.task.job import Precision, Recipe
 
-# The three families were published with this value (``initializer_range``).
+# All families were published with this value (``initializer_range``).
 STD = 0.02
 
 

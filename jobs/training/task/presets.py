@@ -5,9 +5,10 @@ To add a model, add a ``ModelConfig`` to ``PRESETS``; ``CONTRIBUTING.md`` shows 
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-Family = Literal["llama", "qwen2", "mistral"]
+Family = Literal["llama", "qwen2", "qwen3", "mistral"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,10 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The shape of one decoder. ``max_seq_len`` is the longest sequence that its positions cover."""
+    """The shape of one decoder. ``max_seq_len`` is the longest sequence that its positions cover.
+
+    With ``qk_norm`` each query and key head is normalised before its positions are turned in.
+    """
 
     name: str
     family: Family
@@ -38,6 +42,7 @@ class ModelConfig:
     rms_norm_eps: float
     rope_scaling: RopeScaling | None = None
     qkv_bias: bool = False
+    qk_norm: bool = False
     sliding_window: int | None = None
     tied_embeddings: bool = False
 
@@ -56,12 +61,13 @@ class ModelConfig:
 
     @property
     def num_block_parameters(self) -> int:
-        """The parameters of one decoder block: attention, gated MLP and two norms."""
+        """The parameters of one decoder block: attention, gated MLP and norms."""
         qkv_size = self.attention_size + 2 * self.kv_size
         attention = self.hidden_size * (qkv_size + self.attention_size)
         bias = qkv_size if self.qkv_bias else 0
+        norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
         mlp = 3 * self.hidden_size * self.intermediate_size
-        return attention + bias + mlp + 2 * self.hidden_size
+        return attention + bias + mlp + norms
 
     @property
     def num_parameters(self) -> int:
@@ -81,6 +87,30 @@ def preset(name: str) -> ModelConfig:
     """The preset called ``name``; ``KeyError`` if there is none."""
     return PRESETS[name]
 
+
+_qwen_2_5 = partial(
+    ModelConfig,
+    family="qwen2",
+    vocab_size=152064,
+    num_kv_heads=8,
+    head_dim=128,
+    max_seq_len=131072,
+    rope_theta=1e6,
+    rms_norm_eps=1e-5,
+    qkv_bias=True,
+)
+_qwen_3 = partial(
+    ModelConfig,
+    family="qwen3",
+    vocab_size=151936,
+    num_kv_heads=8,
+    head_dim=128,
+    max_seq_len=32768,
+    rope_theta=1e6,
+    rms_norm_eps=1e-6,
+    qk_norm=True,
+)
+_qwen_3_tied = partial(_qwen_3, tied_embeddings=True)
 
 _PUBLISHED = (
     # https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json
@@ -119,6 +149,43 @@ _PUBLISHED = (
             factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192
         ),
         tied_embeddings=True,
+    ),
+    # https://huggingface.co/meta-llama/Llama-3.2-3B/blob/main/config.json
+    ModelConfig(
+        name="llama-3.2-3b",
+        family="llama",
+        vocab_size=128256,
+        hidden_size=3072,
+        intermediate_size=8192,
+        num_layers=28,
+        num_heads=24,
+        num_kv_heads=8,
+        head_dim=128,
+        max_seq_len=131072,
+        rope_theta=5e5,
+        rms_norm_eps=1e-5,
+        rope_scaling=RopeScaling(
+            factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192
+        ),
+        tied_embeddings=True,
+    ),
+    # https://huggingface.co/meta-llama/Llama-3.3-70B-Instruct/blob/main/config.json
+    ModelConfig(
+        name="llama-3.3-70b",
+        family="llama",
+        vocab_size=128256,
+        hidden_size=8192,
+        intermediate_size=28672,
+        num_layers=80,
+        num_heads=64,
+        num_kv_heads=8,
+        head_dim=128,
+        max_seq_len=131072,
+        rope_theta=5e5,
+        rms_norm_eps=1e-5,
+        rope_scaling=RopeScaling(
+            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192
+        ),
     ),
     # https://huggingface.co/Qwen/Qwen2.5-7B/blob/main/config.json
     ModelConfig(
@@ -170,6 +237,25 @@ _PUBLISHED = (
         qkv_bias=True,
         tied_embeddings=True,
     ),
+    # https://huggingface.co/Qwen/Qwen2.5-14B/blob/main/config.json, and so on.
+    _qwen_2_5(name="qwen-2.5-14b", hidden_size=5120, intermediate_size=13824, num_layers=48, num_heads=40),
+    _qwen_2_5(name="qwen-2.5-32b", hidden_size=5120, intermediate_size=27648, num_layers=64, num_heads=40),
+    _qwen_2_5(name="qwen-2.5-72b", hidden_size=8192, intermediate_size=29568, num_layers=80, num_heads=64),
+    # https://huggingface.co/Qwen/Qwen3-0.6B-Base/blob/main/config.json, and so on.
+    _qwen_3_tied(name="qwen-3-0.6b", hidden_size=1024, intermediate_size=3072, num_layers=28, num_heads=16),
+    _qwen_3_tied(name="qwen-3-1.7b", hidden_size=2048, intermediate_size=6144, num_layers=28, num_heads=16),
+    _qwen_3_tied(name="qwen-3-4b", hidden_size=2560, intermediate_size=9728, num_layers=36, num_heads=32),
+    _qwen_3(name="qwen-3-8b", hidden_size=4096, intermediate_size=12288, num_layers=36, num_heads=32),
+    _qwen_3(name="qwen-3-14b", hidden_size=5120, intermediate_size=17408, num_layers=40, num_heads=40),
+    # https://huggingface.co/Qwen/Qwen3-32B/blob/main/config.json
+    _qwen_3(
+        name="qwen-3-32b",
+        hidden_size=5120,
+        intermediate_size=25600,
+        num_layers=64,
+        num_heads=64,
+        max_seq_len=40960,
+    ),
     # https://huggingface.co/mistralai/Mistral-7B-v0.3/blob/main/config.json
     ModelConfig(
         name="mistral-7b",
@@ -200,6 +286,21 @@ _PUBLISHED = (
         rope_theta=1e4,
         rms_norm_eps=1e-5,
         sliding_window=4096,
+    ),
+    # https://huggingface.co/mistralai/Mistral-Small-24B-Base-2501/blob/main/config.json
+    ModelConfig(
+        name="mistral-small-24b",
+        family="mistral",
+        vocab_size=131072,
+        hidden_size=5120,
+        intermediate_size=32768,
+        num_layers=40,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        max_seq_len=32768,
+        rope_theta=1e8,
+        rms_norm_eps=1e-5,
     ),
 )
 
@@ -236,6 +337,22 @@ _TINY = (
         rope_theta=1e6,
         rms_norm_eps=1e-6,
         qkv_bias=True,
+        tied_embeddings=True,
+    ),
+    ModelConfig(
+        name="qwen-3-tiny",
+        family="qwen3",
+        vocab_size=1024,
+        hidden_size=128,
+        intermediate_size=352,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=48,
+        max_seq_len=512,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        qk_norm=True,
         tied_embeddings=True,
     ),
     ModelConfig(
@@ -288,6 +405,22 @@ _MINI = (
         rope_theta=1e6,
         rms_norm_eps=1e-6,
         qkv_bias=True,
+        tied_embeddings=True,
+    ),
+    ModelConfig(
+        name="qwen-3-mini",
+        family="qwen3",
+        vocab_size=32768,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_layers=8,
+        num_heads=8,
+        num_kv_heads=2,
+        head_dim=64,
+        max_seq_len=2048,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        qk_norm=True,
         tied_embeddings=True,
     ),
     ModelConfig(

@@ -17,7 +17,7 @@ from jobs.training.models.init import fill, materialize
 from jobs.training.task.job import Precision
 from jobs.training.task.presets import PRESETS, ModelConfig, preset
 
-TINY = ("llama-tiny", "qwen-tiny", "mistral-tiny")
+TINY = ("llama-tiny", "qwen-tiny", "qwen-3-tiny", "mistral-tiny")
 CPU = torch.device("cpu")
 
 

@@ -15,6 +15,7 @@ from tests.live.hugging_face_models import hugging_face  # needs it
 LENGTH = 96
 SCALING = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=64)
 LLAMA, QWEN, MISTRAL = preset("llama-tiny"), preset("qwen-tiny"), preset("mistral-tiny")
+QWEN_3 = preset("qwen-3-tiny")
 CONFIGS = {
     "llama, scaled positions": LLAMA,
     "llama, plain positions": dataclasses.replace(LLAMA, rope_scaling=None),
@@ -23,6 +24,8 @@ CONFIGS = {
     "llama, no shared heads": dataclasses.replace(LLAMA, num_kv_heads=LLAMA.num_heads),
     "qwen, tied": QWEN,
     "qwen, a head of its own": dataclasses.replace(QWEN, tied_embeddings=False),
+    "qwen 3, tied": QWEN_3,
+    "qwen 3, a head of its own": dataclasses.replace(QWEN_3, tied_embeddings=False),
     "mistral, a window shorter than the sequence": MISTRAL,
     "mistral, a window as long as the sequence": dataclasses.replace(MISTRAL, sliding_window=LENGTH),
     "mistral, no window": dataclasses.replace(MISTRAL, sliding_window=None),
@@ -44,6 +47,22 @@ def test_logits_and_loss_equal_those_of_transformers(config: ModelConfig) -> Non
         expected = theirs(ids, labels=labels, shift_labels=labels)
         assert torch.allclose(ours(ids), expected.logits, atol=1e-5, rtol=1e-5)
         assert ours(ids, labels).item() == pytest.approx(expected.loss.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_gradients_of_a_step_equal_those_of_transformers(config: ModelConfig) -> None:
+    ours, theirs = Decoder(config), hugging_face(config)
+    for name, parameter in ours.named_parameters():
+        fill(name, parameter, seed=3, precision="fp32")
+    theirs.load_state_dict(ours.state_dict(), strict=False)
+    tokens = torch.randint(0, config.vocab_size, (2, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+    ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    ours(ids, labels).backward()
+    theirs(ids, labels=labels, shift_labels=labels).loss.backward()
+    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    for name, parameter in ours.named_parameters():
+        assert parameter.grad is not None
+        assert torch.allclose(parameter.grad, expected[name], atol=1e-5, rtol=1e-4), name
 
 
 def test_their_weights_load_into_ours_by_name() -> None:

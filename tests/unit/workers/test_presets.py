@@ -7,7 +7,19 @@ from jobs.training.task.presets import PRESETS, preset
 PUBLISHED = {
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.3-70b": 70_553_706_496,
     "qwen-2.5-7b": 7_615_616_512,
+    "qwen-2.5-14b": 14_770_033_664,
+    "qwen-2.5-32b": 32_763_876_352,
+    "qwen-2.5-72b": 72_706_203_648,
+    "qwen-3-0.6b": 596_049_920,
+    "qwen-3-1.7b": 1_720_574_976,
+    "qwen-3-4b": 4_022_468_096,
+    "qwen-3-8b": 8_190_735_360,
+    "qwen-3-14b": 14_768_307_200,
+    "qwen-3-32b": 32_762_123_264,
+    "mistral-small-24b": 23_572_403_200,
     "qwen-2.5-1.5b": 1_543_714_304,
     "qwen-2.5-0.5b": 494_032_768,
     "mistral-7b": 7_248_023_552,
@@ -34,7 +46,7 @@ def test_the_matmul_count_keeps_a_tied_embedding_once() -> None:
 @pytest.mark.parametrize(("size", "low", "high"), [("tiny", 500_000, 1_000_000), ("mini", 20e6, 60e6)])
 def test_each_family_has_a_model_for_small_machines(size: str, low: int, high: int) -> None:
     small = [config for name, config in PRESETS.items() if name.endswith(f"-{size}")]
-    assert {config.family for config in small} == {"llama", "qwen2", "mistral"}
+    assert {config.family for config in small} == {"llama", "qwen2", "qwen3", "mistral"}
     assert all(low <= config.num_parameters <= high for config in small)
     assert any(config.tied_embeddings for config in small)
     assert any(config.sliding_window is not None for config in small)
