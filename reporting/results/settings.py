@@ -3,6 +3,7 @@
 A row without such a column, from before it was there or from somebody else, has the first value of each.
 """
 
+import re
 from typing import Any
 
 _KERNELS = ("flash", "efficient", "cudnn", "math")
@@ -33,4 +34,7 @@ def settings_text(recipe_or_row: object) -> str:
 def _said(name: str, value: str | None) -> str:
     if value is None:
         return ""
-    return SETTINGS[name].get(value, f"{name} {value[:20]}")
+    if value in SETTINGS[name]:
+        return SETTINGS[name][value]
+    # Somebody else's word, which ends up in pages, charts and terminals.
+    return f"{name} {re.sub(r'[^A-Za-z0-9._-]', '_', value[:20])}"

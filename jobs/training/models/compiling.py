@@ -28,11 +28,11 @@ def prepare(device: torch.device) -> None:
 
     # Importing it has set the variable, if the user has not.
     if os.environ.get(_FOLDER) in (None, default_cache_dir()):
-        folder = Path.home() / ".cache" / "longhaul-inductor"
         try:
+            folder = Path.home() / ".cache" / "longhaul-inductor"
             with private_folder(folder, make=True):
                 os.environ[_FOLDER] = str(folder)
-        except (OSError, NotOurs) as error:
+        except (OSError, NotOurs, RuntimeError) as error:  # The last is of a user without a home.
             raise Unfit(
                 f"compile: block needs a folder of its own ({error}); name one by {_FOLDER}"
             ) from None

@@ -77,6 +77,16 @@ def test_a_folder_that_another_could_have_made_is_refused(
         compiling.prepare(CPU)
 
 
+def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", without_home)
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with pytest.raises(Unfit, match=r"^compile: block needs a folder of its own \(Could not determine home"):
+        compiling.prepare(CPU)
+
+
 def test_a_folder_that_the_user_names_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     compiling.prepare(CPU)
