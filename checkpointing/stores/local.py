@@ -201,6 +201,7 @@ def _make_directory(folder: Path) -> None:
         try:
             folder.mkdir(exist_ok=True)
         except FileExistsError:
+            folder.stat()  # Raises what is wrong with a link that leads nowhere.
             raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(folder)) from None
         with folder_at(folder.parent) as above:
             sync(above)

@@ -9,6 +9,20 @@ from typing import Any
 from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 
 _INTERVAL_S = 2.0
+_MOST = 1e300  # Whole numbers beyond it may be no floats.
+_TEXTS = {"stage", "why", "driver"}
+_NUMBERS = {
+    "num_steps",
+    "loss",
+    "tokens_per_s",
+    "durable_step",
+    "durable_s",
+    "since_s",
+    "retry_at_s",
+    "eta_s",
+}
+# Numbers that are never null.
+_ALWAYS = {"step", "attempt", "told_s", "num_failed_saves", "num_skipped_saves"}
 
 
 class StatusFile:
@@ -77,7 +91,24 @@ def read_status_file(store: Store, run: str) -> dict[str, Any]:
         told = json.loads(store.get(_name_of(run)))
     except (Missing, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return (
+        {key: value for key, value in told.items() if _is_sound(key, value)} if isinstance(told, dict) else {}
+    )
+
+
+def _is_sound(key: str, value: object) -> bool:
+    """Whether a value is of its key's type. Buckets have many writers, and this file is only advice."""
+    if key in _TEXTS:
+        return value is None or isinstance(value, str)
+    if key in _NUMBERS:
+        return value is None or _is_number(value)
+    return key not in _ALWAYS or _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -_MOST < value < _MOST
 
 
 def _name_of(run: str) -> str:

@@ -337,10 +337,11 @@ def _logits(recipe: Recipe) -> float:
 
 
 def _chunked_logits(recipe: Recipe) -> float:
-    """The same two moments of one chunk, per word of the vocabulary.
+    """The largest of three moments, per word of the vocabulary.
 
-    As its log-sums are computed, its fp32 logits are there twice. Then, besides them, their gradient in the
-    dtype of the computation and the head's gradient of the chunk, which is added to the fp32 sum of all.
+    As a chunk's log-sums are computed, its fp32 logits are there twice. Then, besides them, their gradient in
+    the dtype of the computation and the head's gradient of the chunk, which is added to the fp32 sum of all.
+    As the backward pass begins, the head's gradient is there twice.
     """
     tokens, hidden = _tokens(recipe), recipe.model.hidden_size
     chunk = min(tokens, tokens_per_chunk(recipe.model.vocab_size))
@@ -348,7 +349,8 @@ def _chunked_logits(recipe: Recipe) -> float:
     copied = 0 if is_fp32 else _compute(recipe)
     sums = 2 * _FP32 * chunk + (0 if is_only else _FP32 * hidden)
     added = 0 if is_only and is_fp32 else _compute(recipe)
-    return max(sums, (_FP32 + copied) * chunk + (_FP32 + added) * hidden)
+    products = (_FP32 + copied) * chunk + (_FP32 + added) * hidden
+    return max(sums, products, 2 * _compute(recipe) * hidden)
 
 
 def _tokens(recipe: Recipe) -> int:

@@ -14,6 +14,7 @@ from reporting.importers.contents import ImportProblem, SourceContents, Values, 
 from reporting.importers.mapping import STEP, MappedColumn, NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.series import run_of_points
+from reporting.results.settings import SETTINGS
 
 Cells = Sequence[Any]
 Grid = Sequence[Cells]
@@ -23,7 +24,7 @@ _FEWEST_KNOWN = 2
 _MOST_LABELS = 500
 _CONFIG = (
     "model", "strategy", "world_size", "seq_len", "tier", "per_device_batch", "grad_accum", "precision",
-    "vendor", "platform", "device_name", "seed",
+    "vendor", "platform", "device_name", "seed", *SETTINGS,
 )  # fmt: skip
 _SUMMARIES = {"average", "avg", "mean", "total", "sum", "min", "max", "std", "stdev", "median"}
 

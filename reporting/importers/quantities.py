@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any
 
 from reporting.results.rows import kind_of
+from reporting.results.settings import SETTINGS
 
 _TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0}
 _BYTES = {
@@ -45,6 +46,8 @@ def value_for(column: str, value: Any, factor: float = 1.0) -> Any:
     """
     if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
         return None
+    if column in SETTINGS and value not in SETTINGS[column]:
+        return None  # A column of that name with something else in it, such as a loss.
     kind = kind_of(column)
     if kind is str:
         return " ".join(str(value).split())[:_LONGEST_TEXT] or None

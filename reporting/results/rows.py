@@ -71,8 +71,8 @@ class Row:
     warmup_sec: float | None = None
     warmup_steps: int | None = None
     warmup_rule: str | None = None
-    recompilations: int | None = None
     attention_kernel: str | None = None
+    recompilations: int | None = None
     mfu: float | None = None
     hfu: float | None = None
     flops_formula: str | None = None

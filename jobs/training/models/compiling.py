@@ -24,12 +24,16 @@ def prepare(device: torch.device) -> None:
     """Raises ``Unfit`` where nothing can be compiled for ``device``."""
     if why_not := _why_not(device):
         raise Unfit(f"compile: block can't be had here: {why_not}; expected compile: none")
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # takes a second
+    from torch._inductor import config  # takes a second
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # Precompiled headers stay in /tmp whatever the variable says, and are used whoever has put them there.
+    config.cpp_cache_precompile_headers = False
 
     # Importing it has set the variable, if the user has not.
     if os.environ.get(_FOLDER) in (None, default_cache_dir()):
         try:
-            folder = Path.home() / ".cache" / "longhaul-inductor"
+            folder = Path.home().absolute() / ".cache" / "longhaul-inductor"
             with private_folder(folder, make=True):
                 os.environ[_FOLDER] = str(folder)
         except (OSError, NotOurs, RuntimeError) as error:  # The last is of a user without a home.

@@ -51,6 +51,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 of_tokens[first : first + size] = slopes @ weight
                 product = slopes.t() @ own
                 of_weight = product.float() if of_weight is None else of_weight.add_(product)
+                del slopes, product
+            del logits  # Else they would be there beside the next chunk's.
         if of_weight is not None:
             ctx.save_for_backward(of_tokens, of_weight.to(weight.dtype))
         return total / num_tokens
@@ -59,4 +61,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_loss: Tensor) -> tuple[Tensor, Tensor, None, None]:
         of_tokens, of_weight = ctx.saved_tensors
-        return of_tokens * of_loss.to(of_tokens.dtype), of_weight * of_loss.to(of_weight.dtype), None, None
+        return _scaled(of_tokens, of_loss), _scaled(of_weight, of_loss), None, None
+
+
+def _scaled(values: Tensor, factor: Tensor) -> Tensor:
+    """``values`` times ``factor`` in their dtype, multiplied in fp32: bf16 has no third."""
+    if values.dtype == torch.float32:
+        return values * factor
+    scaled, rows = torch.empty_like(values), tokens_per_chunk(values.shape[1])
+    for part, own in zip(values.split(rows), scaled.split(rows), strict=True):
+        own.copy_(part.float() * factor)
+    return scaled

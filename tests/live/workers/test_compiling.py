@@ -1,6 +1,8 @@
 """Compiled blocks compute what the others do; they are compiled once for all, and safely kept."""
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -46,6 +48,22 @@ def test_compiled_blocks_lose_as_others_do_and_are_one_graph(
             assert compiled.losses == pytest.approx(eager.losses, rel=far, abs=0), recipe
             assert compiled.grad_norms == pytest.approx(eager.grad_norms, rel=5 * far, abs=0), recipe
             assert num_graphs == 1, recipe
+
+
+def test_nothing_is_left_in_the_common_folder_for_temporary_files(tmp_path: Path) -> None:
+    """What another user puts there first must never be compiled or loaded."""
+    common, home = tmp_path / "common", tmp_path / "home"
+    common.mkdir()
+    home.mkdir()
+    code = (
+        "import torch; from jobs.training.models import compiling; compiling.prepare(torch.device('cpu')); "
+        "compiling.compiled(lambda x: (x * 2 + 1).sin())(torch.ones(8))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    environment |= {"TMPDIR": str(common), "HOME": str(home)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
+    assert [path for path in common.rglob("*") if path.is_file()] == []
+    assert any(path.suffix == ".so" for path in home.rglob("*"))
 
 
 def test_without_a_compiler_one_line_says_so() -> None:

@@ -121,6 +121,20 @@ def test_any_usual_separator_will_do(separator: str) -> None:
     assert read_separated(data, shipped()).runs == ({"strategy": "ddp", "tokens_per_sec": 8000.0},)
 
 
+def test_settings_of_our_own_table_are_read_and_a_loss_of_that_name_is_none() -> None:
+    lines = (
+        "strategy,world_size,tokens_per_sec,activation_checkpointing,cross_entropy,compile",
+        "fsdp,8,100,full,chunked,block",
+        "fsdp,8,200,none,whole,none",
+        "fsdp,8,300,sometimes,2.31,<b>",
+    )
+    found = read_separated("\n".join(lines).encode(), shipped()).runs
+    names = ("activation_checkpointing", "cross_entropy", "compile")
+    assert [tuple(run.get(name) for name in names) for run in found] == [
+        ("full", "chunked", "block"), (None, "whole", None), (None, None, None),
+    ]  # fmt: skip
+
+
 def test_event_files_are_read_in_both_forms_of_a_scalar() -> None:
     tensors = b"".join(
         tensor("peak_memory", step, dtype=1, tensor_content=struct.pack("<f", 64.0))

@@ -47,6 +47,19 @@ def asked(repository: Repository) -> dict[str, Any]:
     return status_of(repository.store, RUN, clock=lambda: 102.0)
 
 
+@pytest.mark.parametrize(
+    "key", ["step", "attempt", "told_s", "loss", "stage", "why", "retry_at_s", "num_steps", "tokens_per_s"]
+)
+@pytest.mark.parametrize("value", ['"x"', "[]", "{}", "true", "NaN", "1" + 400 * "0", "null"])
+def test_values_of_another_type_are_as_if_they_were_not_there(
+    repository: Repository, key: str, value: str
+) -> None:
+    tell(repository, f'{{"step": 24, "attempt": 1, "told_s": 100.0, "stage": "training", "{key}": {value}}}')
+    found = asked(repository)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert (found["step"] in (20, 24), found["run"]) == (True, RUN)
+
+
 def test_without_a_word_of_the_run_its_log_says_how_far_it_is(repository: Repository) -> None:
     assert asked(repository) == {
         "run": RUN,

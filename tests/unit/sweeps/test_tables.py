@@ -30,8 +30,8 @@ def rows(cell: Cell, *outcomes: float | Failure, spec: SweepSpec = SPEC) -> list
     for repeat, outcome in enumerate(outcomes, start=1):
         run = replace(run_of(spec), cell=cell, repeat=repeat)
         told = outcome if isinstance(outcome, Failure) else _measured(run, outcome)
-        read_status_file = record(spec, run, told, group(devices=(8,)))
-        found.append(row_of(read_status_file.to_json(), read_status_file.run_id))
+        stored = record(spec, run, told, group(devices=(8,)))
+        found.append(row_of(stored.to_json(), stored.run_id))
     return found
 
 
