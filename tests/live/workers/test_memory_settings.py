@@ -107,7 +107,7 @@ def test_gradients_of_a_loss_in_chunks_are_those_of_the_whole(
     chunked = loss_and_gradients(chunked_cross_entropy, hidden, weight, labels)
     for right, usual, ours in zip(exact, whole, chunked, strict=True):
         error, allowed = (ours - right).abs().max(), (usual - right).abs().max()
-        assert error <= 1.5 * allowed + 1e-6 * right.abs().max()
+        assert error <= 2 * allowed + 1e-6 * right.abs().max()
 
 
 def loss_and_gradients(
