@@ -127,7 +127,7 @@ def test_without_a_place_an_attempt_has_no_room_or_is_the_users_to_mend(ray_with
     assert (waited.cause, waited.reason) == ("no room", reason)
 
 
-@pytest.mark.parametrize("wish", [STOP, MOVE_ON])
+@pytest.mark.parametrize("stop_request", [STOP, MOVE_ON])
 def test_what_is_wished_before_there_is_a_place_ends_the_attempt(
     ray_with: Any, stop_request: StopRequest
 ) -> None:
