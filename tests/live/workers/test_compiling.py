@@ -5,14 +5,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import torch
+import torch.distributed as dist
 from torch._inductor import config as inductor
 
 from checkpointing.errors import Unfit
+from jobs.training.benchmark import measure
 from jobs.training.models import compiling
-from jobs.training.task.job import Checkpointing, Precision, Recipe, Strategy
+from jobs.training.task.context import Context
+from jobs.training.task.job import Checkpointing, Job, Precision, Recipe, Strategy, Window
 from tests.live.ranks import run_ranks
 from tests.live.trainings import CPU, Course, recipe_for, train
 
@@ -48,6 +52,27 @@ def test_compiled_blocks_lose_as_others_do_and_are_one_graph(
             assert compiled.losses == pytest.approx(eager.losses, rel=far, abs=0), recipe
             assert compiled.grad_norms == pytest.approx(eager.grad_norms, rel=5 * far, abs=0), recipe
             assert num_graphs == 1, recipe
+
+
+def test_a_window_that_compiles_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = replace(recipe_for("ddp", world_size=1), compile="block")
+    job = Job(run_id="a", recipe=recipe, window=Window(steps=2, warmup=1), vendor="cpu")
+    context = Context(rank=0, world_size=1, local_rank=0, device=CPU)
+    time_steps = measure._RankRun._time_steps
+
+    def compile_and_time_steps(run: Any, warmup: Any) -> Any:
+        compiling.compiled(lambda numbers: numbers.sin() * 2)(torch.ones(3))
+        return time_steps(run, warmup)
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        quiet = measure.measure(job, context)
+        monkeypatch.setattr(measure._RankRun, "_time_steps", compile_and_time_steps)
+        disturbed = measure.measure(job, context)
+    finally:
+        dist.destroy_process_group()
+    assert quiet is not None and disturbed is not None
+    assert (quiet.recompilations, disturbed.recompilations) == (0, 1)
 
 
 def test_nothing_is_left_in_the_common_folder_for_temporary_files(tmp_path: Path) -> None:

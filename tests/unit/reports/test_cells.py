@@ -108,6 +108,11 @@ def test_a_cell_is_ok_if_any_run_is_else_its_commonest_failure(
     assert found.num_failed == sum(each != "ok" for each in statuses)
 
 
+def test_a_cell_of_which_a_window_compiled_again_says_so() -> None:
+    assert cell(*rows(1000.0, recompilations=0)).flags == ()
+    assert cell(row(recompilations=1)).flags == ("recompiled",)
+
+
 def test_efficiency_is_against_the_smallest_world_size_that_was_measured() -> None:
     found = scaling(
         row(None, world_size=1), *rows(1900.0, 1800.0, 2000.0, world_size=2, cell_id="two"),
