@@ -9,23 +9,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_type_hints
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from yaml.error import MarkedYAMLError
 
 from jobs.commandline.usage_error import SpecError, nearest
-from jobs.training.task.job import (
-    Attention,
-    Checkpointing,
-    Compile,
-    CrossEntropy,
-    OptimizerConfig,
-    Precision,
-    Strategy,
-)
+from jobs.training.task.job import OptimizerConfig, Precision, Strategy
 from jobs.training.task.presets import PRESETS
+from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy
 from reporting.results.redaction import redacted
 
 
@@ -95,16 +88,8 @@ Every = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 Span = Annotated[float, Field(gt=0)]
 
-
-Strategies = Annotated[tuple[StrategyName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-Precisions = Annotated[tuple[PrecisionName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-Checkpointings = Annotated[tuple[CheckpointingName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-CrossEntropies = Annotated[tuple[CrossEntropyName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-Compilings = Annotated[tuple[CompileName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-Attentions = Annotated[tuple[AttentionName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-Counts = Annotated[tuple[Count, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-Models = Annotated[tuple[ModelName, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-Names = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+_Value = TypeVar("_Value")
+Several = Annotated[tuple[_Value, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 
 
 # YAML allows more than Python can build: a 99th of May, a number of 5,000 digits, a thousand brackets.

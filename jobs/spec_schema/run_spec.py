@@ -35,6 +35,7 @@ from jobs.training.data.shard_cache import folder_conflict
 from jobs.training.task.job import OptimizerConfig, Recipe, cannot_compile
 from jobs.training.task.presets import preset
 from jobs.training.task.task import Recording, Saving
+from reporting.results.settings import settings_of
 
 
 class RunSpec(SpecFile):
@@ -110,10 +111,7 @@ class RunSpec(SpecFile):
             precision=self.precision,
             seed=self.seed,
             optimizer=self.optimizer.ending_at(num_steps),
-            activation_checkpointing=self.activation_checkpointing,
-            cross_entropy=self.cross_entropy,
-            compile=self.compile,
-            attention=self.attention,
+            **settings_of(self),
         )
 
     @property

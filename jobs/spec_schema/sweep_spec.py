@@ -7,19 +7,18 @@ from pydantic import Field, model_validator
 
 from jobs.commandline.usage_error import nearest
 from jobs.spec_schema.file import (
-    Attentions,
-    Checkpointings,
-    Compilings,
+    AttentionName,
+    CheckpointingName,
+    CompileName,
     Count,
-    Counts,
-    CrossEntropies,
-    Models,
+    CrossEntropyName,
+    ModelName,
     Name,
-    Names,
     Optimizer,
-    Precisions,
+    PrecisionName,
+    Several,
     SpecFile,
-    Strategies,
+    StrategyName,
     Strict,
     VariableName,
     VariableValue,
@@ -30,15 +29,15 @@ AUTO = "auto"
 
 
 class Axes(Strict):
-    strategy: Strategies = ("ddp",)
-    world_size: Counts = (1,)
-    seq_len: Counts = (64,)
-    micro_batch: Counts = (1,)
-    precision: Precisions = ("fp32",)
-    activation_checkpointing: Checkpointings = ("none",)
-    cross_entropy: CrossEntropies = ("whole",)
-    compile: Compilings = ("none",)
-    attention: Attentions = ("auto",)
+    strategy: Several[StrategyName] = ("ddp",)
+    world_size: Several[Count] = (1,)
+    seq_len: Several[Count] = (64,)
+    micro_batch: Several[Count] = (1,)
+    precision: Several[PrecisionName] = ("fp32",)
+    activation_checkpointing: Several[CheckpointingName] = ("none",)
+    cross_entropy: Several[CrossEntropyName] = ("whole",)
+    compile: Several[CompileName] = ("none",)
+    attention: Several[AttentionName] = ("auto",)
 
 
 class SweepLimits(Strict):
@@ -60,17 +59,17 @@ class Override(Strict):
 class Selection(Strict):
     """A part of the grid. An axis left out stands for all its values."""
 
-    group: Names | None = None
-    model: Models | None = None
-    strategy: Strategies | None = None
-    world_size: Counts | None = None
-    seq_len: Counts | None = None
-    micro_batch: Counts | None = None
-    precision: Precisions | None = None
-    activation_checkpointing: Checkpointings | None = None
-    cross_entropy: CrossEntropies | None = None
-    compile: Compilings | None = None
-    attention: Attentions | None = None
+    group: Several[Name] | None = None
+    model: Several[ModelName] | None = None
+    strategy: Several[StrategyName] | None = None
+    world_size: Several[Count] | None = None
+    seq_len: Several[Count] | None = None
+    micro_batch: Several[Count] | None = None
+    precision: Several[PrecisionName] | None = None
+    activation_checkpointing: Several[CheckpointingName] | None = None
+    cross_entropy: Several[CrossEntropyName] | None = None
+    compile: Several[CompileName] | None = None
+    attention: Several[AttentionName] | None = None
 
 
 class SweepSpec(SpecFile):
@@ -79,8 +78,8 @@ class SweepSpec(SpecFile):
 
     name: Name
     store: Annotated[str, Field(min_length=1)] = "results"
-    groups: Names = (AUTO,)
-    models: Models
+    groups: Several[Name] = (AUTO,)
+    models: Several[ModelName]
     axes: Axes = Axes()
     grad_accum: Count = 1
     measure: Window = Window()

@@ -14,19 +14,9 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING, Any
 
 from jobs.commandline.usage_error import SpecError
-from jobs.training.task.job import (
-    Attention,
-    Checkpointing,
-    Compile,
-    CrossEntropy,
-    OptimizerConfig,
-    Precision,
-    Recipe,
-    Strategy,
-    Window,
-    cannot_compile,
-)
+from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy, Window, cannot_compile
 from jobs.training.task.presets import ModelConfig, preset
+from jobs.training.task.settings import Settings
 from reporting.results.settings import settings_of, settings_text
 
 if TYPE_CHECKING:  # the types only: loading YAML and pydantic is not needed here
@@ -106,7 +96,7 @@ def schedule(spec: "SweepSpec", cells: Sequence[Cell]) -> list[Run]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
+class _Point(Settings):
     group: str
     model: str
     strategy: Strategy
@@ -114,10 +104,6 @@ class _Point:
     seq_len: int
     micro_batch: int
     precision: Precision
-    activation_checkpointing: Checkpointing
-    cross_entropy: CrossEntropy
-    compile: Compile
-    attention: Attention
 
 
 def _points(spec: "SweepSpec", groups: Sequence[str]) -> Iterator[_Point]:
@@ -155,10 +141,7 @@ def _cell(spec: "SweepSpec", point: _Point) -> Cell:
         precision=point.precision,
         seed=spec.seed,
         optimizer=spec.optimizer,
-        activation_checkpointing=point.activation_checkpointing,
-        cross_entropy=point.cross_entropy,
-        compile=point.compile,
-        attention=point.attention,
+        **settings_of(point),
     )
     override = spec.overrides.get(point.group)
     environment = tuple(sorted(override.environment.items())) if override else ()

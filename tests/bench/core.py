@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from jobs.training.device import host_memory
-from jobs.training.models.decoder import Decoder, Settings
+from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import fill
 from jobs.training.strategies.optimizer import adamw, clip
 from jobs.training.task.job import OptimizerConfig
 from jobs.training.task.presets import preset
+from jobs.training.task.settings import Settings
 from tests.bench.apart import apart
 from tests.live.hugging_face_models import hugging_face
 

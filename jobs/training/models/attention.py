@@ -15,8 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from checkpointing.errors import Unfit
-from jobs.training.task.job import Attention, Recipe
+from jobs.training.task.job import Recipe
 from jobs.training.task.presets import ModelConfig
+from jobs.training.task.settings import Attention
 
 _BACKENDS: dict[Attention, SDPBackend] = {
     "flash": SDPBackend.FLASH_ATTENTION,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from jobs.training.task.job import Checkpointing
+from jobs.training.task.settings import Checkpointing
 
 _KEPT = [
     torch.ops.aten.mm.default,

@@ -21,11 +21,12 @@ from jobs.training.models.attention import attend, takes_groups
 from jobs.training.models.checkpointing import checkpointed
 from jobs.training.models.compiling import compiled
 from jobs.training.models.head import chunked_cross_entropy, whole_cross_entropy
-from jobs.training.task.job import Attention as AttentionKernel
-from jobs.training.task.job import Checkpointing, Compile, CrossEntropy
 from jobs.training.task.presets import ModelConfig, RopeScaling
+from jobs.training.task.settings import Attention as AttentionKernel
+from jobs.training.task.settings import CrossEntropy, Settings
 
 Rotation = tuple[Tensor, Tensor]
+USUAL = Settings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,36 +44,20 @@ class Positions:
     grouped: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How a decoder computes: see ``attention``, ``checkpointing``, ``compiling`` and ``head``.
-
-    ``compute_dtype`` None leaves the dtype to the parameters.
-    """
-
-    activation_checkpointing: Checkpointing = "none"
-    cross_entropy: CrossEntropy = "whole"
-    compile: Compile = "none"
-    attention: AttentionKernel = "auto"
-    compute_dtype: torch.dtype | None = None
-
-
 class Decoder(nn.Module):
     """A causal language model. May be built under ``torch.device("meta")``.
 
     Only the parameters are state. Position tables and masks are computed at the first forward of each length,
-    on the device of the tokens, and are not in ``state_dict``.
+    on the device of the tokens, and are not in ``state_dict``. ``compute_dtype`` None leaves the dtype to the
+    parameters.
     """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        settings: Settings | None = None,
+        self, config: ModelConfig, settings: Settings = USUAL, compute_dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
         self.config = config
-        settings = settings or Settings()
-        self.model = Trunk(config, settings)
+        self.model = Trunk(config, settings, compute_dtype)
         if not config.tied_embeddings:
             self.lm_head = Head(config.hidden_size, config.vocab_size, bias=False)
         self._cross_entropy = settings.cross_entropy
@@ -93,14 +78,10 @@ class Decoder(nn.Module):
 class Trunk(nn.Module):
     """The decoder without its output head: turns tokens into normalised hidden states."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, config: ModelConfig, settings: Settings, compute_dtype: torch.dtype | None) -> None:
         super().__init__()
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.embed_tokens.computes_in = settings.compute_dtype
+        self.embed_tokens.computes_in = compute_dtype
         self.layers = nn.ModuleList(Block(config, settings) for _ in range(config.num_layers))
         self.norm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         self.config = config

@@ -9,7 +9,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from jobs.training.models.decoder import Decoder, Settings
+from jobs.training.models.decoder import Decoder
 from jobs.training.task.job import Precision, Recipe
 
 # All families were published with this value (``initializer_range``).
@@ -19,16 +19,7 @@ STD = 0.02
 def unfilled(recipe: Recipe, compute_dtype: torch.dtype) -> Decoder:
     """The recipe's decoder on ``meta``, with fp32 parameters."""
     with torch.device("meta"):
-        return Decoder(
-            recipe.model,
-            Settings(
-                activation_checkpointing=recipe.activation_checkpointing,
-                cross_entropy=recipe.cross_entropy,
-                compile=recipe.compile,
-                attention=recipe.attention,
-                compute_dtype=compute_dtype,
-            ),
-        )
+        return Decoder(recipe.model, recipe, compute_dtype)
 
 
 def materialize(decoder: Decoder, device: torch.device, *, seed: int, precision: Precision) -> None:

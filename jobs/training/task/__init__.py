@@ -2,8 +2,8 @@
 
 Reading order:
 
-* Every worker: ``job`` (a recipe), its learning rate's ``schedules`` and model ``presets``, ``context`` (one
-  rank's place and status).
+* Every worker: ``job`` (a recipe) with its ``settings``, its learning rate's ``schedules`` and model
+  ``presets``, ``context`` (one rank's place and status).
 * A cell: ``measurement`` (its result).
 * A long run: ``task``, ``position`` (its step and sample count), ``events`` (its reports), ``stop_request``.
 * Bad losses: ``spikes`` detects them, ``skipping`` leaves out the samples that caused them.

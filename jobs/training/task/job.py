@@ -5,14 +5,11 @@ from typing import Literal
 
 from cluster.inventory import Vendor
 from jobs.training.task.presets import ModelConfig
+from jobs.training.task.settings import Compile, Settings
 
 Strategy = Literal["ddp", "fsdp", "zero1", "zero2", "zero3"]
 Precision = Literal["fp32", "bf16"]
 Schedule = Literal["constant", "linear", "cosine"]
-Checkpointing = Literal["none", "selective", "full"]
-CrossEntropy = Literal["whole", "chunked"]
-Compile = Literal["none", "block"]
-Attention = Literal["auto", "flash", "efficient", "cudnn", "math"]
 
 
 def cannot_compile(strategy: Strategy, how: Compile) -> str | None:
@@ -60,12 +57,8 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """All settings that determine the arithmetic of a training on ``world_size`` ranks.
-
-    The last four say how a model computes, see the modules of ``models``: they change no result but its
-    rounding.
-    """
+class Recipe(Settings):
+    """All that determines the arithmetic of a training on ``world_size`` ranks."""
 
     model: ModelConfig
     strategy: Strategy
@@ -76,10 +69,6 @@ class Recipe:
     precision: Precision
     seed: int
     optimizer: OptimizerConfig
-    activation_checkpointing: Checkpointing = "none"
-    cross_entropy: CrossEntropy = "whole"
-    compile: Compile = "none"
-    attention: Attention = "auto"
 
     @property
     def sequences_per_step(self) -> int:

@@ -17,8 +17,9 @@ from jobs.training.models.init import fill as fill_first_values
 from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Counters, Engine
-from jobs.training.task.job import Checkpointing, CrossEntropy, Precision, Recipe, Strategy
+from jobs.training.task.job import Precision, Recipe, Strategy
 from jobs.training.task.presets import ModelConfig, preset
+from jobs.training.task.settings import Checkpointing, CrossEntropy
 from tests.live import saved_pieces
 from tests.live.ranks import run_ranks
 from tests.live.trainings import CPU, STRATEGIES, mean_over_ranks, recipe_for

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from checkpointing.errors import Unfit
 from jobs.training.models.attention import kernel_of
 from jobs.training.strategies.build import build
-from jobs.training.task.job import Attention, Recipe
+from jobs.training.task.job import Recipe
+from jobs.training.task.settings import Attention
 from tests.live.trainings import CPU, recipe_for, train
 
 # The second has a window that is shorter than these sequences, so its attention goes by a mask.

@@ -16,7 +16,8 @@ from checkpointing.errors import Unfit
 from jobs.training.benchmark import measure
 from jobs.training.models import compiling
 from jobs.training.task.context import Context
-from jobs.training.task.job import Checkpointing, Job, Precision, Recipe, Strategy, Window
+from jobs.training.task.job import Job, Precision, Recipe, Strategy, Window
+from jobs.training.task.settings import Checkpointing
 from tests.live.ranks import run_ranks
 from tests.live.trainings import CPU, Course, recipe_for, train
 

@@ -19,14 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from jobs.training.models.checkpointing import checkpointed
 from jobs.training.models.head import chunked_cross_entropy, whole_cross_entropy
 from jobs.training.task import job
-from jobs.training.task.job import (
-    Checkpointing,
-    CrossEntropy,
-    Precision,
-    Recipe,
-    Strategy,
-    tokens_per_chunk,
-)
+from jobs.training.task.job import Precision, Recipe, Strategy, tokens_per_chunk
+from jobs.training.task.settings import Checkpointing, CrossEntropy
 from tests.live.ranks import run_ranks
 from tests.live.trainings import STRATEGIES, Course, recipe_for, train_each
 

@@ -5,7 +5,8 @@ from typing import get_args
 
 import pytest
 
-from jobs.training.task.job import Attention, Checkpointing, Compile, CrossEntropy, Recipe
+from jobs.training.task.job import Recipe
+from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy
 from reporting.results.rows import Row
 from reporting.results.settings import SETTINGS, settings_of, settings_text
 

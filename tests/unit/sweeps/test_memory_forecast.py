@@ -6,8 +6,9 @@ from typing import get_args
 import pytest
 
 from jobs.sweeps.memory_forecast import predict_memory
-from jobs.training.task.job import Checkpointing, OptimizerConfig, Precision, Recipe, Strategy
+from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy
 from jobs.training.task.presets import preset
+from jobs.training.task.settings import Checkpointing
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
