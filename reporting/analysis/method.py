@@ -9,89 +9,93 @@ from reporting.analysis.findings import Findings
 DEFINITIONS = (
     (
         "Step",
-        "One optimizer step, with all of its micro-batches: on N devices, of which dp hold different data, "
-        "it takes dp × b × g × S tokens (b sequences per device and micro-batch, g micro-batches, S tokens "
-        "per sequence).",
+        "A step is one optimizer step with all its micro-batches. It trains on dp × b × g × S tokens: dp is "
+        "the number of devices with different data, b the sequences per device and micro-batch, g the "
+        "micro-batches per step, S the tokens per sequence.",
     ),
     (
         "Step time",
-        "Taken between step boundaries on the device's own clock, without stopping the device at each step; "
-        "on a CPU by the host's clock. A step lasts as long as it lasts on its slowest rank, and the window "
-        "as long as on the rank that needed longest in total.",
+        "A GPU records an event after each step, and the events are read after the window, so measuring "
+        "never makes the device wait. On a CPU the host's clock measures the steps. A step takes as long as "
+        "on its slowest rank. The window's time is the total of the slowest rank.",
     ),
     (
         "Tokens/s",
-        "All tokens of the window over the whole time of the window, not a mean of rates. Tokens/s times "
-        "the mean step time is the tokens of a step.",
+        "Tokens/s is the number of tokens in the window, divided by the time of the window. It is not a "
+        "mean of rates. Tokens/s times the mean step time gives the tokens of a step.",
     ),
     (
         "Warm-up",
-        "Not measured: at least as many steps as the sweep asks for, and more until the rolling median of "
-        "five steps moves by less than 1 %, 50 at most. Memory peaks are counted from its end on.",
+        "The steps before the window are not measured. Warm-up lasts for at least as many steps as the "
+        "sweep says. It ends when a step moves the rolling median of five steps by less than 1 %, or "
+        "after 50 steps. Peaks of memory are counted after it.",
     ),
     (
         "Scaling efficiency",
-        "Weak scaling: throughput per device over the throughput per device at the smallest number of "
-        "devices that the same sweep measured, which is 100 % by definition. Unknown without such a "
-        "baseline.",
+        "Scaling is weak: the work per device stays the same. The efficiency is the throughput per device, "
+        "divided by that at the smallest number of devices in the same sweep. The smallest number itself "
+        "has 100 %. Without it the efficiency is unknown.",
     ),
     (
         "MFU",
-        "Tokens/s per device × FLOPs per token over the peak of that device at that precision. FLOPs per "
-        "token are 6 × parameters in matrix products + 12 × layers × attention width × S, forward and "
-        "backward, attention not halved for causality (palm_noncausal_v1). A device whose dense datasheet "
-        "peak isn't known has no MFU. HFU counts also what activation checkpointing computes again: 2 × "
+        "MFU is tokens/s per device × FLOPs per token, divided by the device's peak for the precision. FLOPs "
+        "per token are 6 × parameters in matrix products + 12 × layers × attention width × S, for forward "
+        "and backward pass. Attention is not halved for causality (palm_noncausal_v1). A device without a "
+        "known dense peak has no MFU. HFU adds the FLOPs that activation checkpointing computes again: 2 × "
         "parameters in those products + 4 × layers × attention width × S.",
     ),
     (
         "Memory",
-        "The most that the allocator had handed out on any rank after the warm-up, in GB of 1e9 bytes, "
-        "beside what the device has. The host's memory is never shown as a device's: a CPU has none.",
+        "Memory is the largest amount that torch's allocator handed out on any rank after the warm-up, in GB "
+        "of 1e9 bytes. The device's own memory stands beside it. A CPU has no device memory, so there it is "
+        "unknown.",
     ),
     (
         "H2D",
-        "Bytes that were really copied from host to device per step over the time that these copies took. "
-        "Unknown where nothing is copied.",
+        "H2D is the bytes copied from host to device per step, divided by the time of these copies. It is "
+        "unknown if nothing is copied.",
     ),
     (
         "Loss",
-        "The mean over the window. A run whose loss isn't finite is invalid_loss and has no numbers. From "
-        "one seed all strategies must agree: a fast cell with another loss isn't a fast cell.",
+        "The loss is the mean over the window. A run with a loss that is not finite is invalid_loss and has "
+        "no numbers. With one seed all strategies must give the same loss. If a fast cell has another loss, "
+        "do not trust its speed.",
     ),
     (
         "Repeats",
-        "The unit is the run, not the step: a cell shows the median over its runs, a 95 % interval, the "
-        "coefficient of variation (CV) over runs, and n, how many runs these are.",
+        "The unit of repetition is the run, not the step. A cell shows the median over its runs, a 95 % "
+        "interval, the coefficient of variation (CV) over its runs, and n, their number.",
     ),
     (
         "Comparison",
-        "The ratio of medians, other over baseline, with a 95 % bootstrap interval (runs are drawn, then "
-        "steps within them; 10,000 draws from a fixed seed); the exact Mann-Whitney p, adjusted for the "
-        "number of comparisons (Benjamini-Hochberg); and Cliff's delta, from -1 where the other is always "
-        "slower to 1 where it is always faster.",
+        "The ratio is the median of the other side, divided by that of the baseline. Its 95 % interval is a "
+        "bootstrap over runs, and over steps inside each run (10,000 draws, fixed seed). p is the exact "
+        "Mann-Whitney p, adjusted for the number of comparisons (Benjamini-Hochberg). Cliff's delta goes "
+        "from -1 (the other side is always slower) to 1 (always faster).",
     ),
     (
         "Verdict",
-        "The interval decides: equivalent if all of it lies within the practical threshold (2 % unless told "
-        "otherwise), else faster or slower if it excludes 1, else inconclusive. With fewer than four runs "
-        "on a side there are too few repeats for any verdict.",
+        "The interval decides. The verdict is equivalent if the whole interval lies within the threshold of "
+        "1 (2 % unless you say otherwise). Else it is faster or slower if the interval does not contain 1. "
+        "Else it is inconclusive. With fewer than four runs on a side it is too few repeats.",
     ),
     (
         "Outliers",
-        "Steps more than three interquartile ranges outside the quartiles are counted and shown, and stay "
-        "in. A cell is unstable if they are more than 5 % of its steps or if its runs lie more than 10 % "
-        "apart.",
+        "Outliers are steps more than three interquartile ranges outside the quartiles. They are counted "
+        "and shown, never removed. A cell is unstable with more than 5 % outliers, or if its runs' medians "
+        "are more than 10 % apart.",
     ),
     (
         "Goodput",
-        "Time of training steps that survived over the wall time since the first start. What isn't "
-        "productive is told apart: detecting a failure, waiting for devices, starting, restoring, doing "
-        "again what was lost, stalls, waiting for data, evaluation, saving, idling.",
+        "Goodput is the time of training steps that were not lost later, divided by the wall time since the "
+        "first start. The rest is shown by its reason: detecting a failure, waiting for devices, starting, "
+        "restoring, repeating lost steps, stalls, waiting for data, evaluation, saving, idling.",
     ),
     (
         "Simulated, imported",
-        "Simulated groups call themselves another vendor's but ran on this cluster's CPUs: they show that "
-        "things work, not how fast. Imported rows come from older result files: nobody here measured them.",
+        "A simulated group has the name of a vendor, but ran on CPUs of this cluster. It shows that things "
+        "work, not how fast they are. Imported rows come from result files of other software; Longhaul "
+        "did not measure them.",
     ),
 )
 
@@ -112,8 +116,10 @@ def how_to_repeat(findings: Findings) -> tuple[Command, ...]:
 def _commands(findings: Findings) -> Iterator[Command]:
     store = quote(findings.store)
     place = quote(f"{findings.store}/reports/{findings.name}")
-    yield Command("Fetch this report, with the specifications of its sweeps", f"longhaul pull {place} copy")
-    yield Command("Make it again; the same results give the same bytes", f"longhaul report --store {store}")
+    yield Command("Fetch this report and the specs of its sweeps", f"longhaul pull {place} copy")
+    yield Command(
+        "Make the report again; the same results give the same bytes", f"longhaul report --store {store}"
+    )
     for commit in sorted({row.commit for row in findings.rows if row.commit})[:_MOST_SWEEPS]:
         yield Command("Get the code that was measured", f"git checkout {quote(commit)}")
     sweeps = sorted({row.sweep for row in findings.rows if row.sweep and not row.imported})[:_MOST_SWEEPS]
@@ -121,4 +127,4 @@ def _commands(findings: Findings) -> Iterator[Command]:
         spec = quote(f"copy/specs/{sweep}.yaml")
         yield Command(f"Measure {sweep} again", f"longhaul sweep {spec} --store again")
     if sweeps:
-        yield Command("Hold the new results against these", f"longhaul compare {store} again")
+        yield Command("Compare the new results with these", f"longhaul compare {store} again")
