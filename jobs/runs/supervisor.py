@@ -245,28 +245,31 @@ class Supervisor:
             return _PUBLIC.get(end.code, end.code)
         try:
             view = self._repository.refresh()
-            note = given_up(self._repository.store, self._repository.run, view)
+            is_given_up = given_up(self._repository.store, self._repository.run, view) is not None
         except Unavailable as error:
             return StoreAway(reason=str(error))
         if end.code is None and view.term > before.term:
             self._own_term = view.term
         has_begun = view.term > self._first() or self._has_stood_by
+        if end.code == EXIT_OCCUPIED and (has_begun or not is_anew):
+            return self._stand_by()
+        code = self._final_code(end, has_begun=has_begun, was_finished=before.finished_step is not None)
+        if code is None and has_begun:
+            code = _recorded_code(view, is_given_up=is_given_up)
+        return _setback(end) if code is None else code
+
+    def _final_code(self, end: DriverEnd, *, has_begun: bool, was_finished: bool) -> int | None:
+        """The exit code to leave with if the driver's own says that no further driver can help."""
         if end.code in (EXIT_OK, EXIT_INTERRUPTED):
             return end.code
-        if end.code == EXIT_OCCUPIED:
-            return self._stand_by() if has_begun or not is_anew else EXIT_USAGE
-        if end.code == EXIT_NO_CLUSTER and not has_begun and self._first() == 0:
-            return EXIT_USAGE
-        if end.code == EXIT_USAGE and (not has_begun or before.finished_step is not None):
-            return EXIT_USAGE
-        if end.code == EXIT_GIVEN_UP or (has_begun and note is not None):
+        if end.code == EXIT_GIVEN_UP:
             return EXIT_FAILED
-        if has_begun and view.stopped_step is not None:
-            return EXIT_OK
-        # Something is missing that was there before, such as nodes. A finished run may still have work
-        # left, such as its export: the next driver does it.
-        is_missing = end.code in (EXIT_USAGE, EXIT_NO_CLUSTER)
-        return crashed(end.why, "cluster away" if is_missing else "driver died")
+        is_refused = (
+            end.code == EXIT_OCCUPIED
+            or (end.code == EXIT_NO_CLUSTER and not has_begun and self._first() == 0)
+            or (end.code == EXIT_USAGE and (not has_begun or was_finished))
+        )
+        return EXIT_USAGE if is_refused else None
 
     def _stand_by(self) -> int | None:
         """Waits until the other driver is silent or has ended; its own supervisor may be gone. None: start
@@ -361,6 +364,20 @@ class Supervisor:
         with suppress(StoreError):
             return self._repository.refresh()
         return self._repository.view
+
+
+def _recorded_code(view: LogView, *, is_given_up: bool) -> int | None:
+    """The exit code to leave with if the run's log says that the run has been given up or stopped."""
+    if is_given_up:
+        return EXIT_FAILED
+    return EXIT_OK if view.stopped_step is not None else None
+
+
+def _setback(end: DriverEnd) -> Setback:
+    # Something is missing that was there before, such as nodes. A finished run may still have work left, such
+    # as its export: the next driver does it.
+    is_missing = end.code in (EXIT_USAGE, EXIT_NO_CLUSTER)
+    return crashed(end.why, "cluster away" if is_missing else "driver died")
 
 
 def driver_arguments(args: argparse.Namespace, view: LogView, first_term: int) -> list[str]:
