@@ -85,7 +85,6 @@ VariableValue = Annotated[str, BeforeValidator(_number_as_text)]
 NodeFolder = Annotated[str, Field(min_length=1), BeforeValidator(_folder_of_each_node)]
 Count = Annotated[int, Field(ge=1)]
 Every = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
 Span = Annotated[float, Field(gt=0)]
 
 _Value = TypeVar("_Value")

@@ -4,7 +4,7 @@ A preset's digest is part of a cell's identity, so editing a preset makes new ce
 To add a model, add a ``ModelConfig`` to ``PRESETS``; ``CONTRIBUTING.md`` shows an example.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -88,6 +88,21 @@ def preset(name: str) -> ModelConfig:
     return PRESETS[name]
 
 
+_LLAMA_3_1_SCALING = RopeScaling(
+    factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192
+)
+_llama_3 = partial(
+    ModelConfig,
+    family="llama",
+    vocab_size=128256,
+    num_kv_heads=8,
+    head_dim=128,
+    max_seq_len=131072,
+    rope_theta=5e5,
+    rms_norm_eps=1e-5,
+    rope_scaling=_LLAMA_3_1_SCALING,
+)
+_llama_3_2 = partial(_llama_3, rope_scaling=replace(_LLAMA_3_1_SCALING, factor=32.0), tied_embeddings=True)
 _qwen_2_5 = partial(
     ModelConfig,
     family="qwen2",
@@ -111,119 +126,52 @@ _qwen_3 = partial(
     qk_norm=True,
 )
 _qwen_3_tied = partial(_qwen_3, tied_embeddings=True)
+_mistral = partial(
+    ModelConfig,
+    family="mistral",
+    num_kv_heads=8,
+    head_dim=128,
+    max_seq_len=32768,
+    rms_norm_eps=1e-5,
+)
 
 _PUBLISHED = (
-    # https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json
-    ModelConfig(
-        name="llama-3.1-8b",
-        family="llama",
-        vocab_size=128256,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_layers=32,
-        num_heads=32,
-        num_kv_heads=8,
-        head_dim=128,
-        max_seq_len=131072,
-        rope_theta=5e5,
-        rms_norm_eps=1e-5,
-        rope_scaling=RopeScaling(
-            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192
-        ),
-    ),
-    # https://huggingface.co/meta-llama/Llama-3.2-1B/blob/main/config.json
-    ModelConfig(
+    # https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json, and so on.
+    _llama_3(name="llama-3.1-8b", hidden_size=4096, intermediate_size=14336, num_layers=32, num_heads=32),
+    _llama_3_2(
         name="llama-3.2-1b",
-        family="llama",
-        vocab_size=128256,
         hidden_size=2048,
         intermediate_size=8192,
         num_layers=16,
         num_heads=32,
-        num_kv_heads=8,
         head_dim=64,
-        max_seq_len=131072,
-        rope_theta=5e5,
-        rms_norm_eps=1e-5,
-        rope_scaling=RopeScaling(
-            factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192
-        ),
-        tied_embeddings=True,
     ),
-    # https://huggingface.co/meta-llama/Llama-3.2-3B/blob/main/config.json
-    ModelConfig(
-        name="llama-3.2-3b",
-        family="llama",
-        vocab_size=128256,
-        hidden_size=3072,
-        intermediate_size=8192,
-        num_layers=28,
-        num_heads=24,
-        num_kv_heads=8,
-        head_dim=128,
-        max_seq_len=131072,
-        rope_theta=5e5,
-        rms_norm_eps=1e-5,
-        rope_scaling=RopeScaling(
-            factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192
-        ),
-        tied_embeddings=True,
-    ),
+    _llama_3_2(name="llama-3.2-3b", hidden_size=3072, intermediate_size=8192, num_layers=28, num_heads=24),
     # https://huggingface.co/meta-llama/Llama-3.3-70B-Instruct/blob/main/config.json
-    ModelConfig(
-        name="llama-3.3-70b",
-        family="llama",
-        vocab_size=128256,
-        hidden_size=8192,
-        intermediate_size=28672,
-        num_layers=80,
-        num_heads=64,
-        num_kv_heads=8,
-        head_dim=128,
-        max_seq_len=131072,
-        rope_theta=5e5,
-        rms_norm_eps=1e-5,
-        rope_scaling=RopeScaling(
-            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_seq_len=8192
-        ),
-    ),
-    # https://huggingface.co/Qwen/Qwen2.5-7B/blob/main/config.json
-    ModelConfig(
+    _llama_3(name="llama-3.3-70b", hidden_size=8192, intermediate_size=28672, num_layers=80, num_heads=64),
+    # https://huggingface.co/Qwen/Qwen2.5-7B/blob/main/config.json, and so on.
+    _qwen_2_5(
         name="qwen-2.5-7b",
-        family="qwen2",
-        vocab_size=152064,
         hidden_size=3584,
         intermediate_size=18944,
         num_layers=28,
         num_heads=28,
         num_kv_heads=4,
-        head_dim=128,
-        max_seq_len=131072,
-        rope_theta=1e6,
         rms_norm_eps=1e-6,
-        qkv_bias=True,
     ),
-    # https://huggingface.co/Qwen/Qwen2.5-1.5B/blob/main/config.json
-    ModelConfig(
+    _qwen_2_5(
         name="qwen-2.5-1.5b",
-        family="qwen2",
         vocab_size=151936,
         hidden_size=1536,
         intermediate_size=8960,
         num_layers=28,
         num_heads=12,
         num_kv_heads=2,
-        head_dim=128,
-        max_seq_len=131072,
-        rope_theta=1e6,
         rms_norm_eps=1e-6,
-        qkv_bias=True,
         tied_embeddings=True,
     ),
-    # https://huggingface.co/Qwen/Qwen2.5-0.5B/blob/main/config.json
-    ModelConfig(
+    _qwen_2_5(
         name="qwen-2.5-0.5b",
-        family="qwen2",
         vocab_size=151936,
         hidden_size=896,
         intermediate_size=4864,
@@ -232,12 +180,9 @@ _PUBLISHED = (
         num_kv_heads=2,
         head_dim=64,
         max_seq_len=32768,
-        rope_theta=1e6,
         rms_norm_eps=1e-6,
-        qkv_bias=True,
         tied_embeddings=True,
     ),
-    # https://huggingface.co/Qwen/Qwen2.5-14B/blob/main/config.json, and so on.
     _qwen_2_5(name="qwen-2.5-14b", hidden_size=5120, intermediate_size=13824, num_layers=48, num_heads=40),
     _qwen_2_5(name="qwen-2.5-32b", hidden_size=5120, intermediate_size=27648, num_layers=64, num_heads=40),
     _qwen_2_5(name="qwen-2.5-72b", hidden_size=8192, intermediate_size=29568, num_layers=80, num_heads=64),
@@ -256,51 +201,35 @@ _PUBLISHED = (
         num_heads=64,
         max_seq_len=40960,
     ),
-    # https://huggingface.co/mistralai/Mistral-7B-v0.3/blob/main/config.json
-    ModelConfig(
+    # https://huggingface.co/mistralai/Mistral-7B-v0.3/blob/main/config.json, and so on.
+    _mistral(
         name="mistral-7b",
-        family="mistral",
         vocab_size=32768,
         hidden_size=4096,
         intermediate_size=14336,
         num_layers=32,
         num_heads=32,
-        num_kv_heads=8,
-        head_dim=128,
-        max_seq_len=32768,
         rope_theta=1e6,
-        rms_norm_eps=1e-5,
     ),
-    # https://huggingface.co/mistralai/Mistral-7B-v0.1/blob/main/config.json
-    ModelConfig(
+    _mistral(
         name="mistral-7b-v0.1",
-        family="mistral",
         vocab_size=32000,
         hidden_size=4096,
         intermediate_size=14336,
         num_layers=32,
         num_heads=32,
-        num_kv_heads=8,
-        head_dim=128,
-        max_seq_len=32768,
         rope_theta=1e4,
-        rms_norm_eps=1e-5,
         sliding_window=4096,
     ),
     # https://huggingface.co/mistralai/Mistral-Small-24B-Base-2501/blob/main/config.json
-    ModelConfig(
+    _mistral(
         name="mistral-small-24b",
-        family="mistral",
         vocab_size=131072,
         hidden_size=5120,
         intermediate_size=32768,
         num_layers=40,
         num_heads=32,
-        num_kv_heads=8,
-        head_dim=128,
-        max_seq_len=32768,
         rope_theta=1e8,
-        rms_norm_eps=1e-5,
     ),
 )
 
