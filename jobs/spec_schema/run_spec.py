@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from jobs.alerts.rules import Wanted
 from jobs.recovery.world_size import DividedBatch, ResizeWaits, refusal, sizes_between
+from jobs.spec_schema.combinations import impossible
 from jobs.spec_schema.file import (
     AttentionName,
     CheckpointingName,
@@ -32,7 +33,7 @@ from jobs.spec_schema.run_recovery import (
     WorldSize,
 )
 from jobs.training.data.shard_cache import folder_conflict
-from jobs.training.task.job import OptimizerConfig, Recipe, cannot_compile
+from jobs.training.task.job import OptimizerConfig, Recipe
 from jobs.training.task.presets import preset
 from jobs.training.task.task import Recording, Saving
 from reporting.results.settings import settings_of
@@ -140,9 +141,6 @@ class RunSpec(SpecFile):
         cache, saves = self.data.local.dir, self.checkpoint.local.dir
         if cache and saves and (reason := folder_conflict(cache, saves)):
             raise ValueError(reason)
-        if reason := cannot_compile(self.strategy, self.compile):
-            raise ValueError(f"compile: {reason}")
-        longest = preset(self.model).max_seq_len
-        if self.seq_len > longest:
-            raise ValueError(f"seq_len: {self.seq_len} is longer than {self.model} can take ({longest})")
+        for found in impossible(self.recipe()):
+            raise ValueError(f"{found.key}: {found.reason}")
         return self

@@ -10,11 +10,12 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from typing import TYPE_CHECKING, Any
 
 from jobs.commandline.usage_error import SpecError
-from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy, Window, cannot_compile
+from jobs.spec_schema.combinations import impossible
+from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy, Window
 from jobs.training.task.presets import ModelConfig, preset
 from jobs.training.task.settings import Settings
 from reporting.results.settings import settings_of, settings_text
@@ -73,12 +74,13 @@ def expand(spec: "SweepSpec", groups: Sequence[str]) -> list[Cell]:
         raise SpecError(["groups: 'auto' finds no group to measure on; name one, or add a node with devices"])
     points = dict.fromkeys(_points(spec, wanted))
     kept = [point for point in points if not any(_matches(point, selection) for selection in spec.exclude)]
-    problems = list(dict.fromkeys(filter(None, map(_impossible, kept))))
+    recipes = [_recipe(spec, point) for point in kept]
+    problems = list(dict.fromkeys(chain.from_iterable(map(_problems, recipes))))
     if problems:
         raise SpecError(problems)
     if not kept:
         raise SpecError([f"{spec.name}: no cell is left; exclude takes away all that axes and include give"])
-    return [_cell(spec, point) for point in kept]
+    return [_cell(spec, point.group, recipe) for point, recipe in zip(kept, recipes, strict=True)]
 
 
 def schedule(spec: "SweepSpec", cells: Sequence[Cell]) -> list[Run]:
@@ -118,20 +120,12 @@ def _matches(point: _Point, selection: "Selection") -> bool:
     return all(values is None or getattr(point, axis) in values for axis, values in selection)
 
 
-def _impossible(point: _Point) -> str | None:
-    longest = preset(point.model).max_seq_len
-    if point.seq_len > longest:
-        return (
-            f"axes.seq_len: {point.seq_len} is longer than {point.model}'s {longest} positions; "
-            "shorten it, or exclude that combination"
-        )
-    if reason := cannot_compile(point.strategy, point.compile):
-        return f"axes.compile: {reason}; or exclude that combination"
-    return None
+def _problems(recipe: Recipe) -> list[str]:
+    return [f"axes.{found.key}: {found.reason}, or exclude that combination" for found in impossible(recipe)]
 
 
-def _cell(spec: "SweepSpec", point: _Point) -> Cell:
-    recipe = Recipe(
+def _recipe(spec: "SweepSpec", point: _Point) -> Recipe:
+    return Recipe(
         model=preset(point.model),
         strategy=point.strategy,
         world_size=point.world_size,
@@ -143,12 +137,15 @@ def _cell(spec: "SweepSpec", point: _Point) -> Cell:
         optimizer=spec.optimizer,
         **settings_of(point),
     )
-    override = spec.overrides.get(point.group)
+
+
+def _cell(spec: "SweepSpec", group: str, recipe: Recipe) -> Cell:
+    override = spec.overrides.get(group)
     environment = tuple(sorted(override.environment.items())) if override else ()
     window = spec.measure
     return Cell(
-        cell_id=_digest(point.group, recipe, window, environment, _seating(spec)),
-        group=point.group,
+        cell_id=_digest(group, recipe, window, environment, _seating(spec)),
+        group=group,
         recipe=recipe,
         window=window,
         environment=environment,

@@ -5,20 +5,11 @@ from typing import Literal
 
 from cluster.inventory import Vendor
 from jobs.training.task.presets import ModelConfig
-from jobs.training.task.settings import Compile, Settings
+from jobs.training.task.settings import Settings
 
 Strategy = Literal["ddp", "fsdp", "zero1", "zero2", "zero3"]
 Precision = Literal["fp32", "bf16"]
 Schedule = Literal["constant", "linear", "cosine"]
-
-
-def cannot_compile(strategy: Strategy, how: Compile) -> str | None:
-    """Why blocks can't be compiled under a strategy; None if they can."""
-    if how == "block" and strategy == "zero3":
-        return (
-            "block can't be had under zero3, which gathers weights inside of blocks; expected none, or fsdp"
-        )
-    return None
 
 
 # A chunk's fp32 logits take at most this: so many that its matrix products are still efficient ones.
