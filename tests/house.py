@@ -75,6 +75,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
         "jobs.packing.ray_pack",
     ),
     "deepspeed": ("jobs.training.strategies.zero",),
+    "torchao": ("jobs.training.models.fp8",),
     "pydantic": ("jobs.spec_schema",),
     "yaml": ("jobs.spec_schema.file", "cluster.cluster_file"),
     "rich": ("jobs.sweeps.live_view",),

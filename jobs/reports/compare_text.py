@@ -67,7 +67,7 @@ def as_json(found: SetComparison, baseline: Side, other: Side, threshold: float)
         "baseline": {"target": baseline.text, "num_runs": len(baseline.rows)},
         "other": {"target": other.text, "num_runs": len(other.rows)},
         "threshold": threshold,
-        "simulated_groups": _simulated_groups(baseline, other),
+        "simulated_groups": _groups_of(row for row in (*baseline.rows, *other.rows) if row.simulated),
         "summary": summary(found),
         **asdict(found),
     }
@@ -75,12 +75,17 @@ def as_json(found: SetComparison, baseline: Side, other: Side, threshold: float)
 
 
 def _warnings(baseline: Side, other: Side) -> list[str]:
-    groups = _simulated_groups(baseline, other)
-    return [f"on simulated devices, which say nothing of real ones: {', '.join(groups)}"] if groups else []
+    simulated = [row for row in (*baseline.rows, *other.rows) if row.simulated]
+    devices = _groups_of(row for row in simulated if not row.is_emulated)
+    fp8 = _groups_of(row for row in simulated if row.is_emulated)
+    return [
+        *([f"on simulated devices, which say nothing of real ones: {', '.join(devices)}"] if devices else []),
+        *([f"with simulated fp8, which says nothing of real ones: {', '.join(fp8)}"] if fp8 else []),
+    ]
 
 
-def _simulated_groups(baseline: Side, other: Side) -> list[str]:
-    return sorted({row.group for row in (*baseline.rows, *other.rows) if row.simulated and row.group})
+def _groups_of(rows: Iterable[Row]) -> list[str]:
+    return sorted({row.group for row in rows if row.group})
 
 
 def summary(found: SetComparison) -> str:

@@ -106,6 +106,7 @@ def _recorded(store: Store, run: str) -> dict[str, Any] | None:
         "num_steps": found.num_steps,
         "num_superseded": found.num_superseded,
         "tokens_per_s": found.tokens_per_sec,
+        "simulated": found.simulated,
         "wall_s": found.wall_sec,
         "goodput": found.goodput,
         "phases_s": dict(found.phases),
@@ -183,7 +184,8 @@ def _span(seconds: float) -> str:
 def _recorded_lines(found: dict[str, Any]) -> list[str]:
     lines = []
     if found["tokens_per_s"] is not None:
-        lines.append(f"{found['tokens_per_s']:,.0f} tokens/s while it trained")
+        simulated = " (simulated)" if found["simulated"] else ""
+        lines.append(f"{found['tokens_per_s']:,.0f} tokens/s while it trained{simulated}")
     if found["goodput"] is not None:
         spent = sorted(found["phases_s"].items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {seconds / found['wall_s']:.1%}" for name, seconds in spent)

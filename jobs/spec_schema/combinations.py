@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jobs.training.task.job import Recipe
+from jobs.training.task.job import FP8_MULTIPLE, Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,46 @@ def _cannot_compile(recipe: Recipe) -> str | None:
     return "block can't be had under zero3, which gathers weights inside of blocks; expected none, or fsdp"
 
 
+def _needs_bf16(recipe: Recipe) -> str | None:
+    if recipe.fp8 == "none" or recipe.precision == "bf16":
+        return None
+    return (
+        f"{recipe.fp8} can't be had in {recipe.precision}, since fp8 products give bf16; "
+        "expected precision: bf16"
+    )
+
+
+def _has_no_fp8(recipe: Recipe) -> str | None:
+    if recipe.fp8 == "none" or recipe.strategy in ("ddp", "fsdp"):
+        return None
+    return (
+        f"{recipe.fp8} can't be had under {recipe.strategy}: torchao's fp8 is not made for the weights that "
+        "DeepSpeed handles; expected none, or ddp or fsdp"
+    )
+
+
+def _does_not_divide(recipe: Recipe) -> str | None:
+    """Every matrix has tokens or one of these sizes as its rows or columns, forward or backward."""
+    if recipe.fp8 == "none":
+        return None
+    model, tokens = recipe.model, recipe.micro_batch * recipe.seq_len
+    sizes = {
+        f"{model.name}'s hidden_size": model.hidden_size,
+        f"{model.name}'s intermediate_size": model.intermediate_size,
+        f"{model.name}'s num_heads x head_dim": model.attention_size,
+        f"{model.name}'s num_kv_heads x head_dim": model.kv_size,
+        "micro_batch x seq_len": tokens,
+    }
+    odd = [f"{name} is {size}" for name, size in sizes.items() if size % FP8_MULTIPLE]
+    if not odd:
+        return None
+    return f"{recipe.fp8} takes sizes in multiples of {FP8_MULTIPLE}, but {', '.join(odd)}; expected none"
+
+
 _CHECKS: tuple[tuple[str, Callable[[Recipe], str | None]], ...] = (
     ("seq_len", _too_long),
     ("compile", _cannot_compile),
+    ("fp8", _needs_bf16),
+    ("fp8", _has_no_fp8),
+    ("fp8", _does_not_divide),
 )

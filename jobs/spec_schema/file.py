@@ -18,7 +18,7 @@ from yaml.error import MarkedYAMLError
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.training.task.job import OptimizerConfig, Precision, Strategy
 from jobs.training.task.presets import PRESETS
-from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy
+from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy, Fp8
 from reporting.results.redaction import redacted
 
 
@@ -31,10 +31,12 @@ def _number_as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _one_of(known: Sequence[str], noun: str, later: Sequence[str] = ()) -> BeforeValidator:
+def _one_of(known: Sequence[str], noun: str, elsewhere: Mapping[str, str] | None = None) -> BeforeValidator:
+    """``elsewhere`` has values that belong to another key, and what to write instead."""
+
     def check(value: object) -> object:
-        if value in later:
-            raise ValueError(f"{value!r} is not supported yet ({', '.join(known)})")
+        if isinstance(value, str) and elsewhere and value in elsewhere:
+            raise ValueError(f"{value!r} is not a {noun} ({', '.join(known)}); {elsewhere[value]}")
         if value not in known:
             hint = nearest(str(value), list(known))
             raise ValueError(f"{value!r} is not a {noun} ({', '.join(known)}){hint}")
@@ -72,13 +74,15 @@ def check_plain_name(value: str, place: str) -> str:
 
 Name = Annotated[str, BeforeValidator(_plain_name)]
 StrategyName = Annotated[Strategy, _one_of(get_args(Strategy), "strategy")]
-PrecisionName = Annotated[Precision, _one_of(get_args(Precision), "precision", later=("fp8",))]
+_FP8_INSTEAD = {"fp8": "expected precision: bf16 with fp8: rowwise"}
+PrecisionName = Annotated[Precision, _one_of(get_args(Precision), "precision", _FP8_INSTEAD)]
 CheckpointingName = Annotated[
     Checkpointing, _one_of(get_args(Checkpointing), "way of activation checkpointing")
 ]
 CrossEntropyName = Annotated[CrossEntropy, _one_of(get_args(CrossEntropy), "way of cross-entropy")]
 CompileName = Annotated[Compile, _one_of(get_args(Compile), "way of compiling")]
 AttentionName = Annotated[Attention, _one_of(get_args(Attention), "kernel for attention")]
+Fp8Name = Annotated[Fp8, _one_of(get_args(Fp8), "way of fp8")]
 ModelName = Annotated[str, _one_of(list(PRESETS), "model")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariableValue = Annotated[str, BeforeValidator(_number_as_text)]

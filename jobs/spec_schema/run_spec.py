@@ -13,6 +13,7 @@ from jobs.spec_schema.file import (
     CompileName,
     Count,
     CrossEntropyName,
+    Fp8Name,
     ModelName,
     Name,
     Optimizer,
@@ -56,6 +57,7 @@ class RunSpec(SpecFile):
     cross_entropy: CrossEntropyName = "whole"
     compile: CompileName = "none"
     attention: AttentionName = "auto"
+    fp8: Fp8Name = "none"
     seq_len: Count = 64
     micro_batch: Count = 1
     grad_accum: Count = 1

@@ -12,6 +12,7 @@ from jobs.spec_schema.file import (
     CompileName,
     Count,
     CrossEntropyName,
+    Fp8Name,
     ModelName,
     Name,
     Optimizer,
@@ -38,6 +39,7 @@ class Axes(Strict):
     cross_entropy: Several[CrossEntropyName] = ("whole",)
     compile: Several[CompileName] = ("none",)
     attention: Several[AttentionName] = ("auto",)
+    fp8: Several[Fp8Name] = ("none",)
 
 
 class SweepLimits(Strict):
@@ -70,6 +72,7 @@ class Selection(Strict):
     cross_entropy: Several[CrossEntropyName] | None = None
     compile: Several[CompileName] | None = None
     attention: Several[AttentionName] | None = None
+    fp8: Several[Fp8Name] | None = None
 
 
 class SweepSpec(SpecFile):

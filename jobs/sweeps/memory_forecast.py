@@ -15,6 +15,7 @@ from jobs.training.task.job import Recipe, tokens_per_chunk
 from jobs.training.task.presets import ModelConfig
 
 _FP32 = 4
+_FP8 = 1
 _COMPUTE = {"fp32": 4, "bf16": 2}
 
 # ``strategies.zero`` sets DeepSpeed's defaults and shrinks them in proportion for smaller models.
@@ -70,7 +71,10 @@ def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
     reaches_first_block = replace(
         ends, working=ends.working - state.after_blocks, activations=_tokens(recipe) * _block(recipe, on_cpu)
     )
-    peak = max(starts, reaches_first_block, ends, state.as_update_runs, key=lambda moment: moment.total)
+    moments = [starts, reaches_first_block, ends, state.as_update_runs]
+    if recipe.fp8 != "none":
+        moments += [_casting(starts, recipe), _casting(reaches_first_block, recipe)]
+    peak = max(moments, key=lambda moment: moment.total)
     live = _prediction(state, peak)
     return replace(live, overhead=round(_overhead(recipe, live.total, on_cpu)))
 
@@ -116,6 +120,20 @@ def _prediction(state: _State, moment: _Moment) -> MemoryPrediction:
         logits=round(moment.logits),
         overhead=0,
     )
+
+
+def _casting(moment: _Moment, recipe: Recipe) -> _Moment:
+    """That moment without logits, as the largest product of a block casts its operands to fp8.
+
+    A cast holds fp32 values twice, and the fp8 ones. Compiled, it is one pass over the values. The largest
+    operands are the input of the MLP's last product and its weight. Nothing in fp8 is kept for later.
+    """
+    model, tokens = recipe.model, _tokens(recipe)
+    if recipe.compile == "none":
+        casts = (2 * _FP32 + _FP8) * model.intermediate_size * max(tokens, model.hidden_size)
+    else:
+        casts = _FP8 * model.intermediate_size * (tokens + model.hidden_size)
+    return replace(moment, logits=0, working=moment.working + casts)
 
 
 def _overhead(recipe: Recipe, live_bytes: int, on_cpu: bool) -> float:

@@ -43,6 +43,12 @@ class Plan:
     refused: Failure | None
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether CPUs stand in for the group's devices, or for the recipe's fp8."""
+        group, recipe = self.group, self.cell.recipe
+        return group is not None and (group.simulated or recipe.is_emulated(group.vendor))
+
+    @property
     def memory_budget_bytes(self) -> int | None:
         """The bytes that a worker may allocate, or None on an accelerator, which limits its memory itself."""
         on_cpu = self.group is not None and (self.group.vendor == "cpu" or self.group.simulated)
@@ -159,6 +165,10 @@ def _reachable_flops(cell: Cell, group: WorkerGroup | None) -> float | None:
     if group.vendor == "cpu" or group.simulated:
         return _CPU_CORE_FLOPS
     chip = accelerator(group.device)
+    recipe = cell.recipe
     # Without a published fp32 peak the forecast uses tf32's, the best that fp32 matmuls can reach.
-    peak = chip and (chip.peak_flops(cell.recipe.precision) or chip.peak_flops("tf32"))
+    known = (
+        (chip.peak_flops(dtype) for dtype in (recipe.product_dtype, recipe.precision, "tf32")) if chip else ()
+    )
+    peak = next(filter(None, known), None)
     return peak * _REACHED_SHARE_OF_PEAK if peak else None

@@ -66,7 +66,7 @@ def record_of(
         attempt=attempt.number,
         group=run.cell.group,
         vendor=plan.group.vendor if plan.group else None,
-        simulated=plan.group.simulated if plan.group else False,
+        simulated=plan.is_simulated,
         model=recipe.model.name,
         strategy=recipe.strategy,
         world_size=recipe.world_size,
@@ -135,7 +135,8 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
     throughput = tokens_per_second(recipe.tokens_per_step, num_steps, measured.window_s)
     per_device = throughput / recipe.world_size
     chip = _whole_chip(measured)
-    peak = chip.peak_flops(recipe.precision) if chip else None
+    peak = chip.peak_flops(recipe.product_dtype) if chip else None
+    bf16_peak = chip.peak_flops("bf16") if chip and recipe.fp8 != "none" else None
     memory = _memory(plan, measured.ranks)
     return replace(
         common,
@@ -151,6 +152,7 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         h2d_gbps_per_gpu=_h2d_gbps(measured),
         mfu=model_flops_utilization(per_device, plan.flops_per_token, peak),
         hfu=model_flops_utilization(per_device, plan.flops_per_token + plan.recomputed_flops_per_token, peak),
+        mfu_of_bf16_peak=model_flops_utilization(per_device, plan.flops_per_token, bf16_peak),
         peak_flops=peak,
         peak_flops_source=chip.source if chip and peak else None,
         device_memory_bytes=measured.ranks[0].device_memory_bytes,

@@ -18,9 +18,7 @@ NOTHING = "-"
 
 def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
     columns = [
-        *cell_columns(
-            [plan.cell for plan in plans], [plan.group is not None and plan.group.simulated for plan in plans]
-        ),
+        *cell_columns([plan.cell for plan in plans], [plan.is_simulated for plan in plans]),
         number_column("GB/worker", (f"{plan.predicted_memory_bytes / 1e9:.2f}" for plan in plans)),
         number_column("~s/run", (or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
         TextColumn(title="placement", texts=tuple(map(placement_text, plans))),

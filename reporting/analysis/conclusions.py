@@ -75,8 +75,13 @@ def _of_groups(cells: Sequence[CellSummary], comparisons: Sequence[Comparison]) 
     if not comparisons:
         of_what = f"The only group is {groups[0]}" if len(groups) == 1 else "No two groups ran the same cell"
         yield f"{of_what}: there is nothing to compare."
-    if simulated := sorted({cell.group for cell in cells if "simulated" in cell.flags}):
-        yield f"Groups on simulated devices, whose figures say nothing of real ones: {', '.join(simulated)}."
+    simulated = {cell.group for cell in cells if "simulated" in cell.flags and not cell.is_emulated}
+    if simulated:
+        names = ", ".join(sorted(simulated))
+        yield f"Groups on simulated devices, whose figures say nothing of real ones: {names}."
+    if num_emulated := sum(cell.is_emulated for cell in cells):
+        counted_cells = counted(num_emulated, "cell")
+        yield f"On CPUs fp8 is simulated: the figures of {counted_cells} say nothing of fp8 on devices."
 
 
 def _pair(comparison: Comparison) -> tuple[str, str]:

@@ -92,7 +92,7 @@ def _gigabytes(num_bytes: int | None) -> str | None:
 
 def _peak(row: Row) -> str | None:
     peak = _teraflops(row.peak_flops)
-    return peak and f"{peak} ({row.precision})"
+    return peak and f"{peak} ({row.product_dtype})"
 
 
 def _teraflops(flops: float | None) -> str | None:

@@ -87,6 +87,11 @@ class CellSummary:
     error_reason: str | None
     rows: tuple[Row, ...]
 
+    @property
+    def is_emulated(self) -> bool:
+        """See ``Row``."""
+        return any(row.is_emulated for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:

@@ -61,6 +61,15 @@ def origins(findings: Findings) -> Origins:
     return found
 
 
+def simulated_runs(findings: Findings) -> frozenset[str]:
+    """Returns the names of long runs with numbers that are not of real devices.
+
+    Older runs did not record it, so cells of their group tell.
+    """
+    groups = {row.group for row in findings.rows if row.simulated and not row.is_emulated}
+    return frozenset(run.name for run in findings.runs if run.simulated or run.group in groups)
+
+
 def _rank(cell: CellSummary, advised: Iterable[str | None]) -> int:
     if cell.cell_id in advised:
         return 0

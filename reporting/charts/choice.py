@@ -57,10 +57,17 @@ def view_of(findings: Findings) -> View:
     """
     cells = tuple(cell for cell in findings.cells if cell.subject.world_size > 0)
     pairs = [(cell.group, cell.vendor) for cell in cells] + [(run.group, run.vendor) for run in findings.runs]
-    simulated = {cell.group for cell in findings.cells if "simulated" in cell.flags}
     groups = dict.fromkeys(group for group, _ in pairs)
-    titles = {group: name_of(group, 18) + " (simulated)" * (group in simulated) for group in groups}
+    titles = {group: name_of(group, 18) + _origin(group, findings) for group in groups}
     return View(cells=cells, pareto=findings.pareto, looks=group_looks(pairs), titles=titles)
+
+
+def _origin(group: str, findings: Findings) -> str:
+    """What is said of a group of which cells are simulated. With fp8 on a CPU only some of them are."""
+    are_simulated = {"simulated" in cell.flags for cell in findings.cells if cell.group == group}
+    if True not in are_simulated:
+        return ""
+    return " (partly simulated)" if False in are_simulated else " (simulated)"
 
 
 def recipe_of(subject: Subject) -> Recipe:

@@ -86,6 +86,7 @@ def _long_run(store: Store, parts: RunParts, skipped: list[Skipped]) -> LongRun 
         model=newest.model,
         strategy=newest.strategy,
         world_size=newest.world_size,
+        simulated=newest.simulated,
         num_steps=sum(totals.num_counted for totals in steps.by_term.values()),
         num_superseded=sum(totals.num_superseded for totals in steps.by_term.values()),
         tokens_per_sec=tokens_per_sec(parts, steps),

@@ -25,6 +25,7 @@ class LongRun:
     num_steps: int
     num_superseded: int
     tokens_per_sec: float | None
+    simulated: bool = False
     steps: tuple[int, ...] = ()
     losses: tuple[float | None, ...] = ()
     val_steps: tuple[int, ...] = ()

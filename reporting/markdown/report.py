@@ -39,6 +39,7 @@ from reporting.analysis.selection import (
     comparisons_shown,
     failures,
     origins,
+    simulated_runs,
 )
 from reporting.long_runs.summary import LongRun
 from reporting.markdown.parts import bullets, left_out, raw, table
@@ -73,7 +74,7 @@ def _folded(findings: Findings) -> tuple[tuple[str, list[str]], ...]:
     failed = failures(findings.cells)
     return (
         (counted(len(findings.cells), "cell"), list(_cells(findings))),
-        (counted(len(findings.runs), "long run"), list(_runs(findings.runs))),
+        (counted(len(findings.runs), "long run"), list(_runs(findings))),
         (counted(len(failed), "failure"), list(_failures(failed))),
         (f"{counted(len(findings.skipped), 'file')} skipped", list(_skipped(findings))),
         ("How to repeat it", list(_commands(findings))),
@@ -217,16 +218,19 @@ def _cell(cell: CellSummary) -> list[str]:
     ]
 
 
-def _runs(runs: Sequence[LongRun]) -> Iterator[str]:
+def _runs(findings: Findings) -> Iterator[str]:
+    runs, simulated = findings.runs, simulated_runs(findings)
     if runs:
         heads = ("run", "what", "steps", "done again", "tokens/s", "wall time", "goodput", "incidents")
-        yield table(heads, "llrrrrrr", map(_run, runs[:_MOST]))
+        yield table(
+            heads, "llrrrrrr", [_run(run, is_simulated=run.name in simulated) for run in runs[:_MOST]]
+        )
         yield from left_out(min(_MOST, len(runs)), len(runs), "run")
 
 
-def _run(run: LongRun) -> list[str]:
+def _run(run: LongRun, *, is_simulated: bool) -> list[str]:
     return [
-        plain(run.name),
+        f"{plain(run.name)}{_origin(['simulated'] if is_simulated else [])}",
         plain(f"{run.model} {run.strategy} x{run.world_size} on {run.group}"),
         count(run.num_steps),
         count(run.num_superseded),

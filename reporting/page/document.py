@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reporting.analysis.findings import Chart, Findings
 from reporting.analysis.formatting import counted, moment, short
+from reporting.analysis.selection import simulated_runs
 from reporting.page.answers import answer, comparisons
 from reporting.page.explained import method, repeat
 from reporting.page.goals import goals
@@ -90,7 +91,7 @@ def _body(findings: Findings, sections: Sequence[Section]) -> Markup:
 
 def _header(findings: Findings) -> Markup:
     flags = [
-        *(["simulated"] if any(row.simulated for row in findings.rows) else []),
+        *(["simulated"] if any(row.simulated for row in findings.rows) or simulated_runs(findings) else []),
         *(["imported"] if any(row.imported for row in findings.rows) else []),
     ]
     num_ok = sum(row.status == "ok" for row in findings.rows)

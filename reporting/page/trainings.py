@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from reporting.analysis.findings import Findings
 from reporting.analysis.formatting import count, duration, fraction, is_known, number, short
-from reporting.analysis.selection import most_relevant
+from reporting.analysis.selection import most_relevant, simulated_runs
 from reporting.analysis.time_lost import in_order
 from reporting.long_runs.ledger import PHASES
 from reporting.long_runs.summary import LongRun
@@ -31,9 +31,9 @@ def trainings(findings: Findings) -> Markup:
     if not findings.runs:
         return NOTHING
     shown = findings.runs[:MOST_RUNS]
-    simulated = {row.group for row in findings.rows if row.simulated}
+    simulated = simulated_runs(findings)
     items = [
-        _run(run, index, ["simulated"] if run.group in simulated else []) for index, run in enumerate(shown)
+        _run(run, index, ["simulated"] if run.name in simulated else []) for index, run in enumerate(shown)
     ]
     rest = left_out(len(shown), len(findings.runs), "run", "`longhaul status` shows each")
     return section("runs", "Long runs", *items, rest)

@@ -16,7 +16,7 @@ class RecordedAttempt:
 
     ``parent_term`` is the term of the attempt whose checkpoint this one resumed. It is None if the attempt
     started at step 0 or from another run's checkpoint. ``leased_s`` is when the driver got the run's lease,
-    by its own clock.
+    by its own clock. ``simulated`` as in the rows of a sweep; parts of older versions don't say it.
     """
 
     run: str
@@ -31,6 +31,7 @@ class RecordedAttempt:
     tokens_per_step: int
     start_step: int | None = None
     parent_term: int | None = None
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,7 +198,8 @@ def _attempt(name: PartName, about: Mapping[bytes, bytes]) -> RecordedAttempt:
         raise PartError(f"its schema's version is {found}, expected {SCHEMA_VERSION}")
     if about.get(_TABLE) != name.table.encode():
         raise PartError(f"its rows are not {name.table}")
-    found = json.loads(about[_ATTEMPT])
+    of_older_parts: dict[str, Any] = {"simulated": False}
+    found = of_older_parts | json.loads(about[_ATTEMPT])
     attempt = RecordedAttempt(**{field.name: found[field.name] for field in fields(RecordedAttempt)})
     if (attempt.run, attempt.term) != (name.run, name.term):
         raise PartError(f"it was recorded by attempt {attempt.term} of {attempt.run}")

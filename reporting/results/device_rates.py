@@ -49,7 +49,7 @@ class MachineRecord:
     rates: tuple[MeasuredRate, ...]
 
 
-# (group, device, precision)
+# (group, device, dtype)
 RateKind = tuple[str, str | None, str]
 
 
@@ -73,8 +73,8 @@ def read_machines(store: Store) -> tuple[tuple[MachineRecord, ...], tuple[Skippe
 
 
 def with_measured_peaks(rows: Iterable[Row], machines: Sequence[MachineRecord]) -> tuple[Row, ...]:
-    """Sets the measured rate on rows of ours whose group, device and precision were measured. All other rows
-    stay as they are.
+    """Sets the measured rate on rows of ours whose group, device and dtype of products were measured. All
+    other rows stay as they are.
     """
     peaks = measured_peaks(machines)
     return tuple(_with_peak(row, peaks) for row in rows)
@@ -100,9 +100,9 @@ def _best_of_devices(machine: MachineRecord) -> dict[tuple[int, str], float]:
 
 
 def _with_peak(row: Row, peaks: Mapping[RateKind, float]) -> Row:
-    if row.imported or row.group is None or row.precision is None:
+    if row.imported or row.group is None or row.product_dtype is None:
         return row
-    peak = peaks.get((row.group, row.device_name, row.precision))
+    peak = peaks.get((row.group, row.device_name, row.product_dtype))
     return row if peak is None else replace(row, measured_peak_flops=peak)
 
 

@@ -181,6 +181,7 @@ class RunRecord:
     cross_entropy: str = "whole"
     compile: str = "none"
     attention: str = "auto"
+    fp8: str = "none"
     per_device_batch: int
     grad_accum: int
     status: str
@@ -201,6 +202,7 @@ class RunRecord:
     scaling_efficiency_pct: float | None = None
     mfu: float | None = None
     hfu: float | None = None
+    mfu_of_bf16_peak: float | None = None
     flops_formula: str
     flops_per_token: float
     recomputed_flops_per_token: float = 0.0

@@ -46,6 +46,7 @@ class Row:
     cross_entropy: str | None = None
     compile: str | None = None
     attention: str | None = None
+    fp8: str | None = None
     status: str = "ok"
     error_reason: str | None = None
     error_phase: str | None = None
@@ -75,6 +76,7 @@ class Row:
     recompilations: int | None = None
     mfu: float | None = None
     hfu: float | None = None
+    mfu_of_bf16_peak: float | None = None
     flops_formula: str | None = None
     flops_per_token: float | None = None
     recomputed_flops_per_token: float | None = None
@@ -130,6 +132,20 @@ class Row:
     source_digest: str | None = None
     metrics: tuple[tuple[str, float | None], ...] = ()
     raw_step_times: tuple[float, ...] = ()
+
+    @property
+    def has_fp8(self) -> bool:
+        return self.fp8 not in (None, "none")
+
+    @property
+    def product_dtype(self) -> str | None:
+        """The dtype in which the blocks multiply, by whose peak ``mfu`` is computed."""
+        return "fp8" if self.has_fp8 else self.precision
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether it is simulated only because a CPU stood in for a device's fp8. Its group is real."""
+        return self.simulated and self.has_fp8 and self.vendor == "cpu"
 
 
 NAMES = tuple(field.name for field in fields(Row))

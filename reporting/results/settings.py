@@ -18,6 +18,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "cross_entropy": {"whole": "", "chunked": "chunked loss"},
     "compile": {"none": "", "block": "compiled blocks"},
     "attention": {"auto": "", **{kernel: f"{kernel} attention" for kernel in _KERNELS}},
+    "fp8": {"none": "", "tensorwise": "tensorwise fp8", "rowwise": "rowwise fp8"},
 }
 
 

@@ -12,7 +12,7 @@ from jobs.training.device.rank_device import device_name, platform_of
 from jobs.training.task.measurement import Environment
 from reporting.results.redaction import is_secret, without_credentials
 
-_PACKAGES = ("ray", "deepspeed", "numpy")
+_PACKAGES = ("ray", "deepspeed", "torchao", "numpy")
 _RELEVANT = re.compile(
     r"(NCCL|RCCL|HSA|HIP|ROCR|ROCM|CUDA|MIOPEN|GLOO|OMP|MKL|TORCH|PYTORCH|DS|UCX|FI)_[A-Z0-9_]+"
 )

@@ -72,6 +72,8 @@ def _run(task: Task, context: Context, services: Services, record: AttemptRecord
         if context.rank == 0:
             services.report(Withdrawn(stop_request=stop_request))
         return
+    if task.recipe.is_emulated(task.vendor) and context.rank == 0:
+        services.report(Warned(text=f"fp8: {task.recipe.fp8} is simulated on a CPU, which makes it slower"))
     engine = build(task.recipe, context.device)
     try:
         record.restoring()

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from jobs.training.models.attention import attend, takes_groups
 from jobs.training.models.checkpointing import checkpointed
 from jobs.training.models.compiling import compiled
+from jobs.training.models.fp8 import linear_product
 from jobs.training.models.head import chunked_cross_entropy, whole_cross_entropy
 from jobs.training.task.presets import ModelConfig, RopeScaling
 from jobs.training.task.settings import Attention as AttentionKernel
-from jobs.training.task.settings import CrossEntropy, Settings
+from jobs.training.task.settings import CrossEntropy, Fp8, Settings
 
 Rotation = tuple[Tensor, Tensor]
 USUAL = Settings()
@@ -105,9 +106,13 @@ class Trunk(nn.Module):
 
 
 class Linear(nn.Linear):
+    def __init__(self, in_features: int, out_features: int, *, bias: bool, fp8: Fp8) -> None:
+        super().__init__(in_features, out_features, bias)
+        self._product = linear_product(fp8)
+
     def forward(self, input: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(input.dtype)
-        return F.linear(input, self.weight.to(input.dtype), bias)
+        return self._product(input, self.weight.to(input.dtype), bias)
 
 
 class Norm(nn.RMSNorm):
@@ -149,9 +154,9 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, settings: Settings) -> None:
         super().__init__()
         self.input_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
-        self.self_attn = Attention(config, settings.attention)
+        self.self_attn = Attention(config, settings.attention, settings.fp8)
         self.post_attention_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
-        self.mlp = GatedMlp(config)
+        self.mlp = GatedMlp(config, settings.fp8)
         self._checkpointing = settings.activation_checkpointing
         self._compiling = settings.compile
 
@@ -176,14 +181,14 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention in which several query heads share one key and value head."""
 
-    def __init__(self, config: ModelConfig, kernel: AttentionKernel) -> None:
+    def __init__(self, config: ModelConfig, kernel: AttentionKernel, fp8: Fp8) -> None:
         super().__init__()
         self.head_dim = config.head_dim
         self._kernel = kernel
-        self.q_proj = Linear(config.hidden_size, config.attention_size, bias=config.qkv_bias)
-        self.k_proj = Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
-        self.v_proj = Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias)
-        self.o_proj = Linear(config.attention_size, config.hidden_size, bias=False)
+        self.q_proj = Linear(config.hidden_size, config.attention_size, bias=config.qkv_bias, fp8=fp8)
+        self.k_proj = Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias, fp8=fp8)
+        self.v_proj = Linear(config.hidden_size, config.kv_size, bias=config.qkv_bias, fp8=fp8)
+        self.o_proj = Linear(config.attention_size, config.hidden_size, bias=False, fp8=fp8)
         if config.qk_norm:
             self.q_norm = Norm(config.head_dim, eps=config.rms_norm_eps)
             self.k_norm = Norm(config.head_dim, eps=config.rms_norm_eps)
@@ -207,11 +212,11 @@ class Attention(nn.Module):
 class GatedMlp(nn.Module):
     """A SwiGLU MLP."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, fp8: Fp8) -> None:
         super().__init__()
-        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False, fp8=fp8)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False, fp8=fp8)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False, fp8=fp8)
 
     def forward(self, hidden: Tensor) -> Tensor:
         out: Tensor = self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden))

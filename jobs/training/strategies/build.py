@@ -5,7 +5,7 @@ from typing import assert_never
 
 import torch
 
-from jobs.training.models import attention, compiling
+from jobs.training.models import attention, compiling, fp8
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.job import Recipe, Strategy
@@ -17,6 +17,8 @@ def build(recipe: Recipe, device: torch.device) -> Engine:
         attention.kernel_of(recipe, device, COMPUTE_DTYPE[recipe.precision])
     if recipe.compile == "block":
         compiling.prepare(device)
+    if recipe.fp8 != "none":
+        fp8.prepare(recipe.fp8, device)
     match recipe.strategy:
         case "ddp":
             from jobs.training.strategies import ddp

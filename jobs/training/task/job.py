@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from cluster.accelerators import PeakDtype
 from cluster.inventory import Vendor
 from jobs.training.task.presets import ModelConfig
 from jobs.training.task.settings import Settings
@@ -12,6 +13,8 @@ Precision = Literal["fp32", "bf16"]
 Schedule = Literal["constant", "linear", "cosine"]
 
 
+# The kernels for fp8 take matrices whose sizes are multiples of this.
+FP8_MULTIPLE = 16
 # A chunk's fp32 logits take at most this: so many that its matrix products are still efficient ones.
 MOST_CHUNK_BYTES = 256 * 2**20
 
@@ -68,6 +71,15 @@ class Recipe(Settings):
     @property
     def tokens_per_step(self) -> int:
         return self.sequences_per_step * self.seq_len
+
+    @property
+    def product_dtype(self) -> PeakDtype:
+        """The dtype in which the blocks multiply, whose peak the speed is compared with."""
+        return self.precision if self.fp8 == "none" else "fp8"
+
+    def is_emulated(self, vendor: Vendor | None) -> bool:
+        """Whether CPUs stand in for what the recipe computes with."""
+        return self.fp8 != "none" and vendor == "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ Checkpointing = Literal["none", "selective", "full"]
 CrossEntropy = Literal["whole", "chunked"]
 Compile = Literal["none", "block"]
 Attention = Literal["auto", "flash", "efficient", "cudnn", "math"]
+Fp8 = Literal["none", "tensorwise", "rowwise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +22,4 @@ class Settings:
     cross_entropy: CrossEntropy = "whole"
     compile: Compile = "none"
     attention: Attention = "auto"
+    fp8: Fp8 = "none"

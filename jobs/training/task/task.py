@@ -161,4 +161,5 @@ class Task:
             world_size=self.recipe.world_size,
             num_steps=self.num_steps,
             tokens_per_step=self.recipe.tokens_per_step,
+            simulated=self.simulated or self.recipe.is_emulated(self.vendor),
         )

@@ -70,11 +70,12 @@ def _losses_by_seed(cell: CellSummary) -> dict[tuple[object, ...], list[float]]:
     """Returns losses by everything that the loss depends on, which excludes strategy and group."""
     subject = cell.subject
     same = (cell.sweep, subject.model, subject.world_size, subject.seq_len, subject.micro_batch,
-            subject.grad_accum, subject.precision)  # fmt: skip
+            subject.grad_accum)  # fmt: skip
     found: dict[tuple[object, ...], list[float]] = {}
     for row in ok_rows(cell):
         if row.loss_reference is not None:
-            family = (*same, row.seed, row.loss_reference_step, row.optimizer)
+            dtype = row.fp8 if row.has_fp8 else row.precision
+            family = (*same, dtype, row.seed, row.loss_reference_step, row.optimizer)
             found.setdefault(family, []).append(row.loss_reference)
     return found
 

@@ -40,13 +40,17 @@ def origins(cells: Sequence[CellSummary]) -> Iterator[Seen]:
     for cell in cells:
         if not {"simulated", "imported"} & set(cell.flags):
             yield Seen(level="ok", subject=name_of(cell))
-    for group, num_cells in _flagged(cells, "simulated"):
-        yield Seen(
-            level="warning",
-            subject=group,
-            found=f"{counted(num_cells, 'cell')} of simulated devices",
-            advice="Their figures say nothing of real ones.",
-        )
+    for what, those in (
+        ("simulated devices", [cell for cell in cells if not cell.is_emulated]),
+        ("simulated fp8", [cell for cell in cells if cell.is_emulated]),
+    ):
+        for group, num_cells in _flagged(those, "simulated"):
+            yield Seen(
+                level="warning",
+                subject=group,
+                found=f"{counted(num_cells, 'cell')} of {what}",
+                advice="Their figures say nothing of real ones.",
+            )
     for group, num_cells in _flagged(cells, "imported"):
         yield Seen(
             level="warning",

@@ -112,7 +112,7 @@ def carry_out(work: Work, folder: Path) -> Endings:
 
 
 def place(recipe: Recipe) -> str:
-    settings = f"{recipe.activation_checkpointing}-{recipe.cross_entropy}"
+    settings = f"{recipe.activation_checkpointing}-{recipe.cross_entropy}-{recipe.fp8}"
     return f"{recipe.strategy}-{recipe.world_size}-{recipe.precision}-{settings}"
 
 
@@ -211,6 +211,23 @@ def test_what_is_computed_again_is_so_after_a_resume_too(
     work = Work(undisturbed=trainings, saved=trainings, resumed=[same(recipe) for recipe in trainings])
     for rank in run_ranks(carry_out, work, tmp_path, num_ranks=2, tmp_path=tmp_path):
         assert [rank[same(recipe)] for recipe in trainings] == [rank[recipe] for recipe in trainings]
+
+
+def test_fp8_goes_on_to_the_bit_and_may_change_between_two_starts(tmp_path: Path) -> None:
+    usual = [training(strategy, 2, "bf16") for strategy in ("ddp", "fsdp")]
+    in_fp8 = [replace(usual[0], fp8="tensorwise"), replace(usual[1], fp8="rowwise")]
+    changed = [
+        Resumed(origin=origin, now=now)
+        for one, other in zip(usual, in_fp8, strict=True)
+        for origin, now in ((one, other), (other, one))
+    ]
+    trainings = [*usual, *in_fp8]
+    work = Work(undisturbed=trainings, saved=trainings, resumed=[*map(same, in_fp8), *changed])
+    for rank in run_ranks(carry_out, work, tmp_path, num_ranks=2, tmp_path=tmp_path):
+        assert [rank[same(recipe)] for recipe in in_fp8] == [rank[recipe] for recipe in in_fp8]
+        for one in changed:
+            assert rank[one].losses == pytest.approx(rank[one.origin].losses, rel=2e-3)
+            assert rank[one].digest != rank[one.origin].digest
 
 
 # By default whole runs show the same, through a real store: `test_long_run`.

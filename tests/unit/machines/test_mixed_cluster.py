@@ -200,6 +200,25 @@ def test_a_comparison_says_in_every_form_which_groups_are_simulated() -> None:
     assert strict_json(as_json(found, *sides, 0.02))["simulated_groups"] == ["amd"]
 
 
+def test_plans_scores_and_comparisons_say_that_fp8_on_a_cpu_is_simulated() -> None:
+    spec = sweep(axes={"precision": ["bf16"], "fp8": ["none", "rowwise"]})
+    plans = list(plans_of(spec, group()).values())
+    run = replace(run_of(spec), cell=cells_of(spec)[1])
+    row = row_of(record(spec, run, measurement(run.run_id), group()).to_json(), run.run_id)
+
+    assert [plan.is_simulated for plan in plans] == [False, True]
+    assert plan_table(plans, 1).count("local (simulated)") == 1
+    assert score_table(cells_of(spec), [row]).count("local (simulated)") == 1
+
+    sides = Side(text="a", rows=(row,)), Side(text="b", rows=(row,))
+    found = compare_sets(*(side.rows for side in sides), 0.02)
+    for write in (as_text, as_markdown):
+        text = write(found, *sides, 0.02)
+        assert "with simulated fp8, which says nothing of real ones: local\n" in text
+        assert "on simulated devices" not in text
+    assert strict_json(as_json(found, *sides, 0.02))["simulated_groups"] == ["local"]
+
+
 def test_what_was_planned_as_real_is_never_run_on_simulated_devices() -> None:
     real, simulated = (group("amd", vendor="amd", simulated=is_so) for is_so in (False, True))
 

@@ -108,6 +108,8 @@ MEASURED_PEAK = {"tokens_per_sec_per_device": 4_000.0, "flops_per_token": 1e9}
         ("enough repeats", cell(num_runs=3), "warning", "1 cell with 3 ok runs"),
         (ORIGIN, cell(), "ok", "as it should be"),
         (ORIGIN, cell(flags=("simulated",)), "warning", "1 cell of simulated devices"),
+        (ORIGIN, cell(flags=("simulated",), row={"simulated": True, "vendor": "cpu", "fp8": "rowwise"}),
+         "warning", "1 cell of simulated fp8"),
         (ORIGIN, cell(flags=("imported",)), "warning", "1 cell imported"),
     ],
 )  # fmt: skip
@@ -191,6 +193,16 @@ def test_of_two_losses_that_differ_both_are_named() -> None:
 def test_losses_of_other_seeds_and_other_batches_are_not_compared() -> None:
     assert lines(EQUAL, of_loss("ddp", 6.1), of_loss("fsdp", 5.0, seed=2)) == []
     assert lines(EQUAL, of_loss("ddp", 6.1), of_loss("fsdp", 5.0, micro_batch=2)) == []
+
+
+def test_losses_in_fp8_are_compared_with_their_like_alone() -> None:
+    def in_fp8(strategy: str, loss: float, fp8: str) -> CellSummary:
+        row = {"loss_reference": loss, "loss_reference_step": 10, "seed": 1, "precision": "bf16", "fp8": fp8}
+        return cell(strategy=strategy, row=row)
+
+    usual = cell(row={"loss_reference": 6.1, "loss_reference_step": 10, "seed": 1, "precision": "bf16"})
+    assert lines(EQUAL, usual, in_fp8("ddp", 5.0, "tensorwise"), in_fp8("ddp", 4.0, "rowwise")) == []
+    assert only(EQUAL, in_fp8("ddp", 5.0, "rowwise"), in_fp8("fsdp", 4.0, "rowwise")).level == "failed"
 
 
 def test_what_is_right_is_one_line_per_check() -> None:

@@ -98,6 +98,7 @@ def test_a_groups_peak_is_the_median_device_at_its_best_shape() -> None:
         replace(ROW, group="nvidia"),
         replace(ROW, group=None),
         replace(ROW, precision="fp8"),
+        replace(ROW, fp8="rowwise"),
         replace(ROW, device_name="AMD Instinct MI325X"),
         replace(ROW, device_name=None),
         replace(ROW, imported=True),

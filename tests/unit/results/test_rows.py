@@ -13,6 +13,7 @@ from jobs.sweeps.metrics import METRICS
 from jobs.training.task.job import Recipe
 from jobs.training.task.measurement import Failure, Measurement, RankSummary
 from reporting.results.records import RecordError, RunRecord, read_record
+from reporting.results.result_rows import row_of
 from tests.unit.builders import (
     CRASH,
     environment,
@@ -157,6 +158,22 @@ def test_mfu_is_against_the_peak_of_the_device_that_ran() -> None:
     assert (row.peak_flops, row.peak_flops_source) == (989e12, "NVIDIA H100 data sheet, dense")
 
 
+@pytest.mark.parametrize(
+    ("device", "fp8_peak", "bf16_peak"),
+    [("NVIDIA H100 80GB HBM3", 1979e12, 989e12), ("AMD Instinct MI350X", None, 2300e12)],
+)
+def test_mfu_of_fp8_is_against_its_own_peak_and_besides_against_that_of_bf16(
+    device: str, fp8_peak: float | None, bf16_peak: float
+) -> None:
+    axes = {"precision": ["bf16"], "fp8": ["rowwise"], "activation_checkpointing": ["full"]}
+    row = measured_row(spec_changes={"axes": axes}, environment=environment(platform="cuda", device=device))
+    assert row.peak_flops == fp8_peak
+    assert (row.mfu is None, row.hfu is None) == (fp8_peak is None, fp8_peak is None)
+    achieved = row.tokens_per_sec / row.world_size * row.flops_per_token if row.tokens_per_sec else 0.0
+    assert row.mfu_of_bf16_peak == pytest.approx(achieved / bf16_peak)
+    assert not fp8_peak or row.mfu == pytest.approx(achieved / fp8_peak)
+
+
 @pytest.mark.parametrize("device", ["NVIDIA GH200 480GB", "AMD Radeon Graphics"])
 def test_an_unknown_device_has_no_mfu(device: str) -> None:
     row = measured_row(
@@ -290,6 +307,25 @@ def test_a_simulated_group_says_so_in_every_row() -> None:
     there = group("amd", vendor="amd", simulated=True)
     row = record(spec, run, measurement(run.run_id), there)
     assert (row.vendor, row.simulated) == ("amd", True)
+
+
+def test_fp8_on_a_cpu_is_simulated_and_bf16_beside_it_is_not() -> None:
+    for fp8, is_simulated in (("none", False), ("rowwise", True)):
+        spec = sweep(axes={"precision": ["bf16"], "fp8": [fp8]})
+        run = run_of(spec)
+        written = record(spec, run, measurement(run.run_id))
+        read = row_of(written.to_json(), "somewhere")
+        assert (written.simulated, read.simulated, read.is_emulated) == (is_simulated,) * 3
+        assert read.product_dtype == ("fp8" if is_simulated else "bf16")
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_fp8_of_a_group_with_devices_is_simulated_only_if_the_group_is(simulated: bool) -> None:
+    spec = sweep(groups=["amd"], axes={"precision": ["bf16"], "fp8": ["rowwise"]})
+    run = run_of(spec)
+    there = group("amd", vendor="amd", simulated=simulated)
+    row = row_of(record(spec, run, measurement(run.run_id), there).to_json(), "somewhere")
+    assert (row.simulated, row.is_emulated) == (simulated, False)
 
 
 def test_a_row_of_a_group_that_is_not_there_knows_no_vendor() -> None:

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from jobs.training.task.job import Recipe
-from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy
+from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy, Fp8
 from reporting.results.rows import Row
 from reporting.results.settings import SETTINGS, settings_of, settings_text
 
@@ -15,6 +15,7 @@ WORDS = {
     "cross_entropy": CrossEntropy,
     "compile": Compile,
     "attention": Attention,
+    "fp8": Fp8,
 }
 
 

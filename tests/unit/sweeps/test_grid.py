@@ -228,6 +228,31 @@ def test_blocks_that_cannot_be_compiled_may_be_excluded_from_it() -> None:
     assert len(expand(without, ["local"])) == 3
 
 
+@pytest.mark.parametrize("changed", ["hidden_size", "intermediate_size", "num_heads", "num_kv_heads"])
+def test_a_model_whose_sizes_fp8_cannot_take_is_refused_by_what_is_odd(
+    changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = replace(PRESETS["llama-tiny"], head_dim=4, **{changed: 9})
+    monkeypatch.setitem(PRESETS, "llama-tiny", odd)
+    axes = {"precision": ["bf16"], "fp8": ["rowwise"]}
+    with pytest.raises(
+        SpecError, match=rf"axes.fp8: rowwise takes sizes in multiples of 16, but .*{changed}.* is (9|36)\b"
+    ):
+        expand(sweep(axes=axes), ["local"])
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_may_be_trained_in_fp8(name: str) -> None:
+    axes = {"precision": ["bf16"], "fp8": ["tensorwise", "rowwise"]}
+    assert len(expand(sweep(models=[name], axes=axes), ["local"])) == 2
+
+
+def test_ways_of_fp8_are_cells_of_their_own() -> None:
+    found = ids(axes={"precision": ["bf16"], "fp8": ["none", "tensorwise", "rowwise"]})
+    assert len(set(found)) == 3
+    assert found[:1] == ids(axes={"precision": ["bf16"]})
+
+
 def test_repeats_are_rounds_over_all_cells() -> None:
     spec = sweep(axes=FOUR, repeats=3)
     runs = schedule(spec, cells_of(spec))
