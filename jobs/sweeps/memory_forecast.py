@@ -6,6 +6,8 @@ A step can peak at four moments. The largest is predicted:
 - as that pass reaches the first block, whose activations are alive, and nearly all gradients;
 - as that pass ends, when all gradients are alive;
 - as the optimizer updates the parameters.
+
+With fp8 it can also peak as a block casts to it, see ``_casting``.
 """
 
 from dataclasses import astuple, dataclass, replace

@@ -5,12 +5,21 @@ from dataclasses import replace
 
 import pytest
 
+from reporting.analysis.conclusions import conclude
 from reporting.analysis.findings import Findings
 from reporting.analysis.formatting import plain
+from reporting.charts.choice import view_of
 from reporting.markdown.report import report_md
 from tests.conftest import Golden
-from tests.unit.example_findings import empty_findings, example_findings, findings, hostile_findings
+from tests.unit.example_findings import (
+    empty_findings,
+    example_findings,
+    findings,
+    hostile_findings,
+    long_run,
+)
 from tests.unit.pages import chart, many_cells
+from tests.unit.result_rows import rows
 
 EXAMPLE = example_findings()
 ALL = pytest.mark.parametrize(
@@ -110,6 +119,28 @@ def test_numbers_that_nobody_measured_here_say_so(flag: str) -> None:
     of_amd = [line for line in text.split("\n") if line.startswith("| amd")]
     assert of_amd and all(line.startswith(f"| amd ({flag}) |") for line in of_amd)
     assert f"nvidia → amd ({flag})" in text
+
+
+def test_fp8_on_a_cpu_is_simulated_and_the_rest_of_its_group_is_not() -> None:
+    common = {"group": "local", "vendor": "cpu", "precision": "bf16"}
+    usual = rows(1000.0, 1001.0, cell_id="a", fp8="none", **common)
+    in_fp8 = rows(900.0, 901.0, cell_id="b", fp8="rowwise", simulated=True, **common)
+    runs = (
+        replace(long_run(), name="own", group="local"),
+        replace(long_run(), name="theirs", simulated=True),
+    )
+    found = conclude("trial", "results", [*usual, *in_fp8], runs=runs)
+
+    assert "On CPUs fp8 is simulated: the figures of 1 cell say nothing of fp8 on devices." in found.answer
+    assert not any("Groups on simulated devices" in sentence for sentence in found.answer)
+    assert view_of(found).titles["local"] == "local (partly simulated)"
+    lines = report_md(found, []).split("\n")
+    assert sum(line.startswith("| local (simulated) | llama-tiny ddp") for line in lines) == 1
+    assert sum(line.startswith("| local | llama-tiny ddp") for line in lines) == 1
+    assert [line.split(" | ")[0] for line in lines if line.startswith(("| own", "| theirs"))] == [
+        "| own",
+        "| theirs (simulated)",
+    ]
 
 
 def test_a_log_cannot_end_its_own_box() -> None:
