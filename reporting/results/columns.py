@@ -191,12 +191,7 @@ _METRICS = _columns(
     ("flops_formula", "text", "", "name of the formula for FLOPs per token"),
     ("flops_per_token", "float", "FLOP", "FLOPs per token by that formula"),
     ("recomputed_flops_per_token", "float", "FLOP", "FLOPs that activation checkpointing computes again"),
-    (
-        "peak_flops",
-        "float",
-        "FLOP/s",
-        "peak of one device in the dtype of the blocks' products, by its datasheet",
-    ),
+    ("peak_flops", "float", "FLOP/s", "peak of one device in the products' dtype, by its datasheet"),
     ("peak_flops_source", "text", "", "source of that peak"),
     ("measured_peak_flops", "float", "FLOP/s", "rate of a plain matrix product, measured on that device"),
     ("parameters", "int", "", "number of parameters of the model"),

@@ -48,7 +48,7 @@ def _why_not(how: Fp8, device: torch.device) -> str | None:
     try:
         product = _linear_in_fp8(how)
     except ImportError as error:
-        return f"torchao is needed ({error}): pip install 'longhaul[fp8]'"
+        return f"torchao is needed ({error}): pip install -e '.[fp8]'"
     # A build of torch may lack the kernels that the device could run.
     rows = torch.ones(FP8_MULTIPLE, FP8_MULTIPLE, device=device, dtype=torch.bfloat16, requires_grad=True)
     try:

@@ -129,9 +129,7 @@ def test_a_device_without_fp8_is_named_with_what_it_lacks(
 def test_without_torchao_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
     monkeypatch.setattr(fp8, "_linear_in_fp8", fp8._linear_in_fp8.__wrapped__)
-    with pytest.raises(
-        Unfit, match=r"^fp8: rowwise can't be had here: torchao .*pip install 'longhaul\[fp8\]'"
-    ):
+    with pytest.raises(Unfit, match=r"^fp8: rowwise can't be had here: torchao .*pip install -e '.\[fp8\]'"):
         fp8.prepare("rowwise", CPU)
 
 

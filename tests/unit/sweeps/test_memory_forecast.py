@@ -94,6 +94,20 @@ def test_short_sequences_peak_when_all_gradients_are_there_and_no_activations() 
     assert predicted.gradients == pytest.approx(4 * short.model.num_parameters / 8)
 
 
+@pytest.mark.parametrize(("seq_len", "is_more"), [(8192, False), (65536, True)])
+def test_casts_to_fp8_count_where_they_are_more_than_a_chunk_of_logits(seq_len: int, is_more: bool) -> None:
+    usual = replace(
+        LLAMA_8B, strategy="fsdp", precision="bf16", seq_len=seq_len,
+        activation_checkpointing="full", cross_entropy="chunked",
+    )  # fmt: skip
+    in_fp8 = replace(usual, fp8="rowwise")
+    recipes = usual, in_fp8, replace(in_fp8, compile="block")
+    in_bf16, eager, compiled = (predict_memory(recipe, on_cpu=False).total for recipe in recipes)
+    assert (eager > in_bf16) == is_more
+    assert eager - in_bf16 < 1.05 * 9 * seq_len * usual.model.intermediate_size
+    assert in_bf16 <= compiled <= eager
+
+
 def test_a_window_that_bites_costs_a_mask_and_one_that_does_not_costs_nothing() -> None:
     mistral = replace(LLAMA_8B, model=preset("mistral-7b-v0.1"), precision="bf16")
     unlimited = replace(mistral, model=replace(mistral.model, sliding_window=None))
