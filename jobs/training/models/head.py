@@ -39,29 +39,41 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=tokens.device)
         of_tokens, of_weight = torch.empty_like(tokens) if with_gradients else tokens, None
         for first in range(0, num_tokens, size):
-            own, wanted = tokens[first : first + size], labels[first : first + size]
-            logits = F.linear(own, weight).float()
-            log_sums = logits.logsumexp(dim=-1)
-            total += (log_sums - logits.gather(1, wanted[:, None])[:, 0]).sum()
+            own, wanted = tokens[first : first + size], labels[first : first + size, None]
+            loss, slopes = _loss_and_slopes(F.linear(own, weight).float(), wanted, num_tokens)
+            total += loss
             if with_gradients:
-                # The gradient of the mean: softmax minus one-hot, over the number of tokens, in place.
-                slopes = logits.sub_(log_sums[:, None]).exp_()
-                slopes[torch.arange(len(own), device=own.device), wanted] -= 1.0
-                slopes = slopes.div_(num_tokens).to(weight.dtype)
+                slopes = slopes.to(weight.dtype)
                 of_tokens[first : first + size] = slopes @ weight
-                product = slopes.t() @ own
-                of_weight = product.float() if of_weight is None else of_weight.add_(product)
-                del slopes, product
-            del logits  # Else they would be there beside the next chunk's.
+                of_weight = _added(of_weight, slopes.t(), own)
+            del slopes  # Else they would be there beside the next chunk's logits.
         if of_weight is not None:
             ctx.save_for_backward(of_tokens, of_weight.to(weight.dtype))
-        return total / num_tokens
+        return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_loss: Tensor) -> tuple[Tensor, Tensor, None, None]:
         of_tokens, of_weight = ctx.saved_tensors
         return _scaled(of_tokens, of_loss), _scaled(of_weight, of_loss), None, None
+
+
+def _loss_and_slopes(logits: Tensor, wanted: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
+    """A chunk's part of the mean over ``num_tokens``. Its gradient takes the place of ``logits``."""
+    logits.sub_(logits.amax(dim=-1, keepdim=True))
+    of_wanted = logits.gather(1, wanted)
+    sums = logits.exp_().sum(dim=-1, keepdim=True)
+    loss = (sums.log() - of_wanted).sum() / num_tokens
+    slopes = logits.mul_(1 / (sums * num_tokens))
+    slopes.scatter_add_(1, wanted, torch.full_like(sums, -1 / num_tokens))
+    return loss, slopes
+
+
+def _added(sum_: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """``sum_`` plus the product of both, in fp32."""
+    if sum_ is None:
+        return (left @ right).float()
+    return sum_.addmm_(left, right) if left.dtype == sum_.dtype else sum_.add_(left @ right)
 
 
 def _scaled(values: Tensor, factor: Tensor) -> Tensor:
