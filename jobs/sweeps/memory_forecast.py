@@ -35,6 +35,10 @@ _FREED_WEIGHTS = {"ddp": 0.2, "fsdp": 1.5, "zero1": 1.5, "zero2": 1.5, "zero3": 
 # What a fresh process loads and touches of its libraries; the second number includes DeepSpeed.
 _HOST_FIXED_BYTES = 70_000_000
 _HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
+# What compiling blocks leaves in the heap of a process on a CPU: its libraries, and pieces that were freed.
+# Pieces of the training fit into those, so that of this and the slacks above only the largest counts. The C++
+# compiler is a process of its own, which counts for no rank.
+_COMPILER_BYTES = 160_000_000
 # Memory that the caching allocator loses to pieces that no later request fits.
 _DEVICE_SLACK = 0.05
 # Memory that no allocator counts: the context with its kernels, and the buffers of the collectives.
@@ -143,7 +147,8 @@ def _overhead(recipe: Recipe, live_bytes: int, on_cpu: bool) -> float:
         return _DEVICE_FIXED_BYTES + _DEVICE_SLACK * live_bytes
     fixed = _HOST_FIXED_DEEPSPEED_BYTES if recipe.strategy.startswith("zero") else _HOST_FIXED_BYTES
     freed = _FREED_WEIGHTS[recipe.strategy] * _small_weights(recipe)
-    return fixed + _HEAP_SLACK * live_bytes + freed
+    slack = _HEAP_SLACK * live_bytes
+    return fixed + (slack + freed if recipe.compile == "none" else max(_COMPILER_BYTES, slack, freed))
 
 
 def _small_weights(recipe: Recipe) -> int:
@@ -297,38 +302,75 @@ def _activations(recipe: Recipe, on_cpu: bool) -> float:
     """What the forward pass keeps for the backward pass.
 
     With checkpointing, one block's is there in full besides what all blocks keep: as it is computed again.
+    A compiled block doesn't compute again what it has kept.
     """
-    model, size, block = recipe.model, _compute(recipe), _block(recipe, on_cpu)
+    kept = _kept_of_block(recipe, on_cpu)
+    blocks = recipe.model.num_layers * kept
+    if recipe.activation_checkpointing != "none":
+        blocks += _block(recipe, on_cpu) - (0 if recipe.compile == "none" else kept)
+    mask = _compute(recipe) * recipe.seq_len**2 if _is_masked(recipe) else 0
+    return _tokens(recipe) * (blocks + _norm_and_output(recipe, on_cpu)) + mask
+
+
+def _kept_of_block(recipe: Recipe, on_cpu: bool) -> float:
+    """What one block keeps for one token until its backward pass begins."""
+    model, size = recipe.model, _compute(recipe)
     match recipe.activation_checkpointing:
         case "none":
-            blocks = model.num_layers * block
+            return _block(recipe, on_cpu)
         case "selective":
-            # Kept are the input, the outputs of seven products, and attention's output and log-sums.
-            products = 2 * model.hidden_size + 2 * model.intermediate_size + model.attention_size
-            kept = size * (products + 2 * model.kv_size + model.attention_size + model.hidden_size)
-            blocks = model.num_layers * (kept + _FP32 * model.num_heads) + block
+            # The input, and the outputs of attention and of seven products. A compiled block does without the
+            # last product's, which is the next block's input.
+            hidden = (3 if recipe.compile == "none" else 2) * model.hidden_size
+            attention = 2 * model.attention_size + 2 * model.kv_size
+            return size * (hidden + attention + 2 * model.intermediate_size) + _FP32 * model.num_heads
         case "full":
-            blocks = model.num_layers * size * model.hidden_size + block
+            return size * model.hidden_size
         case unknown:
             assert_never(unknown)
-    mask = size * recipe.seq_len**2 if _is_masked(recipe) else 0
-    return _tokens(recipe) * (blocks + _norm_and_output(recipe, on_cpu)) + mask
 
 
 def _block(recipe: Recipe, on_cpu: bool) -> float:
     """What one block keeps for one token. Of the attention scores only their sums are kept."""
+    if recipe.compile == "block":
+        return _compiled_block(recipe, on_cpu)
     model, size = recipe.model, _compute(recipe)
-    # Kernels without grouped-query support need the key and value heads repeated.
-    repeated = not on_cpu and (_is_masked(recipe) or recipe.precision == "fp32")
-    kv_size = model.attention_size if repeated else model.kv_size
     # Kept are queries, keys, values, the output, and one log-sum per query and head.
-    attention = size * (2 * model.attention_size + 2 * kv_size) + _FP32 * model.num_heads
+    attention = size * (2 * model.attention_size + 2 * _kv_size(recipe, on_cpu)) + _FP32 * model.num_heads
     if model.qk_norm:
         # Each keeps its input as other norms do, and the output is queries or keys before their rotation.
+        # Attention's output is kept a second time, laid out for its product.
         attention += (2 * _FP32 if on_cpu else size) * (model.attention_size + model.kv_size)
+        attention += size * model.attention_size
     # Kept are the gate, its SiLU, the up projection and the product.
     mlp = 4 * size * model.intermediate_size
     return 2 * _norm_and_output(recipe, on_cpu) + attention + mlp
+
+
+def _compiled_block(recipe: Recipe, on_cpu: bool) -> float:
+    """What AOTAutograd's partitioner keeps: what products and attention read, and the sums of norms.
+
+    All else is computed again, inside the kernels that read it. Seen by the tensors that the compiled forward
+    pass of a block saves, on a CPU.
+    """
+    model, size = recipe.model, _compute(recipe)
+    # The input, both norms' outputs, and the output projection's, from which the second norm's input comes.
+    hidden = 4 * model.hidden_size
+    attention = 2 * model.attention_size + 2 * _kv_size(recipe, on_cpu)
+    sums = 2 + model.num_heads
+    if model.qk_norm:
+        # Queries and keys before their norms; and attention's output a second time, as above.
+        attention += 2 * model.attention_size + model.kv_size
+        sums += model.num_heads + model.num_kv_heads
+    # The gate, the up projection and the product.
+    mlp = 3 * model.intermediate_size
+    return size * (hidden + attention + mlp) + _FP32 * sums
+
+
+def _kv_size(recipe: Recipe, on_cpu: bool) -> int:
+    """The width of keys or values as attention takes them: repeated for kernels without grouped queries."""
+    is_repeated = not on_cpu and (_is_masked(recipe) or recipe.precision == "fp32")
+    return recipe.model.attention_size if is_repeated else recipe.model.kv_size
 
 
 def _norm_and_output(recipe: Recipe, on_cpu: bool) -> float:
@@ -359,18 +401,16 @@ def _logits(recipe: Recipe) -> float:
 def _chunked_logits(recipe: Recipe) -> float:
     """The largest of three moments, per word of the vocabulary.
 
-    As a chunk's log-sums are computed, its fp32 logits are there twice. Then, besides them, their gradient in
-    the dtype of the computation and the head's gradient of the chunk, which is added to the fp32 sum of all.
-    As the backward pass begins, the head's gradient is there twice.
+    As a chunk's logits become fp32, they are there in the dtype of the computation too. Then their gradient
+    is there, with the head's gradient of the chunk, which is added to the fp32 sum of all: in fp32 without a
+    copy. As the backward pass begins, the head's gradient is there twice.
     """
-    tokens, hidden = _tokens(recipe), recipe.model.hidden_size
+    tokens, hidden, size = _tokens(recipe), recipe.model.hidden_size, _compute(recipe)
     chunk = min(tokens, tokens_per_chunk(recipe.model.vocab_size))
     is_only, is_fp32 = chunk == tokens, recipe.precision == "fp32"
-    copied = 0 if is_fp32 else _compute(recipe)
-    sums = 2 * _FP32 * chunk + (0 if is_only else _FP32 * hidden)
-    added = 0 if is_only and is_fp32 else _compute(recipe)
-    products = (_FP32 + copied) * chunk + (_FP32 + added) * hidden
-    return max(sums, products, 2 * _compute(recipe) * hidden)
+    cast = (_FP32 if is_fp32 else _FP32 + size) * chunk + (0 if is_only else _FP32 * hidden)
+    products = size * chunk + (_FP32 if is_fp32 else _FP32 + size) * hidden
+    return max(cast, products, 2 * size * hidden)
 
 
 def _tokens(recipe: Recipe) -> int:

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from jobs.sweeps.memory_forecast import predict_memory
-from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy
+from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy, cannot_compile
 from jobs.training.task.presets import preset
 from jobs.training.task.settings import Checkpointing
 
@@ -60,6 +60,29 @@ def test_what_is_computed_again_is_not_held(strategy: Strategy, precision: Preci
     assert modes == sorted(set(modes), reverse=True)
     chunked = predict_memory(replace(recipe, cross_entropy="chunked"), on_cpu=on_cpu).total
     assert chunked < modes[0]
+
+
+@pytest.mark.parametrize("mode", get_args(Checkpointing))
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if not cannot_compile(name, "block")])
+def test_compiled_blocks_keep_no_more_than_others(
+    strategy: Strategy, precision: Precision, mode: Checkpointing
+) -> None:
+    """On a CPU the compiler takes memory of its own, which is the same for every size."""
+    eager = replace(
+        LLAMA_8B, strategy=strategy, precision=precision, seq_len=16384, activation_checkpointing=mode
+    )
+    compiled = replace(eager, compile="block")
+    before, after = (predict_memory(recipe, on_cpu=False) for recipe in (eager, compiled))
+    assert after.activations < before.activations
+    assert after.total < before.total
+    tiny, compiled_tiny = (
+        replace(recipe, model=preset("llama-tiny"), seq_len=8) for recipe in (eager, compiled)
+    )
+    compiler = (
+        predict_memory(compiled_tiny, on_cpu=True).overhead - predict_memory(tiny, on_cpu=True).overhead
+    )
+    assert 100e6 < compiler < 300e6
 
 
 @pytest.mark.parametrize(
