@@ -54,14 +54,12 @@ class Log:
         run: str,
         *,
         clock: Callable[[], float] = time.time,
-        new_id: Callable[[], str] = lambda: secrets.token_hex(8),
         waiter: Waiter | None = None,
     ) -> None:
         self._store = store
         self._run = run
         self._folder = log_folder(run)
         self._clock = clock
-        self._new_id = new_id
         self._waiter = waiter or Waiter()
         self._number = 0
         self._view = LogView()
@@ -160,7 +158,7 @@ class Log:
     def _next(self, entry: Entry) -> LogRecord:
         return LogRecord(
             number=self._number + 1,
-            id=self._new_id(),
+            id=secrets.token_hex(8),
             written_s=self._clock(),
             entry=entry,
             view=after(self._view, entry),

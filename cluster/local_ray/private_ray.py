@@ -29,12 +29,12 @@ from cluster.ray_internals import (
 OBJECT_STORE_BYTES = 128 * 2**20
 
 
-def ray_for_driver(num_cpus: int | None = None, verbose: bool = False) -> AbstractContextManager[None]:
+def ray_for_driver(verbose: bool = False) -> AbstractContextManager[None]:
     """Uses the cluster that ``RAY_ADDRESS`` names (Ray sets it in a submitted job), otherwise a private
     Ray.
     """
     address = os.environ.get("RAY_ADDRESS")
-    return cluster_ray(address, verbose) if address else private_ray(num_cpus, verbose)
+    return cluster_ray(address, verbose) if address else private_ray(verbose=verbose)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ MARKER = ".longhaul-private-ray"
 
 _PROC = Path("/proc")
 _SHARED_MEMORY = "/dev/shm/"
+_DEADLINE_S = 10.0
 # Names that NCCL, RCCL, torch and Python give their segments; any other file there is a user's data.
 _OURS_BY_NAME = re.compile(r"/dev/shm/(nccl-|torch_|psm_|sem\.mp-)[^/]*$")
 
@@ -37,11 +38,11 @@ def main(root: str) -> int:
     return 0 if clear(root) else 1
 
 
-def clear(root: str, deadline_s: float = 10.0) -> bool:
+def clear(root: str) -> bool:
     """Kills the session's processes and removes the directory; returns whether none was left at the
     deadline.
     """
-    deadline = time.monotonic() + deadline_s
+    deadline = time.monotonic() + _DEADLINE_S
     segments: set[str] = set()
     while (members := _members(root)) and time.monotonic() < deadline:
         for pid in members:

@@ -13,6 +13,7 @@ _SLOWER = 0.10
 _EVERYWHERE = ("python", "ray")
 _WITHIN_GROUP = ("torch", "deepspeed")
 _DRIVER = "the driver"
+_MOST = 5  # names that one finding lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,6 @@ def _slower_ones(group: str, members: Sequence[_Told]) -> Iterator[Finding]:
             )
 
 
-def _some(texts: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _MOST} more" if len(texts) > _MOST else ""
+    return ", ".join(texts[:_MOST]) + more

@@ -60,23 +60,19 @@ _Pair = tuple[Subject, _Side, _Side]
 _Table = dict[str, dict[Subject, _Side]]
 
 
-def compare_groups(
-    cells: Sequence[CellSummary], threshold: float = THRESHOLD, *, baseline: str | None = None
-) -> tuple[Comparison, ...]:
+def compare_groups(cells: Sequence[CellSummary]) -> tuple[Comparison, ...]:
     """Compares every pair of groups, ordered by pair, then subject. p is adjusted over all comparisons.
 
-    The baseline is ``baseline`` if that group is in the pair, else the alphabetically first group. Subjects
-    that neither group measured are left out.
+    The baseline is the alphabetically first group. Subjects that neither group measured are left out.
     """
     table = _table(row for cell in cells for row in cell.rows)
-    groups = sorted(table, key=lambda group: (group != baseline, group))
     pairs = [
         (subject, table[one][subject], table[two][subject])
-        for one, two in combinations(groups, 2)
+        for one, two in combinations(sorted(table), 2)
         for subject in sorted(table[one].keys() & table[two].keys())
         if measured((*table[one][subject].rows, *table[two][subject].rows))
     ]
-    return _compare(pairs, threshold)
+    return _compare(pairs, THRESHOLD)
 
 
 def compare_sets(

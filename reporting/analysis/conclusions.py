@@ -15,7 +15,6 @@ from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 
-THRESHOLD = 0.02
 _DECIDED: tuple[Verdict, ...] = ("faster", "slower", "equivalent")
 
 
@@ -26,13 +25,10 @@ def conclude(
     *,
     runs: Sequence[LongRun] = (),
     skipped: Sequence[Skipped] = (),
-    threshold: float = THRESHOLD,
 ) -> Findings:
-    """Concludes everything that a report says. Differences below the share ``threshold`` do not matter in
-    practice.
-    """
+    """Concludes everything that a report says."""
     cells = summarise(rows)
-    comparisons = compare_groups(cells, threshold)
+    comparisons = compare_groups(cells)
     advice, pareto = advise(cells)
     return Findings(
         name=name,

@@ -50,11 +50,11 @@ def unit(text: str, name: str) -> str:
     return text if text == UNKNOWN else f"{text}{THIN}{name}"
 
 
-def percent(value: float | None, digits: int = 3) -> str:
+def percent(value: float | None) -> str:
     """Shows a value that is already in percent, with at most one decimal."""
     if not is_known(value):
         return UNKNOWN
-    return unit(f"{value:,.1f}" if abs(value) < 10 ** (digits - 1) else f"{value:,.0f}", "%")
+    return unit(f"{value:,.1f}" if abs(value) < 100 else f"{value:,.0f}", "%")
 
 
 def fraction(value: float | None) -> str:

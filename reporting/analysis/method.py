@@ -76,7 +76,7 @@ DEFINITIONS = (
     (
         "Verdict",
         "The interval decides. The verdict is equivalent if the whole interval lies within the threshold of "
-        "1 (2 % unless you say otherwise). Else it is faster or slower if the interval does not contain 1. "
+        "1 (2 %). Else it is faster or slower if the interval does not contain 1. "
         "Else it is inconclusive. With fewer than four runs on a side it is too few repeats.",
     ),
     (
