@@ -40,6 +40,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The numbers of one job that now profiles steps, from rank 0. ``Done`` follows, if all goes well."""
+
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The measurement of one job, from rank 0."""
 
@@ -82,7 +89,7 @@ class Lost:
         return "its node" in self.reason
 
 
-Post = Assembled | Ready | Started | Heartbeat | Done | Departed | Raised | Lost | RunEvent
+Post = Assembled | Ready | Started | Heartbeat | Measured | Done | Departed | Raised | Lost | RunEvent
 
 
 class Board:

@@ -13,8 +13,11 @@ from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Task
 from reporting.results.formulas import percentile
 
-_IN_ORDER: tuple[Phase, ...] = ("cooldown", "setup", "warmup", "window", "gather", "teardown")
-_STEPPING: tuple[Phase, ...] = ("warmup", "window")
+_IN_ORDER: tuple[Phase, ...] = (
+    *("cooldown", "setup", "warmup", "window"),
+    *("gather", "profile", "trace", "teardown"),
+)
+_STEPPING: tuple[Phase, ...] = ("warmup", "window", "profile")
 # A run may take five times its own slowest usual step before it counts as stuck.
 _PATIENCE = 5
 # The first step also compiles, connects and fills allocators, and nothing is known of its length.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jobs.execution.board import Done, Post, Raised
+from jobs.execution.board import Done, Measured, Post, Raised
 from jobs.execution.messages import Event, Finished, Heartbeat, Started
 from jobs.execution.monitor import GroupMonitor
 from jobs.training.task.job import Job
@@ -16,7 +16,8 @@ END_TIMEOUT_S = 30.0
 class SessionJobs:
     """The jobs of one session. After the first job that is not ok, ``is_condemned`` is set.
 
-    Then the caller ends the worker group, and another group takes the jobs in ``left``.
+    Then the caller ends the worker group, and another group takes the jobs in ``left``. A job that fails
+    while it is profiled keeps the numbers that it had before.
     """
 
     def __init__(self, jobs: Sequence[Job], monitor: GroupMonitor) -> None:
@@ -24,6 +25,7 @@ class SessionJobs:
         self.is_condemned = False
         self._monitor = monitor
         self._done_s = 0.0
+        self._measured: Measurement | None = None
 
     def hear(self, post: Post, now: float) -> list[Event]:
         if self.is_condemned or not self.left:
@@ -33,6 +35,8 @@ class SessionJobs:
                 return [post]
             case Heartbeat():
                 return self._note(post, now)
+            case Measured():
+                self._measured = post.measurement
             case Done():
                 # The measurement is complete, but a rank in trouble will not follow to the next job.
                 self.is_condemned = self._monitor.is_in_trouble
@@ -75,11 +79,13 @@ class SessionJobs:
 
     def _finish(self, outcome: Measurement | Failure, now: float) -> Event:
         job, *others = self.left
-        self.left, self._done_s = tuple(others), now
+        self.left, self._done_s, self._measured = tuple(others), now, None
         self._monitor.goes_on_to_next(now)
         return Finished(run_id=job.run_id, outcome=outcome)
 
     def _condemn(self, failure: Failure, now: float) -> Event:
         self.is_condemned = True
+        if self._measured is not None:
+            return self._finish(self._measured.unprofiled(failure), now)
         ranks = failure.ranks or tuple(range(len(self._monitor.node_ids)))
         return self._finish(replace(failure, nodes=self._monitor.nodes(ranks)), now)

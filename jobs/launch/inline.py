@@ -32,6 +32,7 @@ from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
 from jobs.training.task.events import RunEvent
 from jobs.training.task.job import Job
+from jobs.training.task.measurement import Measurement
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
@@ -153,13 +154,15 @@ def _not_made(made: Task | StoreAway | Unmendable | Exception | None, word: _Wor
 def _run(job: Job, context: Context, listen: Callable[[Event], None]) -> None:
     if context.rank == 0:
         listen(Started(run_id=job.run_id))
+    kept: list[Measurement] = []
     try:
-        measured = measure(job, context)
+        measured = measure(job, context, keep=kept.append)
     except Exception as error:
         failure = failure_of(error, context.status.phase, context.rank)
         is_whole = context.world_size == 1 or isinstance(error, AgreedFailure)
         if context.rank == 0 or not is_whole:
-            listen(Finished(run_id=job.run_id, outcome=failure))
+            outcome = kept[0].unprofiled(failure) if kept else failure
+            listen(Finished(run_id=job.run_id, outcome=outcome))
         if not is_whole:
             raise PeersFailed(failure.reason) from error
     else:

@@ -5,14 +5,15 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import assert_never
 
+from checkpointing.stores.contract import StoreError
 from jobs.execution.messages import Event, Finished, Heartbeat, Started
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Run
 from jobs.sweeps.live_view import Display
 from jobs.sweeps.plan import Plan
-from jobs.sweeps.result_record import RunAttempt, record_of
+from jobs.sweeps.result_record import RunAttempt, record_of, trace_name, without_trace
 from jobs.sweeps.results import Results, StoredResults
-from jobs.training.task.measurement import Failure, Measurement
+from jobs.training.task.measurement import Failure, Measurement, Profile
 from reporting.results.records import RunRecord
 
 
@@ -92,12 +93,24 @@ class Bookkeeper:
             finished_at=now,
         )
         record = record_of(self._spec, run, self._plans[run.cell.cell_id], outcome, attempt)
-        saved = self._results.save(run, record)
+        saved = self._results.save(run, self._with_trace(run, record, outcome))
         is_ours = saved.finished_at == record.finished_at
         if self._spec.logging == "full" and is_ours and isinstance(outcome, Measurement):
-            self._results.write_log(run, "steps.jsonl", _step_lines(outcome))
+            self._results.write_file(run, "steps.jsonl", _step_lines(outcome))
         self._records[run.run_id] = saved
         display.finished(run, saved)
+
+    def _with_trace(self, run: Run, record: RunRecord, outcome: Measurement | Failure) -> RunRecord:
+        """Stores the run's trace, if it has one, before the record that names it. Without it the row counts
+        all the same.
+        """
+        match outcome:
+            case Measurement(profile=Profile(trace=bytes() as trace)):
+                try:
+                    self._results.write_file(run, trace_name(trace), trace)
+                except StoreError as error:
+                    return without_trace(record, str(error))
+        return record
 
     def _attempt_number(self, run: Run) -> int:
         """The number of the next attempt of ``run``.
@@ -110,13 +123,13 @@ class Bookkeeper:
         return earlier.attempt + 1 if earlier else 1
 
 
-def _step_lines(measured: Measurement) -> str:
+def _step_lines(measured: Measurement) -> bytes:
     steps = zip(measured.step_times_s, measured.losses, strict=True)
     rows = (
         {"step": step, "seconds": seconds, "loss": loss}
         for step, (seconds, loss) in enumerate(steps, start=1)
     )
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
 def _now() -> str:

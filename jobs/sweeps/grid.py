@@ -179,12 +179,20 @@ def _digest(
 
 
 def _fields(value: Recipe | Window) -> dict[str, object]:
+    """The fields that enter a cell's identity; usual settings are left out, see ``_seating``.
+
+    ``profile_steps`` enters unless it is 0. A finished sweep to which it is added then has cells that miss,
+    so running it again profiles them, and no row that exists is replaced. It also tells rows apart that may
+    differ: a process in which a profiler has run may be slower at the next cell that it measures.
+    """
     fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, Recipe):
         fields["optimizer"] = _optimizer_fields(value.optimizer)
         for setting in settings_of(value):
             if fields[setting] == Recipe.__dataclass_fields__[setting].default:
                 del fields[setting]
+    elif not value.profile_steps:
+        del fields["profile_steps"]
     return fields
 
 

@@ -156,7 +156,7 @@ def _predicted_s(cell: Cell, group: WorkerGroup | None) -> float | None:
     flops = _flops_per_token(cell) + _recomputed_flops_per_token(cell)
     step_s = recipe.tokens_per_step * flops / (recipe.world_size * speed)
     num_steps = window.steps if window.max_s is None else min(window.steps, ceil(window.max_s / step_s))
-    return _RUN_OVERHEAD_S + window.cooldown_s + (window.warmup + num_steps) * step_s
+    return _RUN_OVERHEAD_S + window.cooldown_s + (window.warmup + num_steps + window.profile_steps) * step_s
 
 
 def _reachable_flops(cell: Cell, group: WorkerGroup | None) -> float | None:

@@ -1,10 +1,11 @@
 """Turns a run and its outcome into the row that is stored. Pure: the times are arguments."""
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from cluster.accelerators import Accelerator, accelerator
 from cluster.inventory import NODE_NAME_CHARS
@@ -14,7 +15,7 @@ from jobs.sweeps.metrics import METRICS, Metric
 from jobs.sweeps.plan import Plan
 from jobs.sweeps.source_version import commit, source_digest
 from jobs.training.task.job import Recipe
-from jobs.training.task.measurement import Failure, Measurement, RankSummary
+from jobs.training.task.measurement import Failure, Measurement, NoProfile, Profile, RankSummary
 from reporting.results.formulas import (
     FLOPS_FORMULA,
     coefficient_of_variation,
@@ -30,6 +31,7 @@ from reporting.results.records import (
     LossRecord,
     MemoryRecord,
     PerformanceRecord,
+    ProfileRecord,
     RanksRecord,
     RunRecord,
 )
@@ -42,6 +44,7 @@ if TYPE_CHECKING:  # as in jobs.sweeps.grid
 _MAX_LOG_LINES = 20
 _MAX_LOG_LINE_BYTES = 300
 _MAX_REASON_BYTES = 1000
+_MAX_NAME_BYTES = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +165,7 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         memory_metrics=memory,
         loss_metrics=_losses(measured),
         power_metrics=power_of(measured.ranks, recipe.tokens_per_step * num_steps),
+        profile=_profile(measured.profile),
         metrics={name: _metric(metric, recipe, measured) for name, metric in METRICS.items()},
         per_rank=_ranks(measured.ranks),
         raw_step_times=tuple(round(seconds, 6) for seconds in measured.step_times_s),
@@ -250,6 +254,55 @@ def _losses(measured: Measurement) -> LossRecord:
         median_last_tenth=median(losses[-max(1, len(losses) // 10) :]),
         reference_step=measured.reference_step,
         reference=measured.reference_loss,
+    )
+
+
+def _profile(found: Profile | NoProfile | None) -> ProfileRecord | None:
+    match found:
+        case None:
+            return None
+        case NoProfile(reason=reason):
+            return ProfileRecord(problem=_clipped(reason, _MAX_REASON_BYTES))
+        case Profile():
+            return _profiled(found)
+        case unknown:
+            assert_never(unknown)
+
+
+def _profiled(found: Profile) -> ProfileRecord:
+    exposed = [rank.exposed_communication for rank in found.ranks]
+    idle = [rank.idle for rank in found.ranks if rank.idle is not None]
+    return ProfileRecord(
+        basis=found.basis,
+        steps=found.num_steps,
+        step_sec=round(max(rank.step_s for rank in found.ranks), 9),
+        communication_share=round(fmean(rank.communication for rank in found.ranks), 6),
+        exposed_communication_share=round(fmean(exposed), 6),
+        exposed_communication_share_min=round(min(exposed), 6),
+        exposed_communication_share_max=round(max(exposed), 6),
+        data_wait_share=round(fmean(rank.data_wait for rank in found.ranks), 6),
+        device_idle_share=round(fmean(idle), 6) if idle else None,
+        operation_names=tuple(_clipped(found.name, _MAX_NAME_BYTES) for found in found.operations),
+        operation_shares=tuple(round(found.share, 6) for found in found.operations),
+        operation_calls=tuple(round(found.calls_per_step, 3) for found in found.operations),
+        operation_sec=tuple(round(found.seconds_per_step, 9) for found in found.operations),
+        trace=None if found.trace is None else trace_name(found.trace),
+        trace_bytes=None if found.trace is None else len(found.trace),
+        trace_problem=found.trace_problem and _clipped(found.trace_problem, _MAX_REASON_BYTES),
+    )
+
+
+def trace_name(trace: bytes) -> str:
+    """The name of a trace's file: of its bytes, so that no other start of the sweep replaces it."""
+    return f"trace-{hashlib.sha256(trace).hexdigest()[:16]}.json.gz"
+
+
+def without_trace(record: RunRecord, reason: str) -> RunRecord:
+    """The record of a run whose trace could not be stored."""
+    assert record.profile is not None
+    reason = _clipped(reason, _MAX_REASON_BYTES)
+    return replace(
+        record, profile=replace(record.profile, trace=None, trace_bytes=None, trace_problem=reason)
     )
 
 

@@ -1,7 +1,8 @@
 """Stores a sweep's results: which runs have one, and how a new one is added.
 
 Layout: ``sweeps/<sweep>/sweep.json`` and ``sweeps/<sweep>/runs/<run>/result.json``. A first attempt's result
-is created only if none exists. A result that a later attempt replaces stays as ``attempts/NNN.json``.
+is created only if none exists. A result that a later attempt replaces stays as ``attempts/NNN.json``. The
+trace of a profiled run lies beside its result.
 """
 
 import json
@@ -77,9 +78,9 @@ class Results:
         text = json.dumps(document, separators=(",", ":"))
         self._store.put(f"{self._folder}/sweep.json", text.encode() + b"\n")
 
-    def write_log(self, run: Run, name: str, text: str) -> None:
-        """Writes a file beside the result. Only full logging writes such files."""
-        self._store.put(f"{self._folder}/runs/{run.name}/{name}", text.encode())
+    def write_file(self, run: Run, name: str, data: bytes) -> None:
+        """Writes a file beside the result: a trace, or what full logging adds."""
+        self._store.put(f"{self._folder}/runs/{run.name}/{name}", data)
 
     def _keep_earlier_attempt(self, run: Run, number: int) -> None:
         kept = f"{self._folder}/runs/{run.name}/attempts/{number:03}.json"

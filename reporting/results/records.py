@@ -142,6 +142,34 @@ class RanksRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRecord:
+    """The steps that were profiled after the window; if there is a ``problem``, all else is null.
+
+    Shares are of the profiled time, 0 to 1: means over ranks, of exposed communication also the least and
+    the most of any rank. ``operation_*`` are rank 0's, one list per column, the longest first. ``trace`` is
+    a file beside the result; if it is null, ``trace_problem`` says why.
+    """
+
+    problem: str | None = None
+    basis: str | None = None
+    steps: int | None = None
+    step_sec: float | None = None
+    communication_share: float | None = None
+    exposed_communication_share: float | None = None
+    exposed_communication_share_min: float | None = None
+    exposed_communication_share_max: float | None = None
+    data_wait_share: float | None = None
+    device_idle_share: float | None = None
+    operation_names: tuple[str, ...] = ()
+    operation_shares: tuple[float, ...] = ()
+    operation_calls: tuple[float, ...] = ()
+    operation_sec: tuple[float, ...] = ()
+    trace: str | None = None
+    trace_bytes: int | None = None
+    trace_problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRecord:
     """The environment is what the numbers depend on besides the recipe. ``source_digest`` identifies our
     code.
@@ -216,6 +244,7 @@ class RunRecord:
     memory_metrics: MemoryRecord | None = None
     loss_metrics: LossRecord | None = None
     power_metrics: PowerRecord | None = None
+    profile: ProfileRecord | None = None
     metrics: dict[str, float | None]
     per_rank: RanksRecord | None = None
     raw_step_times: tuple[float, ...] = ()
@@ -236,6 +265,7 @@ _SECTIONS = {
     "memory_metrics": MemoryRecord,
     "loss_metrics": LossRecord,
     "power_metrics": PowerRecord,
+    "profile": ProfileRecord,
     "per_rank": RanksRecord,
     "environment": EnvironmentRecord,
 }

@@ -12,6 +12,7 @@ from reporting.results.records import (
     LossRecord,
     MemoryRecord,
     PowerRecord,
+    ProfileRecord,
     RecordError,
     RunRecord,
     check_version,
@@ -37,6 +38,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "memory_metrics": {field.name: field.name for field in fields(MemoryRecord)},
     "loss_metrics": {field.name: f"loss_{field.name}" for field in fields(LossRecord)},
     "power_metrics": {field.name: field.name for field in fields(PowerRecord)},
+    "profile": {field.name: f"profile_{field.name}" for field in fields(ProfileRecord)},
     "gpu_info": {"name": "device_name", "count": "device_count", "driver": "driver"},
     "environment": {field.name: field.name for field in fields(EnvironmentRecord)},
 }

@@ -10,6 +10,7 @@ import ray
 from cluster.environment import worker_environment
 from cluster.inventory import WorkerGroup
 from jobs.execution.messages import Event, Finished, Heartbeat, Session, Started
+from jobs.training.task.context import Phase
 from jobs.training.task.job import Job, OptimizerConfig, Recipe, Window
 from jobs.training.task.measurement import Failure, Measurement
 from jobs.training.task.presets import preset
@@ -39,16 +40,17 @@ def session(group: WorkerGroup, *jobs: Job) -> Session:
 
 @dataclass
 class Listener:
-    """Keeps what it hears. ``act`` is called once, when so many ranks have told of a step of the window."""
+    """Keeps what it hears. ``act`` is called once, when so many ranks have told of a step of that phase."""
 
     act: Callable[[], None] | None = None
     act_at_ranks: int = 1
+    act_in: Phase = "window"
     events: list[Event] = field(default_factory=list)
     _stepping: set[int] = field(default_factory=set)
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
-        if self.act and isinstance(event, Heartbeat) and event.phase == "window" and event.step > 0:
+        if self.act and isinstance(event, Heartbeat) and event.phase == self.act_in and event.step > 0:
             self._stepping.add(event.rank)
             if len(self._stepping) == self.act_at_ranks:
                 act, self.act = self.act, None

@@ -11,7 +11,16 @@ from jobs.sweeps.grid import Cell, Run, expand
 from jobs.sweeps.plan import Plan, plan_all
 from jobs.sweeps.result_record import RunAttempt, record_of
 from jobs.sweeps.results import Results
-from jobs.training.task.measurement import Environment, Failure, Measurement, RankSummary
+from jobs.training.task.measurement import (
+    Environment,
+    Failure,
+    Measurement,
+    Operation,
+    Profile,
+    ProfileBasis,
+    RankProfile,
+    RankSummary,
+)
 from reporting.results.imported import file_of
 from reporting.results.records import RunRecord
 from reporting.results.rows import Row
@@ -115,6 +124,30 @@ def measurement(
         "environment": environment(),
     }
     return Measurement(**{**values, **changes})
+
+
+def profile(*, num_ranks: int = 1, basis: ProfileBasis = "cpu", **changes: Any) -> Profile:
+    """Of two operations; each rank communicates 0.1 more than the one before."""
+    values: dict[str, Any] = {
+        "basis": basis,
+        "num_steps": 3,
+        "ranks": tuple(
+            RankProfile(
+                step_s=0.12,
+                communication=0.3 + rank / 10,
+                exposed_communication=0.2 + rank / 10,
+                data_wait=0.01,
+                idle=0.05 if basis == "device" else None,
+            )
+            for rank in range(num_ranks)
+        ),
+        "operations": (
+            Operation(name="aten::mm", share=0.5, calls_per_step=87, seconds_per_step=0.06),
+            Operation(name="gloo:all_reduce", share=0.3, calls_per_step=2, seconds_per_step=0.036),
+        ),
+        "trace": b"a trace",
+    }
+    return Profile(**{**values, **changes})
 
 
 ATTEMPT = RunAttempt(

@@ -27,13 +27,14 @@ from cluster.environment import visible_devices
 from cluster.inventory import Vendor
 from cluster.probe.meeting import folder_of, is_of_one_machine, join, meet_at, meet_in, on_loopback
 from cluster.run_key import new_key
-from jobs.execution.board import Departed, Done, Post, Raised, Ready
+from jobs.execution.board import Departed, Done, Measured, Post, Raised, Ready
 from jobs.execution.messages import Started
 from jobs.launch.ray_train.heartbeat import watching
 from jobs.launch.ray_train.stop_listener import hearing
 from jobs.training.health.postmortem import dump_stacks_on_request, log_tail, oom_kills
 from jobs.training.task.context import Context
 from jobs.training.task.job import Job
+from jobs.training.task.measurement import Measurement
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
@@ -121,7 +122,7 @@ def _run(job: Job, context: Context, assignment: Assignment) -> None:
     if context.rank == 0:
         _tell(assignment, Started(run_id=job.run_id))
     try:
-        measurement = measure(job, context)
+        measurement = measure(job, context, keep=partial(_keep, assignment, context.rank))
     except BaseException as error:
         traceback.print_exc()
         failure = replace(failure_of(error, context.status.phase, context.rank), log_tail=_own_log_tail())
@@ -129,6 +130,11 @@ def _run(job: Job, context: Context, assignment: Assignment) -> None:
         raise
     if measurement is not None:
         _post(assignment, Done(measurement=measurement))
+
+
+def _keep(assignment: Assignment, rank: int, measurement: Measurement) -> None:
+    if rank == 0:
+        _post(assignment, Measured(measurement=measurement))
 
 
 def _post(assignment: Assignment, post: Post) -> None:

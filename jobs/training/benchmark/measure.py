@@ -1,11 +1,14 @@
-"""Measures one run: set up, warm up, time the window, gather the results once. Knows nothing of Ray.
+"""Measures one run: set up, warm up, time the window, gather, maybe profile. Knows nothing of Ray.
 
 Every rank calls ``measure`` with the same job. Rank 0 returns the numbers, the other ranks None. A failure
 raises; the process group may then be unusable, because other ranks can be stuck in a collective.
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, isfinite
 from statistics import fmean, median
 
@@ -17,6 +20,7 @@ from cluster.telemetry.readings import Telemetry
 from cluster.telemetry.sampler import Sampler
 from cluster.telemetry.summary import Watched, watched
 from jobs.training.benchmark.feed import BatchFeed
+from jobs.training.benchmark.profiling import ProfiledSteps, profiled
 from jobs.training.benchmark.timing import ROLLING, DeviceTimer, HostTimer, has_settled
 from jobs.training.device import host_memory
 from jobs.training.device.environment import environment_of
@@ -31,7 +35,7 @@ from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context, Phase
 from jobs.training.task.job import Job, Window
-from jobs.training.task.measurement import Measurement, RankSummary
+from jobs.training.task.measurement import Measurement, NoProfile, Profile, RankSummary
 from reporting.results.formulas import percentile
 
 MAX_WARMUP_STEPS = 50
@@ -61,17 +65,28 @@ class _RankWindow:
     summary: RankSummary
 
 
-def measure(job: Job, context: Context, source: Telemetry | None = None) -> Measurement | None:
-    """Measures ``job``. ``source`` is the device's telemetry; None means the vendor's own."""
+def measure(
+    job: Job,
+    context: Context,
+    source: Telemetry | None = None,
+    keep: Callable[[Measurement], None] = lambda _: None,
+) -> Measurement | None:
+    """Measures ``job``. ``source`` is the device's telemetry; None means the vendor's own.
+
+    ``keep`` is called on every rank before steps are profiled, with the numbers that the run has by then:
+    they are good, however the profile ends.
+    """
     sampler = Sampler(source or telemetry(context.device))
     sampler.start()
     try:
-        return _measure(job, context, sampler)
+        return _measure(job, context, sampler, keep)
     finally:
         sampler.close()
 
 
-def _measure(job: Job, context: Context, sampler: Sampler) -> Measurement | None:
+def _measure(
+    job: Job, context: Context, sampler: Sampler, keep: Callable[[Measurement], None]
+) -> Measurement | None:
     _enter(context, "cooldown", 0)
     time.sleep(job.window.cooldown_s)  # Before the run: a wait after it would delay the run's result.
     _enter(context, "setup", 0)
@@ -79,9 +94,9 @@ def _measure(job: Job, context: Context, sampler: Sampler) -> Measurement | None
     started = time.perf_counter()
     host_memory.return_large_pieces()
     resident_before = host_memory.reset_peak()
-    with host_memory.budget(job.memory_budget_bytes):
-        engine = build(job.recipe, context.device)
-        try:
+    with ExitStack() as until_the_end:
+        with host_memory.budget(job.memory_budget_bytes):
+            engine = until_the_end.enter_context(closing(build(job.recipe, context.device)))
             feed = BatchFeed(job.recipe, context.rank, context.device)
             _synchronize(context.device)
             setup_s = time.perf_counter() - started
@@ -97,13 +112,15 @@ def _measure(job: Job, context: Context, sampler: Sampler) -> Measurement | None
             window = run.measure_window(warmup)
             _enter(context, "gather", 0)
             ranks = gather(window, _RankWindow)
-            _enter(context, "teardown", 0)
-        finally:
-            engine.close()
-    losses = [fmean(of_step) for of_step in zip(*(rank.losses for rank in ranks), strict=True)]
-    _check_finite(losses, "of the window")
-    _check_updates(max(rank.num_skipped_updates for rank in ranks))
-    return run.measurement(warmup, ranks, losses, setup_s) if context.rank == 0 else None
+        losses = [fmean(of_step) for of_step in zip(*(rank.losses for rank in ranks), strict=True)]
+        _check_finite(losses, "of the window")
+        _check_updates(max(rank.num_skipped_updates for rank in ranks))
+        measured = run.measurement(warmup, ranks, losses, setup_s)
+        if job.window.profile_steps:
+            keep(measured)
+            measured = replace(measured, profile=run.profile(warmup.steps + len(losses)))
+        _enter(context, "teardown", 0)
+    return measured if context.rank == 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +174,15 @@ class _RankRun:
             recompilations=num_compiled() - num_before if is_compiled else None,
             summary=self._summary(step_times_s, losses, telemetry_of_window),
         )
+
+    def profile(self, first_step: int) -> Profile | NoProfile:
+        """Profiles steps from ``first_step`` on, outside of the memory budget: a profile needs its own."""
+        steps = ProfiledSteps(
+            num_steps=self.job.window.profile_steps,
+            batches=lambda number: self.feed.of_step(first_step + number),
+            train=partial(train_step, self.engine),
+        )
+        return profiled(steps, self.context)
 
     def _time_steps(self, warmup: _Warmup) -> tuple[list[float], list[float]]:
         """The window's step times and losses. Its number of steps is fixed before it starts."""

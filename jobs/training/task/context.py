@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:  # A driver that follows runs needs these types without importing torch.
     import torch
 
-Phase = Literal["setup", "warmup", "window", "gather", "teardown", "cooldown"]
+Phase = Literal["setup", "warmup", "window", "gather", "profile", "trace", "teardown", "cooldown"]
 
 
 @dataclass(slots=True)

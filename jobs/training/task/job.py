@@ -86,7 +86,8 @@ class Recipe(Settings):
 class Window:
     """How a recipe is measured: ``steps`` steps after at least ``warmup`` steps.
 
-    ``max_s`` shortens the window, to at least one step. The metadata are the bounds for a spec's values.
+    ``max_s`` shortens the window, to at least one step. After it ``profile_steps`` more steps are profiled;
+    many steps of a large model would fill a rank's memory. The metadata are the bounds for a spec's values.
     """
 
     steps: int = field(default=100, metadata={"ge": 1})
@@ -94,6 +95,7 @@ class Window:
     sync: Literal["window", "step"] = "window"
     max_s: float | None = field(default=None, metadata={"gt": 0})
     cooldown_s: float = field(default=0.0, metadata={"ge": 0})
+    profile_steps: int = field(default=0, metadata={"ge": 0, "le": 10})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The result that a worker group reports for one run, measured or failed. Plain data. Needs no torch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cluster.telemetry.summary import Watched
@@ -15,6 +15,7 @@ Status = Literal[
     "invalid_loss",
     "device_mismatch",
 ]
+ProfileBasis = Literal["device", "cpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,53 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """An operation of the profiled steps. Shares of the time may add up to more than 1.
+
+    On a CPU the time is the operator's own, without that of the operators that it calls.
+    """
+
+    name: str
+    share: float
+    calls_per_step: float
+    seconds_per_step: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProfile:
+    """One rank's profiled steps: shares of its profiled time. ``idle`` is the device's; None on a CPU."""
+
+    step_s: float
+    communication: float
+    exposed_communication: float
+    data_wait: float
+    idle: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The steps that were profiled after the window. ``basis`` says by which definition; see ``spans``.
+
+    ``operations`` and ``trace`` are rank 0's. ``trace`` is a Chrome trace in gzip; if it is None,
+    ``trace_problem`` says why.
+    """
+
+    basis: ProfileBasis
+    num_steps: int
+    ranks: tuple[RankProfile, ...]
+    operations: tuple[Operation, ...]
+    trace: bytes | None = field(default=None, repr=False)
+    trace_problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoProfile:
+    """A profile was asked for, and there is none. The run's numbers are whole all the same."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """One run's numbers. Step times are the maxima over ranks, losses the means over ranks.
 
@@ -97,6 +145,7 @@ class Measurement:
     where nothing is copied. ``losses`` begin at whatever step the warm-up ended. ``reference_loss`` is the
     loss of a step that every run of a sweep passes, so it can be compared between strategies.
     ``recompilations`` are those of the window, of the rank with most; None where nothing is compiled.
+    ``profile`` is None if none was asked for.
     """
 
     run_id: str
@@ -115,3 +164,8 @@ class Measurement:
     environment: Environment
     recompilations: int | None = None
     attention_kernel: str | None = None
+    profile: Profile | NoProfile | None = None
+
+    def unprofiled(self, failure: Failure) -> "Measurement":
+        """These numbers, of a run that failed while it was profiled."""
+        return replace(self, profile=NoProfile(reason=f"{failure.status}: {failure.reason}"))

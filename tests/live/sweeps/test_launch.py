@@ -15,6 +15,7 @@ from cluster.live import live_inventory
 from cluster.local_ray.private_ray import private_ray
 from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
+from jobs.training.task.measurement import NoProfile, Profile
 from tests.live.listening import ENDLESS, Listener, assert_all_capacity_returns, job, session, workers
 
 NUM_CPUS = 2
@@ -38,13 +39,34 @@ def _capacity_returns(group: WorkerGroup) -> Iterator[None]:
 
 def test_sessions_of_each_world_size_follow_one_another(group: WorkerGroup) -> None:
     alone = [job("a", group, world_size=1), job("b", group, world_size=1)]
-    together = [job("c", group, world_size=2, steps=3)]
+    profiled = job("c", group, world_size=2, steps=3)
+    together = [replace(profiled, window=replace(profiled.window, profile_steps=2))]
     listener = Listener()
     launch({group.name: [session(group, *alone), session(group, *together)]}, LIMITS, listener)
     assert listener.story() == ["start a", "ok a", "start b", "ok b", "start c", "ok c"]
     measured = listener.measurement("c")
     assert (measured.run_id, len(measured.ranks), len(measured.step_times_s)) == ("c", 2, 3)
     assert measured.environment.variables["OMP_NUM_THREADS"] == "1"
+    assert isinstance(measured.profile, Profile) and measured.profile.trace
+    assert listener.measurement("a").profile is None
+
+
+@pytest.mark.soak
+def test_a_worker_that_is_killed_while_it_is_profiled_costs_only_the_profile(
+    group: WorkerGroup,
+) -> None:
+    listener = Listener(act=_kill_a_worker, act_in="profile")
+    # Steps of some tenths of a second, so that heartbeats tell of them.
+    slow = job("killed", group, world_size=2)
+    slow = replace(
+        slow, recipe=replace(slow.recipe, seq_len=512), window=replace(slow.window, profile_steps=10)
+    )
+    launch({group.name: [session(group, slow, job("next", group, world_size=2))]}, LIMITS, listener)
+    assert listener.story() == ["start killed", "ok killed", "start next", "ok next"]
+    measured = listener.measurement("killed")
+    assert (len(measured.step_times_s), len(measured.ranks)) == (2, 2)
+    assert isinstance(measured.profile, NoProfile)
+    assert measured.profile.reason.startswith("crash: ")
 
 
 def test_a_killed_worker_costs_only_its_own_run(group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.live.command_line import QUICK, rows, run, sweep_command, write_spec
+from tests.live.command_line import QUICK, files, rows, run, sweep_command, write_spec
 
 BOTH_SIZES = QUICK.replace("world_size: [1]", "world_size: [1, 2]").replace("[ddp, fsdp]", "[ddp, zero2]")
 
@@ -27,7 +27,8 @@ def test_inline_measures_the_cells_of_one_device_and_goes_on_after_a_failure(tmp
 
 
 def test_torchrun_measures_the_cells_of_its_world_size_and_inline_the_rest(tmp_path: Path) -> None:
-    spec, store = write_spec(tmp_path, BOTH_SIZES), tmp_path / "store"
+    text = BOTH_SIZES.replace("steps: 4", "steps: 4, profile_steps: 1")
+    spec, store = write_spec(tmp_path, text), tmp_path / "store"
 
     two = run([*_torchrun(2), *sweep_command(spec, store)[1:]])
     sizes_after_torchrun = {row["world_size"] for row in rows(store)}
@@ -45,6 +46,9 @@ def test_torchrun_measures_the_cells_of_its_world_size_and_inline_the_rest(tmp_p
     ]
     assert all(row["status"] == "ok" for row in found)
     assert all(len(row["per_rank"]["node"]) == row["world_size"] for row in found)
+    traces = sorted(name.rpartition("/")[2] for name in files(store) if "/trace-" in name)
+    assert traces == sorted(row["profile"]["trace"] for row in found)
+    assert "USDT" not in one.stdout + one.stderr + two.stdout + two.stderr, "the profiler chatters"
 
 
 def test_a_loss_that_every_rank_sees_ends_no_torchrun(tmp_path: Path) -> None:

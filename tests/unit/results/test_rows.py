@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from jobs.sweeps.metrics import METRICS
 from jobs.training.task.job import Recipe
-from jobs.training.task.measurement import Failure, Measurement, RankSummary
+from jobs.training.task.measurement import (
+    Failure,
+    Measurement,
+    NoProfile,
+    Operation,
+    RankProfile,
+    RankSummary,
+)
 from reporting.results.records import RecordError, RunRecord, read_record
 from reporting.results.result_rows import row_of
 from tests.unit.builders import (
@@ -19,6 +26,7 @@ from tests.unit.builders import (
     environment,
     group,
     measurement,
+    profile,
     rank_summary,
     record,
     run_of,
@@ -254,6 +262,64 @@ def test_a_failed_row_with_the_longest_log_is_small_and_keeps_its_newest_lines(c
     assert row.error
     assert [line.split()[0] for line in row.error.log_tail] == [str(number) for number in range(80, 100)]
     assert row.error.reason.startswith(character)
+
+
+LONG = tuple(
+    Operation(
+        name=f"void \x1b[31mkernel_{number}" * 200, share=1 / 7, calls_per_step=1 / 3, seconds_per_step=1e-3
+    )
+    for number in range(10)
+)
+
+
+@pytest.mark.parametrize("world_size", [1, 8])
+def test_a_profiled_row_of_a_hundred_steps_stays_small_whatever_its_operations_are_called(
+    world_size: int,
+) -> None:
+    found = profile(num_ranks=world_size, basis="device", operations=LONG)
+    row = measured_row(num_ranks=world_size, num_steps=100, profile=found)
+    assert len(row.to_json()) <= MAX_BYTES
+    assert row.profile
+    assert [name[:12] for name in row.profile.operation_names] == [one.name[:12] for one in LONG]
+    failed = measured_row(num_steps=100, profile=NoProfile(reason="\x1b" * 9_000))
+    assert len(failed.to_json()) <= MAX_BYTES
+    assert failed.profile and failed.profile.problem
+
+
+def test_a_profiles_shares_are_means_over_ranks_and_its_step_is_the_slowest_ones() -> None:
+    ranks = (
+        RankProfile(step_s=0.1, communication=0.5, exposed_communication=0.1, data_wait=0.02, idle=0.2),
+        RankProfile(step_s=0.3, communication=0.7, exposed_communication=0.5, data_wait=0.04, idle=0.4),
+    )
+    row = measured_row(num_ranks=2, profile=profile(ranks=ranks)).to_json()
+    found = row_of(row, "sweeps/trial/runs/a/result.json")
+    assert (found.profile_step_sec, found.profile_communication_share) == (0.3, 0.6)
+    assert found.profile_exposed_communication_share == pytest.approx(0.3)
+    assert found.profile_exposed_communication_share_min == 0.1
+    assert found.profile_exposed_communication_share_max == 0.5
+    assert (found.profile_data_wait_share, found.profile_device_idle_share) == (0.03, 0.3)
+    assert found.profile_operation_names == ("aten::mm", "gloo:all_reduce")
+    assert (found.profile_operation_calls, found.profile_operation_sec) == ((87, 2), (0.06, 0.036))
+    assert read_record(row).to_json() == row
+
+
+def test_a_run_that_was_not_profiled_has_no_profile() -> None:
+    row = measured_row()
+    found = row_of(row.to_json(), "a")
+    assert row.profile is None
+    assert (found.profile_steps, found.profile_problem, found.profile_operation_names) == (None, None, ())
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [{"operation_names": [1]}, {"operation_shares": ["a"]}, {"trace": 5}, {"step_sec": "slow"}, [], "a"],
+    ids=str,
+)
+def test_a_profile_that_is_none_is_no_result(profile: object) -> None:
+    found = json.loads(measured_row().to_json())
+    found["profile"] = profile
+    with pytest.raises(RecordError):
+        row_of(json.dumps(found).encode(), "a")
 
 
 def test_keys_that_this_version_does_not_know_are_left_out() -> None:

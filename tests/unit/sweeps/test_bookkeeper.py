@@ -5,15 +5,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Self
 
+from checkpointing.stores.contract import Buffer, Full
 from checkpointing.stores.memory import MemoryStore
 from jobs.execution.messages import Finished, Heartbeat, Started
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.bookkeeper import Bookkeeper
 from jobs.sweeps.grid import Run, schedule
 from jobs.sweeps.results import Results
-from jobs.training.task.measurement import Failure
+from jobs.training.task.measurement import Failure, NoProfile
 from reporting.results.records import RunRecord
-from tests.unit.builders import CRASH, cells_of, measurement, plans_of, sweep
+from tests.unit.builders import CRASH, cells_of, measurement, plans_of, profile, sweep
 
 FOUR_RUNS = sweep(axes={"strategy": ["ddp", "fsdp"]}, repeats=2)
 
@@ -222,3 +223,51 @@ def test_full_logging_adds_a_line_per_step() -> None:
         {"step": 2, "seconds": 0.1, "loss": 6.4},
         {"step": 3, "seconds": 0.1, "loss": 6.3},
     ]
+
+
+class OfRows(MemoryStore):
+    """A store without room for anything but results."""
+
+    def put(self, name: str, data: Buffer) -> None:
+        if not name.endswith("/result.json"):
+            raise Full(f"{name}: no room")
+        super().put(name, data)
+
+
+def test_a_trace_lies_beside_the_result_that_names_it() -> None:
+    desk = Desk()
+    run = desk.runs[0]
+    desk.finish(desk.open(), run, measurement(run.run_id, profile=profile(trace=b"zipped")))
+    told = desk.row(run)["profile"]
+    assert (told["trace_bytes"], told["trace_problem"]) == (6, None)
+    assert desk.store.get(f"sweeps/trial/runs/{run.name}/{told['trace']}") == b"zipped"
+    assert desk.open().missing(retry_failed=True) == desk.runs[1:]
+
+
+def test_another_start_of_the_sweep_replaces_no_trace_that_a_row_names() -> None:
+    desk = Desk()
+    run = desk.runs[0]
+    books = [desk.open(), desk.open()]
+    for book, trace in zip(books, (b"first", b"second"), strict=True):
+        desk.finish(book, run, measurement(run.run_id, profile=profile(trace=trace)))
+    assert desk.store.get(f"sweeps/trial/runs/{run.name}/{desk.row(run)['profile']['trace']}") == b"first"
+
+
+def test_a_trace_that_the_store_does_not_take_costs_the_run_nothing() -> None:
+    desk = Desk(store=OfRows())
+    run = desk.runs[0]
+    desk.finish(desk.open(), run, measurement(run.run_id, profile=profile()))
+    row = desk.row(run)
+    assert (row["status"], row["profile"]["trace"], row["profile"]["steps"]) == ("ok", None, 3)
+    assert row["profile"]["trace_problem"].endswith("no room")
+
+
+def test_a_run_whose_profile_failed_has_its_numbers_and_is_not_measured_again() -> None:
+    desk = Desk()
+    run = desk.runs[0]
+    failed = NoProfile(reason="rank 1: RuntimeError: no events")
+    desk.finish(desk.open(), run, measurement(run.run_id, profile=failed))
+    row = desk.row(run)
+    assert (row["status"], row["profile"]["problem"]) == ("ok", "rank 1: RuntimeError: no events")
+    assert row["tokens_per_sec"] is not None
+    assert run not in desk.open().missing(retry_failed=True)

@@ -84,6 +84,7 @@ def test_identities_survive_growing_axes() -> None:
         {"overrides": {"local": {"environment": {}}}},
         {"include": [{"strategy": "ddp"}]},
         {"axes": {"strategy": ["ddp"], "world_size": [1]}},
+        {"measure": {"profile_steps": 0}},
     ],
     ids=json.dumps,
 )
@@ -122,6 +123,7 @@ def test_what_does_not_determine_a_result_leaves_the_identity(change: dict[str, 
                 ("sync", "step"),
                 ("max_s", 60),
                 ("cooldown_s", 1),
+                ("profile_steps", 1),
             ]
         ),
         *(

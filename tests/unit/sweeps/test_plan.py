@@ -157,3 +157,13 @@ def test_ten_thousand_cells_are_planned_and_shown() -> None:
     plans = plan_all(cells, inventory(group(devices=(8,), memory_bytes=64 * GB)), spec.limits)
     assert "10,000 cells x 1 repeat = 10,000 runs" in plan_table(plans, spec.repeats)
     assert len({run.name for run in schedule(spec, cells)}) == 10_000
+
+
+def test_the_forecast_counts_profiled_steps() -> None:
+    """As much as more steps of the window."""
+    plain, longer, profiled = (
+        plan(measure={"steps": steps, "profile_steps": profile}).predicted_s
+        for steps, profile in ((20, 0), (30, 0), (20, 10))
+    )
+    assert plain is not None and longer is not None
+    assert profiled == longer > plain

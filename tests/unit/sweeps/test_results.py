@@ -135,7 +135,7 @@ def test_a_file_that_is_no_result_is_named_and_kept_beside_the_next_one(
 def test_other_files_in_a_sweeps_folder_are_no_results(results: Results, store: Store) -> None:
     results.save(RUN, CRASHED)
     results.save(RUN, retried(OK))
-    results.write_log(RUN, "steps.jsonl", "{}\n")
+    results.write_file(RUN, "steps.jsonl", b"{}\n")
     store.put("sweeps/trial/runs/result.json", b"stray")
     store.put("sweeps/trial2/runs/a/result.json", b"another sweep's")
     assert list(results.load().records) == [RUN.name]

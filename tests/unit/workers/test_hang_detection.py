@@ -177,3 +177,14 @@ def test_a_rank_that_waits_for_the_others_results_is_not_the_one_behind() -> Non
     assert failure is not None
     assert failure.ranks == (1,)
     assert progress.phase == "gather"
+
+
+def test_profiled_steps_are_steps() -> None:
+    progress = HangDetection(LIMITS, 1, now=0)
+    stepping(progress, until=10, step_s=1)
+    progress.note(beat(0, "gather"), now=11)
+    for now in range(12, 53):
+        progress.note(beat(0, "profile", 1, 1), now)
+    failure = progress.failure(now=52)
+    assert failure is not None
+    assert failure.reason == "no step for 30 s; rank 0 is furthest behind, in profile at step 1 of 100"

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from jobs.execution.board import Assembled, Board, Done, Lost, Post, Raised, Ready
+from jobs.execution.board import Assembled, Board, Done, Lost, Measured, Post, Raised, Ready
 from jobs.execution.messages import Event, Finished, Heartbeat, SessionLimits, Started
 from jobs.execution.monitor import START_TIMEOUT_S, GroupMonitor, Inquiry, did_not_join
 from jobs.execution.rank_failures import GRACE_S, one_failure
 from jobs.execution.session_jobs import END_TIMEOUT_S, SessionJobs
 from jobs.training.health.postmortem import Postmortem
 from jobs.training.task.job import Job, Window
-from jobs.training.task.measurement import Failure
+from jobs.training.task.measurement import Failure, Measurement, NoProfile
 from tests.unit.builders import measurement, run_of, sweep
 
 LIMITS = SessionLimits(schedule_timeout_s=60, cell_timeout_s=600, hang_timeout_s=30)
@@ -181,6 +181,44 @@ def test_a_rank_that_breaks_around_its_jobs_result_takes_only_the_group_along() 
         assert running.outcomes() == {"a": "ok"}
         assert running.life.is_condemned
         assert running.left == ["b"]
+
+
+def profile_of_a(group: Group) -> object:
+    (outcome,) = [event.outcome for event in group.events if isinstance(event, Finished)]
+    assert isinstance(outcome, Measurement) and outcome.run_id == "a"
+    return outcome.profile
+
+
+def test_a_job_that_fails_while_it_is_profiled_keeps_its_numbers_and_ends_the_group() -> None:
+    running = Group()
+    running.start()
+    running.hear(Measured(measurement=measurement(run_id="a")))
+    running.hear(Raised(run_id="a", rank=0, failure=CLOSED), Raised(run_id="a", rank=1, failure=CLOSED))
+    running.judge(now=2)
+    assert profile_of_a(running) == NoProfile(reason="crash: RuntimeError: connection closed by peer")
+    assert running.life.is_condemned
+    assert running.left == ["b"]
+
+
+def test_a_job_that_hangs_while_it_is_profiled_or_whose_group_is_gone_keeps_its_numbers() -> None:
+    hanging, gone = Group(), Group()
+    for running in (hanging, gone):
+        running.start()
+        beats = [replace(beat(rank), phase="profile") for rank in (0, 1)]
+        running.hear(Measured(measurement=measurement(run_id="a")), *beats)
+    hanging.judge(now=600)
+    gone.events += gone.life.end("gone", now=5)
+    found = profile_of_a(hanging)
+    assert isinstance(found, NoProfile) and found.reason.startswith("hang: ranks 0, 1 are silent for 30 s")
+    assert profile_of_a(gone) == NoProfile(reason="crash: gone")
+
+
+def test_the_numbers_of_one_job_are_never_those_of_the_next() -> None:
+    running = Group()
+    running.start()
+    running.hear(Measured(measurement=measurement(run_id="a")), Done(measurement=measurement(run_id="a")))
+    running.events += running.life.end("gone", now=5)
+    assert running.outcomes() == {"a": "ok", "b": "crash"}
 
 
 def test_workers_that_do_not_meet_are_named() -> None:
