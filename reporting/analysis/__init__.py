@@ -4,5 +4,5 @@ Reading order: ``statistics`` (intervals, tests, verdicts), ``cells`` (rows as c
 two groups), ``checks`` with their ``inspections`` and ``advice``, ``suspect_nodes``, ``patterns`` (what each
 strategy is good for); ``findings`` (what a report says, as data), ``conclusions`` (makes findings from the
 table). For the modules that show findings: ``formatting``, ``selection`` (what to show if there is too much),
-``environments`` (machines side by side), ``time_lost``, ``method`` (what numbers mean).
+``environments`` (machines side by side), ``profiles``, ``time_lost``, ``method`` (what numbers mean).
 """

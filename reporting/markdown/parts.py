@@ -26,3 +26,9 @@ def raw(number_text: str) -> str:
     text.
     """
     return number_text.replace(THIN, " ")
+
+
+def origin(flags: Iterable[str], whose: str = "") -> str:
+    """Marks simulated and imported numbers. Every number that was not measured here must be marked."""
+    found = [flag for flag in ("simulated", "imported") if flag in set(flags)]
+    return f" ({whose}{', '.join(found)})" if found else ""

@@ -31,6 +31,7 @@ from reporting.analysis.formatting import (
     winner,
 )
 from reporting.analysis.method import how_to_repeat
+from reporting.analysis.profiles import profiles_of
 from reporting.analysis.selection import (
     FailedCell,
     Origins,
@@ -42,7 +43,8 @@ from reporting.analysis.selection import (
     simulated_runs,
 )
 from reporting.long_runs.summary import LongRun
-from reporting.markdown.parts import bullets, left_out, raw, table
+from reporting.markdown.parts import bullets, left_out, origin, raw, table
+from reporting.markdown.profiles import profiles
 
 _MOST_CHARACTERS = 64_000  # GitHub takes 65,536 in a comment
 _MOST_COMPARISONS = 20
@@ -71,9 +73,10 @@ def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
 
 def _folded(findings: Findings) -> tuple[tuple[str, list[str]], ...]:
     """Returns the folded parts: the summary line of each, and its content."""
-    failed = failures(findings.cells)
+    failed, profiled = failures(findings.cells), profiles_of(findings.cells)
     return (
         (counted(len(findings.cells), "cell"), list(_cells(findings))),
+        (counted(len(profiled), "profile"), list(profiles(profiled))),
         (counted(len(findings.runs), "long run"), list(_runs(findings))),
         (counted(len(failed), "failure"), list(_failures(failed))),
         (f"{counted(len(findings.skipped), 'file')} skipped", list(_skipped(findings))),
@@ -139,8 +142,8 @@ def _comparison(found: Comparison, known: Origins) -> list[str]:
     groups = found.baseline, found.other
     flags = [known.get((group, found.subject), frozenset()) for group in groups]
     are_alike = flags[0] == flags[1]
-    told = ["", _origin(flags[1], "both ")] if are_alike else map(_origin, flags)
-    sides = (f"{plain(group, 40)}{origin}" for group, origin in zip(groups, told, strict=True))
+    told = ["", origin(flags[1], "both ")] if are_alike else map(origin, flags)
+    sides = (f"{plain(group, 40)}{mark}" for group, mark in zip(groups, told, strict=True))
     return [
         plain(str(found.subject)),
         " → ".join(sides),
@@ -205,7 +208,7 @@ def _cell(cell: CellSummary) -> list[str]:
     if cell.num_failed and cell.status == "ok":
         flags.append(f"{cell.num_failed} failed")
     return [
-        f"{plain(cell.group, 40)}{_origin(cell.flags)}",
+        f"{plain(cell.group, 40)}{origin(cell.flags)}",
         plain(str(cell.subject)),
         plain(", ".join((cell.status, *flags))),
         raw(estimate(speed)),
@@ -230,7 +233,7 @@ def _runs(findings: Findings) -> Iterator[str]:
 
 def _run(run: LongRun, *, is_simulated: bool) -> list[str]:
     return [
-        f"{plain(run.name)}{_origin(['simulated'] if is_simulated else [])}",
+        f"{plain(run.name)}{origin(['simulated'] if is_simulated else [])}",
         plain(f"{run.model} {run.strategy} x{run.world_size} on {run.group}"),
         count(run.num_steps),
         count(run.num_superseded),
@@ -251,7 +254,7 @@ def _failure(failure: FailedCell) -> str:
     cell, where = failure.cell, f" in {plain(failure.phase, 40)}" if failure.phase else ""
     said = (
         f"**{plain(failure.status, 40)}**{where}, {failure.num_runs} of {counted(len(cell.rows), 'run')}: "
-        f"{plain(cell.group, 40)}{_origin(cell.flags)} {plain(str(cell.subject))}. "
+        f"{plain(cell.group, 40)}{origin(cell.flags)} {plain(str(cell.subject))}. "
         f"{plain(failure.reason, 400)}"
     )
     log = "\n".join(escape(clean(line[:160]).replace("\n", " ")) for line in failure.log_tail[-_MOST_LINES:])
@@ -268,9 +271,3 @@ def _skipped(findings: Findings) -> Iterator[str]:
 def _commands(findings: Findings) -> Iterator[str]:
     for command in how_to_repeat(findings):
         yield f"{plain(command.purpose, 300)}:\n\n<pre>\n{escape(clean(command.line))}\n</pre>"
-
-
-def _origin(flags: Iterable[str], whose: str = "") -> str:
-    """Marks simulated and imported numbers. Every number that was not measured here must be marked."""
-    found = [flag for flag in ("simulated", "imported") if flag in set(flags)]
-    return f" ({whose}{', '.join(found)})" if found else ""

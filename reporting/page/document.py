@@ -18,6 +18,7 @@ from reporting.page.measured import cells
 from reporting.page.nodes import nodes
 from reporting.page.pictures import pictures
 from reporting.page.pieces import origin_chips
+from reporting.page.profiles import profiles
 from reporting.page.trainings import trainings
 from reporting.page.troubles import checks, failed, skipped
 
@@ -52,6 +53,7 @@ def _before_charts(findings: Findings) -> tuple[Section, ...]:
 
 def _after_charts(findings: Findings) -> tuple[Section, ...]:
     return (
+        ("profiles", "Profiles", profiles(findings)),
         ("checks", "Checks", checks(findings)),
         ("failures", "Failures", failed(findings)),
         ("nodes", "Nodes", nodes(findings)),
