@@ -29,8 +29,10 @@ MODES: tuple[Checkpointing, ...] = get_args(Checkpointing)
 LOSSES: tuple[CrossEntropy, ...] = get_args(CrossEntropy)
 FEW: list[tuple[Strategy, Fp8, str]] = [("ddp", "rowwise", "llama-tiny"), ("fsdp", "tensorwise", "qwen-tiny")]
 ALL = [*product(STRATEGIES, WAYS, ("llama-tiny", "qwen-tiny"))]
-NEAR = {"few": 0.002, "many": 0.01}
-"""How far a loss may be from that in bf16, of its own size: in the first steps, and over 200."""
+NEAR = 0.002
+"""How far each of the first losses may be from that in bf16, of its own size."""
+NEAR_AFTER_200 = 0.03
+"""How far the mean of the last 20 of 200 losses may be from that in bf16, in nats per token."""
 
 
 def recipe_in(how: Fp8, strategy: Strategy, model: str = "llama-tiny", world_size: int = RANKS) -> Recipe:
@@ -60,7 +62,7 @@ def test_losses_are_near_those_of_bf16_and_equal_to_the_bit_however_little_is_ke
     for recipe in recipes:
         in_bf16 = replace(recipe, fp8="none", activation_checkpointing="none", cross_entropy="whole")
         assert seen[recipe] == seen[replace(recipe, activation_checkpointing="none")], recipe
-        assert seen[recipe].losses == pytest.approx(seen[in_bf16].losses, rel=NEAR["few"], abs=0), recipe
+        assert seen[recipe].losses == pytest.approx(seen[in_bf16].losses, rel=NEAR, abs=0), recipe
         assert seen[recipe].grad_norms != seen[in_bf16].grad_norms, recipe
 
 
@@ -70,10 +72,9 @@ def test_over_200_steps_losses_stay_near_those_of_bf16(tmp_path: Path) -> None:
     seen = courses(recipes, 200, tmp_path)
     for recipe in recipes:
         ours, usual = seen[recipe].losses, seen[replace(recipe, fp8="none")].losses
-        most = max(abs(own / theirs - 1) for own, theirs in zip(ours, usual, strict=True))
-        of_end = abs(fmean(ours[-20:]) / fmean(usual[-20:]) - 1)
-        print(f"{recipe.strategy} {recipe.fp8}: at most {most:.3%} off, the last 20 steps' mean {of_end:.3%}")
-        assert most <= NEAR["many"], recipe
+        at_end, usual_at_end = fmean(ours[-20:]), fmean(usual[-20:])
+        print(f"{recipe.strategy} {recipe.fp8}: from {ours[0]:.4f} to {at_end:.4f}, bf16 {usual_at_end:.4f}")
+        assert at_end == pytest.approx(usual_at_end, abs=NEAR_AFTER_200), recipe
 
 
 def train_both(recipes: list[Recipe]) -> dict[Recipe, tuple[Course, Course, int]]:
@@ -94,7 +95,7 @@ def test_compiled_blocks_in_fp8_lose_as_others_do_and_are_one_graph(tmp_path: Pa
     ]
     for rank in run_ranks(train_both, recipes, num_ranks=RANKS, tmp_path=tmp_path, deadline_s=2400):
         for recipe, (eager, compiled, num_graphs) in rank.items():
-            assert compiled.losses == pytest.approx(eager.losses, rel=NEAR["few"], abs=0), recipe
+            assert compiled.losses == pytest.approx(eager.losses, rel=NEAR, abs=0), recipe
             assert num_graphs == 1, recipe
 
 
