@@ -18,6 +18,8 @@ from jobs.training.task.presets import ModelConfig
 
 _FP32 = 4
 _FP8 = 1
+# The bytes of a value while torchao casts it: twice in fp32, and in fp8.
+_CAST = 2 * _FP32 + _FP8
 _COMPUTE = {"fp32": 4, "bf16": 2}
 
 # ``strategies.zero`` sets DeepSpeed's defaults and shrinks them in proportion for smaller models.
@@ -39,6 +41,8 @@ _HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
 # Pieces of the training fit into those, so that of this and the slacks above only the largest counts. The C++
 # compiler is a process of its own, which counts for no rank.
 _COMPILER_BYTES = 160_000_000
+# What importing torchao adds to a process.
+_HOST_TORCHAO_BYTES = 53_000_000
 # Memory that the caching allocator loses to pieces that no later request fits.
 _DEVICE_SLACK = 0.05
 # Memory that no allocator counts: the context with its kernels, and the buffers of the collectives.
@@ -131,12 +135,12 @@ def _prediction(state: _State, moment: _Moment) -> MemoryPrediction:
 def _casting(moment: _Moment, recipe: Recipe) -> _Moment:
     """That moment without logits, as the largest product of a block casts its operands to fp8.
 
-    A cast holds fp32 values twice, and the fp8 ones. Compiled, it is one pass over the values. The largest
-    operands are the input of the MLP's last product and its weight. Nothing in fp8 is kept for later.
+    Compiled, a cast is one pass over the values. The largest operands are the input of the MLP's last product
+    and its weight. Nothing in fp8 is kept for later.
     """
     model, tokens = recipe.model, _tokens(recipe)
     if recipe.compile == "none":
-        casts = (2 * _FP32 + _FP8) * model.intermediate_size * max(tokens, model.hidden_size)
+        casts = _CAST * model.intermediate_size * max(tokens, model.hidden_size)
     else:
         casts = _FP8 * model.intermediate_size * (tokens + model.hidden_size)
     return replace(moment, logits=0, working=moment.working + casts)
@@ -147,6 +151,10 @@ def _overhead(recipe: Recipe, live_bytes: int, on_cpu: bool) -> float:
         return _DEVICE_FIXED_BYTES + _DEVICE_SLACK * live_bytes
     fixed = _HOST_FIXED_DEEPSPEED_BYTES if recipe.strategy.startswith("zero") else _HOST_FIXED_BYTES
     freed = _FREED_WEIGHTS[recipe.strategy] * _small_weights(recipe)
+    if recipe.fp8 != "none":
+        fixed += _HOST_TORCHAO_BYTES
+        # The heap keeps a block's weights as they are cast, too.
+        freed += _CAST * _small_weights(recipe) / _compute(recipe) / recipe.model.num_layers
     slack = _HEAP_SLACK * live_bytes
     return fixed + (slack + freed if recipe.compile == "none" else max(_COMPILER_BYTES, slack, freed))
 
