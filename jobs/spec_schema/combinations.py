@@ -1,7 +1,8 @@
 """Says which values of a spec exclude each other, for runs and for the cells of a sweep. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from jobs.training.task.job import FP8_MULTIPLE, Recipe
 
@@ -14,9 +15,14 @@ class Impossible:
     reason: str
 
 
-def impossible(recipe: Recipe) -> list[Impossible]:
-    """What is wrong with a recipe whose values are all right by themselves; empty if it can be trained."""
-    return [Impossible(key=key, reason=reason) for key, check in _CHECKS if (reason := check(recipe))]
+def impossible(recipe: Recipe, world_sizes: Sequence[int] = ()) -> list[Impossible]:
+    """What is wrong with a recipe whose values are all right by themselves; empty if it can be trained.
+
+    ``world_sizes`` are all at which it is trained, by default its own.
+    """
+    reasons = [(key, check(recipe)) for key, check in _CHECKS]
+    reasons.append(("shard_within", _cannot_shard(recipe, world_sizes or (recipe.world_size,))))
+    return [Impossible(key=key, reason=reason) for key, reason in reasons if reason]
 
 
 def _too_long(recipe: Recipe) -> str | None:
@@ -70,10 +76,31 @@ def _does_not_divide(recipe: Recipe) -> str | None:
     return f"{recipe.fp8} takes sizes in multiples of {FP8_MULTIPLE}, but {', '.join(odd)}; expected none"
 
 
+def _cannot_shard(recipe: Recipe, world_sizes: Sequence[int]) -> str | None:
+    within = recipe.shard_within
+    if within is None:
+        return None
+    if recipe.strategy != "fsdp":
+        return f"{within} can't be had under {recipe.strategy}; expected null, or fsdp"
+    wrong = next((size for size in world_sizes if size % within), None)
+    if wrong is None:
+        return None
+    common = gcd(*world_sizes)
+    would_do = ", ".join(str(number) for number in range(1, common + 1) if common % number == 0)
+    return f"{within} does not divide {wrong} ranks; expected null for all ranks, or one of {would_do}"
+
+
+def _cannot_offload(recipe: Recipe) -> str | None:
+    if recipe.offload == "none" or recipe.strategy in ("fsdp", "zero3"):
+        return None
+    return f"{recipe.offload} can't be had under {recipe.strategy}; expected none, or fsdp or zero3"
+
+
 _CHECKS: tuple[tuple[str, Callable[[Recipe], str | None]], ...] = (
     ("seq_len", _too_long),
     ("compile", _cannot_compile),
     ("fp8", _needs_bf16),
     ("fp8", _has_no_fp8),
     ("fp8", _does_not_divide),
+    ("offload", _cannot_offload),
 )

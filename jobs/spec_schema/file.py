@@ -18,7 +18,7 @@ from yaml.error import MarkedYAMLError
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.training.task.job import OptimizerConfig, Precision, Strategy
 from jobs.training.task.presets import PRESETS
-from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy, Fp8
+from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy, Fp8, Offload
 from reporting.results.redaction import redacted
 
 
@@ -83,6 +83,7 @@ CrossEntropyName = Annotated[CrossEntropy, _one_of(get_args(CrossEntropy), "way 
 CompileName = Annotated[Compile, _one_of(get_args(Compile), "way of compiling")]
 AttentionName = Annotated[Attention, _one_of(get_args(Attention), "kernel for attention")]
 Fp8Name = Annotated[Fp8, _one_of(get_args(Fp8), "way of fp8")]
+OffloadName = Annotated[Offload, _one_of(get_args(Offload), "part of the state to offload")]
 ModelName = Annotated[str, _one_of(list(PRESETS), "model")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariableValue = Annotated[str, BeforeValidator(_number_as_text)]

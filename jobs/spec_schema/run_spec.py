@@ -16,6 +16,7 @@ from jobs.spec_schema.file import (
     Fp8Name,
     ModelName,
     Name,
+    OffloadName,
     Optimizer,
     PrecisionName,
     SpecFile,
@@ -58,6 +59,8 @@ class RunSpec(SpecFile):
     compile: CompileName = "none"
     attention: AttentionName = "auto"
     fp8: Fp8Name = "none"
+    shard_within: Count | None = None
+    offload: OffloadName = "none"
     seq_len: Count = 64
     micro_batch: Count = 1
     grad_accum: Count = 1
@@ -143,6 +146,6 @@ class RunSpec(SpecFile):
         cache, saves = self.data.local.dir, self.checkpoint.local.dir
         if cache and saves and (reason := folder_conflict(cache, saves)):
             raise ValueError(reason)
-        for found in impossible(self.recipe()):
+        for found in impossible(self.recipe(), self.sizes):
             raise ValueError(f"{found.key}: {found.reason}")
         return self

@@ -15,6 +15,7 @@ from jobs.spec_schema.file import (
     Fp8Name,
     ModelName,
     Name,
+    OffloadName,
     Optimizer,
     PrecisionName,
     Several,
@@ -40,6 +41,8 @@ class Axes(Strict):
     compile: Several[CompileName] = ("none",)
     attention: Several[AttentionName] = ("auto",)
     fp8: Several[Fp8Name] = ("none",)
+    shard_within: Several[Count | None] = (None,)
+    offload: Several[OffloadName] = ("none",)
 
 
 class SweepLimits(Strict):
@@ -73,6 +76,8 @@ class Selection(Strict):
     compile: Several[CompileName] | None = None
     attention: Several[AttentionName] | None = None
     fp8: Several[Fp8Name] | None = None
+    shard_within: Several[Count | None] | None = None
+    offload: Several[OffloadName] | None = None
 
 
 class SweepSpec(SpecFile):

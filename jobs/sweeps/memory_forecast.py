@@ -73,7 +73,7 @@ class MemoryPrediction:
 
 def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
     """Predicts a rank's peak memory: growth above an idle worker on a CPU, all used memory on a device."""
-    state = _state(recipe)
+    state = _state(recipe, on_cpu)
     starts = replace(
         state.as_backward_starts, activations=_activations(recipe, on_cpu), logits=_logits(recipe)
     )
@@ -167,18 +167,18 @@ def _small_weights(recipe: Recipe) -> int:
     return model.num_layers * sum(size for size in sizes if size < _SMALL_PIECE_BYTES)
 
 
-def _state(recipe: Recipe) -> _State:
+def _state(recipe: Recipe, on_cpu: bool) -> _State:
     match recipe.strategy:
         case "ddp":
             return _ddp(recipe)
         case "fsdp":
-            return _fsdp(recipe)
+            return _fsdp(recipe, on_cpu)
         case "zero1":
             return _zero1(recipe)
         case "zero2":
             return _zero2(recipe)
         case "zero3":
-            return _zero3(recipe)
+            return _zero3(recipe, on_cpu)
         case unknown:
             assert_never(unknown)
 
@@ -207,12 +207,18 @@ def _num_copied(recipe: Recipe) -> int:
     return model.num_parameters - (model.num_layers - 1) * model.num_block_parameters
 
 
-def _fsdp(recipe: Recipe) -> _State:
+def _is_away(recipe: Recipe, on_cpu: bool) -> bool:
+    """Whether the optimizer's state is in other memory than what is predicted."""
+    return recipe.offload == "optimizer" and not on_cpu
+
+
+def _fsdp(recipe: Recipe, on_cpu: bool) -> _State:
     """Every rank holds slices of all state. The blocks in use and the root (embedding and head) are gathered
-    whole; the root stays gathered for the whole step.
+    whole; the root stays gathered for the whole step. Offloaded moments come back for one matrix at a time.
     """
     model = recipe.model
-    slices = _FP32 * model.num_parameters / recipe.world_size
+    slices = _FP32 * model.num_parameters / recipe.ranks_per_copy
+    largest = _FP32 * model.num_embedding_parameters / recipe.ranks_per_copy
     root_size = model.num_parameters - model.num_layers * model.num_block_parameters
     root = _compute(recipe) * root_size
     # One block computes while the next is gathered: a receive buffer and the laid-out weights.
@@ -222,11 +228,11 @@ def _fsdp(recipe: Recipe) -> _State:
     return _State(
         parameters=slices,
         masters=0,
-        moments=2 * slices,
+        moments=0 if _is_away(recipe, on_cpu) else 2 * slices,
         after_blocks=root_gradients - root / 2,  # Before it, only the head has a gradient.
         as_backward_starts=_Moment(gradients=slices if recipe.grad_accum > 1 else 0, working=root + blocks),
         as_backward_ends=_Moment(gradients=slices, working=root + root_gradients),
-        as_update_runs=_Moment(gradients=slices, working=0),
+        as_update_runs=_Moment(gradients=slices, working=0 if recipe.offload == "none" else 2 * largest),
     )
 
 
@@ -265,22 +271,23 @@ def _zero2(recipe: Recipe) -> _State:
     )
 
 
-def _zero3(recipe: Recipe) -> _State:
+def _zero3(recipe: Recipe, on_cpu: bool) -> _State:
     """Every rank holds slices of all state. Whole parameters are gathered up to the limit of live ones,
-    which is never below the embedding's size.
+    which is never below the embedding's size. Offloaded are all fp32 slices; gradients then have two buffers.
     """
     model, slices = recipe.model, _zero_slices(recipe)
+    here, num_buffers = 0 if _is_away(recipe, on_cpu) else slices, 1 if recipe.offload == "none" else 2
     max_live = max(_zero_share(model) * _ZERO_MAX_LIVE, model.num_embedding_parameters)
     working = _compute(recipe) * min(max_live, model.num_parameters) + _zero_bucket(recipe)
     return _State(
         parameters=_compute(recipe) * model.num_parameters / recipe.world_size,
-        masters=slices,
-        moments=2 * slices,
+        masters=here,
+        moments=2 * here,
         after_blocks=_embedding_gradient(recipe),
-        # Stage 3 never frees its gradient buffer.
-        as_backward_starts=_Moment(gradients=slices, working=working),
-        as_backward_ends=_Moment(gradients=slices, working=working + _embedding_gradient(recipe)),
-        as_update_runs=_Moment(gradients=2 * slices, working=0),
+        # Stage 3 never frees its gradient buffers.
+        as_backward_starts=_Moment(gradients=num_buffers * here, working=working),
+        as_backward_ends=_Moment(gradients=num_buffers * here, working=working + _embedding_gradient(recipe)),
+        as_update_runs=_Moment(gradients=2 * here, working=0),
     )
 
 

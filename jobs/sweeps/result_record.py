@@ -14,7 +14,7 @@ from jobs.sweeps.grid import Run
 from jobs.sweeps.metrics import METRICS, Metric
 from jobs.sweeps.plan import Plan
 from jobs.sweeps.source_version import commit, source_digest
-from jobs.training.task.job import Recipe
+from jobs.training.task.job import Recipe, split_copies
 from jobs.training.task.measurement import Failure, Measurement, NoProfile, Profile, RankSummary
 from reporting.results.formulas import (
     FLOPS_FORMULA,
@@ -166,11 +166,17 @@ def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) ->
         loss_metrics=_losses(measured),
         power_metrics=power_of(measured.ranks, recipe.tokens_per_step * num_steps),
         profile=_profile(measured.profile),
+        warnings=_warnings(recipe, measured),
         metrics={name: _metric(metric, recipe, measured) for name, metric in METRICS.items()},
         per_rank=_ranks(measured.ranks),
         raw_step_times=tuple(round(seconds, 6) for seconds in measured.step_times_s),
         environment=_environment(measured),
     )
+
+
+def _warnings(recipe: Recipe, measured: Measurement) -> tuple[str, ...]:
+    split = split_copies(recipe.shard_within, [rank.node for rank in measured.ranks])
+    return (split,) if split else ()
 
 
 def _metric(metric: Metric, recipe: Recipe, measured: Measurement) -> float | None:

@@ -46,7 +46,14 @@ def placement_text(plan: Plan) -> str:
     if plan.refused:
         return f"{plan.refused.status}: {plan.refused.reason}"
     assert isinstance(plan.answer, Placed)
-    return plan.answer.describe()
+    return f"{plan.answer.describe()}{_split(plan.answer, plan.cell.recipe)}"
+
+
+def _split(placed: Placed, recipe: Recipe) -> str:
+    """Ranks are numbered node by node, so copies lie within nodes if they divide each node's share."""
+    within = recipe.shard_within
+    is_split = within is not None and any(share.num_workers % within for share in placed.shares)
+    return f" (sharded within {within}: over several nodes)" if is_split else ""
 
 
 def cell_columns(cells: Sequence[Cell], are_simulated: Sequence[bool]) -> list[TextColumn]:

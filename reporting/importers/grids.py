@@ -14,7 +14,7 @@ from reporting.importers.contents import ImportProblem, SourceContents, Values, 
 from reporting.importers.mapping import STEP, MappedColumn, NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.series import run_of_points
-from reporting.results.settings import SETTINGS
+from reporting.results.settings import NAMES
 
 Cells = Sequence[Any]
 Grid = Sequence[Cells]
@@ -24,7 +24,7 @@ _FEWEST_KNOWN = 2
 _MOST_LABELS = 500
 _CONFIG = (
     "model", "strategy", "world_size", "seq_len", "tier", "per_device_batch", "grad_accum", "precision",
-    "vendor", "platform", "device_name", "seed", *SETTINGS,
+    "vendor", "platform", "device_name", "seed", *NAMES,
 )  # fmt: skip
 _SUMMARIES = {"average", "avg", "mean", "total", "sum", "min", "max", "std", "stdev", "median"}
 

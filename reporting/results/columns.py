@@ -158,6 +158,13 @@ _METRICS = _columns(
     ("compile", "text", "", "whether TorchInductor compiled the blocks: none, block; null means none"),
     ("attention", "text", "", "attention kernel that was requested: auto, flash, efficient, cudnn, math"),
     ("fp8", "text", "", "scales of fp8 in the blocks: none, tensorwise, rowwise; null means none"),
+    ("offload", "text", "", "state that is kept in host memory: none, optimizer; null means none"),
+    (
+        "shard_within",
+        "int",
+        "devices",
+        "number of neighbouring devices that hold one copy of the state; null means all",
+    ),
     ("status", "text", "", "ok, or the kind of failure"),
     ("error_reason", "text", "", "why the run has no numbers"),
     ("error_phase", "text", "", "what the run was doing when it failed"),

@@ -210,6 +210,8 @@ class RunRecord:
     compile: str = "none"
     attention: str = "auto"
     fp8: str = "none"
+    offload: str = "none"
+    shard_within: int | None = None
     per_device_batch: int
     grad_accum: int
     status: str
@@ -248,6 +250,7 @@ class RunRecord:
     metrics: dict[str, float | None]
     per_rank: RanksRecord | None = None
     raw_step_times: tuple[float, ...] = ()
+    warnings: tuple[str, ...] = ()
     environment: EnvironmentRecord | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class Row:
     compile: str | None = None
     attention: str | None = None
     fp8: str | None = None
+    offload: str | None = None
+    shard_within: int | None = None
     status: str = "ok"
     error_reason: str | None = None
     error_phase: str | None = None

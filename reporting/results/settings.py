@@ -1,6 +1,7 @@
 """The settings that exchange memory for time: their columns, and what a reader is told of them.
 
-A row without such a column, from before it was there or from somebody else, has the first value of each.
+A row without such a column, from before it was there or from somebody else, has the first word of each and no
+number.
 """
 
 import re
@@ -8,7 +9,7 @@ from typing import Any
 
 _KERNELS = ("flash", "efficient", "cudnn", "math")
 
-# What is said of each value, by column. Of the usual value, which comes first, nothing is said.
+# What is said of each word, by column. Of the usual word, which comes first, nothing is said.
 SETTINGS: dict[str, dict[str, str]] = {
     "activation_checkpointing": {
         "none": "",
@@ -19,12 +20,16 @@ SETTINGS: dict[str, dict[str, str]] = {
     "compile": {"none": "", "block": "compiled blocks"},
     "attention": {"auto": "", **{kernel: f"{kernel} attention" for kernel in _KERNELS}},
     "fp8": {"none": "", "tensorwise": "tensorwise fp8", "rowwise": "rowwise fp8"},
+    "offload": {"none": "", "optimizer": "offloaded optimizer"},
 }
+# What is said of a number, by column. Usually there is none.
+NUMBERS: dict[str, str] = {"shard_within": "sharded within {}"}
+NAMES = (*SETTINGS, *NUMBERS)
 
 
 def settings_of(recipe_or_row: object) -> dict[str, Any]:
     """The settings by name, of anything that has an attribute for each."""
-    return {name: getattr(recipe_or_row, name) for name in SETTINGS}
+    return {name: getattr(recipe_or_row, name) for name in NAMES}
 
 
 def settings_text(recipe_or_row: object) -> str:
@@ -32,9 +37,11 @@ def settings_text(recipe_or_row: object) -> str:
     return ", ".join(filter(None, (_said(*setting) for setting in settings_of(recipe_or_row).items())))
 
 
-def _said(name: str, value: str | None) -> str:
+def _said(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if name in NUMBERS:
+        return NUMBERS[name].format(value)
     if value in SETTINGS[name]:
         return SETTINGS[name][value]
     # Somebody else's word, which ends up in pages, charts and terminals.

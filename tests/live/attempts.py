@@ -44,9 +44,9 @@ class Wanted:
     """One attempt: ``recipe`` in run ``name`` up to ``num_steps``. ``origin`` is another run of the store.
 
     ``is_private``: each rank's store is a folder of its own, as if they were on nodes that share none.
-    ``dies_after_loading``: rank 0 kills itself before it does a step. ``stop_request`` reaches the
-    rank ``stopped_rank`` the ``stopped_at``th time that it asks. ``ballast`` is a file that goes when rank 0
-    hears that a save failed.
+    ``has_own_disk``: each rank's disk is one, as on a node of its own. ``dies_after_loading``: rank 0 kills
+    itself before it does a step. ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
+    time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
     """
 
@@ -63,6 +63,7 @@ class Wanted:
     eval_every: int = 0
     tokens: Tokens | None = None
     is_private: bool = False
+    has_own_disk: bool = False
     dies_after_loading: bool = False
     stop_request: StopRequest | None = None
     stopped_rank: int = 0
@@ -115,6 +116,8 @@ def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | Non
     story = Story()
     if wanted.is_private:
         wanted = replace(wanted, store=wanted.store / f"rank-{rank}")
+    if wanted.has_own_disk and wanted.disk:
+        wanted = replace(wanted, disk=wanted.disk / f"rank-{rank}")
     task = replace(_task(wanted, context), store=str(wanted.store))
     pages = wanted.diary / f"{task.term:06}" / str(rank) if wanted.diary else None
 

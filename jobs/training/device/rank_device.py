@@ -54,16 +54,20 @@ def _device_id(device: torch.device) -> str:
     return " at ".join(known) or f"number {device.index}"
 
 
-def check_ranks(context: Context, work: Job | Task) -> None:
-    """Checks that each rank has a device of its own, of the kind that ``work`` is for. Collective.
+def check_ranks(context: Context, work: Job | Task) -> list[str]:
+    """Checks that each rank has a device of its own, of the kind that ``work`` is for; returns their nodes.
+
+    Collective.
 
     Raises ``DeviceMismatch`` on all ranks or on none.
     """
+    ranks = gather(identity(context), DeviceIdentity)
     problem = mismatch(
-        gather(identity(context), DeviceIdentity),
+        ranks,
         world_size=work.recipe.world_size,
         vendor="cpu" if work.simulated else work.vendor,
         may_mix_devices=work.may_mix_devices,
     )
     if problem:
         raise DeviceMismatch(problem)
+    return [rank.node for rank in ranks]

@@ -36,6 +36,7 @@ from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.events import Resumption, Warned, Withdrawn
+from jobs.training.task.job import split_copies
 from jobs.training.task.position import Position, StepPoint
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
@@ -61,7 +62,7 @@ def run(task: Task, context: Context, services: Services) -> None:
 
 def _run(task: Task, context: Context, services: Services, record: AttemptRecord) -> None:
     context.status.phase = "setup"
-    check_ranks(context, task)
+    _warn_of_split_copies(check_ranks(context, task), task, context, services.report)
     repository = Repository(task.open_store(), task.run)
     origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
     seed(task.recipe.seed, context.rank, context.device)
@@ -83,6 +84,12 @@ def _run(task: Task, context: Context, services: Services, record: AttemptRecord
         _Attempt(task, context, engine, repository, services, record, start).work()
     finally:
         engine.close()
+
+
+def _warn_of_split_copies(nodes: list[str], task: Task, context: Context, report: Report) -> None:
+    text = split_copies(task.recipe.shard_within, nodes)
+    if text and context.rank == 0:
+        report(Warned(text=text))
 
 
 def _report_start(start: ResumePoint, context: Context, report: Report) -> None:

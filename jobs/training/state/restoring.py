@@ -33,6 +33,7 @@ from jobs.training.state.pretrained import begin_with
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.strategies.contract import Counters, Engine
 from jobs.training.task.context import Context
+from jobs.training.task.job import Recipe
 from jobs.training.task.task import Task
 
 
@@ -224,17 +225,24 @@ def _manifest_from_parts(name: str, shares: Sequence[tuple[Cut, FilePart]]) -> M
 def _complete_on_disk(by_rank: Sequence[Sequence[tuple[Cut, int]]], task: Task) -> list[OnDisk]:
     """The generations of which each rank finds all files that it needs on its own node.
 
-    Under the same strategy and world size a rank needs its own file only, else all files.
+    Where each rank loads just what it saved it needs its own file only, else all files.
     """
     cuts = {cut.generation: cut for of_rank in by_rank for cut, _ in of_rank}
     usable = []
     for name, cut in cuts.items():
-        is_same = (cut.strategy, cut.world_size) == (task.recipe.strategy, task.recipe.world_size)
         seen = [{rank for found, rank in of_rank if found.generation == name} for of_rank in by_rank]
-        wanted = [{rank} if is_same else set(range(cut.world_size)) for rank in range(len(by_rank))]
+        is_own_enough = _loads_what_it_saved(task.recipe, cut)
+        wanted = [{rank} if is_own_enough else set(range(cut.world_size)) for rank in range(len(by_rank))]
         if cut.run == task.run and all(need <= has for need, has in zip(wanted, seen, strict=True)):
             usable.append(OnDisk(name=name, step=cut.step, term=cut.term, number=cut.number))
     return usable
+
+
+def _loads_what_it_saved(recipe: Recipe, cut: Cut) -> bool:
+    """Whether a rank's file has all that this rank loads: not if several copies shared the saving."""
+    is_same = (cut.strategy, cut.world_size) == (recipe.strategy, recipe.world_size)
+    had_one_copy = cut.state.get("ranks_per_copy", cut.world_size) == cut.world_size
+    return is_same and had_one_copy and recipe.num_copies == 1
 
 
 def _load(

@@ -161,6 +161,7 @@ class Saver:
                 "is_evaluation_due": point.is_evaluation_due,
                 "seq_len": recipe.seq_len,
                 "precision": recipe.precision,
+                "ranks_per_copy": recipe.ranks_per_copy,
                 "model": recipe.model.name,
                 "counters": asdict(self._engine.counters()),
                 "spec": dict(self._task.spec),

@@ -15,12 +15,15 @@ class Footprint:
     ``parameters`` are those that the forward pass starts from. ``masters`` are fp32 copies that the optimizer
     updates beside them; DeepSpeed keeps some even if the parameters are fp32. Moments exist from the first
     update on, or from the first call of ``Engine.pieces`` or ``targets``.
+
+    ``offloaded`` is how many of all these bytes are kept in host memory, whatever the device.
     """
 
     parameters: int
     masters: int
     gradients: int
     moments: int
+    offloaded: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ class Engine(Protocol):
         """Resumes from ``targets``, which all ranks have filled, and from ``counters``.
 
         The next step is the step that the saved training would have done next. It is the same to the bit
-        under the strategy, precision and world size of the save.
+        under the strategy, precision, world size and ``Settings`` of the save.
         """
 
     def footprint(self) -> Footprint: ...

@@ -5,11 +5,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from checkpointing.saving.snapshot import Piece
 from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import materialize, unfilled
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies.native import NativeEngine
+from jobs.training.strategies.state import Part
 from jobs.training.task.job import Recipe
 
 
@@ -37,15 +37,13 @@ def settle_buckets(model: nn.Module, tokens: Tensor) -> None:
     model.zero_grad(set_to_none=False)
 
 
-def whole(name: str, tensor: Tensor) -> Piece:
-    return Piece(name=name, shape=tuple(tensor.shape), start=0, values=tensor.view(-1))
+def whole(parameter: Tensor) -> Part:
+    return Part(start=0, offset=0, length=parameter.numel())
 
 
-def share(name: str, tensor: Tensor) -> Piece:
+def share(parameter: Tensor) -> Part:
     """One rank's part of a tensor that all ranks hold: each rank saves 1 / ``world_size`` of it."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    start, end = (tensor.numel() * place // world_size for place in (rank, rank + 1))
-    return Piece(name=name, shape=tuple(tensor.shape), start=start, values=tensor.view(-1)[start:end])
+    return whole(parameter).share(dist.get_rank(), dist.get_world_size())
 
 
 def replica(recipe: Recipe, device: torch.device) -> Decoder:

@@ -1,10 +1,11 @@
 """Counts the memory that is really allocated for training state, and gives freed memory back."""
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from jobs.training.device.host_memory import give_back_freed_memory
@@ -13,13 +14,27 @@ from jobs.training.models import compiling
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
     """The memory behind ``tensors`` on this rank. A storage with several views counts once, and whole."""
-    storages = (_local(tensor).untyped_storage() for tensor in tensors)
+    storages = (local(tensor).untyped_storage() for tensor in tensors)
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Both moments of every parameter that has optimizer state."""
     return [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    """The gradients that a model holds, also those that FSDP2 has not summed over replicas yet."""
+    found = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return [*found, *_sums_of_one_replica(model)]
+
+
+def _sums_of_one_replica(model: nn.Module) -> Iterator[Tensor]:
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            for group in module._get_fsdp_state()._fsdp_param_groups:
+                if group._partial_reduce_output is not None:
+                    yield group._partial_reduce_output
 
 
 def release_memory() -> None:
@@ -31,5 +46,6 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor; any other tensor as it is."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -9,24 +9,25 @@ from torch import Tensor, nn
 from checkpointing.saving.snapshot import Piece
 from jobs.training.strategies import state
 from jobs.training.strategies.contract import Counters, Footprint
-from jobs.training.strategies.memory import moments, release_memory, storage_bytes
-from jobs.training.strategies.optimizer import adamw, clip, schedule
+from jobs.training.strategies.host_adamw import HostAdamW
+from jobs.training.strategies.memory import gradients, moments, release_memory, storage_bytes
+from jobs.training.strategies.optimizer import adamw, clip, host_adamw, schedule
 from jobs.training.task.job import Recipe
 
 
 class NativeEngine:
     """See ``Engine``. ``defer`` is entered for every micro-batch of a step but the last.
 
-    ``saved`` and ``resumed`` cut this rank's ``pieces`` and ``targets`` out of its tensors. With
-    ``keeps_gradients`` an update sets gradients to zero and does not free their memory.
+    ``saved`` and ``resumed`` say which elements of its tensors are this rank's ``pieces`` and ``targets``.
+    With ``keeps_gradients`` an update sets gradients to zero and does not free their memory.
     """
 
     def __init__(
         self,
         model: nn.Module,
         recipe: Recipe,
-        saved: state.PieceOf,
-        resumed: state.PieceOf,
+        saved: state.PartOf,
+        resumed: state.PartOf,
         defer: Callable[[], AbstractContextManager[None]] = nullcontext,
         *,
         keeps_gradients: bool = False,
@@ -40,7 +41,8 @@ class NativeEngine:
         self._keeps_gradients = keeps_gradients
         self._grad_accum = recipe.grad_accum
         self._clip_norm = recipe.optimizer.clip_norm
-        self._optimizer = adamw(model.parameters(), recipe.optimizer)
+        optimizer = host_adamw if recipe.offload == "optimizer" else adamw
+        self._optimizer = optimizer(model.parameters(), recipe.optimizer)
         self._schedule = schedule(self._optimizer, recipe.optimizer)
 
     def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
@@ -78,13 +80,13 @@ class NativeEngine:
         self.num_skipped_updates = counters.num_skipped_updates
 
     def footprint(self) -> Footprint:
-        parameters = list(self._model.parameters())
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        in_moments = storage_bytes(moments(self._optimizer))
         return Footprint(
-            parameters=storage_bytes(parameters),
+            parameters=storage_bytes(self._model.parameters()),
             masters=0,
-            gradients=storage_bytes(gradients),
-            moments=storage_bytes(moments(self._optimizer)),
+            gradients=storage_bytes(gradients(self._model)),
+            moments=in_moments,
+            offloaded=in_moments if isinstance(self._optimizer, HostAdamW) else 0,
         )
 
     def close(self) -> None:

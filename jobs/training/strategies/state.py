@@ -5,6 +5,7 @@ of each tensor a rank holds.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +15,44 @@ from torch.optim.lr_scheduler import LambdaLR
 from checkpointing.saving.snapshot import Piece
 from jobs.training.models.decoder import Decoder
 from jobs.training.strategies.contract import Counters
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
-PieceOf = Callable[[str, Tensor], Piece]
-"""Cuts out this rank's elements of a parameter, or of a moment, which has the layout of its parameter."""
+from jobs.training.strategies.host_adamw import MOMENTS
+from jobs.training.strategies.memory import local
 
 
-def pieces(model: nn.Module, optimizer: AdamW, cut: PieceOf) -> list[Piece]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """``length`` elements of a parameter, or of a moment, which has the layout of its parameter.
+
+    They are those from ``start`` on of the whole, and those from ``offset`` on of what this rank holds.
+    """
+
+    start: int
+    offset: int
+    length: int
+
+    def share(self, place: int, num_places: int) -> "Part":
+        """One of ``num_places`` parts of about one size, which follow one another."""
+        first, end = (self.length * number // num_places for number in (place, place + 1))
+        return Part(start=self.start + first, offset=self.offset + first, length=end - first)
+
+
+PartOf = Callable[[Tensor], Part]
+"""Says which elements of a parameter this rank saves or loads."""
+
+
+def pieces(model: nn.Module, optimizer: AdamW, part_of: PartOf) -> list[Piece]:
     """Pieces of all parameters and moments, in an order that is the same on every rank."""
     make_moments(optimizer, model.parameters())
     return [
-        cut(f"{kind}/{name}", tensor.detach())
+        _piece(f"{kind}/{name}", parameter, local(tensor.detach()), part_of(parameter))
         for name, parameter in decoder_parameters(model)
         for kind, tensor in (("param", parameter), *moments_of(optimizer, parameter))
     ]
+
+
+def _piece(name: str, parameter: Tensor, held: Tensor, part: Part) -> Piece:
+    values = held.view(-1).narrow(0, part.offset, part.length)
+    return Piece(name=name, shape=tuple(parameter.shape), start=part.start, values=values)
 
 
 def decoder_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

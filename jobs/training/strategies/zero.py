@@ -74,7 +74,10 @@ def configuration(recipe: Recipe) -> dict[str, Any]:
             **{name: 2 * round(size * share / 2) for name, size in sizes.items()},
             # Vectors stay whole and matrices are sliced, as the default does for large models.
             "stage3_param_persistence_threshold": max(recipe.model.hidden_size, recipe.model.attention_size),
+            **({"offload_optimizer": {"device": "cpu"}} if recipe.offload == "optimizer" else {}),
         },
+        # Else DeepSpeed wants its own AdamW for host memory, which it compiles.
+        "zero_force_ds_cpu_optimizer": False,
         # The throughput timer would wait for the device at every micro-batch.
         "timers": {"throughput": {"enabled": False}},
     }
@@ -168,12 +171,15 @@ class ZeroEngine:
 
     def footprint(self) -> Footprint:
         parameters = list(_parameters(self._engine))
-        masters = zero_state.masters(self._engine)
+        masters = storage_bytes(parameters + zero_state.masters(self._engine)) - storage_bytes(parameters)
+        gradients = storage_bytes(_gradients(self._engine))
+        in_moments = storage_bytes(moments(self._engine.optimizer.optimizer))
         return Footprint(
             parameters=storage_bytes(parameters),
-            masters=storage_bytes(parameters + masters) - storage_bytes(parameters),
-            gradients=storage_bytes(_gradients(self._engine)),
-            moments=storage_bytes(moments(self._engine.optimizer.optimizer)),
+            masters=masters,
+            gradients=gradients,
+            moments=in_moments,
+            offloaded=masters + gradients + in_moments if self._engine.zero_use_cpu_optimizer() else 0,
         )
 
     def close(self) -> None:
@@ -206,6 +212,8 @@ def _gradients(engine: Any) -> Iterator[Tensor]:
     for parameter in engine.module.parameters():
         yield from _held(parameter, ("grad", "grad_accum"))
     yield from _held(engine.optimizer, _GRADIENTS)
+    for master in zero_state.masters(engine):
+        yield from _held(master, ("grad",))
 
 
 def _held(owner: object, names: tuple[str, ...]) -> Iterator[Tensor]:

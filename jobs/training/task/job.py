@@ -1,7 +1,8 @@
 """The job of measuring one cell: plain data that is sent to every rank of a worker group. Needs no torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, assert_never
 
 from cluster.accelerators import PeakDtype
 from cluster.inventory import Vendor
@@ -11,6 +12,24 @@ from jobs.training.task.settings import Settings
 Strategy = Literal["ddp", "fsdp", "zero1", "zero2", "zero3"]
 Precision = Literal["fp32", "bf16"]
 Schedule = Literal["constant", "linear", "cosine"]
+
+
+def split_copies(shard_within: int | None, nodes: Sequence[str]) -> str | None:
+    """Says which ranks share one copy of the state from several nodes; None if there are none such.
+
+    ``nodes`` are those of all ranks, rank 0 first.
+    """
+    if shard_within is None:
+        return None
+    for first in range(0, len(nodes), shard_within):
+        num_nodes = len(set(nodes[first : first + shard_within]))
+        if num_nodes > 1:
+            return (
+                f"shard_within: the {shard_within} ranks from {first} on share one copy of the state, on "
+                f"{num_nodes} nodes, so all that they gather crosses the network; expected a number that "
+                "divides the ranks of each node"
+            )
+    return None
 
 
 # The kernels for fp8 take matrices whose sizes are multiples of this.
@@ -67,6 +86,24 @@ class Recipe(Settings):
     @property
     def sequences_per_step(self) -> int:
         return self.world_size * self.micro_batch * self.grad_accum
+
+    @property
+    def ranks_per_copy(self) -> int:
+        """How many ranks, neighbours of each other, hold one whole optimizer state together."""
+        match self.strategy:
+            case "ddp":
+                return 1
+            case "fsdp":
+                return self.shard_within or self.world_size
+            case "zero1" | "zero2" | "zero3":
+                return self.world_size
+            case unknown:
+                assert_never(unknown)
+
+    @property
+    def num_copies(self) -> int:
+        """How many optimizer states all ranks hold, which are equal."""
+        return self.world_size // self.ranks_per_copy
 
     @property
     def tokens_per_step(self) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
 import pytest
 
@@ -120,22 +121,34 @@ def test_a_disk_that_can_not_be_read_is_said_and_the_store_is_gone_on_from(tmp_p
     assert warning.startswith("rank 0: the saves on this node can't be read: ")
 
 
-def test_what_only_the_disks_know_is_gone_on_from(tmp_path: Path) -> None:
-    """As after an outage of the store: the newest save never reached it."""
-    store, disk = tmp_path / "store", tmp_path / "disk"
-    first = Wanted(name="r", recipe=recipe_for("zero1", world_size=2), num_steps=HALF, store=store, disk=disk)
-    go([first], tmp_path)
-    blocked = store / "runs/r/gen"
-    blocked.rename(store / "aside")
-    blocked.write_text("a file where a folder should be")
-    [story] = go([replace(first, num_steps=HALF + 2, every_steps=1)], tmp_path)
-    assert story.end.problem is not None
-    assert {save.place for save in story.saves if save.problem} == {"store"}
-    blocked.unlink()
-    (store / "aside").rename(blocked)
-    [resumed] = go([replace(first, num_steps=WHOLE)], tmp_path)
-    assert resumed.start.step == HALF + 2
-    assert resumed.start.trail[-1].endswith("on the nodes' disks alone")
+def test_what_only_the_disks_know_is_gone_on_from_if_each_has_what_its_rank_loads(tmp_path: Path) -> None:
+    """As after an outage of the store: the newest save never reached it.
+
+    Copies of the state share the saving, so a rank loads what others saved, whose disks may be elsewhere.
+    """
+    store, disk, apart = tmp_path / "store", tmp_path / "disk", tmp_path / "apart"
+    copied = replace(recipe_for("fsdp", world_size=2), shard_within=1)
+    recipes = {"r": recipe_for("zero1", world_size=2), "ddp": recipe_for("ddp", world_size=2), "c": copied}
+    first = [
+        Wanted(name=name, recipe=recipe, num_steps=HALF, store=store, disk=disk)
+        for name, recipe in recipes.items()
+    ]
+    go(first, tmp_path)
+    for folder in (store / f"runs/{name}/gen" for name in recipes):
+        folder.rename(folder.with_name("aside"))
+        folder.write_text("a file where a folder should be")
+    for story in go([replace(one, num_steps=HALF + 2, every_steps=1) for one in first], tmp_path):
+        assert story.end.problem is not None
+        assert {save.place for save in story.saves if save.problem} == {"store"}
+    for folder in (store / f"runs/{name}/gen" for name in recipes):
+        folder.unlink()
+        folder.with_name("aside").rename(folder)
+    for rank in range(2):
+        copytree(disk, apart / f"rank-{rank}", ignore=ignore_patterns(f"rank-0000{1 - rank}.*"))
+    resumed = go([replace(one, num_steps=WHOLE, disk=apart, has_own_disk=True) for one in first], tmp_path)
+    assert [story.start.step for story in resumed] == [HALF + 2, HALF, HALF]
+    assert resumed[0].start.trail[-1].endswith("on the nodes' disks alone")
+    assert not any("passed over" in line for story in resumed for line in story.start.trail)
 
 
 def test_a_damaged_newest_checkpoint_is_quarantined_and_the_one_before_it_taken(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from jobs.training.strategies.contract import Counters, Engine
 from jobs.training.task.job import Precision, Recipe, Strategy
 from jobs.training.task.presets import ModelConfig, preset
 from jobs.training.task.settings import Checkpointing, CrossEntropy, Fp8
+from reporting.results.settings import settings_of
 from tests.live import saved_pieces
 from tests.live.ranks import run_ranks
 from tests.live.trainings import CPU, STRATEGIES, mean_over_ranks, recipe_for
@@ -113,7 +114,7 @@ def carry_out(work: Work, folder: Path) -> Endings:
 
 
 def place(recipe: Recipe) -> str:
-    settings = f"{recipe.activation_checkpointing}-{recipe.cross_entropy}-{recipe.fp8}"
+    settings = "-".join(map(str, settings_of(recipe).values()))
     return f"{recipe.strategy}-{recipe.world_size}-{recipe.precision}-{settings}"
 
 
@@ -307,11 +308,26 @@ def test_pieces_that_are_not_every_tensor_once_are_noticed(problem: str) -> None
     assert saved_pieces.gaps_and_overlaps(pieces) != []
 
 
+# Tied weights and biases.
+USUAL_UNEVEN = tuple(
+    recipe_for(strategy, world_size=UNEVEN, model="qwen-tiny", precision="bf16") for strategy in STRATEGIES
+)
+UNEVEN_TRAININGS = (
+    *USUAL_UNEVEN,
+    *(replace(recipe, shard_within=1) for recipe in USUAL_UNEVEN if recipe.strategy == "fsdp"),
+    *(
+        replace(recipe, offload="optimizer")
+        for recipe in USUAL_UNEVEN
+        if recipe.strategy in ("fsdp", "zero3")
+    ),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uneven:
-    """What a rank saw where nothing divides evenly: wrong pieces by strategy, and what ddp ended with."""
+    """What a rank saw where nothing divides evenly: wrong pieces by training, and what ddp ended with."""
 
-    wrong: dict[Strategy, list[str]]
+    wrong: dict[Recipe, list[str]]
     undisturbed: Ending
     resumed: Ending
 
@@ -327,20 +343,20 @@ def look_at_uneven(folder: Path) -> Uneven:
     ddp = training("ddp", UNEVEN)
     endings = carry_out(Work(undisturbed=[ddp], saved=[ddp], resumed=[same(ddp)]), folder)
     return Uneven(
-        wrong={strategy: wrong_first_values(strategy, folder) for strategy in STRATEGIES},
+        wrong={recipe: wrong_first_values(recipe, folder) for recipe in UNEVEN_TRAININGS},
         undisturbed=endings[ddp],
         resumed=endings[same(ddp)],
     )
 
 
-def wrong_first_values(strategy: Strategy, folder: Path) -> list[str]:
-    """Tied weights, biases, and of an untrained model it is known what each element must be."""
-    recipe = recipe_for(strategy, world_size=UNEVEN, model="qwen-tiny", precision="bf16")
+def wrong_first_values(recipe: Recipe, folder: Path) -> list[str]:
+    """Of an untrained model it is known what each element must be."""
     engine = build(recipe, CPU)
-    saved_pieces.save(folder / f"first-{strategy}", dist.get_rank(), engine.pieces(), engine.counters())
+    first = folder / f"first-{place(recipe)}"
+    saved_pieces.save(first, dist.get_rank(), engine.pieces(), engine.counters())
     engine.close()
     dist.barrier()
-    saved, _ = saved_pieces.load(folder / f"first-{strategy}")
+    saved, _ = saved_pieces.load(first)
     shapes = {name: pieces[0].shape for name, pieces in saved.items()}
     assert shapes == expected_shapes(recipe.model)
     return [name for name, shape in shapes.items() if not are_first_values(name, shape, saved[name], recipe)]
@@ -356,11 +372,11 @@ def are_first_values(name: str, shape: tuple[int, ...], pieces: list[Piece], rec
     return saved_pieces.gaps_and_overlaps(pieces) == [] and torch.equal(found.values, expected.view(-1))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("recipe", UNEVEN_TRAININGS, ids=place)
 def test_every_piece_holds_the_elements_it_says_also_where_nothing_divides_evenly(
-    on_three: list[Uneven], strategy: Strategy
+    on_three: list[Uneven], recipe: Recipe
 ) -> None:
-    assert [rank.wrong[strategy] for rank in on_three] == [[]] * UNEVEN
+    assert [rank.wrong[recipe] for rank in on_three] == [[]] * UNEVEN
 
 
 def test_ddp_sums_in_the_same_order_from_its_first_step_on(on_three: list[Uneven]) -> None:

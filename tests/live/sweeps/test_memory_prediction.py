@@ -23,7 +23,8 @@ from jobs.training.step import train_step
 from jobs.training.strategies.build import build
 from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy
 from jobs.training.task.presets import preset
-from jobs.training.task.settings import Checkpointing, Compile, CrossEntropy, Fp8
+from jobs.training.task.settings import Checkpointing, Compile, CrossEntropy, Fp8, Offload
+from reporting.results.settings import settings_text
 from tests.live.ranks import run_ranks
 from tests.live.trainings import STRATEGIES
 
@@ -194,6 +195,32 @@ def predicted_of_block(recipe: Recipe) -> float:
     return (more - less) / recipe.seq_len
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("offload", get_args(Offload))
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "within"),
+    [("fsdp", 2, None), ("fsdp", 4, None), ("fsdp", 4, 2), ("zero3", 2, None), ("zero3", 4, None)],
+)
+def test_where_the_state_lies_is_forecast_too(
+    strategy: Strategy,
+    world_size: int,
+    within: int | None,
+    offload: Offload,
+    precision: Precision,
+    tmp_path: Path,
+) -> None:
+    """On a CPU offloaded state is in the same memory."""
+    plain = recipe_for("llama-mini", strategy, precision=precision, seq_len=384, grad_accum=2)
+    recipe = replace(plain, world_size=world_size, shard_within=within, offload=offload)
+    ranks = run_ranks(
+        grow, recipe, num_ranks=world_size, tmp_path=tmp_path, deadline_s=DEADLINE_S, from_scratch=True
+    )
+    predicted = predict_memory(recipe, on_cpu=True)
+    print(row(recipe, predicted, max(ranks)))
+    assert predicted.total == pytest.approx(max(ranks), rel=0.12)
+
+
 def grow(recipe: Recipe) -> int:
     """Runs on a rank that never trained before, as a run's worker does."""
     host_memory.return_large_pieces()
@@ -217,9 +244,8 @@ def row(recipe: Recipe, predicted: MemoryPrediction, growth: int) -> str:
         f"{kind.name} {getattr(predicted, kind.name) / 1e6:.0f}" for kind in fields(MemoryPrediction)
     )
     return (
-        f"\n{recipe.model.name} {recipe.strategy} {recipe.precision} x{recipe.grad_accum} "
-        f"{recipe.activation_checkpointing} {recipe.cross_entropy} {recipe.compile} fp8 {recipe.fp8} (MB): "
-        f"{kinds}"
+        f"\n{recipe.model.name} {recipe.strategy} on {recipe.world_size} {recipe.precision} "
+        f"x{recipe.grad_accum} {settings_text(recipe)} (MB): {kinds}"
         f"  total {predicted.total / 1e6:.0f}  measured {growth / 1e6:.0f}"
         f"  predicted/measured {predicted.total / growth:.2f}"
         f"  without overhead {(predicted.total - predicted.overhead) / growth:.2f}"

@@ -1,14 +1,24 @@
 """The five strategies are five ways to the same numbers."""
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from jobs.training.task.job import Recipe, Strategy
+from jobs.training.task.job import Precision, Recipe, Strategy
 from tests.live.ranks import run_ranks
 from tests.live.trainings import STRATEGIES, Course, recipe_for, train_each
 
 OTHER_MODELS = ("qwen-tiny", "mistral-tiny")
+FSDP, ZERO3 = recipe_for("fsdp", world_size=2), recipe_for("zero3", world_size=2)
+# The state in two copies, and in host memory; for more ranks see `test_where_state_lies`.
+PLACED = (
+    replace(FSDP, shard_within=1),
+    replace(FSDP, offload="optimizer"),
+    replace(ZERO3, offload="optimizer"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +28,8 @@ def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[Recipe, Cours
         num_steps[recipe_for(strategy, world_size=2, precision="bf16")] = 5
         for model in OTHER_MODELS:
             num_steps[recipe_for(strategy, world_size=2, model=model)] = 2
+    for recipe, precision in product(PLACED, get_args(Precision)):
+        num_steps[replace(recipe, precision=precision)] = 5
     return _same_on_all_ranks(2, num_steps, tmp_path_factory.mktemp("two"))
 
 
@@ -42,6 +54,28 @@ def test_every_strategy_loses_as_ddp_does(
     ddp = on_two_ranks[recipe_for("ddp", world_size=2, model=model)]
     assert course.losses == pytest.approx(ddp.losses, rel=0, abs=1e-5)
     assert course.grad_norms == pytest.approx(ddp.grad_norms, rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("recipe", PLACED)
+def test_where_the_state_lies_changes_losses_by_rounding_alone(
+    on_two_ranks: dict[Recipe, Course], recipe: Recipe, precision: Precision
+) -> None:
+    course = on_two_ranks[replace(recipe, precision=precision)]
+    ddp = on_two_ranks[recipe_for("ddp", world_size=2, precision=precision)]
+    # As below.
+    assert course.losses[:2] == pytest.approx(ddp.losses[:2], rel=0, abs=1e-5)
+    assert course.losses == pytest.approx(ddp.losses[:5], rel=0, abs=1e-5 if precision == "fp32" else 1e-3)
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_moments_in_host_memory_change_no_bit(
+    on_two_ranks: dict[Recipe, Course], precision: Precision
+) -> None:
+    usual = replace(FSDP, precision=precision)
+    course = on_two_ranks[replace(usual, offload="optimizer")]
+    assert course.losses == on_two_ranks[usual].losses[: len(course.losses)]
+    assert course.grad_norms == on_two_ranks[usual].grad_norms[: len(course.losses)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -123,15 +123,17 @@ def test_any_usual_separator_will_do(separator: str) -> None:
 
 def test_settings_of_our_own_table_are_read_and_a_loss_of_that_name_is_none() -> None:
     lines = (
-        "strategy,world_size,tokens_per_sec,activation_checkpointing,cross_entropy,compile",
-        "fsdp,8,100,full,chunked,block",
-        "fsdp,8,200,none,whole,none",
-        "fsdp,8,300,sometimes,2.31,<b>",
+        "strategy,world_size,tokens_per_sec,activation_checkpointing,cross_entropy,compile,offload,shard_within",
+        "fsdp,8,100,full,chunked,block,optimizer,4",
+        "fsdp,8,200,none,whole,none,none,",
+        "fsdp,8,300,sometimes,2.31,<b>,1.5 GB,null",
     )
     found = read_separated("\n".join(lines).encode(), shipped()).runs
-    names = ("activation_checkpointing", "cross_entropy", "compile")
+    names = ("activation_checkpointing", "cross_entropy", "compile", "offload", "shard_within")
     assert [tuple(run.get(name) for name in names) for run in found] == [
-        ("full", "chunked", "block"), (None, "whole", None), (None, None, None),
+        ("full", "chunked", "block", "optimizer", 4),
+        (None, "whole", None, None, None),
+        (None, None, None, None, None),
     ]  # fmt: skip
 
 

@@ -43,6 +43,14 @@ def test_what_is_not_evaluated_need_not_be_divided(tmp_path: Path) -> None:
     assert load(tmp_path, "world_size: 3\neval: {samples: 64}").sizes == (3,)
 
 
+def test_neighbours_that_share_a_copy_divide_every_size(tmp_path: Path) -> None:
+    within = "strategy: fsdp\ngrad_accum: 4\nworld_size: {min: 2, max: 8}\nshard_within: "
+    assert load(tmp_path, within + "2").sizes == (2, 4, 8)
+    assert load(tmp_path, within + "2").recipe(4).num_copies == 2
+    with pytest.raises(SpecError, match=r"shard_within: 4 does not divide 2 ranks; .* one of 1, 2$"):
+        load(tmp_path, within + "4")
+
+
 @pytest.mark.parametrize("written", ["world_size: 3\n", "world_size:\n  min: 1\n  max: 3\n"])
 def test_what_is_stored_with_the_run_reads_as_it_was_written(written: str, tmp_path: Path) -> None:
     spec = load(tmp_path, written)

@@ -73,6 +73,11 @@ BAD_FILES = {
     "a sequence longer than the model's": GOOD + "seq_len: 100000\n",
     "held-out samples that can't be divided": GOOD
     + "world_size: 3\nmicro_batch: 2\neval: {every_steps: 5, samples: 8}\n",
+    "neighbours that share nothing": GOOD + "world_size: 4\nshard_within: 2\n",
+    "neighbours that do not divide": GOOD + "strategy: fsdp\nworld_size: 6\nshard_within: 4\n",
+    "no neighbours at all": GOOD + "strategy: fsdp\nshard_within: 0\n",
+    "offloading without slices": GOOD + "strategy: zero2\noffload: optimizer\n",
+    "an unknown thing to offload": GOOD + "strategy: zero3\noffload: params\n",
     "two mistakes": GOOD + "strategy: dpp\ncheckpoint: {on_busy: waits}\n",
 }
 

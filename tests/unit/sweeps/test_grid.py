@@ -1,6 +1,7 @@
 """Which cells a sweep has, what makes a cell the same cell, and in which order runs are measured."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from itertools import groupby
@@ -114,6 +115,10 @@ def test_what_does_not_determine_a_result_leaves_the_identity(change: dict[str, 
                 ("compile", "block"),
                 ("attention", "math"),
             ]
+        ),
+        *(
+            {"axes": {"strategy": ["fsdp"], axis: [value]}}
+            for axis, value in [("shard_within", 1), ("offload", "optimizer")]
         ),
         *(
             {"measure": {key: value}}
@@ -253,6 +258,43 @@ def test_ways_of_fp8_are_cells_of_their_own() -> None:
     found = ids(axes={"precision": ["bf16"], "fp8": ["none", "tensorwise", "rowwise"]})
     assert len(set(found)) == 3
     assert found[:1] == ids(axes={"precision": ["bf16"]})
+
+
+@pytest.mark.parametrize(
+    ("impossible", "says"),
+    [
+        ({"strategy": "ddp", "shard_within": 2}, "2 can't be had under ddp; expected null, or fsdp"),
+        (
+            {"world_size": 2, "shard_within": 4},
+            "4 does not divide 2 ranks; expected null for all ranks, or one of 1, 2,",
+        ),
+    ],
+)
+def test_numbers_of_neighbours_that_cannot_be_had_may_be_excluded(
+    impossible: dict[str, Any], says: str
+) -> None:
+    axes = {"strategy": ["fsdp"], "world_size": [4], "shard_within": [None, *{impossible["shard_within"]}]}
+    axes |= {axis: [*axes[axis], value] for axis, value in impossible.items() if axis != "shard_within"}
+    with pytest.raises(SpecError, match=re.escape(f"axes.shard_within: {says}")):
+        expand(sweep(axes=axes), ["local"])
+    assert len(expand(sweep(axes=axes, exclude=[impossible]), ["local"])) == 3
+
+
+def test_no_number_of_neighbours_can_be_selected_too() -> None:
+    axes = {"strategy": ["fsdp"], "world_size": [4], "shard_within": [None, 2]}
+    cells = expand(sweep(axes=axes, exclude=[{"shard_within": [None]}]), ["local"])
+    assert [cell.recipe.shard_within for cell in cells] == [2]
+    assert cells[0].readable_name.endswith("-sharded-within-2-local")
+    assert len(expand(sweep(axes=axes, exclude=[{"shard_within": [2]}]), ["local"])) == 1
+
+
+def test_only_fsdp_and_zero3_offload() -> None:
+    axes = {"strategy": ["ddp", "fsdp", "zero1", "zero2", "zero3"], "offload": ["optimizer"]}
+    with pytest.raises(SpecError) as refused:
+        expand(sweep(axes=axes), ["local"])
+    assert [problem.partition(";")[0] for problem in refused.value.problems] == [
+        f"axes.offload: optimizer can't be had under {strategy}" for strategy in ("ddp", "zero1", "zero2")
+    ]
 
 
 def test_repeats_are_rounds_over_all_cells() -> None:

@@ -102,6 +102,32 @@ def test_training_state_is_what_each_strategy_is_known_for(
     assert state / LLAMA_8B.model.num_parameters == pytest.approx(bytes_per_parameter, rel=1e-6)
 
 
+def test_a_copy_within_four_of_eight_ranks_takes_the_state_of_four() -> None:
+    fsdp = replace(LLAMA_8B, strategy="fsdp", precision="bf16")
+    within, of_four = replace(fsdp, shard_within=4), replace(fsdp, world_size=4)
+    assert predict_memory(within, on_cpu=False) == predict_memory(of_four, on_cpu=False)
+    assert predict_memory(replace(fsdp, shard_within=8), on_cpu=False) == predict_memory(fsdp, on_cpu=False)
+
+
+def test_what_is_offloaded_is_not_on_the_device() -> None:
+    fsdp = replace(LLAMA_8B, strategy="fsdp", precision="bf16")
+    offloaded = predict_memory(replace(fsdp, offload="optimizer"), on_cpu=False)
+    assert (offloaded.moments, offloaded.masters) == (0, 0)
+    assert offloaded.parameters == LLAMA_8B.model.num_parameters * 4 / 8
+    zero3 = replace(fsdp, strategy="zero3", offload="optimizer")
+    offloaded = predict_memory(zero3, on_cpu=False)
+    assert (offloaded.moments, offloaded.masters, offloaded.gradients) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "zero3"])
+def test_on_a_cpu_offloading_saves_nothing(strategy: Strategy) -> None:
+    recipe = replace(LLAMA_8B, strategy=strategy)
+    usual = predict_memory(recipe, on_cpu=True)
+    offloaded = predict_memory(replace(recipe, offload="optimizer"), on_cpu=True)
+    assert offloaded.moments == usual.moments
+    assert offloaded.total >= usual.total
+
+
 @pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -8,7 +8,7 @@ from cluster.inventory import WorkerGroup
 from cluster.placement import Placed
 from jobs.sweeps.grid import expand, schedule
 from jobs.sweeps.plan import PREDICTION_ERROR, Plan, plan_all
-from jobs.sweeps.tables import plan_table
+from jobs.sweeps.tables import placement_text, plan_table
 from tests.unit.builders import GB, group, inventory, plans_of, sweep
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -141,6 +141,20 @@ def test_only_full_checkpointing_computes_products_again(mode: str) -> None:
     products = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 2 * 4096 * 14336)
     again = 2 * products + 4 * 32 * 4096 * 8192 if mode == "full" else 0
     assert found.recomputed_flops_per_token == pytest.approx(again, rel=1e-3)
+
+
+def test_a_copy_of_the_state_on_several_nodes_is_seen_beforehand() -> None:
+    axes = {"strategy": ["fsdp"], "world_size": [12], "shard_within": [None, 2, 4, 6, 12]}
+    spec = sweep(axes=axes)
+    plans = plan_all(expand(spec, []), inventory(group(devices=(6, 6))), spec.limits)
+    placed = "local: 6 on local-0 + 6 on local-1"
+    assert [placement_text(found) for found in plans] == [
+        placed,
+        placed,
+        f"{placed} (sharded within 4: over several nodes)",
+        placed,
+        f"{placed} (sharded within 12: over several nodes)",
+    ]
 
 
 def test_ten_thousand_cells_are_planned_and_shown() -> None:

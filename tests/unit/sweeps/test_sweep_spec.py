@@ -80,6 +80,8 @@ BAD_FILES = {
     "a warm-up that is too long": GOOD + "measure: {warmup: 51}\n",
     "no store": GOOD + "store: ''\n",
     "nothing left": GOOD + "exclude: [{model: llama-tiny}]\n",
+    "a word for neighbours": GOOD + "axes: {shard_within: [node]}\n",
+    "neighbours twice": GOOD + "axes: {shard_within: [null, 2, null]}\n",
     "two mistakes": "name: a/b\nmodels: [llama-tiny]\naxes: {strategy: [dpp]}\n",
 }
 
