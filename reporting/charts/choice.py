@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from reporting.analysis.findings import CellSummary, Estimate, Findings, Subject
 from reporting.charts.looks import GroupLook, group_looks, strategy_order
-from reporting.charts.wording import is_number, name_of
+from reporting.charts.wording import is_number, model_of, name_of
 
 MOST_GROUPS = 3
 MOST_RECIPES = 3
@@ -35,7 +35,7 @@ class Recipe:
 
     def __str__(self) -> str:
         return (
-            f"{name_of(self.model)}, {self.seq_len:,} tokens, micro-batch {self.micro_batch}, "
+            f"{model_of(self.model)}, {self.seq_len:,} tokens, micro-batch {self.micro_batch}, "
             f"{self.grad_accum} accumulated, {name_of(self.precision, 8)}"
             f"{self.settings and f', {self.settings}'}"
         )
@@ -163,7 +163,7 @@ def left_out(shown: int, of: int, what: str) -> str:
 
 def _parts(subject: Subject) -> tuple[str, ...]:
     return (
-        name_of(subject.model, 18),
+        model_of(subject.model, 18),
         f"x{subject.world_size}",
         f"S{subject.seq_len}",
         f"b{subject.micro_batch}",

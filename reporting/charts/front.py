@@ -99,7 +99,7 @@ def _draw_front(view: View, axes: Axes, cells: Sequence[CellSummary]) -> None:
     for cell, place in zip(cells, places, strict=True):
         _draw_point(view, axes, cell, place)
     first = cells[0].subject
-    axes.set_title(wording.name_of(first.model))
+    axes.set_title(wording.model_of(first.model))
     write_above(axes, f"{first.seq_len:,} tokens, {counted(first.world_size, 'device')}")
     names = differing_names(cell.subject for cell in cells)
     best = [(cell, place) for cell, place in zip(cells, places, strict=True) if cell.cell_id in view.pareto]

@@ -98,7 +98,7 @@ def _draw_group(axes: Axes, table: _Table, group: str) -> None:
 
 def _place_in_words(cell: CellSummary) -> str:
     subject, devices = cell.subject, counted(cell.subject.world_size, "device")
-    where = f"{wording.name_of(subject.model)}, {subject.seq_len:,} tokens, {devices}"
+    where = f"{wording.model_of(subject.model)}, {subject.seq_len:,} tokens, {devices}"
     return f"{where}, {wording.name_of(subject.precision, 8)}{subject.settings and f', {subject.settings}'}"
 
 

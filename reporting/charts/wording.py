@@ -21,6 +21,18 @@ def name_of(text: str, longest: int = 24) -> str:
     return (line if len(line) <= longest else f"{line[: longest - 1]}…") or "(no name)"
 
 
+def model_of(text: str, longest: int = 24) -> str:
+    """Returns a model's name in the same way, without its middle if it is too long.
+
+    Its end may be a digest, which tells it from others of its name.
+    """
+    line = name_of(text, len(text) + 1)
+    if len(line) <= longest:
+        return line
+    end = longest // 2
+    return f"{line[: longest - end - 1]}…{line[-end:]}"
+
+
 def short(value: float) -> str:
     """Shows three digits: ``251k``, ``34.9k``, ``0.842``."""
     value = float(f"{value:.3g}")

@@ -293,6 +293,14 @@ def test_a_duration_has_the_unit_that_fits(seconds: float, text: str) -> None:
     assert wording.duration(seconds) == text
 
 
+def test_models_that_differ_in_their_digests_alone_are_told_apart() -> None:
+    names = [
+        wording.model_of(f"meta-llama-3.2-1b-instruct-{digest}", 18) for digest in ("0a1b2c3d", "4e5f6a7b")
+    ]
+    assert names == ["meta-lla…-0a1b2c3d", "meta-lla…-4e5f6a7b"]
+    assert wording.model_of("llama-tiny", 18) == "llama-tiny"
+
+
 @given(st.text())
 def test_a_name_is_one_short_printable_line(text: str) -> None:
     name = wording.name_of(text, 20)
