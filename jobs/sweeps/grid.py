@@ -23,6 +23,7 @@ from reporting.results.settings import settings_of, settings_text
 if TYPE_CHECKING:  # the types only: loading YAML and pydantic is not needed here
     from jobs.spec_schema.sweep_spec import Selection, SweepSpec
 
+_LATER = ("qk_norm", "init_std")
 _OF_SCHEDULES = ("schedule", "min_lr_ratio", "decay_steps")
 
 
@@ -211,8 +212,11 @@ def _optimizer_fields(optimizer: OptimizerConfig) -> dict[str, object]:
 @cache
 def _model_fields(model: ModelConfig) -> dict[str, object]:
     """All but what has the usual value and came later, for the reason given in ``_seating``."""
-    fields = asdict(model)
-    return fields if model.qk_norm else {name: value for name, value in fields.items() if name != "qk_norm"}
+    return {
+        name: value
+        for name, value in asdict(model).items()
+        if name not in _LATER or value != ModelConfig.__dataclass_fields__[name].default
+    }
 
 
 def _round(spec: "SweepSpec", cells: Sequence[Cell], repeat: int) -> Iterable[Cell]:

@@ -12,9 +12,6 @@ from torch import Tensor
 from jobs.training.models.decoder import Decoder
 from jobs.training.task.job import Precision, Recipe
 
-# All families were published with this value (``initializer_range``).
-STD = 0.02
-
 
 def unfilled(recipe: Recipe, compute_dtype: torch.dtype) -> Decoder:
     """The recipe's decoder on ``meta``, with fp32 parameters."""
@@ -26,12 +23,14 @@ def materialize(decoder: Decoder, device: torch.device, *, seed: int, precision:
     """Gives a decoder that was built on ``meta`` its memory on ``device`` and its first values."""
     decoder.to_empty(device=device)
     for name, parameter in decoder.named_parameters():
-        fill(name, parameter, seed=seed, precision=precision)
+        fill(name, parameter, seed=seed, precision=precision, std=decoder.config.init_std)
 
 
 @torch.no_grad()
-def fill(name: str, tensor: Tensor, *, seed: int, precision: Precision) -> None:
+def fill(name: str, tensor: Tensor, *, seed: int, precision: Precision, std: float = 0.02) -> None:
     """Writes the first value of the whole parameter ``name`` into ``tensor``, whatever its dtype.
+
+    ``std`` is the model's ``init_std``.
 
     In bf16 all values can be held exactly by bf16, so fp32 masters and bf16 copies start out equal.
     """
@@ -42,7 +41,7 @@ def fill(name: str, tensor: Tensor, *, seed: int, precision: Precision) -> None:
     else:
         generator = torch.Generator(tensor.device).manual_seed(_seed_of(name, seed))
         value = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device)
-        value.normal_(0.0, STD, generator=generator)
+        value.normal_(0.0, std, generator=generator)
         tensor.copy_(value.bfloat16() if precision == "bf16" else value)
 
 

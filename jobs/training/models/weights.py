@@ -1,4 +1,4 @@
-"""Finds pretrained weights in safetensors files and checks them against a preset. Needs no torch.
+"""Finds pretrained weights in safetensors files and checks them against a model. Needs no torch.
 
 Only headers are read, and the JSON files beside the weights. Every problem raises ``Unfit``, with one line
 that names the file or folder.
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from checkpointing.errors import Unfit
-from jobs.training.models.hugging_face import config_json, tensor_shapes
+from jobs.training.models.config_file import CONFIG, read_shape
+from jobs.training.models.hugging_face import differences, tensor_shapes
+from jobs.training.models.json_file import read_object, value_text
 from jobs.training.task.presets import ModelConfig
 
 ELEMENT_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
-_SINGLE, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _MOST_HEADER_BYTES = 100_000_000
-# Keys that decide what the same shapes compute. A published file may leave out its family's usual values.
-_DECISIVE = (
-    "model_type", "num_attention_heads", "num_key_value_heads", "head_dim", "rope_theta", "rms_norm_eps",
-)  # fmt: skip
+# Keys that change nothing of what given weights compute.
+_IDLE = ("max_position_embeddings", "initializer_range")
 # Tables in older files, which the decoder computes itself.
 _COMPUTED = ".rotary_emb.inv_freq"
 
@@ -37,7 +37,7 @@ class Stored:
 
 
 def find_weights(place: Path, config: ModelConfig) -> dict[str, Stored]:
-    """Finds all of the preset's parameters, by name. ``place`` is a model's folder, or its only file."""
+    """Finds all of the model's parameters, by name. ``place`` is a model's folder, or its only file."""
     tensors = {name: stored for file in _files(place) for name, stored in _tensors(file).items()}
     _check_config(place, config)
     _check_tensors(place, config, tensors)
@@ -60,7 +60,11 @@ def _files(place: Path) -> list[Path]:
 
 
 def _index(path: Path) -> list[Path]:
-    names = _json(path).get("weight_map")
+    try:
+        content = read_object(path, most_bytes=_MOST_HEADER_BYTES) or {}
+    except Unfit as error:
+        raise Unfit(f"weights: {error}") from None
+    names = content.get("weight_map")
     if not isinstance(names, Mapping) or not all(_is_plain(name) for name in names.values()):
         raise Unfit(f"weights: {path} is no index of safetensors files")
     return [path.parent / name for name in sorted(set(names.values()))]
@@ -97,14 +101,20 @@ def _checked(file: Path, header: Any, start: int) -> dict[str, Stored]:
 
 
 def _check_config(place: Path, config: ModelConfig) -> None:
-    """Checks ``config.json`` against the preset. Without that file only the weights' shapes are checked."""
-    path = (place if place.is_dir() else place.parent) / _CONFIG
-    if not path.is_file():
+    """Checks ``config.json`` against the model. Without that file only the weights' shapes are checked."""
+    folder = place if place.is_dir() else place.parent
+    try:
+        shape = read_shape(folder)
+    except Unfit as error:
+        raise Unfit(f"weights: {error}") from None
+    if shape is None:
         return
-    theirs, ours = _json(path), config_json(config, "float32")
-    for key in _DECISIVE:
-        if theirs.get(key) not in (None, ours[key]):
-            raise Unfit(f"weights: {path}: {key} is {theirs[key]!r}, but {config.name} has {ours[key]!r}")
+    for key, (theirs, ours) in differences(shape, config).items():
+        if key not in _IDLE:
+            raise Unfit(
+                f"weights: {folder / CONFIG}: {key} is {value_text(theirs)}, but {config.name} has "
+                f"{value_text(ours)}"
+            )
 
 
 def _check_tensors(place: Path, config: ModelConfig, found: Mapping[str, Stored]) -> None:
@@ -126,16 +136,6 @@ def _check_tensors(place: Path, config: ModelConfig, found: Mapping[str, Stored]
 
 def _is_known(name: str, config: ModelConfig) -> bool:
     return name.endswith(_COMPUTED) or (config.tied_embeddings and name == "lm_head.weight")
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        raise Unfit(f"weights: {path} can't be read as JSON") from None
-    if not isinstance(content, Mapping):
-        raise Unfit(f"weights: {path} is not what its name says")
-    return content
 
 
 def _shape(shape: Iterable[int]) -> str:

@@ -79,7 +79,7 @@ def fill_shards(decoder: Decoder, recipe: Recipe) -> None:
     for name, parameter in decoder.named_parameters():
         assert isinstance(parameter, DTensor)
         whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-        fill(name, whole, seed=recipe.seed, precision=recipe.precision)
+        fill(name, whole, seed=recipe.seed, precision=recipe.precision, std=recipe.model.init_std)
         # src_data_rank=None: every rank has the whole values, so nothing is sent.
         slices = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
         parameter.copy_(slices)

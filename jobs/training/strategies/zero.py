@@ -111,7 +111,13 @@ def _materialize_slices(
             continue
         module.to_empty(device=device, recurse=False)
         for name, parameter in module.named_parameters(recurse=False):
-            fill(f"{path}.{name}", parameter, seed=recipe.seed, precision=recipe.precision)
+            fill(
+                f"{path}.{name}",
+                parameter,
+                seed=recipe.seed,
+                precision=recipe.precision,
+                std=recipe.model.init_std,
+            )
         deepspeed.zero.Init(module=module, config_dict_or_path=config)
 
 

@@ -1,50 +1,83 @@
 """The models that can be trained: their shapes and parameter counts. Needs no torch.
 
 A preset's digest is part of a cell's identity, so editing a preset makes new cells and no old row is wrong.
-To add a model, add a ``ModelConfig`` to ``PRESETS``; ``CONTRIBUTING.md`` shows an example.
+To add a model, add a ``ModelConfig`` to ``PRESETS``; ``CONTRIBUTING.md`` shows an example. Other shapes come
+from files (``models.config_file``) and are named by ``config_named``.
 """
 
-from dataclasses import dataclass, replace
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 Family = Literal["llama", "qwen2", "qwen3", "mistral"]
+
+# With a digest of 8 digits behind it, a name leaves room in a file's name for the rest of a run's.
+MOST_LABEL_CHARS = 40
+_DIGEST_CHARS = 8
+_MOST_POSITIONS = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """Llama 3.1's frequency scaling for long contexts."""
+    """Llama 3.1's frequency scaling for long contexts. The metadata are the bounds of each field."""
 
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_seq_len: int
+    factor: float = field(metadata={"ge": 1, "le": 1e6})
+    low_freq_factor: float = field(metadata={"gt": 0, "le": 1e6})
+    high_freq_factor: float = field(metadata={"gt": 0, "le": 1e6})
+    original_max_seq_len: int = field(metadata={"ge": 1, "le": _MOST_POSITIONS})
+
+    def __post_init__(self) -> None:
+        _check_bounds(self)
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(
+                f"low_freq_factor {self.low_freq_factor:g} is not below high_freq_factor "
+                f"{self.high_freq_factor:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """The shape of one decoder. ``max_seq_len`` is the longest sequence that its positions cover.
+class ModelShape:
+    """All that determines what a decoder computes. ``ValueError`` if there is no such decoder.
 
-    With ``qk_norm`` each query and key head is normalised before its positions are turned in.
+    * ``max_seq_len`` is the longest sequence that its positions cover.
+    * With ``qk_norm`` each query and key head is normalised before its positions are turned in.
+    * Random first weights have the standard deviation ``init_std``.
+
+    The metadata are the bounds of each field.
     """
 
-    name: str
     family: Family
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    max_seq_len: int
-    rope_theta: float
-    rms_norm_eps: float
+    vocab_size: int = field(metadata={"ge": 1, "le": 2**24})
+    hidden_size: int = field(metadata={"ge": 1, "le": 2**20})
+    intermediate_size: int = field(metadata={"ge": 1, "le": 2**22})
+    num_layers: int = field(metadata={"ge": 1, "le": 10_000})
+    num_heads: int = field(metadata={"ge": 1, "le": 2**16})
+    num_kv_heads: int = field(metadata={"ge": 1, "le": 2**16})
+    head_dim: int = field(metadata={"ge": 2, "le": 2**16})
+    max_seq_len: int = field(metadata={"ge": 1, "le": _MOST_POSITIONS})
+    rope_theta: float = field(metadata={"ge": 1, "le": 1e12})
+    rms_norm_eps: float = field(metadata={"gt": 0, "le": 1})
     rope_scaling: RopeScaling | None = None
     qkv_bias: bool = False
     qk_norm: bool = False
-    sliding_window: int | None = None
+    sliding_window: int | None = field(default=None, metadata={"ge": 1, "le": _MOST_POSITIONS})
     tied_embeddings: bool = False
+    init_std: float = field(default=0.02, metadata={"gt": 0, "le": 1})
+
+    def __post_init__(self) -> None:
+        _check_bounds(self)
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"{self.num_heads} query heads can't be shared out among {self.num_kv_heads} heads of keys "
+                "and values"
+            )
+        if self.head_dim % 2:
+            raise ValueError(
+                f"heads of {self.head_dim} can't be turned by positions; expected an even number"
+            )
 
     @property
     def attention_size(self) -> int:
@@ -83,9 +116,65 @@ class ModelConfig:
         return self.num_parameters - self.num_embedding_parameters
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(ModelShape):
+    """A shape with the name that rows, checkpoints and messages call it by."""
+
+    name: str
+
+    @property
+    def shape(self) -> ModelShape:
+        return ModelShape(**_values(self))
+
+
 def preset(name: str) -> ModelConfig:
     """The preset called ``name``; ``KeyError`` if there is none."""
     return PRESETS[name]
+
+
+def preset_of_shape(shape: ModelShape) -> str | None:
+    """The name of the preset with this shape."""
+    return next((name for name, config in PRESETS.items() if config.shape == shape), None)
+
+
+def config_named(shape: ModelShape, label: str) -> ModelConfig:
+    """The shape under a name that no other shape has: ``label`` and a digest of the shape.
+
+    A preset's shape with the preset's name as its label is that preset.
+    """
+    if label in PRESETS and PRESETS[label].shape == shape:
+        return PRESETS[label]
+    return ModelConfig(name=f"{label}-{_digest(shape)}", **_values(shape))
+
+
+def out_of_bounds(value: float, bounds: Mapping[str, Any]) -> str | None:
+    """What was expected instead of ``value``, such as ``at least 1``; None if the value is within bounds."""
+    if "ge" in bounds and not value >= bounds["ge"]:
+        return f"at least {bounds['ge']:g}"
+    if "gt" in bounds and not value > bounds["gt"]:
+        return f"more than {bounds['gt']:g}"
+    if "le" in bounds and not value <= bounds["le"]:
+        return f"at most {bounds['le']:,}"
+    return None
+
+
+def _check_bounds(shape: "ModelShape | RopeScaling") -> None:
+    for one in fields(shape):
+        value = getattr(shape, one.name)
+        if isinstance(value, int | float) and (expected := out_of_bounds(value, one.metadata)):
+            raise ValueError(f"{one.name} is {value!r}, expected {expected}")
+
+
+def _values(shape: ModelShape) -> dict[str, Any]:
+    return {one.name: getattr(shape, one.name) for one in fields(ModelShape)}
+
+
+def _digest(shape: ModelShape) -> str:
+    """A digest of what is not the usual, so that a field that comes later changes no name."""
+    usual = {one.name: one.default for one in fields(ModelShape)}
+    values = {name: value for name, value in asdict(shape).items() if value != usual[name]}
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
 
 
 _LLAMA_3_1_SCALING = RopeScaling(

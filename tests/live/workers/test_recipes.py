@@ -58,7 +58,8 @@ def recipe(strategy: Strategy) -> Recipe:
         min_lr_ratio=0.1,
         clip_norm=CLIP_NORM,
     )
-    return replace(plain, optimizer=optimizer)
+    # Its first weights are spread more widely than the presets', whose spread each strategy could guess.
+    return replace(plain, optimizer=optimizer, model=replace(plain.model, init_std=0.04))
 
 
 def look(folder: Path, strategies: tuple[Strategy, ...]) -> Found:

@@ -239,7 +239,8 @@ def test_blocks_that_cannot_be_compiled_may_be_excluded_from_it() -> None:
 def test_a_model_whose_sizes_fp8_cannot_take_is_refused_by_what_is_odd(
     changed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    odd = replace(PRESETS["llama-tiny"], head_dim=4, **{changed: 9})
+    shared = {"num_heads": 9} if changed == "num_kv_heads" else {"num_kv_heads": 1}
+    odd = replace(PRESETS["llama-tiny"], head_dim=4, **shared, **{changed: 9})
     monkeypatch.setitem(PRESETS, "llama-tiny", odd)
     axes = {"precision": ["bf16"], "fp8": ["rowwise"]}
     with pytest.raises(

@@ -69,7 +69,8 @@ def test_several_files_are_found_through_their_index(tmp_path: Path) -> None:
 
 def test_a_tied_models_head_and_tables_that_are_computed_are_no_strangers(tmp_path: Path) -> None:
     more = {HEAD: (6, 8), "model.layers.0.self_attn.rotary_emb.inv_freq": (16,)}
-    found = find_weights(write_model(tmp_path, {**tensor_shapes(TIED), **more}), TIED)
+    shapes = {**tensor_shapes(TIED), **more}
+    found = find_weights(write_model(tmp_path, shapes, tie_word_embeddings=True), TIED)
     assert HEAD not in found
 
 
@@ -110,10 +111,18 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
     "nothing there": (lambda at: at / "none", "/none is not there; expected a model's folder, on every node"),
     "an empty folder": (lambda at: at, "has neither model.safetensors nor model.safetensors.index.json"),
     "another family": (
-        lambda at: write_model(at, model_type="qwen2"),
-        "/config.json: model_type is 'qwen2', but llama-tiny has 'llama'",
+        lambda at: write_model(at, model_type="qwen2", architectures=None),
+        '/config.json: model_type is "qwen2", but llama-tiny has "llama"',
     ),
     "other positions": (lambda at: write_model(at, rope_theta=1e4), "rope_theta is 10000.0, but llama-tiny"),
+    "a head that the model ties": (
+        lambda at: write_model(at, tie_word_embeddings=True),
+        "/config.json: tie_word_embeddings is true, but llama-tiny has false",
+    ),
+    "positions that nobody computes": (
+        lambda at: write_model(at, rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+        '/config.json: rope_scaling.rope_type: "yarn" needs positions that are scaled in this way',
+    ),
     "a tensor less": (lambda at: write_model(at, without(NORM)), f" lacks {NORM} of llama-tiny"),
     "no head": (lambda at: write_model(at, without(HEAD)), f" lacks {HEAD} of llama-tiny"),
     "another shape": (
