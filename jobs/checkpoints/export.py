@@ -22,8 +22,9 @@ from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import Generation
 from jobs.commandline.usage_error import SpecError
+from jobs.spec_schema.stored_spec import stored_model
 from jobs.training.models.hugging_face import config_json
-from jobs.training.task.presets import PRESETS, ModelConfig
+from jobs.training.task.presets import ModelConfig
 
 ExportDtype = Literal["fp32", "bf16"]
 
@@ -73,10 +74,13 @@ def export(
 
 
 def _config(manifest: Manifest) -> ModelConfig:
-    name = manifest.cut.state.get("model")
-    if name not in PRESETS:
+    """The model of a generation: a preset, or the shape that is stored with the generation's spec."""
+    state = manifest.cut.state
+    name, spec = state.get("model"), state.get("spec")
+    config = (stored_model(spec) if isinstance(spec, dict) else None) or stored_model({"model": name})
+    if config is None:
         raise Unfit(f"{manifest.cut.generation} is of the model {name!r}, which is no preset of this version")
-    return PRESETS[name]
+    return config
 
 
 def _parameters(manifest: Manifest) -> list[TensorInfo]:
@@ -88,7 +92,7 @@ def _check(config: ModelConfig, tensors: Sequence[TensorInfo], generation: str) 
     if num_elements != config.num_parameters:
         raise Unfit(
             f"{generation} has {num_elements:,} parameters, {config.name} has {config.num_parameters:,}: "
-            "the preset was changed since"
+            "the model was changed since"
         )
     for tensor in tensors:
         if tensor.dtype != "F32":

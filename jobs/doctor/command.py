@@ -20,7 +20,7 @@ from jobs.doctor.forecast import forecast
 from jobs.doctor.node_checks import exit_code, judge
 from jobs.doctor.text import as_json, as_text
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.presets import preset
+from jobs.training.task.presets import ModelConfig, preset
 from reporting.results.device_rates import MachineRecord, MeasuredRate, write_machine
 
 _STORE_DEADLINE_S = 60.0
@@ -68,24 +68,23 @@ def examination(spec: RunSpec | None, store: Store, promised: Inventory | None) 
 
 def question_of(group: WorkerGroup, spec: RunSpec | None) -> Question:
     on_cpu = group.vendor == "cpu" or group.simulated
-    models = [*(_SMALL if on_cpu else _LARGE)]
-    if spec and not on_cpu and spec.model not in models:
-        models.append(spec.model)
+    models = [preset(name) for name in (_SMALL if on_cpu else _LARGE)]
+    if spec and not on_cpu and spec.model.config not in models:
+        models.append(spec.model.config)
     return Question(
         shapes=tuple(
-            shape for name in models for shape in _shapes(name, _TOKENS_ON_CPU if on_cpu else _TOKENS)
+            shape for model in models for shape in _shapes(model, _TOKENS_ON_CPU if on_cpu else _TOKENS)
         ),
         folder=spec.checkpoint.local.dir if spec else None,
         is_one_core=on_cpu,
     )
 
 
-def _shapes(model: str, tokens: int) -> tuple[Shape, Shape]:
+def _shapes(model: ModelConfig, tokens: int) -> tuple[Shape, Shape]:
     """The shapes of the MLP's up and down projections."""
-    found = preset(model)
     return (
-        Shape(rows=tokens, inner=found.hidden_size, columns=found.intermediate_size),
-        Shape(rows=tokens, inner=found.intermediate_size, columns=found.hidden_size),
+        Shape(rows=tokens, inner=model.hidden_size, columns=model.intermediate_size),
+        Shape(rows=tokens, inner=model.intermediate_size, columns=model.hidden_size),
     )
 
 

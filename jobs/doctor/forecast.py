@@ -4,7 +4,6 @@ from cluster.inventory import Inventory, Request
 from cluster.placement import Placed, Refused, place
 from jobs.doctor.examination import Forecast
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.presets import preset
 
 # The weights and AdamW's two moments in fp32. Each is stored once, whatever the number of ranks.
 _BYTES_PER_PARAMETER = 12
@@ -14,7 +13,7 @@ _LEAST_KEPT = 2
 
 
 def forecast(spec: RunSpec, inventory: Inventory) -> Forecast:
-    size = 0 if spec.saving() is None else _BYTES_PER_PARAMETER * preset(spec.model).num_parameters
+    size = 0 if spec.saving() is None else _BYTES_PER_PARAMETER * spec.model.config.num_parameters
     answer = _largest_place(spec, inventory)
     local = spec.checkpoint.local
     return Forecast(

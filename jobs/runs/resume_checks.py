@@ -1,9 +1,13 @@
 """Checks whether a start asks for the same run as the one in the store."""
 
+import json
+
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import of_this_life
+from checkpointing.stores.contract import Store
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.compatibility import refusals
+from jobs.spec_schema.model import Model
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.spec_schema.stored_spec import Described, stored_spec
 
@@ -28,6 +32,18 @@ def samples_before(repository: Repository) -> int | None:
     stored = stored_spec(repository.store, repository.run) or {}
     found: int | None = stored.get("data", {}).get("samples")
     return found
+
+
+def model_of_last_start(model: Model, store: Store, run: str) -> str:
+    """The setting that gives a spec the shape that its folder had when the run was last started.
+
+    The folder of ``model`` is gone. Raises ``SpecError`` if the run was not started from that folder.
+    """
+    stored = (stored_spec(store, run) or {}).get("model")
+    is_known = isinstance(stored, dict) and stored.get("path") == model.path and stored.get("shape")
+    if not is_known:
+        raise SpecError([f"model: {model.missing}"])
+    return f"model={json.dumps(stored)}"
 
 
 def without_data(described: Described) -> Described:

@@ -12,7 +12,6 @@ from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.shard_cache import PARQUET, folder_conflict
-from jobs.training.task.presets import preset
 from jobs.training.task.task import ShardCacheLimits, Tokens
 from jobs.training.task.token_index import DTYPE_BYTES, INDEX, DataError, TokenIndex, TokenShard, from_json
 from jobs.training.task.windows import cut_into_windows
@@ -123,7 +122,7 @@ def _cache_limits(spec: RunSpec, index: TokenIndex) -> ShardCacheLimits | None:
 
 
 def _wrong_vocabulary(spec: RunSpec, store: Store, index: TokenIndex) -> Iterator[str]:
-    size = preset(spec.model).vocab_size
+    size = spec.model.config.vocab_size
     vocabulary = index.vocabulary
     if spec.data.tokenizer is not None and not _is_of(spec.data.tokenizer, index):
         found = f"{vocabulary.tokenizer} ({vocabulary.digest[:12]})" if vocabulary else "an unknown tokenizer"
@@ -140,12 +139,12 @@ def _wrong_vocabulary(spec: RunSpec, store: Store, index: TokenIndex) -> Iterato
     elif vocabulary is not None and vocabulary.size > size:
         yield (
             f"data: {store.url} was packed with {vocabulary.tokenizer}, a vocabulary of {vocabulary.size:,}, "
-            f"but {spec.model} has one of {size:,}; pack it with the model's tokenizer"
+            f"but {spec.model.name} has one of {size:,}; pack it with the model's tokenizer"
         )
     elif beyond := [shard for shard in index.shards if (shard.largest_id or 0) >= size]:
         yield (
             f"data: {store.url}/{beyond[0].name}: has the token id {beyond[0].largest_id:,}, but the "
-            f"vocabulary of {spec.model} ends at {size - 1:,}; pack it with the model's tokenizer"
+            f"vocabulary of {spec.model.name} ends at {size - 1:,}; pack it with the model's tokenizer"
         )
 
 

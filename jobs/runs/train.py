@@ -31,7 +31,7 @@ from jobs.run_progress.status_file import StatusFile
 from jobs.runs.attempts import Driver, work
 from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.driver_process import EXIT_GIVEN_UP, EXIT_NO_CLUSTER, EXIT_OCCUPIED
-from jobs.runs.resume_checks import check_unchanged, samples_before, without_data
+from jobs.runs.resume_checks import check_unchanged, model_of_last_start, samples_before, without_data
 from jobs.runs.resume_command import note_stop, resume_command
 from jobs.runs.status import status_of
 from jobs.runs.stop_signals import StopSignals
@@ -40,7 +40,6 @@ from jobs.runs.token_check import find_tokens, num_samples
 from jobs.spec_schema.file import check_plain_name
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.models.weights import find_weights
-from jobs.training.task.presets import preset
 from jobs.training.task.task import Tokens
 
 
@@ -82,6 +81,9 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
     spec = RunSpec.load(args.spec, args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base()) if spec.is_kept else MemoryStore()
+    is_folder_gone = spec.model.shape is None
+    if is_folder_gone:
+        spec = RunSpec.load(args.spec, [*args.set, model_of_last_start(spec.model, store, run)])
     with (
         DriverPresence(
             store, run, is_wanted=LauncherPlace.of_this_process().rank == 0 and not args.take_over
@@ -108,6 +110,8 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
         status = StatusFile(store, run, presence.own, is_fresh=begins.fresh, may_speak=presence.may_speak)
         with status, display:
             display.on_progress(status.tell)
+            if is_folder_gone:
+                display.note(f"{spec.model.path} is gone; the model is that of the run's last start")
             if executor.is_main_process:
                 stop_signals.listen(store, run, display.note)
             driver = Driver(
@@ -154,7 +158,7 @@ def _checked(spec: RunSpec, repository: Repository, begins: Beginning, tokens: T
         begins = replace(begins, fresh=True)
     is_first = begins.origin is None and (begins.fresh or not of_this_life(repository.view))
     if spec.weights and is_first:
-        find_weights(absolute(spec.weights), preset(spec.model))
+        find_weights(absolute(spec.weights), spec.model.config)
     return begins
 
 

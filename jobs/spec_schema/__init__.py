@@ -2,7 +2,7 @@
 
 Reading order:
 
-- ``file`` (YAML, ``--set``, error messages), ``sweep_spec``;
+- ``file`` (YAML, ``--set``, error messages), ``model`` (a preset or a ``config.json``), ``sweep_spec``;
 - ``combinations`` (which values exclude each other);
 - ``run_spec`` with its sections ``run_data``, ``run_checkpoints`` and ``run_recovery``;
 - ``stored_spec`` (the spec stored with a run);

@@ -2,17 +2,19 @@
 
 A resumed run keeps its model, its samples and their order, its arithmetic and its optimizer. Strategy and
 world size may change as long as a step has the same number of samples. Saving, evaluation, recording, limits
-and the length of the run may change too.
+and the length of the run may change too. So may the name of a model and the folder that it was read from.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jobs.spec_schema.stored_spec import Described
+from jobs.spec_schema.stored_spec import Described, stored_model
+from jobs.training.models.hugging_face import config_json
+from jobs.training.task.presets import ModelConfig
 
 _KEPT = ("model", "weights", "seed", "precision", "seq_len")
-_KEPT_SECTIONS = ("optimizer", "data")
+_KEPT_SECTIONS = ("model", "optimizer", "data")
 # These keys say where tokens are and how they are checked. The tokens' digest says which they are.
 _OF_PLACE = ("data.path", "data.tokenizer", "data.local.dir", "data.local.gib")
 _BATCH = "world_size x micro_batch x grad_accum"
@@ -25,6 +27,7 @@ def refusals(stored: Described, wanted: Described, defaults: Described, *, place
     ``defaults`` fill in keys that an older ``stored`` lacks. Keys that ``wanted`` lacks are not compared.
     ``place`` is the run's address from elsewhere, ``STORE/runs/NAME``.
     """
+    stored, wanted = _with_comparable_models(stored, wanted)
     has, asks, usual = _flat(stored), _flat(wanted), _flat(defaults)
     run = place.rpartition("/")[2]
     lines = []
@@ -37,6 +40,28 @@ def refusals(stored: Described, wanted: Described, defaults: Described, *, place
         found = _found(run, f"{before} sequences per step", now)
         lines.append(f"{_BATCH}: {found}; let them multiply to {before}")
     return [*lines, _other_ways(place)] if lines else []
+
+
+def _with_comparable_models(stored: Described, wanted: Described) -> tuple[Described, Described]:
+    """Both specs with their models as fields of a ``config.json``; by name, if both are presets.
+
+    A stored shape that can't be read is not compared.
+    """
+    if isinstance(wanted.get("model"), str) and isinstance(stored.get("model"), str):
+        return stored, wanted
+    before, now = stored_model(stored), stored_model(wanted)
+    if now is None:
+        return stored, wanted
+    if before is not None:
+        return {**stored, "model": _fields(before)}, {**wanted, "model": _fields(now)}
+    if isinstance(stored.get("model"), str):
+        return stored, {**wanted, "model": now.name}
+    return stored, {key: value for key, value in wanted.items() if key != "model"}
+
+
+def _fields(model: ModelConfig) -> Described:
+    fields = {key: value for key, value in config_json(model, "").items() if key != "architectures"}
+    return {**fields, "rope_scaling": json.dumps(fields["rope_scaling"])}
 
 
 def _is_kept(key: str, asks: Described) -> bool:
@@ -58,6 +83,8 @@ def _found(run: str, before: object, now: object) -> str:
 def _how_back(key: str, before: object, asks: Described) -> str:
     if key == "data.digest":
         return f"put the tokens back at {asks.get('data.path')}"
+    if key.startswith("model."):
+        return "give the config.json that it began with"
     return f"put it back (--set {key}={_shown(before)})"
 
 

@@ -17,7 +17,6 @@ from yaml.error import MarkedYAMLError
 
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.training.task.job import OptimizerConfig, Precision, Strategy
-from jobs.training.task.presets import PRESETS
 from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy, Fp8, Offload
 from reporting.results.redaction import redacted
 
@@ -84,7 +83,6 @@ CompileName = Annotated[Compile, _one_of(get_args(Compile), "way of compiling")]
 AttentionName = Annotated[Attention, _one_of(get_args(Attention), "kernel for attention")]
 Fp8Name = Annotated[Fp8, _one_of(get_args(Fp8), "way of fp8")]
 OffloadName = Annotated[Offload, _one_of(get_args(Offload), "part of the state to offload")]
-ModelName = Annotated[str, _one_of(list(PRESETS), "model")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariableValue = Annotated[str, BeforeValidator(_number_as_text)]
 NodeFolder = Annotated[str, Field(min_length=1), BeforeValidator(_folder_of_each_node)]
@@ -247,6 +245,8 @@ def _found_and_expected(model: type[SpecFile], details: Any, keys: list[str]) ->
         case "extra_forbidden" | "unexpected_keyword_argument":
             known = _keys_beside(model, keys[:-1])
             return f"is not a key here ({', '.join(known)}){nearest(keys[-1], known)}"
+        case "missing" if keys[1:]:
+            return f"is missing; {keys[-2]} needs it"
         case "missing":
             return f"is missing; a {model.kind} needs {_required(model)}"
         case "literal_error":

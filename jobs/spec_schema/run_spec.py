@@ -14,7 +14,6 @@ from jobs.spec_schema.file import (
     Count,
     CrossEntropyName,
     Fp8Name,
-    ModelName,
     Name,
     OffloadName,
     Optimizer,
@@ -24,6 +23,7 @@ from jobs.spec_schema.file import (
     VariableName,
     VariableValue,
 )
+from jobs.spec_schema.model import Model
 from jobs.spec_schema.run_checkpoints import Checkpoint, RecordSettings
 from jobs.spec_schema.run_data import Data, EvaluationSettings
 from jobs.spec_schema.run_recovery import (
@@ -36,7 +36,6 @@ from jobs.spec_schema.run_recovery import (
 )
 from jobs.training.data.shard_cache import folder_conflict
 from jobs.training.task.job import OptimizerConfig, Recipe
-from jobs.training.task.presets import preset
 from jobs.training.task.task import Recording, Saving
 from reporting.results.settings import settings_of
 
@@ -47,7 +46,7 @@ class RunSpec(SpecFile):
 
     name: Name
     store: Annotated[str, Field(min_length=1)] = "results"
-    model: ModelName
+    model: Model
     strategy: StrategyName = "ddp"
     world_size: WorldSize = WorldSize(min=1, max=1)
     elastic: ResizeWaits = ResizeWaits()
@@ -108,7 +107,7 @@ class RunSpec(SpecFile):
         """
         size = world_size or self.world_size.max
         return Recipe(
-            model=preset(self.model),
+            model=self.model.config,
             strategy=self.strategy,
             world_size=size,
             seq_len=self.seq_len,
@@ -146,6 +145,6 @@ class RunSpec(SpecFile):
         cache, saves = self.data.local.dir, self.checkpoint.local.dir
         if cache and saves and (reason := folder_conflict(cache, saves)):
             raise ValueError(reason)
-        for found in impossible(self.recipe(), self.sizes):
+        for found in impossible(self.recipe(), self.sizes) if self.model.shape else ():
             raise ValueError(f"{found.key}: {found.reason}")
         return self

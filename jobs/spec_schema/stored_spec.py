@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from checkpointing.stores.contract import Missing, Store
+from jobs.training.ranks.typed_json import decode
+from jobs.training.task.presets import PRESETS, ModelConfig, ModelShape, config_named
 
 Described = Mapping[str, Any]
 """A spec as stored with a run: JSON, nested as in its file."""
@@ -21,6 +23,20 @@ def stored_spec(store: Store, run: str) -> Described | None:
     except (Missing, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def stored_model(described: Described) -> ModelConfig | None:
+    """The model of a stored spec; None if it is a preset of another version, or can't be read."""
+    match described.get("model"):
+        case str(name):
+            return PRESETS.get(name)
+        case {"name": str(name), "shape": dict(shape)}:
+            try:
+                return config_named(decode(ModelShape, json.dumps(shape).encode()), name)
+            except ValueError:
+                return None
+        case _:
+            return None
 
 
 def _name(run: str) -> str:

@@ -1,7 +1,7 @@
 """SweepSpec, read from a YAML file (see ``file``), lists models, strategies, sizes and groups to compare."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,6 @@ from jobs.spec_schema.file import (
     Count,
     CrossEntropyName,
     Fp8Name,
-    ModelName,
     Name,
     OffloadName,
     Optimizer,
@@ -25,7 +24,9 @@ from jobs.spec_schema.file import (
     VariableName,
     VariableValue,
 )
+from jobs.spec_schema.model import Model
 from jobs.training.task.job import OptimizerConfig, Window
+from jobs.training.task.presets import PRESETS, ModelConfig
 
 AUTO = "auto"
 
@@ -65,7 +66,7 @@ class Selection(Strict):
     """A part of the grid. An axis left out stands for all its values."""
 
     group: Several[Name] | None = None
-    model: Several[ModelName] | None = None
+    model: Several[Name] | None = None
     strategy: Several[StrategyName] | None = None
     world_size: Several[Count] | None = None
     seq_len: Several[Count] | None = None
@@ -87,7 +88,7 @@ class SweepSpec(SpecFile):
     name: Name
     store: Annotated[str, Field(min_length=1)] = "results"
     groups: Several[Name] = (AUTO,)
-    models: Several[ModelName]
+    models: Several[Model]
     axes: Axes = Axes()
     grad_accum: Count = 1
     measure: Window = Window()
@@ -114,15 +115,32 @@ class SweepSpec(SpecFile):
         """The parts of the grid whose union is the sweep, before exclusions."""
         return (Selection(), *self.include)
 
+    def values(self, selection: Selection) -> dict[str, Sequence[Any]]:
+        """The values of the axes that a part of the grid names. Models stand there with their shapes."""
+        values = {axis: values for axis, values in selection if values is not None}
+        if selection.model is not None:
+            values["model"] = [config for name in selection.model for config in self._configs(name)]
+        return values
+
+    def _configs(self, name: str) -> list[ModelConfig]:
+        """The models that ``name`` stands for: a full name, or the part of it before the digest."""
+        full = [model.config for model in self.models if model.config.name == name]
+        short = [model.config for model in self.models if model.name == name]
+        return full or short or ([PRESETS[name]] if name in PRESETS else [])
+
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
+        for model in self.models:
+            if model.shape is None:
+                raise ValueError(f"models: {model.missing}")
         for axis, values in [
-            ("models", self.models),
+            ("models", [model.config.name for model in self.models]),
             ("groups", self.groups),
             *((f"axes.{axis}", values) for axis, values in self.axes),
         ]:
             if len(set(values)) < len(values):
                 raise ValueError(f"{axis}: {list(values)} names a value twice; name each once")
+        self._check_models()
         if AUTO in self.groups and len(self.groups) > 1:
             raise ValueError("groups: 'auto' stands for all groups; name it alone")
         if AUTO not in self.groups:
@@ -133,6 +151,15 @@ class SweepSpec(SpecFile):
                 "schedule to end at"
             )
         return self
+
+    def _check_models(self) -> None:
+        for place, selections in (("include", self.include), ("exclude", self.exclude)):
+            for name in (name for selection in selections for name in selection.model or ()):
+                if not self._configs(name):
+                    known = list(dict.fromkeys([*(model.name for model in self.models), *PRESETS]))
+                    raise ValueError(
+                        f"{place}.model: {name!r} is not a model ({', '.join(known)}){nearest(name, known)}"
+                    )
 
     def _check_groups(self) -> None:
         included = [name for selection in self.include for name in selection.group or ()]

@@ -7,7 +7,7 @@ reordered, or when axis values, repeats or limits are added or changed.
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import chain, groupby, product
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.combinations import impossible
 from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy, Window
-from jobs.training.task.presets import ModelConfig, preset
+from jobs.training.task.presets import ModelConfig
 from jobs.training.task.settings import Settings
 from reporting.results.settings import settings_of, settings_text
 
 if TYPE_CHECKING:  # the types only: loading YAML and pydantic is not needed here
-    from jobs.spec_schema.sweep_spec import Selection, SweepSpec
+    from jobs.spec_schema.sweep_spec import SweepSpec
 
 _LATER = ("qk_norm", "init_std")
 _OF_SCHEDULES = ("schedule", "min_lr_ratio", "decay_steps")
@@ -74,7 +74,8 @@ def expand(spec: "SweepSpec", groups: Sequence[str]) -> list[Cell]:
     if not wanted:
         raise SpecError(["groups: 'auto' finds no group to measure on; name one, or add a node with devices"])
     points = dict.fromkeys(_points(spec, wanted))
-    kept = [point for point in points if not any(_matches(point, selection) for selection in spec.exclude)]
+    excluded = [spec.values(selection) for selection in spec.exclude]
+    kept = [point for point in points if not any(_matches(point, values) for values in excluded)]
     recipes = [_recipe(spec, point) for point in kept]
     problems = list(dict.fromkeys(chain.from_iterable(map(_problems, recipes))))
     if problems:
@@ -101,7 +102,7 @@ def schedule(spec: "SweepSpec", cells: Sequence[Cell]) -> list[Run]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Point(Settings):
     group: str
-    model: str
+    model: ModelConfig
     strategy: Strategy
     world_size: int
     seq_len: int
@@ -111,14 +112,15 @@ class _Point(Settings):
 
 def _points(spec: "SweepSpec", groups: Sequence[str]) -> Iterator[_Point]:
     for selection in spec.selections:
-        chosen: dict[str, Sequence[Any]] = {"group": groups, "model": spec.models, **dict(spec.axes)}
-        chosen |= {axis: values for axis, values in selection if values is not None}
+        models = [model.config for model in spec.models]
+        chosen: dict[str, Sequence[Any]] = {"group": groups, "model": models, **dict(spec.axes)}
+        chosen |= spec.values(selection)
         for values in product(*chosen.values()):
             yield _Point(**dict(zip(chosen, values, strict=True)))
 
 
-def _matches(point: _Point, selection: "Selection") -> bool:
-    return all(values is None or getattr(point, axis) in values for axis, values in selection)
+def _matches(point: _Point, part: Mapping[str, Sequence[Any]]) -> bool:
+    return all(getattr(point, axis) in values for axis, values in part.items())
 
 
 def _problems(recipe: Recipe) -> list[str]:
@@ -127,7 +129,7 @@ def _problems(recipe: Recipe) -> list[str]:
 
 def _recipe(spec: "SweepSpec", point: _Point) -> Recipe:
     return Recipe(
-        model=preset(point.model),
+        model=point.model,
         strategy=point.strategy,
         world_size=point.world_size,
         seq_len=point.seq_len,

@@ -141,7 +141,7 @@ _METRICS = _columns(
     ("group", "text", "", "worker group that the run used"),
     ("vendor", "text", "", "vendor of the group's devices"),
     ("simulated", "bool", "", "whether CPUs took the place of the group's devices, or of their fp8"),
-    ("model", "text", "", "name of the preset"),
+    ("model", "text", "", "name of the preset; or of the folder, with a digest of the shape"),
     ("precision", "text", "", "dtype of the computation"),
     (
         "activation_checkpointing",
