@@ -29,12 +29,14 @@ _AMD = {
     "HSA_NO_SCRATCH_RECLAIM": "1",
 }
 
+_DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
 # These are read before a worker's first line: by the loader, the C library, Python, and Ray, which changes
 # some.
 _READ_AT_START = (
     *("LD_", "GLIBC_", "MALLOC_", "PYTHON"),
     *("RAY_EXPERIMENTAL_NOSET_", "OMP_NUM_THREADS"),
-    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *_DEVICE_LISTS,
 )
 
 
@@ -49,7 +51,7 @@ def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
 
 def worker_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables of a benchmark's worker, which gets one thread on CPUs."""
-    threads = _CPU if _is_on_cpus(group) else {}
+    threads = _CPU if is_on_cpus(group) else {}
     return {**threads, **long_run_environment(group, overrides)}
 
 
@@ -63,7 +65,7 @@ def long_run_environment(group: WorkerGroup, overrides: Mapping[str, str]) -> di
 
 
 def _devices_and_network(group: WorkerGroup) -> dict[str, str]:
-    if _is_on_cpus(group):
+    if is_on_cpus(group):
         return _interface(group, "GLOO_SOCKET_IFNAME")
     # RCCL reads NCCL's variables.
     network = _interface(group, "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -71,8 +73,8 @@ def _devices_and_network(group: WorkerGroup) -> dict[str, str]:
 
 
 def visible_devices(group_vendor: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns what to change in a worker before torch loads, so that it sees all devices of Train's workers
-    on its node.
+    """Returns what to change in a worker before it touches a device, so that it sees all devices of Train's
+    workers on its node.
 
     Train announces them only in CUDA's variable. AMD's runtime prefers its own variable, in which Ray may
     have left only this worker's device.
@@ -81,7 +83,16 @@ def visible_devices(group_vendor: str, variables: Mapping[str, str]) -> dict[str
     return {"HIP_VISIBLE_DEVICES": shared} if group_vendor == "amd" and shared else {}
 
 
-def _is_on_cpus(group: WorkerGroup) -> bool:
+def without_device_lists(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of a process that touches no device, but starts others that do.
+
+    Ray gives an empty list to an actor without devices. What reads a list as it loads would keep it.
+    """
+    return {name: value for name, value in variables.items() if name not in _DEVICE_LISTS}
+
+
+def is_on_cpus(group: WorkerGroup) -> bool:
+    """Says whether the group's ranks run on CPUs, also where these simulate a vendor's devices."""
     return group.vendor == "cpu" or group.simulated
 
 

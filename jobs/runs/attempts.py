@@ -78,8 +78,7 @@ class Driver:
         return policy if self.may_retry else replace(policy, max_attempts=1)
 
     def keeps_spares(self) -> bool:
-        recovery = self.spec.recovery
-        return self.may_retry and recovery.spares and recovery.max_attempts != 1
+        return self.may_retry and self.spec.recovery.keeps_spares(self.group)
 
 
 def work(driver: Driver) -> RunEnd | Setback:

@@ -1,10 +1,11 @@
 """The sections about recovery: world sizes, failures, alarms, waiting times, and the end of a run."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
+from cluster.inventory import WorkerGroup
 from jobs.alerts.rules import Bounds, Ringing
 from jobs.recovery.policy import Policy
 from jobs.spec_schema.file import Count, Span, Strict
@@ -38,14 +39,29 @@ class WorldSize(Strict):
         return self.min if self.min == self.max else {"min": self.min, "max": self.max}
 
 
+def _spares(value: object) -> object:
+    if isinstance(value, bool) or value == "devices":
+        return value
+    raise ValueError(f"found {value!r}, expected true, false or devices")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySettings(Policy):
-    """The recovery policy, plus ``spares``: idle workers with everything loaded, ready if a worker fails.
+    """The recovery policy, plus ``spares``: idle processes with everything loaded, ready if a worker fails.
 
-    ``max_attempts: 1`` means that a run is never retried.
+    With True only runs on CPUs have spares, with ``devices`` all runs. ``max_attempts: 1`` means that a run
+    is never retried.
     """
 
-    spares: bool = True
+    spares: Annotated[bool | Literal["devices"], BeforeValidator(_spares)] = True
+
+    def keeps_spares(self, group: WorkerGroup) -> bool:
+        """Whether a run on ``group`` has spares, as far as its spec decides.
+
+        Until ``make gpu`` has shown on a device that forked workers can use it, that has to be asked for.
+        """
+        is_wanted = self.spares == "devices" or (self.spares and group.vendor == "cpu")
+        return is_wanted and self.max_attempts != 1
 
 
 class OnFinish(Strict):

@@ -1,17 +1,57 @@
-"""Imports all modules that a worker needs up to its first step; workers are then forked from that process."""
+"""Imports all modules that a worker needs up to its first step; workers are then forked from that process.
 
+Such a process must never ask CUDA or HIP for anything, nor NVML or AMD SMI: what is forked afterwards could
+not use a device. ``touched_device`` tells whether it has. Asking how many devices there are is enough.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 
 from jobs.training.task.job import Strategy
 
 # torch imports ``torch._dynamo`` itself, but only when the first optimizer is made.
 _LOADED_BY_AN_ATTEMPT = ("jobs.training.health.failures", "jobs.training.loop.attempt", "torch._dynamo")
+# What drivers open: CUDA and NVML, HIP, and AMD SMI.
+_DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+_OPEN_FILES = Path("/proc/self/fd")
 
 
 def load(strategy: Strategy) -> None:
-    """Imports the modules that a worker on CPUs loads up to its first step."""
+    """Imports the modules that a worker loads up to its first step.
+
+    DeepSpeed chooses its kind of device as it loads: ``DS_ACCELERATOR`` must name it (``cpu`` or ``cuda``).
+    """
     from jobs.training.strategies.build import load as load_strategy
 
     for name in _LOADED_BY_AN_ATTEMPT:
         import_module(name)
     load_strategy(strategy)
+
+
+def touched_device(open_files: Path = _OPEN_FILES) -> str | None:
+    """How this process has touched a device; None if it holds none, as far as can be told without a fork."""
+    held = sorted({path for path in _targets(open_files) if path.startswith(_DEVICE_FILES)})
+    if held:
+        return f"it holds {', '.join(held)} open"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "it has initialised torch.cuda"
+    return None
+
+
+def is_cut_off() -> bool:
+    """Whether this process was forked from one that had asked CUDA or HIP for anything, and can't use a
+    device.
+    """
+    torch = sys.modules.get("torch")
+    # torch marks the children of such a process, and refuses devices in them. Nothing tells it in the parent.
+    return torch is not None and bool(torch.cuda._is_in_bad_fork())
+
+
+def _targets(open_files: Path) -> Iterator[str]:
+    for link in open_files.iterdir():
+        with suppress(FileNotFoundError):  # The handle of this listing itself is gone by now.
+            yield str(link.readlink())

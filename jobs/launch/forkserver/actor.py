@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from cluster.environment import without_device_lists
 from cluster.ray_internals import raylet_socket
 from jobs.launch.forkserver import client
 from jobs.training.task.job import Strategy
@@ -52,7 +53,7 @@ class ForkserverActor:
             remove_socket(self._socket)
             # Ray has told this process where modules are; the forkserver would not know.
             told = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            environment = {**os.environ, **self._environment, **told}
+            environment = {**without_device_lists(os.environ), **self._environment, **told}
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment)
         deadline = time.monotonic() + _PATIENCE_S
         while not self._socket.is_socket():

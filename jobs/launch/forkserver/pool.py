@@ -2,20 +2,20 @@
 
 An attempt's processes are forked from them. A forkserver holds no device, no resource of its node and no part
 of a model. It holds only libraries, whose pages its children share. On a node where none answers, a process
-starts as usual.
+starts as usual. So it does where loading has touched a device: such a forkserver ends by itself.
 """
 
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cluster.environment import read_at_start
+from cluster.environment import is_on_cpus, read_at_start
 from cluster.inventory import WorkerGroup
 from cluster.live import nodes_with_room
 from cluster.ray_internals import propagated_variables
@@ -29,22 +29,36 @@ _AS_USUAL = frozenset({"working_dir", "py_modules", "env_vars", "excludes", "con
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFor:
-    """What a forkserver has loaded for. Resources matter too: they decide how many threads libraries use."""
+    """What a forkserver has loaded for. Resources matter too: they decide how many threads libraries use.
+
+    ``accelerator`` is DeepSpeed's name for the kind of device. DeepSpeed chooses it as it loads, and could
+    only find it out by asking for devices.
+    """
 
     resources: Mapping[str, float]
     environment: Mapping[str, str]
     strategy: Strategy
+    accelerator: Literal["cpu", "cuda"] = "cpu"
+
+    def variables(self, threads: str) -> dict[str, str]:
+        """What the forkserver is started with; it may hold secrets."""
+        told = {"OMP_NUM_THREADS": threads} if threads else {}
+        return {"DS_ACCELERATOR": self.accelerator, **told, **self.environment}
 
 
-def kind_for(claim: Claim, environment: Mapping[str, str], strategy: Strategy) -> LoadedFor | None:
-    """The kind to load for; None if nothing is to be forked.
-
-    Nothing is forked for workers with devices, which nobody has tried, nor for jobs whose workers Ray starts
-    in another way.
-    """
-    if "GPU" in claim.resources or ray.get_runtime_context().runtime_env.keys() - _AS_USUAL:
+def kind_for(
+    claim: Claim, group: WorkerGroup, environment: Mapping[str, str], strategy: Strategy
+) -> LoadedFor | None:
+    """The kind to load for; None for jobs whose workers Ray starts in another way."""
+    if ray.get_runtime_context().runtime_env.keys() - _AS_USUAL:
         return None
-    return LoadedFor(resources=claim.resources, environment=environment, strategy=strategy)
+    return LoadedFor(
+        resources=claim.resources,
+        environment=environment,
+        strategy=strategy,
+        # HIP's devices are torch's ``cuda`` too.
+        accelerator="cpu" if is_on_cpus(group) else "cuda",
+    )
 
 
 def nodes_beside(claim: Claim, group: WorkerGroup, node_ids: Sequence[str]) -> tuple[str, ...]:
@@ -75,8 +89,7 @@ class ForkserverPool:
         if kind != self._kind:
             self.clear()
             self._kind, self._key = kind, uuid.uuid4().hex[:8]
-        told = {"OMP_NUM_THREADS": threads} if threads else {}
-        environment = {**told, **kind.environment}
+        environment = kind.variables(threads)
         # Only a controller runs on the driver's node, unless the attempt uses that node. It needs less than a
         # worker.
         loads: dict[str, tuple[Strategy, ...]] = {ray.get_runtime_context().get_node_id(): ()}

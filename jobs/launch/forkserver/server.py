@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -22,6 +23,7 @@ import ray
 
 from cluster.ray_internals import ids_from_the_kernel, keep_priority
 from jobs.launch.forkserver.client import GO, HERE, MOST_BYTES, script_of
+from jobs.training.preload import is_cut_off, load, touched_device
 from jobs.training.task.job import Strategy
 
 _LOWEST_PRIORITY = 19
@@ -30,8 +32,12 @@ _PATIENCE_S = 10.0
 
 def main(path: str, strategy: Strategy | None) -> None:
     _load_aside(strategy)
-    if _draw_in_a_child() == _draw_in_a_child():
+    if _in_a_child(_first_id) == _in_a_child(_first_id):
         sys.exit("what is loaded makes Ray's ids the same in each child")
+    if how := touched_device():
+        sys.exit(f"what is loaded has touched a device: {how}")
+    if _in_a_child(_is_cut_off):
+        sys.exit("what is loaded has asked for devices, so no child could use one")
     connection = _serve(path)
     if connection is not None:
         _become(connection)
@@ -68,8 +74,6 @@ def _load_aside(strategy: Strategy | None) -> None:
         # A controller needs no more.
         import_module("jobs.launch.ray_train.trainer")
         if strategy:
-            from jobs.training.preload import load
-
             load(strategy)
 
     # Garbage collection takes a quarter of the loading time, and what is loaded is no garbage.
@@ -82,17 +86,26 @@ def _load_aside(strategy: Strategy | None) -> None:
     gc.enable()
 
 
-def _draw_in_a_child() -> bytes:
-    """The first id that Ray draws in a child."""
+def _in_a_child(ask: Callable[[], bytes]) -> bytes:
+    """What ``ask`` returns in a child."""
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
-        os.write(write, ray.ObjectID.from_random().binary())
+        os.write(write, ask())
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as told:
-        drawn = told.read()
+        answer = told.read()
     os.waitpid(pid, 0)
-    return drawn
+    return answer
+
+
+def _first_id() -> bytes:
+    """The first id that Ray draws in this process."""
+    return bytes(ray.ObjectID.from_random().binary())
+
+
+def _is_cut_off() -> bytes:
+    return b"yes" if is_cut_off() else b""
 
 
 def _become(connection: socket.socket) -> None:

@@ -114,7 +114,8 @@ def _follow(
 
 
 def _begin(task: Task, seat: AttemptSeat, backstage: DriverActors, storage: str) -> "_Followed":
-    kind = kind_for(seat.claim, seat.environment, task.recipe.strategy) if seat.keeps_spares else None
+    strategy = task.recipe.strategy
+    kind = kind_for(seat.claim, seat.group, seat.environment, strategy) if seat.keeps_spares else None
     order = GroupOrder(
         name=f"{task.attempt}-{uuid.uuid4().hex[:8]}",
         board=backstage.board(),

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import torch
@@ -23,13 +23,30 @@ from jobs.training.strategies.memory import moments, release_memory, storage_byt
 from jobs.training.strategies.optimizer import adamw, schedule
 from jobs.training.task.job import Recipe
 
-if not torch.cuda.is_available():
-    # The imports below read it; without it DeepSpeed warns that it found no accelerator.
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+# The imports below read it; without it DeepSpeed warns that it found no accelerator. A process that workers
+# are forked from has it set: there the question itself would take the device away from all of them.
+if "DS_ACCELERATOR" not in os.environ and not torch.cuda.is_available():
+    os.environ["DS_ACCELERATOR"] = "cpu"
 
-import deepspeed
-from deepspeed.runtime.zero import parameter_offload
-from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+
+@contextmanager
+def _hidden(name: str) -> Iterator[None]:
+    """Inside, a module cannot be imported."""
+    before = sys.modules.pop(name, None)
+    sys.modules[name] = None  # type: ignore[assignment]  # as ``import`` itself marks what must not be found
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+
+
+# Else DeepSpeed opens NVML as it loads, only to ask later for free memory, which torch tells as well.
+with _hidden("pynvml"):
+    import deepspeed
+    from deepspeed.runtime.zero import parameter_offload
+    from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 
 _LINEAR = nn.functional.linear
 

@@ -7,12 +7,12 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from types import SimpleNamespace
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, get_args
 
 import psutil
 import pytest
@@ -24,6 +24,7 @@ from ray.train.v2._internal.constants import (
     WORKER_HEALTH_CHECK_TIMEOUT_S_ENV_VAR,
 )
 
+from cluster.inventory import Vendor, WorkerGroup
 from cluster.live import live_inventory
 from cluster.local_ray import timeouts
 from cluster.local_ray.private_ray import ray_for_driver
@@ -33,6 +34,7 @@ from jobs.launch.forkserver import client
 from jobs.launch.forkserver.actor import ForkserverActor, remove_socket
 from jobs.launch.forkserver.pool import ForkserverPool, LoadedFor, kind_for, nodes_beside
 from jobs.launch.ray_train import trainer
+from jobs.training.task.job import Strategy
 from tests.live.command_line import ROOT
 from tests.live.runs.test_train import wait_until
 
@@ -44,6 +46,7 @@ IN_TRAIN_NAMES = {
     HEALTH_CHECK_INTERVAL_S_ENV_VAR,
     WORKER_HEALTH_CHECK_TIMEOUT_S_ENV_VAR,
 }
+CPUS = WorkerGroup(name="local", vendor="cpu", nodes=())
 CLAIM = Claim(num_workers=1, resources={"CPU": 1.0}, selector={}, strategy="PACK")
 TELLS = """
 import json, os, signal, sys, time
@@ -63,10 +66,49 @@ sys.exit(3)
 """
 
 
+# Everything that a build of torch for devices would ask the driver by. This build only counts the questions.
+ASKS = """
+import json, os, sys
+import pynvml, torch
+
+asked = []
+def watch(owner, name):
+    as_it_is = getattr(owner, name)
+    def ask(*args, **kwargs):
+        asked.append(name)
+        return as_it_is(*args, **kwargs)
+    setattr(owner, name, ask)
+
+for name in ("is_available", "device_count", "_lazy_init", "get_device_properties", "get_device_capability",
+             "current_device", "set_device"):
+    watch(torch.cuda, name)
+watch(pynvml, "nvmlInit")
+
+import jobs.launch.ray_train.trainer
+from jobs.training.preload import is_cut_off, load, touched_device
+
+for strategy in sys.argv[1:]:
+    load(strategy)
+assert sys.modules["pynvml"] is pynvml and "amdsmi" not in sys.modules
+print()
+print(json.dumps({"asked": asked, "touched": touched_device(), "is_cut_off": is_cut_off()}))
+"""
+SPOILT = """
+import sys
+from types import ModuleType, SimpleNamespace
+
+cuda = SimpleNamespace(is_initialized=lambda: False, _is_in_bad_fork=lambda: False)
+if "jobs.launch.forkserver.server" in sys.orig_argv:
+    sys.modules["torch"] = ModuleType("torch")
+    sys.modules["torch"].cuda = cuda
+    {spoils}
+"""
+
+
 @contextmanager
-def a_parent(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    command = [sys.executable, "-m", "jobs.launch.forkserver.server", str(folder / "raylet.key")]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
+def a_parent(folder: Path, *load: str, **environment: str) -> Iterator["subprocess.Popen[bytes]"]:
+    command = [sys.executable, "-m", "jobs.launch.forkserver.server", str(folder / "raylet.key"), *load]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, env={**os.environ, **environment})
     try:
         wait_until((folder / "raylet.key").is_socket, PATIENCE_S)
         yield process
@@ -77,15 +119,17 @@ def a_parent(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
         process.stdin.close()
 
 
-def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
+def start(
+    folder: Path, *words: str, script: str = TELLS, environment: Mapping[str, str] = MappingProxyType({})
+) -> "subprocess.Popen[str]":
     """What Ray starts in place of Python."""
-    script = folder / "tells.py"
-    script.write_text(TELLS)
-    command = [sys.executable, str(ROOT / "jobs/launch/forkserver/client.py"), "key", "-s", str(script)]
+    path = folder / "tells.py"
+    path.write_text(script)
+    command = [sys.executable, str(ROOT / "jobs/launch/forkserver/client.py"), "key", "-s", str(path)]
     return subprocess.Popen(
         [*command, f"--raylet-name={folder / 'raylet'}", *words],
         cwd=folder,
-        env={"PATH": os.environ["PATH"], "ONLY": "here"},
+        env={"PATH": os.environ["PATH"], "ONLY": "here", **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -186,7 +230,7 @@ def facts_of(executable: str | None) -> dict[str, Any]:
 
 
 def test_ray_s_own_workers_are_forked_and_are_as_others_until_their_parent_is_gone(cluster: None) -> None:
-    parents, kind = ForkserverPool(), kind_for(CLAIM, {}, "ddp")
+    parents, kind = ForkserverPool(), kind_for(CLAIM, CPUS, {}, "ddp")
     assert kind is not None
     assert parents.executable(kind) is None
     nodes = [ray.get_runtime_context().get_node_id()]
@@ -209,8 +253,8 @@ def test_ray_s_own_workers_are_forked_and_are_as_others_until_their_parent_is_go
 
 
 def test_what_another_kind_of_worker_needs_is_loaded_anew(cluster: None) -> None:
-    parents, kind = ForkserverPool(), kind_for(CLAIM, {}, "ddp")
-    other = kind_for(CLAIM, {"OTHER": "1"}, "ddp")
+    parents, kind = ForkserverPool(), kind_for(CLAIM, CPUS, {}, "ddp")
+    other = kind_for(CLAIM, CPUS, {"OTHER": "1"}, "ddp")
     assert kind is not None and other is not None
     parents.keep(kind, "", [])
     before = await_executable(parents, kind)
@@ -235,7 +279,7 @@ def await_executable(parents: ForkserverPool, kind: LoadedFor) -> str:
 
 
 def test_what_brought_no_workers_is_not_used_the_next_time(cluster: None) -> None:
-    parents, kind = ForkserverPool(), kind_for(CLAIM, {}, "ddp")
+    parents, kind = ForkserverPool(), kind_for(CLAIM, CPUS, {}, "ddp")
     assert kind is not None
     parents.keep(kind, "", [])
     executable = await_executable(parents, kind)
@@ -255,9 +299,69 @@ def test_a_parent_that_ends_by_itself_is_nobody_s_parent(cluster: None, tmp_path
     ray.kill(guard)
 
 
-def test_nothing_is_forked_where_workers_have_devices(cluster: None) -> None:
-    claim = Claim(num_workers=1, resources={"CPU": 1.0, "GPU": 1.0}, selector={}, strategy="PACK")
-    assert kind_for(claim, {}, "ddp") is None
+@pytest.mark.parametrize(
+    ("vendor", "simulated", "accelerator"),
+    [("cpu", False, "cpu"), ("nvidia", False, "cuda"), ("amd", False, "cuda"), ("amd", True, "cpu")],
+)
+def test_deepspeed_is_told_which_kind_of_device_the_workers_have(
+    vendor: Vendor, simulated: bool, accelerator: str, cluster: None
+) -> None:
+    group = WorkerGroup(name="g", vendor=vendor, nodes=(), simulated=simulated)
+    kind = kind_for(CLAIM, group, {"OTHER": "1"}, "zero1")
+    assert kind is not None
+    assert kind.variables("2") == {"DS_ACCELERATOR": accelerator, "OMP_NUM_THREADS": "2", "OTHER": "1"}
+    chosen = kind_for(CLAIM, group, {"DS_ACCELERATOR": "other"}, "zero1")
+    assert chosen is not None
+    assert chosen.variables("") == {"DS_ACCELERATOR": "other"}
+
+
+@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+def test_nothing_that_is_loaded_asks_for_devices(accelerator: str) -> None:
+    """On a machine that has some, asking how many there are would take them away from all that is forked."""
+    found = told_after_loading(get_args(Strategy), DS_ACCELERATOR=accelerator)
+    assert found == {"asked": [], "touched": None, "is_cut_off": False}
+
+
+def test_what_asks_for_devices_as_it_loads_is_seen() -> None:
+    """Without being told which kind there is, DeepSpeed has to ask."""
+    assert "is_available" in told_after_loading(["zero1"])["asked"]
+
+
+def told_after_loading(strategies: Sequence[Strategy], **environment: str) -> Any:
+    """By a process of its own."""
+    inherited = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
+    done = subprocess.run(
+        [sys.executable, "-c", ASKS, *strategies],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=inherited | environment,
+        timeout=PATIENCE_S,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("spoils", "said"),
+    [
+        ("cuda.is_initialized = lambda: True", "has touched a device: it has initialised torch.cuda"),
+        ("cuda._is_in_bad_fork = lambda: True", "has asked for devices, so no child could use one"),
+    ],
+)
+def test_a_process_that_has_touched_a_device_is_nobody_s_parent(
+    spoils: str, said: str, tmp_path: Path
+) -> None:
+    """As torch tells of itself, which can't touch a device here."""
+    (tmp_path / "sitecustomize.py").write_text(SPOILT.format(spoils=spoils))
+    command = [sys.executable, "-m", "jobs.launch.forkserver.server", str(tmp_path / "socket")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert not (tmp_path / "socket").exists()
 
 
 @pytest.mark.parametrize(("settings", "is_forked"), [({"env_vars": {}}, True), ({"pip": ["x"]}, False)])
@@ -266,7 +370,7 @@ def test_nothing_is_forked_where_ray_starts_workers_in_another_way(
 ) -> None:
     context = SimpleNamespace(runtime_env=settings)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-    assert (kind_for(CLAIM, {}, "ddp") is not None) == is_forked
+    assert (kind_for(CLAIM, CPUS, {}, "ddp") is not None) == is_forked
 
 
 def test_what_we_tune_reaches_ray_train() -> None:

@@ -9,6 +9,7 @@ from cluster.environment import (
     long_run_environment,
     read_at_start,
     visible_devices,
+    without_device_lists,
     worker_environment,
 )
 from cluster.inventory import MIXED_LABEL, ClusterError, Node, Vendor, WorkerGroup
@@ -120,3 +121,10 @@ def test_only_what_a_process_must_be_started_with_goes_where_ray_logs_it() -> No
     early = {"LD_PRELOAD": "libtcmalloc.so", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "2"}
     secrets = {"WANDB_API_KEY": "x", "AWS_SECRET_ACCESS_KEY": "x", "RAY_AUTH_TOKEN": "x", "HF_TOKEN": "x"}
     assert read_at_start({**early, **secrets, "NCCL_DEBUG": "WARN"}) == early
+
+
+def test_what_starts_workers_is_told_of_no_device_list() -> None:
+    lists = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "1"}
+    assert without_device_lists({**lists, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID"
+    }

@@ -10,7 +10,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Load
 from checkpointing.stores.contract import Buffer, StoreError, Unavailable
 from checkpointing.stores.memory import MemoryStore
-from cluster.inventory import Inventory, WorkerGroup
+from cluster.inventory import Inventory, Vendor, WorkerGroup
 from jobs.alerts.rules import Alarm, Alarms
 from jobs.commandline.usage_error import Occupied
 from jobs.execution.causes import Cause
@@ -136,6 +136,7 @@ class Loading(Cluster):
     loads: list[Mapping[str, int]] = field(default_factory=list)
     repository: Repository = field(default_factory=lambda: Repository(MemoryStore(), "r"))
     kept_spares: list[bool] = field(default_factory=list)
+    group: WorkerGroup = field(default_factory=group)
 
     def attempt(
         self, order: AttemptOrder, make_task: MakeTask, hear: Callable[[RunEvent | Heartbeat], None]
@@ -160,7 +161,7 @@ class Loading(Cluster):
         driver = Driver(
             executor=self,
             spec=RunSpec.model_validate_json(spec).model_copy(update={"checkpoint": saves}),
-            group=group(),
+            group=self.group,
             repository=self.repository,
             make_task=lambda world_size, leased_s: self.lease(),
             display=RunDisplay("r", quiet=True, silent=True),
@@ -220,6 +221,21 @@ def test_no_spares_wait_where_nobody_wants_them(recovery: str, may_retry: bool) 
     cluster = Loading(stop=no_one)
     cluster.drive(recovery, may_retry=may_retry)
     assert cluster.kept_spares == [False]
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_spares_wait_beside_devices_only_where_that_is_asked_for(vendor: Vendor) -> None:
+    devices = group(vendor=vendor)
+    kept = [Loading(stop=no_one, group=devices) for _ in range(3)]
+    for cluster, recovery in zip(kept, ("", '"spares": true', '"spares": "devices"'), strict=True):
+        cluster.drive(recovery)
+    assert [cluster.kept_spares for cluster in kept] == [[False], [False], [True]]
+
+
+def test_spares_for_devices_wait_beside_cpus_too() -> None:
+    cluster = Loading(stop=no_one)
+    cluster.drive('"spares": "devices"')
+    assert cluster.kept_spares == [True]
 
 
 @pytest.mark.parametrize("num_refusals", [1, 2])
