@@ -10,7 +10,7 @@ READY := $(VENV)/.longhaul-ready
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run unit test test-hosts check format golden bench bench-recovery compare-damage soak clean
+.PHONY: help setup sweep mixed report dry-run unit test test-hosts gpu check format golden bench bench-gpu bench-recovery compare-damage soak clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test: setup  ## run all tests but the long proofs
 test-hosts: setup  ## run the tests that make hosts on this machine, and train on them; needs root
 	$(BIN)/python -m pytest -m 'hosts and not soak' $(SIDE_BY_SIDE) tests/hosts_tier
 
+gpu: setup  ## check on this machine's NVIDIA or AMD device whatever can run on one; without one, say so
+	$(BIN)/python -m tests.gpu
+
 check: setup  ## format, lint, types, architecture: seconds
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -63,6 +66,9 @@ golden: setup  ## rewrite what is kept under tests/golden; review the diff
 
 bench: setup  ## show performance as ratios, each beside the obvious alternative
 	$(BIN)/python -m tests.bench
+
+bench-gpu: setup  ## measure a 1B model on this machine's device, beside transformers' own; without one, say so
+	$(BIN)/python -m tests.bench.gpu
 
 bench-recovery: setup  ## how soon a training goes on after a fault, beside stock Ray Train; root, an hour
 	$(BIN)/python -m tests.bench.recovery

@@ -13,6 +13,7 @@ from cluster.inventory import Inventory, Mode, Request, WorkerGroup
 from cluster.placement import Placed, Refused, place
 from jobs.sweeps.grid import Cell
 from jobs.sweeps.memory_forecast import predict_memory
+from jobs.training.task.job import Recipe
 from jobs.training.task.measurement import Failure
 from reporting.results.formulas import flops_per_token, recomputed_flops_per_token
 
@@ -74,8 +75,8 @@ def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limit
         cell=cell,
         group=group,
         answer=answer,
-        flops_per_token=_flops_per_token(cell),
-        recomputed_flops_per_token=_recomputed_flops_per_token(cell),
+        flops_per_token=flops_of(cell.recipe),
+        recomputed_flops_per_token=flops_again(cell.recipe),
         predicted_memory_bytes=predicted,
         memory_limit_bytes=limit,
         predicted_s=_predicted_s(cell, group),
@@ -124,19 +125,23 @@ def _fair_share_of_host(group: WorkerGroup, placed: Placed) -> int | None:
     return min(shares, default=None)
 
 
-def _flops_per_token(cell: Cell) -> float:
-    model = cell.recipe.model
+def flops_of(recipe: Recipe) -> float:
+    """The FLOPs per token that MFU counts."""
+    model = recipe.model
     return flops_per_token(
         num_matmul_parameters=model.num_matmul_parameters,
         num_layers=model.num_layers,
         attention_size=model.attention_size,
-        seq_len=cell.recipe.seq_len,
+        seq_len=recipe.seq_len,
     )
 
 
-def _recomputed_flops_per_token(cell: Cell) -> float:
-    """Only ``full`` computes products again: each block's but the last, whose output nothing asks for."""
-    recipe, model = cell.recipe, cell.recipe.model
+def flops_again(recipe: Recipe) -> float:
+    """The FLOPs per token that are computed again, which HFU counts too.
+
+    Only ``full`` computes products again: each block's but the last, whose output nothing asks for.
+    """
+    model = recipe.model
     if recipe.activation_checkpointing != "full":
         return 0.0
     last = model.intermediate_size * model.hidden_size
@@ -153,7 +158,7 @@ def _predicted_s(cell: Cell, group: WorkerGroup | None) -> float | None:
     if speed is None:
         return None
     recipe, window = cell.recipe, cell.window
-    flops = _flops_per_token(cell) + _recomputed_flops_per_token(cell)
+    flops = flops_of(cell.recipe) + flops_again(cell.recipe)
     step_s = recipe.tokens_per_step * flops / (recipe.world_size * speed)
     num_steps = window.steps if window.max_s is None else min(window.steps, ceil(window.max_s / step_s))
     return _RUN_OVERHEAD_S + window.cooldown_s + (window.warmup + num_steps + window.profile_steps) * step_s

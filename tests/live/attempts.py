@@ -25,6 +25,7 @@ from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
 from checkpointing.saving.save import SaveNote
 from checkpointing.stores.opening import open_store
+from cluster.inventory import Vendor
 from jobs.training.loop.attempt import Services, run
 from jobs.training.models.decoder import Decoder
 from jobs.training.ranks.gathering import from_rank_0
@@ -37,6 +38,7 @@ from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Origin, Saving, Task, Tokens
 
 NUM_SAMPLES = 24
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class Wanted:
     itself before it does a step. ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
+    ``vendor`` is that of ``device``.
     """
 
     name: str
@@ -75,6 +78,8 @@ class Wanted:
     diary: Path | None = None
     retention: Retention = field(default_factory=Retention)
     deadline_s: float = 60.0
+    device: torch.device = CPU
+    vendor: Vendor = "cpu"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,9 +115,7 @@ def attempt_each(wanted: list[Wanted]) -> list[Story]:
 def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | None = None) -> Story:
     """``stop_request`` is asked instead of what is ``wanted``."""
     rank = dist.get_rank()
-    context = Context(
-        rank=rank, world_size=dist.get_world_size(), local_rank=rank, device=torch.device("cpu")
-    )
+    context = Context(rank=rank, world_size=dist.get_world_size(), local_rank=rank, device=wanted.device)
     story = Story()
     if wanted.is_private:
         wanted = replace(wanted, store=wanted.store / f"rank-{rank}")
@@ -205,7 +208,7 @@ def _task(wanted: Wanted, context: Context) -> Task:
         run=wanted.name,
         store=str(wanted.store),
         recipe=wanted.recipe,
-        vendor="cpu",
+        vendor=wanted.vendor,
         simulated=False,
         num_steps=wanted.num_steps,
         num_samples=wanted.tokens.windows.num_samples if wanted.tokens else NUM_SAMPLES,
