@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from jobs.execution.messages import Heartbeat, Started
 from jobs.training.task.events import RunEvent
 from jobs.training.task.measurement import Failure, Measurement
+from jobs.training.task.search.largest_batch import BatchSearch
 from jobs.training.task.stop_request import StopRequest
 
 
@@ -54,6 +55,14 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Searching:
+    """How far the search of one job is, and what rank 0 is about to try."""
+
+    run_id: str
+    search: BatchSearch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
     """The exception of one rank in one job."""
 
@@ -89,7 +98,10 @@ class Lost:
         return "its node" in self.reason
 
 
-Post = Assembled | Ready | Started | Heartbeat | Measured | Done | Departed | Raised | Lost | RunEvent
+Post = (
+    Assembled | Ready | Started | Searching | Heartbeat | Measured | Done | Departed | Raised | Lost
+    | RunEvent
+)  # fmt: skip
 
 
 class Board:

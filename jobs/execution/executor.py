@@ -3,7 +3,7 @@
 Neither torch nor Ray is imported before there is something to run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -18,7 +18,8 @@ Listen = Callable[[Event], None]
 Hear = Callable[[RunEvent | Heartbeat], None]
 # The task, or how the attempt ended before there was a task.
 MakeTask = Callable[[], Task | StoreAway | Unmendable]
-Queues = dict[str, list[Session]]
+# A group's sessions; each is asked for when those before it are done and their events were heard.
+Queues = Mapping[str, Iterable[Session]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

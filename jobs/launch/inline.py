@@ -2,10 +2,11 @@
 
 Sessions and events are the same as in ``ray_train``. Only runs of this world size are done. A failure leaves
 its result row. With one rank, the next run follows. Under ``torchrun`` the peers may be stuck in a
-collective. So the rank that failed reports its failure and the job ends; running it again goes on.
+collective. So the rank that failed reports its failure and the job ends; running it again goes on, also with
+a search for the largest micro-batch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -24,7 +25,7 @@ from jobs.execution.executor import MakeTask, PeersFailed
 from jobs.execution.messages import Event, Finished, Session, Started
 from jobs.execution.outcomes import EXPECTED, Completed, Failed, Outcome, StoreAway, Unmendable, outcome_of
 from jobs.launch.torchrun import LauncherPlace
-from jobs.training.benchmark.measure import measure
+from jobs.training.benchmark.largest import measure_job
 from jobs.training.health.failures import AgreedFailure, failure_of
 from jobs.training.health.problems import Problem, error_of, problem_of
 from jobs.training.loop.attempt import Services, run
@@ -32,7 +33,8 @@ from jobs.training.ranks.gathering import from_rank_0
 from jobs.training.task.context import Context
 from jobs.training.task.events import RunEvent
 from jobs.training.task.job import Job
-from jobs.training.task.measurement import Measurement
+from jobs.training.task.measurement import Failure, Measurement
+from jobs.training.task.search.largest_batch import BatchSearch
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
@@ -45,20 +47,20 @@ _ERRORS: Mapping[str, Callable[[str], Exception]] = {
 }
 
 
-def run_inline(sessions: Sequence[Session], place: LauncherPlace, listen: Callable[[Event], None]) -> None:
+def run_inline(sessions: Iterable[Session], place: LauncherPlace, listen: Callable[[Event], None]) -> None:
     """Runs all jobs of ``sessions``, which are of this place's world size. Every rank calls this.
 
-    The caller sets the sessions' environment, before torch is imported.
+    Each session is asked for when those before it are done. Rank 0's sessions count: it alone hears results,
+    on which later sessions may depend. The caller sets the environment, before torch is imported.
     """
-    if not sessions:
-        return
     with _process_group(place, _COLLECTIVE_TIMEOUT_S) as device:
         context = _context(place, device)
         try:
             prove(place.key)
         except Stranger as error:
             raise PeersFailed(str(error)) from error
-        for job in (job for session in sessions for job in session.jobs):
+        jobs = (job for session in sessions for job in session.jobs)
+        for job in jobs if place.world_size == 1 else _as_rank_0(jobs, place.rank):
             _run(job, context, listen)
 
 
@@ -108,6 +110,18 @@ def _shared_task(make_task: MakeTask, place: LauncherPlace) -> Task | StoreAway 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Next:
+    """What rank 0 does next; no job if that was all."""
+
+    job: Job | None = None
+
+
+def _as_rank_0(jobs: Iterator[Job], rank: int) -> Iterator[Job]:
+    while job := from_rank_0(_Next(job=next(jobs, None)) if rank == 0 else _Next(), _Next).job:
+        yield job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Word:
     """What rank 0 tells the others: a task, that the store is ``away``, or what went wrong."""
 
@@ -154,11 +168,11 @@ def _not_made(made: Task | StoreAway | Unmendable | Exception | None, word: _Wor
 def _run(job: Job, context: Context, listen: Callable[[Event], None]) -> None:
     if context.rank == 0:
         listen(Started(run_id=job.run_id))
-    kept: list[Measurement] = []
+    searches, kept = [job.search], list[Measurement]()
     try:
-        measured = measure(job, context, keep=kept.append)
+        measured = measure_job(job, context, searches.append, kept.append)
     except Exception as error:
-        failure = failure_of(error, context.status.phase, context.rank)
+        failure = _with_search(failure_of(error, context.status.phase, context.rank), searches[-1])
         is_whole = context.world_size == 1 or isinstance(error, AgreedFailure)
         if context.rank == 0 or not is_whole:
             outcome = kept[0].unprofiled(failure) if kept else failure
@@ -168,6 +182,10 @@ def _run(job: Job, context: Context, listen: Callable[[Event], None]) -> None:
     else:
         if measured is not None:
             listen(Finished(run_id=job.run_id, outcome=measured))
+
+
+def _with_search(failure: Failure, search: BatchSearch | None) -> Failure:
+    return replace(failure, search=search.ran_out() if search and failure.status == "oom" else search)
 
 
 @contextmanager

@@ -5,13 +5,14 @@ Torch is not imported before there is something to run.
 
 import os
 from collections.abc import Sequence
+from itertools import chain
 from typing import Self
 
 from cluster.inventory import Inventory, WorkerGroup
 from cluster.this_machine import this_machine
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.executor import AttemptOrder, Hear, Listen, MakeTask, Queues
-from jobs.execution.messages import Session, SessionLimits
+from jobs.execution.messages import SessionLimits
 from jobs.execution.outcomes import LastWord, Outcome, Unmendable
 from jobs.launch.torchrun import LauncherPlace
 
@@ -44,13 +45,15 @@ class InlineExecutor:
         return planned
 
     def run(self, queues: Queues, limits: SessionLimits, listen: Listen) -> None:
-        sessions: Sequence[Session] = [session for queue in queues.values() for session in queue]
-        for session in sessions[:1]:
-            # There is one local group, so one environment; it must stand before torch loads.
-            os.environ.update(session.environment)
+        sessions = chain.from_iterable(queues.values())
+        first = next(sessions, None)
+        if first is None:
+            return
+        # There is one local group, so one environment; it must stand before torch loads.
+        os.environ.update(first.environment)
         from jobs.launch.inline import run_inline
 
-        run_inline(sessions, self._place, listen)
+        run_inline(chain([first], sessions), self._place, listen)
 
     def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
         own = self._place.world_size

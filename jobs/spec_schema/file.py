@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_type_hints
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -19,6 +19,7 @@ from jobs.commandline.usage_error import SpecError, nearest
 from jobs.training.task.job import OptimizerConfig, Precision, Strategy
 from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy, Fp8, Offload
 from reporting.results.redaction import redacted
+from reporting.results.settings import NAMES
 
 
 def _as_tuple(value: object) -> object:
@@ -42,6 +43,12 @@ def _one_of(known: Sequence[str], noun: str, elsewhere: Mapping[str, str] | None
         return value
 
     return BeforeValidator(check)
+
+
+def _count_or_max(value: object) -> object:
+    if value == "max" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError(f"found {value!r}, expected a whole number of at least 1, or max")
 
 
 def _folder_of_each_node(value: object) -> object:
@@ -83,6 +90,12 @@ CompileName = Annotated[Compile, _one_of(get_args(Compile), "way of compiling")]
 AttentionName = Annotated[Attention, _one_of(get_args(Attention), "kernel for attention")]
 Fp8Name = Annotated[Fp8, _one_of(get_args(Fp8), "way of fp8")]
 OffloadName = Annotated[Offload, _one_of(get_args(Offload), "part of the state to offload")]
+MicroBatch = Annotated[int | Literal["max"], BeforeValidator(_count_or_max)]
+# The settings among which ``--best`` may look for the best. What it computes with in fp8 is another question
+# unless somebody asks: losses differ.
+SEARCHABLE = ("strategy", "micro_batch", *NAMES)
+SEARCHED = tuple(axis for axis in SEARCHABLE if axis != "fp8")
+SettingName = Annotated[str, _one_of(SEARCHABLE, "setting to choose")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariableValue = Annotated[str, BeforeValidator(_number_as_text)]
 NodeFolder = Annotated[str, Field(min_length=1), BeforeValidator(_folder_of_each_node)]

@@ -7,16 +7,19 @@ from pydantic import Field, model_validator
 
 from jobs.commandline.usage_error import nearest
 from jobs.spec_schema.file import (
+    SEARCHED,
     AttentionName,
     CheckpointingName,
     CompileName,
     Count,
     CrossEntropyName,
     Fp8Name,
+    MicroBatch,
     Name,
     OffloadName,
     Optimizer,
     PrecisionName,
+    SettingName,
     Several,
     SpecFile,
     StrategyName,
@@ -35,7 +38,7 @@ class Axes(Strict):
     strategy: Several[StrategyName] = ("ddp",)
     world_size: Several[Count] = (1,)
     seq_len: Several[Count] = (64,)
-    micro_batch: Several[Count] = (1,)
+    micro_batch: Several[MicroBatch] = (1,)
     precision: Several[PrecisionName] = ("fp32",)
     activation_checkpointing: Several[CheckpointingName] = ("none",)
     cross_entropy: Several[CrossEntropyName] = ("whole",)
@@ -70,7 +73,7 @@ class Selection(Strict):
     strategy: Several[StrategyName] | None = None
     world_size: Several[Count] | None = None
     seq_len: Several[Count] | None = None
-    micro_batch: Several[Count] | None = None
+    micro_batch: Several[MicroBatch] | None = None
     precision: Several[PrecisionName] | None = None
     activation_checkpointing: Several[CheckpointingName] | None = None
     cross_entropy: Several[CrossEntropyName] | None = None
@@ -79,6 +82,12 @@ class Selection(Strict):
     fp8: Several[Fp8Name] | None = None
     shard_within: Several[Count | None] | None = None
     offload: Several[OffloadName] | None = None
+
+
+class Best(Strict):
+    """What ``--best`` may choose. The axes that are not named ask for an answer to each of their values."""
+
+    over: Several[SettingName] = SEARCHED
 
 
 class SweepSpec(SpecFile):
@@ -91,6 +100,8 @@ class SweepSpec(SpecFile):
     models: Several[Model]
     axes: Axes = Axes()
     grad_accum: Count = 1
+    global_batch: Count | None = None
+    best: Best = Best()
     measure: Window = Window()
     repeats: Count = 5
     order: Literal["shuffled", "interleaved"] = "shuffled"
@@ -105,6 +116,10 @@ class SweepSpec(SpecFile):
     include: tuple[Selection, ...] = ()
     exclude: tuple[Selection, ...] = ()
     overrides: dict[Name, Override] = Field(default_factory=dict)
+
+    def as_data(self) -> dict[str, Any]:
+        """The spec as JSON's data, from which it can be loaded again."""
+        return self.model_dump(mode="json", exclude={"grad_accum" if self.global_batch else "global_batch"})
 
     def group_names(self, found: Sequence[str]) -> Sequence[str]:
         """The groups to measure on. ``auto`` stands for all groups in ``found``."""
@@ -145,6 +160,7 @@ class SweepSpec(SpecFile):
             raise ValueError("groups: 'auto' stands for all groups; name it alone")
         if AUTO not in self.groups:
             self._check_groups()
+        self._check_batch()
         if self.optimizer.schedule != "constant" and self.optimizer.decay_steps is None:
             raise ValueError(
                 "optimizer.decay_steps: is missing; a sweep's cells have no last step for a "
@@ -160,6 +176,19 @@ class SweepSpec(SpecFile):
                     raise ValueError(
                         f"{place}.model: {name!r} is not a model ({', '.join(known)}){nearest(name, known)}"
                     )
+
+    def _check_batch(self) -> None:
+        if self.global_batch is not None and "grad_accum" in self.model_fields_set:
+            raise ValueError(
+                f"global_batch: {self.global_batch} sequences per step already say what grad_accum is for "
+                "each micro-batch; leave grad_accum out"
+            )
+        asked = [self.axes.micro_batch, *(selection.micro_batch or () for selection in self.include)]
+        if self.global_batch is None and any("max" in sizes for sizes in asked):
+            raise ValueError(
+                "global_batch: is missing; micro_batch max needs the number of sequences per step over all "
+                "devices, such as global_batch: 64, so that another micro-batch is no other training"
+            )
 
     def _check_groups(self) -> None:
         included = [name for selection in self.include for name in selection.group or ()]

@@ -13,6 +13,8 @@ from jobs.sweeps.live_view import Display
 from jobs.sweeps.plan import Plan
 from jobs.sweeps.result_record import RunAttempt, record_of, trace_name, without_trace
 from jobs.sweeps.results import Results, StoredResults
+from jobs.sweeps.search.answers import Answer, answer_to, is_own_search, resumed
+from jobs.sweeps.work_queues import Start
 from jobs.training.task.measurement import Failure, Measurement, Profile
 from reporting.results.records import RunRecord
 
@@ -62,7 +64,37 @@ class Bookkeeper:
         )
 
     def missing(self, *, retry_failed: bool) -> list[Run]:
-        return [run for run in self._runs.values() if self._is_missing(run, retry_failed=retry_failed)]
+        return [run for run in self._runs.values() if self.is_missing(run, retry_failed=retry_failed)]
+
+    def record_of(self, run: Run) -> RunRecord | None:
+        return self._records.get(run.run_id)
+
+    def is_missing(self, run: Run, *, retry_failed: bool) -> bool:
+        """Whether the run has no row, or one of a search that may go on, or one that is to be tried again."""
+        record = self._records.get(run.run_id)
+        if record is None or (retry_failed and record.status != "ok"):
+            return True
+        search = self._plans[run.cell.cell_id].search
+        return search is not None and is_own_search(record) and resumed(search, record).goes_on
+
+    def start_of(self, run: Run, *, retry_failed: bool) -> Start:
+        """What to do in a run; None if it is known that no micro-batch fits."""
+        plan = self._plans[run.cell.cell_id]
+        if plan.search is None:
+            return plan.recipe
+        answer = self._answer(run)
+        if answer is not None and answer.micro_batch is not None:
+            return plan.recipe.in_micro_batches_of(answer.micro_batch)
+        if retry_failed:
+            return plan.search
+        return None if answer is not None else resumed(plan.search, self._records.get(run.run_id))
+
+    def nothing_fits(self, run: Run, display: Display) -> None:
+        """Stores the row of a run that is not started, since an earlier one has found that nothing fits."""
+        answer = self._answer(run)
+        assert answer is not None
+        reason = f"no micro-batch fits, as {answer.found_by} has found; --retry-failed looks again"
+        self._finish(run, Failure(status="oom", reason=reason), display)
 
     def refuse(self, run: Run, failure: Failure, display: Display) -> None:
         """Stores a row for a run that is never started."""
@@ -81,9 +113,12 @@ class Bookkeeper:
             case unknown:
                 assert_never(unknown)
 
-    def _is_missing(self, run: Run, *, retry_failed: bool) -> bool:
-        record = self._records.get(run.run_id)
-        return record is None or (retry_failed and record.status != "ok")
+    def _answer(self, run: Run) -> Answer | None:
+        """What is known of the cell's question, from all rows of the sweep, this start's included."""
+        if not run.cell.question:
+            return None
+        stored = (record for record in self._found.records.values() if record.run_id not in self._records)
+        return answer_to(run.cell.question, [*stored, *self._records.values()])
 
     def _finish(self, run: Run, outcome: Measurement | Failure, display: Display) -> None:
         now = _now()
@@ -92,7 +127,8 @@ class Bookkeeper:
             started_at=self._started.get(run.run_id, now),
             finished_at=now,
         )
-        record = record_of(self._spec, run, self._plans[run.cell.cell_id], outcome, attempt)
+        answer = None if outcome.search else self._answer(run)
+        record = record_of(self._spec, run, self._plans[run.cell.cell_id], outcome, attempt, answer)
         saved = self._results.save(run, self._with_trace(run, record, outcome))
         is_ours = saved.finished_at == record.finished_at
         if self._spec.logging == "full" and is_ours and isinstance(outcome, Measurement):

@@ -6,9 +6,10 @@ run being measured.
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checkpointing.stores.opening import open_store
 from cluster.cluster_file import read_cluster
@@ -31,14 +32,18 @@ from jobs.launch.choose import choose_executor
 from jobs.launch.torchrun import LauncherPlace
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.bookkeeper import Bookkeeper
-from jobs.sweeps.grid import Cell, Run, expand, schedule
+from jobs.sweeps.grid import MAX, Cell, Run, expand, schedule
 from jobs.sweeps.live_view import open_display
 from jobs.sweeps.plan import Plan, plan_all
 from jobs.sweeps.results import Results
+from jobs.sweeps.search.questions import questions_of
 from jobs.sweeps.tables import placement_text, plan_table
-from jobs.sweeps.work_queues import queues
+from jobs.sweeps.work_queues import Start, queues
 from reporting.results.result_rows import row_of
 from reporting.results.settings import settings_of
+
+if TYPE_CHECKING:
+    from jobs.sweeps.search.best import Search
 
 Plans = dict[str, Plan]
 
@@ -66,21 +71,24 @@ def _sweep(args: argparse.Namespace) -> int:
         cells = expand(spec, [group.name for group in inventory.groups])
         mode = mode_of(share_nodes=spec.share_nodes, spread=spec.spread)
         plans = {plan.cell.cell_id: plan for plan in plan_all(cells, inventory, spec.limits, mode)}
+        search = _search(spec, cells, plans) if args.best else None
         if args.dry_run:
             if executor.is_main_process:
-                print(_plans_json(spec, plans) if args.json else plan_table([*plans.values()], spec.repeats))
+                print(_plans_json(spec, plans, search) if args.json else _plan_text(spec, plans, search))
             return EXIT_OK
         store.probe()
         results = Results(store, spec.name)
         runs = schedule(spec, cells)
         if executor.is_main_process:
             results.describe(spec, runs)
+        if not any(executor.can_run(cell.recipe.world_size) for cell in cells):
+            raise SpecError([f"{spec.name}: no cell is for this start ({executor.describe()})"])
+        if search:
+            return _find_best(args, search, results, executor, store.url)
         runs = [run for run in runs if executor.can_run(run.cell.recipe.world_size)]
         cells = [cell for cell in cells if executor.can_run(cell.recipe.world_size)]
-        if not cells:
-            raise SpecError([f"{spec.name}: no cell is for this start ({executor.describe()})"])
         book = Bookkeeper(spec, results, results.load(), runs, plans)
-        was_interrupted = _finish_missing(args, spec, book, plans, executor)
+        was_interrupted = _measure(args, spec, book, plans, executor, _missing(args, book, plans))
     if not executor.is_main_process:
         return EXIT_OK
     print(_runs_json(book) if args.json else _summary(book, cells, store.url))
@@ -89,31 +97,99 @@ def _sweep(args: argparse.Namespace) -> int:
     return EXIT_OK if book.is_all_ok else EXIT_FAILED
 
 
-def _finish_missing(
-    args: argparse.Namespace, spec: SweepSpec, book: Bookkeeper, plans: Plans, executor: Executor
-) -> bool:
-    """Measures what is missing. Returns True if Ctrl-C ended the work early."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What a start measures. ``refused`` are never started. ``expected`` is a guess at ``waves``."""
+
+    refused: Sequence[Run]
+    waves: Mapping[str, Iterable[Sequence[Run]]]
+    expected: Sequence[Run]
+
+
+def _missing(args: argparse.Namespace, book: Bookkeeper, plans: Plans) -> _Work:
     missing = book.missing(retry_failed=args.retry_failed)
     ready = [run for run in missing if not plans[run.cell.cell_id].refused]
-    with open_display(missing, plans, quiet=args.json, silent=not executor.is_main_process) as display:
+    groups = dict.fromkeys(run.cell.group for run in ready)
+    return _Work(
+        refused=[run for run in missing if plans[run.cell.cell_id].refused],
+        waves={group: [[run for run in ready if run.cell.group == group]] for group in groups},
+        expected=missing,
+    )
+
+
+def _measure(
+    args: argparse.Namespace,
+    spec: SweepSpec,
+    book: Bookkeeper,
+    plans: Plans,
+    executor: Executor,
+    work: _Work,
+) -> bool:
+    """Measures what is missing. Returns True if Ctrl-C ended the work early."""
+    with open_display(work.expected, plans, quiet=args.json, silent=not executor.is_main_process) as display:
         for problem in book.unreadable:
             display.note(problem)
-        for run in missing:
+        for run in work.refused:
             if executor.is_main_process and (failure := plans[run.cell.cell_id].refused):
                 book.refuse(run, failure, display)
+
+        def start_of(run: Run) -> Start:
+            start = book.start_of(run, retry_failed=args.retry_failed)
+            if start is None and executor.is_main_process:
+                book.nothing_fits(run, display)
+            return start
+
         try:
-            if ready:
-                groups = executor.groups(_groups_of(ready, plans))
+            if work.waves:
+                groups = executor.groups(_groups_of(work.waves, plans))
                 listen = partial(book.listen, display=display)
-                executor.run(queues(spec, ready, plans, groups), _limits(spec), listen)
+                executor.run(queues(spec, work.waves, plans, groups, start_of), _limits(spec), listen)
         except KeyboardInterrupt:
             return True
     return False
 
 
-def _groups_of(runs: Sequence[Run], plans: Plans) -> dict[str, WorkerGroup]:
-    groups = [plans[run.cell.cell_id].group for run in runs]
-    return {group.name: group for group in groups if group is not None}
+def _groups_of(names: Iterable[str], plans: Plans) -> dict[str, WorkerGroup]:
+    groups = {plan.cell.group: plan.group for plan in plans.values() if plan.group is not None}
+    return {name: groups[name] for name in names}
+
+
+def _search(spec: SweepSpec, cells: Sequence[Cell], plans: Plans) -> "Search":
+    # The import loads the report's statistics, which a plain ``--dry-run`` does not need.
+    from jobs.sweeps.search.best import Search
+
+    return Search.of(spec, questions_of(spec, cells), plans)
+
+
+def _find_best(
+    args: argparse.Namespace, search: "Search", results: Results, executor: Executor, store: str
+) -> int:
+    from jobs.sweeps.search.best import BestSearch
+    from jobs.sweeps.search.best_table import best_table
+    from jobs.sweeps.search.decision import cost_of, document
+
+    spec = search.spec
+    book = Bookkeeper(spec, results, results.load(), search.runs, search.plans)
+    best = BestSearch(search, book, retry_failed=args.retry_failed)
+    own = [one for one in search.questions if executor.can_run(one.cells[0].recipe.world_size)]
+    by_group = {name: [one for one in own if one.group == name] for name in (one.group for one in own)}
+    work = _Work(
+        refused=best.refused(),
+        waves={group: best.waves(ones) for group, ones in by_group.items() if best.has_work(ones)},
+        expected=[run for one in own for run in search.expected(one) if book.record_of(run) is None],
+    )
+    was_interrupted = _measure(args, spec, book, search.plans, executor, work)
+    if not executor.is_main_process:
+        return EXIT_OK
+    decisions = best.decisions()
+    cost = cost_of(spec, decisions)
+    told = document(spec, decisions, cost)
+    results.write_best(told)
+    print(json.dumps(told, indent=1) if args.json else f"{best_table(decisions, cost)}results: {store}")
+    if was_interrupted:
+        return EXIT_INTERRUPTED
+    is_answered = all(one.is_decided and one.ranked for one in decisions if one.question in own)
+    return EXIT_OK if is_answered else EXIT_FAILED
 
 
 def _limits(spec: SweepSpec) -> SessionLimits:
@@ -138,12 +214,33 @@ def _runs_json(book: Bookkeeper) -> str:
     return json.dumps({"runs": [record.to_dict() for record in book.records]}, indent=1)
 
 
-def _plans_json(spec: SweepSpec, plans: Plans) -> str:
-    return json.dumps({"cells": [_plan_dict(spec, plan) for plan in plans.values()]}, indent=1)
+def _plan_text(spec: SweepSpec, plans: Plans, search: "Search | None") -> str:
+    table = plan_table([*plans.values()], spec.repeats)
+    if search is None:
+        return table
+    from jobs.sweeps.search.best_table import rounds_text
+
+    return table + rounds_text(spec, search.rounds)
+
+
+def _plans_json(spec: SweepSpec, plans: Plans, search: "Search | None") -> str:
+    found: dict[str, Any] = {"cells": [_plan_dict(spec, plan) for plan in plans.values()]}
+    if search is not None:
+        found["questions"] = [
+            {
+                "asked": dict(question.asked),
+                "rounds": [
+                    {"num_cells": one.num_cells, "steps": one.window.steps, "repeats": one.repeats}
+                    for one in rounds
+                ],
+            }
+            for question, rounds in search.rounds
+        ]
+    return json.dumps(found, indent=1)
 
 
 def _plan_dict(spec: SweepSpec, plan: Plan) -> dict[str, Any]:
-    recipe = plan.cell.recipe
+    recipe = plan.recipe
     return {
         "cell_id": plan.cell.cell_id,
         "model": recipe.model.name,
@@ -152,6 +249,7 @@ def _plan_dict(spec: SweepSpec, plan: Plan) -> dict[str, Any]:
         "seq_len": recipe.seq_len,
         "micro_batch": recipe.micro_batch,
         "grad_accum": recipe.grad_accum,
+        **({"micro_batch_asked": MAX} if plan.cell.question else {}),
         "precision": recipe.precision,
         **settings_of(recipe),
         "group": plan.cell.group,

@@ -8,10 +8,10 @@ import hashlib
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import chain, groupby, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.combinations import impossible
@@ -24,26 +24,36 @@ if TYPE_CHECKING:  # the types only: loading YAML and pydantic is not needed her
     from jobs.spec_schema.sweep_spec import SweepSpec
 
 _LATER = ("qk_norm", "init_std")
+MAX: Literal["max"] = "max"
 _OF_SCHEDULES = ("schedule", "min_lr_ratio", "decay_steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One combination to measure, on one group."""
+    """One combination to measure, on one group.
+
+    A cell with a ``question`` asks for the largest micro-batch that fits. Its recipe has micro-batches of one
+    sequence. Cells with equal questions, which differ in their windows alone, have the same answer.
+    A cell with a ``rung`` is one of the short measurements by which ``--best`` chooses; they count from 1.
+    """
 
     cell_id: str
     group: str
     recipe: Recipe
     window: Window
     environment: tuple[tuple[str, str], ...] = ()
+    question: str = ""
+    rung: int | None = None
 
     @property
     def readable_name(self) -> str:
         recipe = self.recipe
         settings = "".join(f"-{word}" for word in settings_text(recipe).replace(",", "").split())
+        size = MAX if self.question else recipe.micro_batch
+        rung = f"-rung{self.rung}" if self.rung else ""
         return (
             f"{recipe.model.name}-{recipe.strategy}-ws{recipe.world_size}-seq{recipe.seq_len}"
-            f"-mb{recipe.micro_batch}-{recipe.precision}{settings}-{self.group}"
+            f"-mb{size}-{recipe.precision}{settings}-{self.group}{rung}"
         )
 
 
@@ -77,12 +87,13 @@ def expand(spec: "SweepSpec", groups: Sequence[str]) -> list[Cell]:
     excluded = [spec.values(selection) for selection in spec.exclude]
     kept = [point for point in points if not any(_matches(point, values) for values in excluded)]
     recipes = [_recipe(spec, point) for point in kept]
-    problems = list(dict.fromkeys(chain.from_iterable(map(_problems, recipes))))
+    found = (_problems(spec, point, recipe) for point, recipe in zip(kept, recipes, strict=True))
+    problems = list(dict.fromkeys(chain.from_iterable(found)))
     if problems:
         raise SpecError(problems)
     if not kept:
         raise SpecError([f"{spec.name}: no cell is left; exclude takes away all that axes and include give"])
-    return [_cell(spec, point.group, recipe) for point, recipe in zip(kept, recipes, strict=True)]
+    return [_cell(spec, point, recipe) for point, recipe in zip(kept, recipes, strict=True)]
 
 
 def schedule(spec: "SweepSpec", cells: Sequence[Cell]) -> list[Run]:
@@ -106,8 +117,13 @@ class _Point(Settings):
     strategy: Strategy
     world_size: int
     seq_len: int
-    micro_batch: int
+    micro_batch: int | Literal["max"]
     precision: Precision
+
+    @property
+    def sequences_at_once(self) -> int:
+        """Those of all devices in one micro-batch, or the least number of them."""
+        return self.world_size * (1 if self.micro_batch == MAX else self.micro_batch)
 
 
 def _points(spec: "SweepSpec", groups: Sequence[str]) -> Iterator[_Point]:
@@ -123,8 +139,27 @@ def _matches(point: _Point, part: Mapping[str, Sequence[Any]]) -> bool:
     return all(getattr(point, axis) in values for axis, values in part.items())
 
 
-def _problems(recipe: Recipe) -> list[str]:
-    return [f"axes.{found.key}: {found.reason}, or exclude that combination" for found in impossible(recipe)]
+def _problems(spec: "SweepSpec", point: _Point, recipe: Recipe) -> Iterator[str]:
+    if spec.global_batch is not None and spec.global_batch % point.sequences_at_once:
+        size = "" if point.micro_batch == MAX else f" with micro-batches of {point.micro_batch}"
+        yield (
+            f"global_batch: {spec.global_batch} sequences can't be divided among {point.world_size} "
+            f"devices{size}; expected a multiple of {point.sequences_at_once}, or exclude that combination"
+        )
+        return
+    if point.micro_batch == MAX:
+        # If a micro-batch goes with the other values, the largest does.
+        recipe = recipe.in_micro_batches_of(recipe.grad_accum)
+    for found in impossible(recipe):
+        yield f"axes.{found.key}: {found.reason}, or exclude that combination"
+
+
+def at_window(spec: "SweepSpec", cell: Cell, window: Window, rung: int | None) -> Cell:
+    """The same question measured otherwise, which makes it another cell unless the window is the same."""
+    if window == cell.window:
+        return cell
+    cell_id = _digest(cell.group, cell.recipe, window, cell.environment, _seating(spec), bool(cell.question))
+    return replace(cell, cell_id=cell_id, window=window, rung=rung)
 
 
 def _recipe(spec: "SweepSpec", point: _Point) -> Recipe:
@@ -133,8 +168,8 @@ def _recipe(spec: "SweepSpec", point: _Point) -> Recipe:
         strategy=point.strategy,
         world_size=point.world_size,
         seq_len=point.seq_len,
-        micro_batch=point.micro_batch,
-        grad_accum=spec.grad_accum,
+        micro_batch=1 if point.micro_batch == MAX else point.micro_batch,
+        grad_accum=_grad_accum(spec, point),
         precision=point.precision,
         seed=spec.seed,
         optimizer=spec.optimizer,
@@ -142,17 +177,23 @@ def _recipe(spec: "SweepSpec", point: _Point) -> Recipe:
     )
 
 
-def _cell(spec: "SweepSpec", group: str, recipe: Recipe) -> Cell:
-    override = spec.overrides.get(group)
+def _cell(spec: "SweepSpec", point: _Point, recipe: Recipe) -> Cell:
+    override = spec.overrides.get(point.group)
     environment = tuple(sorted(override.environment.items())) if override else ()
-    window = spec.measure
+    window, is_max = spec.measure, point.micro_batch == MAX
+    seating = _seating(spec)
     return Cell(
-        cell_id=_digest(group, recipe, window, environment, _seating(spec)),
-        group=group,
+        cell_id=_digest(point.group, recipe, window, environment, seating, is_max),
+        group=point.group,
         recipe=recipe,
         window=window,
         environment=environment,
+        question=_digest(point.group, recipe, None, environment, seating, is_max) if is_max else "",
     )
+
+
+def _grad_accum(spec: "SweepSpec", point: _Point) -> int:
+    return spec.global_batch // point.sequences_at_once if spec.global_batch else spec.grad_accum
 
 
 def _seating(spec: "SweepSpec") -> dict[str, bool]:
@@ -166,14 +207,19 @@ def _seating(spec: "SweepSpec") -> dict[str, bool]:
 def _digest(
     group: str,
     recipe: Recipe,
-    window: Window,
+    window: Window | None,
     environment: tuple[tuple[str, str], ...],
     seating: dict[str, bool],
+    is_max: bool,
 ) -> str:
     identity = {
         "group": group,
-        "recipe": {**_fields(recipe), "model": _model_fields(recipe.model)},
-        "window": _fields(window),
+        "recipe": {
+            **_fields(recipe),
+            "model": _model_fields(recipe.model),
+            **({"micro_batch": MAX} if is_max else {}),
+        },
+        "window": _fields(window) if window else None,
         "environment": environment,
         **seating,
     }

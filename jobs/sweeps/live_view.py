@@ -74,7 +74,10 @@ def _expected_s(runs: Sequence[Run], plans: dict[str, Plan]) -> float | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Clock:
-    """How far the sweep is. Once a run has ended, the remaining time comes from measured times."""
+    """How far the sweep is. Once a run has ended, the remaining time comes from measured times.
+
+    A search for the best setting may take more runs than the ``total`` that it expects.
+    """
 
     total: int
     expected_s: float | None
@@ -88,7 +91,7 @@ class _Clock:
     @property
     def remaining_s(self) -> float | None:
         if self.done:
-            return self.elapsed_s / self.done * (self.total - self.done)
+            return self.elapsed_s / self.done * max(0, self.total - self.done)
         return self.expected_s
 
 
@@ -184,7 +187,8 @@ class _LiveDisplay:
 
 def _progress(clock: _Clock) -> str:
     remaining = "?" if clock.remaining_s is None else _duration(clock.remaining_s)
-    return f"{clock.done}/{clock.total} runs, {_duration(clock.elapsed_s)} elapsed, {remaining} remaining"
+    total = max(clock.total, clock.done)
+    return f"{clock.done}/{total} runs, {_duration(clock.elapsed_s)} elapsed, {remaining} remaining"
 
 
 def _outcome(run: Run, record: RunRecord) -> str:

@@ -4,17 +4,19 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
 from cluster.accelerators import accelerator
 from cluster.inventory import Inventory, Mode, Request, WorkerGroup
 from cluster.placement import Placed, Refused, place
+from jobs.spec_schema.combinations import impossible
 from jobs.sweeps.grid import Cell
 from jobs.sweeps.memory_forecast import predict_memory
 from jobs.training.task.job import Recipe
 from jobs.training.task.measurement import Failure
+from jobs.training.task.search.largest_batch import BatchSearch, divisors
 from reporting.results.formulas import flops_per_token, recomputed_flops_per_token
 
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
@@ -31,9 +33,15 @@ PREDICTION_ERROR = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is known of a cell before it starts. ``predicted_s`` is None for a device of unknown speed."""
+    """What is known of a cell before it starts. ``predicted_s`` is None for a device of unknown speed.
+
+    If the cell asks for the largest micro-batch, ``recipe`` has the one that the forecast expects to fit, and
+    ``search`` has those that may fit.
+    """
 
     cell: Cell
+    recipe: Recipe
+    search: BatchSearch | None
     group: WorkerGroup | None
     answer: Placed | Refused
     flops_per_token: float
@@ -52,8 +60,15 @@ class Plan:
     @property
     def memory_budget_bytes(self) -> int | None:
         """The bytes that a worker may allocate, or None on an accelerator, which limits its memory itself."""
-        on_cpu = self.group is not None and (self.group.vendor == "cpu" or self.group.simulated)
-        return self.memory_limit_bytes if on_cpu else None
+        return self.memory_limit_bytes if _is_on_cpu(self.group) else None
+
+    def predicted_bytes_of(self, recipe: Recipe) -> int:
+        return predict_memory(recipe, on_cpu=_is_on_cpu(self.group)).total
+
+
+def replanned(plan: Plan, cell: Cell) -> Plan:
+    """The plan of a cell that differs from the plan's own only in its window."""
+    return replace(plan, cell=cell, predicted_s=_predicted_s(cell, plan.group))
 
 
 def plan_all(
@@ -68,11 +83,14 @@ def plan_all(
 
 
 def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limits: "SweepLimits") -> Plan:
-    on_cpu = group is not None and (group.vendor == "cpu" or group.simulated)
-    predicted = predict_memory(cell.recipe, on_cpu=on_cpu).total
     limit = _memory_limit(group, answer, limits)
+    search = _search(cell, group, limit, limits) if cell.question else None
+    recipe = cell.recipe.in_micro_batches_of(search.guess) if search else cell.recipe
+    predicted = predict_memory(recipe, on_cpu=_is_on_cpu(group)).total
     return Plan(
         cell=cell,
+        recipe=recipe,
+        search=search,
         group=group,
         answer=answer,
         flops_per_token=flops_of(cell.recipe),
@@ -84,13 +102,39 @@ def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limit
     )
 
 
+def _search(cell: Cell, group: WorkerGroup | None, limit: int | None, limits: "SweepLimits") -> BatchSearch:
+    """The search among the divisors of a rank's sequences, from the largest that the forecast lets fit.
+
+    What the forecast excludes is no candidate; of what nothing is known, the smallest is tried first.
+    """
+    recipe_of = cell.recipe.in_micro_batches_of
+    sizes = tuple(size for size in divisors(cell.recipe.grad_accum) if not impossible(recipe_of(size)))
+    if limit is None:
+        return BatchSearch(sequences=cell.recipe.grad_accum, candidates=sizes, guess=sizes[0])
+    on_cpu = _is_on_cpu(group)
+    bytes_of = {size: predict_memory(recipe_of(size), on_cpu=on_cpu).total for size in sizes}
+    may_fit = [size for size in sizes if limits.try_anyway or not _cannot_fit(bytes_of[size], limit)]
+    return BatchSearch(
+        sequences=cell.recipe.grad_accum,
+        candidates=tuple(may_fit) or sizes[:1],
+        guess=max((size for size in may_fit if bytes_of[size] <= limit), default=sizes[0]),
+    )
+
+
+def _is_on_cpu(group: WorkerGroup | None) -> bool:
+    return group is not None and (group.vendor == "cpu" or group.simulated)
+
+
+def _cannot_fit(predicted: int, limit: int) -> bool:
+    return predicted > limit * (1 + PREDICTION_ERROR)
+
+
 def _refusal(
     answer: Placed | Refused, predicted: int, limit: int | None, limits: "SweepLimits"
 ) -> Failure | None:
     if isinstance(answer, Refused):
         return Failure(status="unschedulable", reason=answer.reason)
-    cannot_fit = limit is not None and predicted > limit * (1 + PREDICTION_ERROR)
-    if limit is not None and cannot_fit and not limits.try_anyway:
+    if limit is not None and _cannot_fit(predicted, limit) and not limits.try_anyway:
         return Failure(
             status="oom",
             reason=(
@@ -106,7 +150,7 @@ def _refusal(
 def _memory_limit(group: WorkerGroup | None, answer: Placed | Refused, limits: "SweepLimits") -> int | None:
     if group is None or isinstance(answer, Refused):
         return None
-    if group.vendor == "cpu" or group.simulated:
+    if _is_on_cpu(group):
         if limits.memory_gb_per_worker is not None:
             return int(limits.memory_gb_per_worker * 1e9)
         return _fair_share_of_host(group, answer)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, assert_never
 from cluster.accelerators import Accelerator, accelerator
 from cluster.inventory import NODE_NAME_CHARS
 from jobs.sweeps.energy import power_of
-from jobs.sweeps.grid import Run
+from jobs.sweeps.grid import MAX, Run
 from jobs.sweeps.metrics import METRICS, Metric
 from jobs.sweeps.plan import Plan
+from jobs.sweeps.search.answers import Answer
 from jobs.sweeps.source_version import commit, source_digest
-from jobs.training.task.job import Recipe, split_copies
+from jobs.training.task.job import Recipe, Window, split_copies
 from jobs.training.task.measurement import Failure, Measurement, NoProfile, Profile, RankSummary
 from reporting.results.formulas import (
     FLOPS_FORMULA,
@@ -24,6 +25,7 @@ from reporting.results.formulas import (
     tokens_per_second,
 )
 from reporting.results.records import (
+    BatchSearchRecord,
     ConfigRecord,
     DeviceRecord,
     EnvironmentRecord,
@@ -57,9 +59,15 @@ class RunAttempt:
 
 
 def record_of(
-    spec: "SweepSpec", run: Run, plan: Plan, outcome: Measurement | Failure, attempt: RunAttempt
+    spec: "SweepSpec",
+    run: Run,
+    plan: Plan,
+    outcome: Measurement | Failure,
+    attempt: RunAttempt,
+    answer: Answer | None = None,
 ) -> RunRecord:
-    recipe = run.cell.recipe
+    """The row of a run. ``answer`` is what an earlier run found, if this one relied on it."""
+    recipe = _recipe(plan, outcome, answer)
     common = RunRecord(
         sweep=spec.name,
         cell_id=run.cell.cell_id,
@@ -79,6 +87,8 @@ def record_of(
         **settings_of(recipe),
         per_device_batch=recipe.micro_batch,
         grad_accum=recipe.grad_accum,
+        rung=run.cell.rung,
+        batch_search=_batch_search(run, outcome, answer),
         status="ok",
         error=None,
         started_at=attempt.started_at,
@@ -86,16 +96,44 @@ def record_of(
         flops_formula=FLOPS_FORMULA,
         flops_per_token=plan.flops_per_token,
         recomputed_flops_per_token=plan.recomputed_flops_per_token,
-        training_config=_config(spec, run),
+        training_config=_config(spec, recipe, run.cell.window),
         metrics={},
     )
     if isinstance(outcome, Failure):
         return _failed(common, outcome)
-    return _measured(common, run, plan, outcome)
+    return _measured(common, recipe, plan, outcome)
 
 
-def _config(spec: "SweepSpec", run: Run) -> ConfigRecord:
-    recipe, window = run.cell.recipe, run.cell.window
+def _recipe(plan: Plan, outcome: Measurement | Failure, answer: Answer | None) -> Recipe:
+    """What was measured, or tried last, or what would have been tried first."""
+    if answer is not None and (size := answer.micro_batch or answer.record.smallest_failed):
+        return plan.recipe.in_micro_batches_of(size)
+    search = outcome.search
+    if search is None or not search.num_trials:
+        return plan.recipe
+    return plan.recipe.in_micro_batches_of(search.largest or min(search.failed))
+
+
+def _batch_search(
+    run: Run, outcome: Measurement | Failure, answer: Answer | None
+) -> BatchSearchRecord | None:
+    if not run.cell.question:
+        return None
+    if answer is not None:
+        return replace(answer.record, num_trials=0, found_by=answer.found_by)
+    search = outcome.search
+    return BatchSearchRecord(
+        asked=MAX,
+        question=run.cell.question,
+        num_trials=search.num_trials if search else 0,
+        smallest_failed=search.smallest_failed if search else None,
+        fitted=search.fitted if search else (),
+        failed=search.failed if search else (),
+        is_over=search is not None and (isinstance(outcome, Measurement) or not search.goes_on),
+    )
+
+
+def _config(spec: "SweepSpec", recipe: Recipe, window: Window) -> ConfigRecord:
     return ConfigRecord(
         parameters=recipe.model.num_parameters,
         tokens_per_step=recipe.tokens_per_step,
@@ -132,15 +170,14 @@ def _clipped(text: str, num_bytes: int) -> str:
     return text
 
 
-def _measured(common: RunRecord, run: Run, plan: Plan, measured: Measurement) -> RunRecord:
-    recipe = run.cell.recipe
+def _measured(common: RunRecord, recipe: Recipe, plan: Plan, measured: Measurement) -> RunRecord:
     num_steps = len(measured.step_times_s)
     throughput = tokens_per_second(recipe.tokens_per_step, num_steps, measured.window_s)
     per_device = throughput / recipe.world_size
     chip = _whole_chip(measured)
     peak = chip.peak_flops(recipe.product_dtype) if chip else None
     bf16_peak = chip.peak_flops("bf16") if chip and recipe.fp8 != "none" else None
-    memory = _memory(plan, measured.ranks)
+    memory = _memory(plan.predicted_bytes_of(recipe), measured.ranks)
     return replace(
         common,
         steps=num_steps,
@@ -236,7 +273,7 @@ def _performance(grad_accum: int, measured: Measurement, per_device: float) -> P
     )
 
 
-def _memory(plan: Plan, ranks: tuple[RankSummary, ...]) -> MemoryRecord:
+def _memory(predicted_bytes: int, ranks: tuple[RankSummary, ...]) -> MemoryRecord:
     allocated = [rank.peak_allocated_bytes for rank in ranks if rank.peak_allocated_bytes is not None]
     reserved = [rank.peak_reserved_bytes for rank in ranks if rank.peak_reserved_bytes is not None]
     used = [rank.device_used_bytes for rank in ranks if rank.device_used_bytes is not None]
@@ -248,7 +285,7 @@ def _memory(plan: Plan, ranks: tuple[RankSummary, ...]) -> MemoryRecord:
         device_used_bytes_max=max(used, default=None),
         allocator_retries=sum(retries) if retries else None,
         host_peak_growth_bytes_max=max(rank.host_peak_growth_bytes for rank in ranks),
-        predicted_bytes=plan.predicted_memory_bytes,
+        predicted_bytes=predicted_bytes,
     )
 
 

@@ -49,7 +49,8 @@ class Results:
         """Stores ``record`` and returns the record that now counts.
 
         If another process stored its record first, that one may count. A record with numbers is never
-        replaced. A failure is replaced by a later attempt, or by another process's numbers.
+        replaced. A failure is replaced by a later attempt, or by another process's numbers. Of several ranks'
+        failures in one attempt the first counts.
         """
         name = self._name(run.name)
         if record.attempt == 1:
@@ -61,7 +62,7 @@ class Results:
                 return record
         _, found = self._read(run.name)
         if isinstance(found, RunRecord):
-            if found.status == "ok" or (record.attempt == 1 and record.status != "ok"):
+            if found.status == "ok" or (found.attempt >= record.attempt and record.status != "ok"):
                 return found
             record = replace(record, attempt=found.attempt + 1)
         self._keep_earlier_attempt(run, record.attempt - 1)
@@ -72,11 +73,15 @@ class Results:
         """Writes ``sweep.json``: the parsed spec without credentials, and the order of its runs."""
         document: dict[str, Any] = {
             "schema_version": SWEEP_SCHEMA_VERSION,
-            "spec": redacted(spec.model_dump(mode="json")),
+            "spec": redacted(spec.as_data()),
             "runs": [run.name for run in runs],
         }
         text = json.dumps(document, separators=(",", ":"))
         self._store.put(f"{self._folder}/sweep.json", text.encode() + b"\n")
+
+    def write_best(self, document: dict[str, Any]) -> None:
+        """Writes ``best.json``, which an earlier search may have left."""
+        self._store.put(f"{self._folder}/best.json", json.dumps(document, indent=1).encode() + b"\n")
 
     def write_file(self, run: Run, name: str, data: bytes) -> None:
         """Writes a file beside the result: a trace, or what full logging adds."""

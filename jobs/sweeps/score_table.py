@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jobs.commandline.text_table import TextColumn, as_text
-from jobs.sweeps.grid import Cell
+from jobs.sweeps.grid import MAX, Cell
 from jobs.sweeps.tables import NOTHING, cell_columns, number_column, or_nothing
 from reporting.analysis.cells import summarise
 from reporting.analysis.findings import CellSummary
@@ -23,7 +23,11 @@ def score_table(cells: Sequence[Cell], rows: Iterable[Row]) -> str:
     lines = [_Line(cell=cell, summary=found.get(cell.cell_id)) for cell in cells]
     is_all_on_host = all(line.device_bytes is None for line in lines)
     columns = [
-        *cell_columns(cells, [any(row.simulated for row in line.rows) for line in lines]),
+        *cell_columns(
+            cells,
+            [any(row.simulated for row in line.rows) for line in lines],
+            [line.batch for line in lines],
+        ),
         number_column("runs", (str(len(line.rows)) for line in lines)),
         number_column("tokens/s", (or_nothing(line.tokens_per_sec, "{:,.0f}") for line in lines)),
         number_column("+-%", (or_nothing(line.spread, "{:.1%}", "%") for line in lines)),
@@ -58,6 +62,15 @@ class _Line:
     @property
     def rows(self) -> tuple[Row, ...]:
         return self.summary.rows if self.summary else ()
+
+    @property
+    def batch(self) -> tuple[str, str]:
+        """The micro-batch and the number of them: what was found, where the largest was asked for."""
+        recipe = self.cell.recipe
+        if not self.cell.question:
+            return str(recipe.micro_batch), str(recipe.grad_accum)
+        row = next(iter(self.ok), None)
+        return (f"{MAX} ({row.per_device_batch})", str(row.grad_accum)) if row else (MAX, NOTHING)
 
     @property
     def ok(self) -> list[Row]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from cluster.placement import Placed
 from jobs.commandline.text_table import TextColumn, as_text
-from jobs.sweeps.grid import Cell
+from jobs.sweeps.grid import MAX, Cell
 from jobs.sweeps.plan import Plan
 from jobs.training.task.job import Recipe
 from reporting.analysis.formatting import counted
@@ -18,7 +18,11 @@ NOTHING = "-"
 
 def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
     columns = [
-        *cell_columns([plan.cell for plan in plans], [plan.is_simulated for plan in plans]),
+        *cell_columns(
+            [plan.cell for plan in plans],
+            [plan.is_simulated for plan in plans],
+            [_forecast_batch(plan) for plan in plans],
+        ),
         number_column("GB/worker", (f"{plan.predicted_memory_bytes / 1e9:.2f}" for plan in plans)),
         number_column("~s/run", (or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
         TextColumn(title="placement", texts=tuple(map(placement_text, plans))),
@@ -28,6 +32,11 @@ def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
     runs = counted(len(plans) * num_repeats, "run")
     warning = f"; {counted(refused, 'cell')} can't run" if refused else ""
     return f"{as_text(columns)}\n{total} = {runs}{_forecast(plans, num_repeats)}{warning}\n"
+
+
+def _forecast_batch(plan: Plan) -> tuple[str, str]:
+    size = str(plan.recipe.micro_batch)
+    return f"{MAX} (forecast {size})" if plan.cell.question else size, str(plan.recipe.grad_accum)
 
 
 def _forecast(plans: Sequence[Plan], num_repeats: int) -> str:
@@ -56,7 +65,10 @@ def _split(placed: Placed, recipe: Recipe) -> str:
     return f" (sharded within {within}: over several nodes)" if is_split else ""
 
 
-def cell_columns(cells: Sequence[Cell], are_simulated: Sequence[bool]) -> list[TextColumn]:
+def cell_columns(
+    cells: Sequence[Cell], are_simulated: Sequence[bool], batches: Sequence[tuple[str, str]]
+) -> list[TextColumn]:
+    """``batches`` are each cell's micro-batch and number of them, in words."""
     recipes = [cell.recipe for cell in cells]
     return [
         _folding("group", map(_group_text, cells, are_simulated)),
@@ -66,8 +78,8 @@ def cell_columns(cells: Sequence[Cell], are_simulated: Sequence[bool]) -> list[T
             title="devices", texts=tuple(str(recipe.world_size) for recipe in recipes), is_number=True
         ),
         _folding("seq", (str(recipe.seq_len) for recipe in recipes)),
-        _folding("micro-batch", (str(recipe.micro_batch) for recipe in recipes)),
-        _folding("grad-accum", (str(recipe.grad_accum) for recipe in recipes)),
+        _folding("micro-batch", (size for size, _ in batches)),
+        _folding("grad-accum", (number for _, number in batches)),
         _folding("precision", (recipe.precision for recipe in recipes)),
         *_settings(recipes),
     ]

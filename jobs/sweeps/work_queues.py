@@ -1,10 +1,11 @@
-"""Turns missing runs into one queue of sessions per group, in the order of the sweep. Pure.
+"""Turns runs into one queue of sessions per group, in the order of the sweep.
 
 With isolation ``group``, adjacent runs of one group, world size and repeat share a session. With ``run``,
-each run has its own session. Two repeats of one cell never share a session.
+each run has its own session. Two repeats of one cell never share a session. Sessions are made when they are
+asked for, since what they do may depend on the results of those before them. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -13,23 +14,42 @@ from cluster.inventory import WorkerGroup
 from jobs.execution.messages import Session
 from jobs.sweeps.grid import Run
 from jobs.sweeps.plan import Plan
-from jobs.training.task.job import Job
+from jobs.training.task.job import Job, Recipe
+from jobs.training.task.search.largest_batch import BatchSearch
 
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
     from jobs.spec_schema.sweep_spec import SweepSpec
 
+# What to do in a run: measure a recipe, or go on with a search. None: the run is not started.
+Start = Recipe | BatchSearch | None
+
 
 def queues(
-    spec: "SweepSpec", runs: Sequence[Run], plans: dict[str, Plan], groups: dict[str, WorkerGroup]
-) -> dict[str, list[Session]]:
-    """Returns a queue for each group that has runs. ``groups`` must contain the group of every run."""
-    found: dict[str, list[Session]] = {name: [] for name in groups}
-    for (group, _), together in groupby(runs, key=lambda run: (run.cell.group, _share(spec, run))):
-        members = list(together)
-        environment = worker_environment(groups[group], dict(members[0].cell.environment))
-        jobs = tuple(_job(run, plans[run.cell.cell_id], groups[group]) for run in members)
-        found[group].append(Session(group=groups[group], jobs=jobs, environment=environment))
-    return {name: sessions for name, sessions in found.items() if sessions}
+    spec: "SweepSpec",
+    waves: Mapping[str, Iterable[Sequence[Run]]],
+    plans: Mapping[str, Plan],
+    groups: Mapping[str, WorkerGroup],
+    start_of: Callable[[Run], Start],
+) -> dict[str, Iterator[Session]]:
+    """Returns a queue for each group in ``waves``. A wave is asked for when those before it are done."""
+    return {name: _sessions(spec, waves[name], plans, groups[name], start_of) for name in waves}
+
+
+def _sessions(
+    spec: "SweepSpec",
+    waves: Iterable[Sequence[Run]],
+    plans: Mapping[str, Plan],
+    group: WorkerGroup,
+    start_of: Callable[[Run], Start],
+) -> Iterator[Session]:
+    for wave in waves:
+        for _, together in groupby(wave, key=lambda run: _share(spec, run)):
+            members = list(together)
+            environment = worker_environment(group, dict(members[0].cell.environment))
+            starts = ((run, start_of(run)) for run in members)
+            jobs = tuple(_job(run, plans[run.cell.cell_id], group, start) for run, start in starts if start)
+            if jobs:
+                yield Session(group=group, jobs=jobs, environment=environment)
 
 
 def _share(spec: "SweepSpec", run: Run) -> tuple[int, ...]:
@@ -39,13 +59,14 @@ def _share(spec: "SweepSpec", run: Run) -> tuple[int, ...]:
     return (run.repeat, run.cell.recipe.world_size)
 
 
-def _job(run: Run, plan: Plan, group: WorkerGroup) -> Job:
+def _job(run: Run, plan: Plan, group: WorkerGroup, start: Recipe | BatchSearch) -> Job:
     return Job(
         run_id=run.run_id,
-        recipe=run.cell.recipe,
+        recipe=start if isinstance(start, Recipe) else plan.recipe,
         window=run.cell.window,
         vendor=group.vendor,
         simulated=group.simulated,
         may_mix_devices=group.may_mix_devices,
         memory_budget_bytes=plan.memory_budget_bytes,
+        search=start if isinstance(start, BatchSearch) else None,
     )

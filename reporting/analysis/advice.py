@@ -82,7 +82,7 @@ def _name(cell: CellSummary) -> str:
     subject = cell.subject
     precision = f", {subject.precision}" if subject.precision != _UNKNOWN else ""
     return (
-        f"{subject.strategy} on {_devices(subject.world_size)}, micro-batch {subject.micro_batch}{precision}"
+        f"{subject.strategy} on {_devices(subject.world_size)}, micro-batch {subject.batch[0]}{precision}"
         f"{subject.settings and f', {subject.settings}'}"
     )
 

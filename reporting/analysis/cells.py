@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TypeVar
 
-from reporting.analysis.findings import CellSummary, Estimate, Subject
+from reporting.analysis.findings import LARGEST, CellSummary, Estimate, Subject
 from reporting.analysis.statistics import estimate, is_unstable, num_severe_outliers
 from reporting.results.formulas import weak_scaling_efficiency
 from reporting.results.rows import Row
@@ -34,10 +34,10 @@ def summarise(rows: Sequence[Row]) -> tuple[CellSummary, ...]:
 
 def newest_attempts(rows: Iterable[Row]) -> list[Row]:
     """Returns one row per run, in the order in which runs first appear. Each row without a run id counts as
-    its own run.
+    its own run. The short runs of a search for the best setting are left out.
     """
     found: dict[object, Row] = {}
-    for row in rows:
+    for row in (row for row in rows if row.rung is None):
         key: object = (row.sweep, row.run_id) if row.run_id else len(found)
         if key not in found or found[key].attempt <= row.attempt:
             found[key] = row
@@ -48,13 +48,15 @@ def subject_of(row: Row) -> Subject:
     """Returns what a row measured. Unknown values are ``unknown`` or 0, so that rows with the same gaps are
     compared with each other.
     """
+    is_largest = row.micro_batch_asked == "max"
+    micro_batch, grad_accum = row.per_device_batch or 0, row.grad_accum or 0
     return Subject(
         model=row.model or UNKNOWN,
         strategy=row.strategy or UNKNOWN,
         world_size=row.world_size or 0,
         seq_len=row.seq_len or 0,
-        micro_batch=row.per_device_batch or 0,
-        grad_accum=row.grad_accum or 0,
+        micro_batch=LARGEST if is_largest else micro_batch,
+        grad_accum=micro_batch * grad_accum if is_largest else grad_accum,
         precision=row.precision or UNKNOWN,
         settings=settings_text(row),
     )

@@ -31,9 +31,17 @@ class Estimate:
     num_runs: int
 
 
+# A subject's micro-batch, where the largest that fits was asked for.
+LARGEST = -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Subject:
-    """The configuration that two groups' cells have in common. ``settings`` is a ``settings_text``."""
+    """The configuration that two groups' cells have in common. ``settings`` is a ``settings_text``.
+
+    If the largest micro-batch that fits was asked for, ``micro_batch`` is ``LARGEST`` and ``grad_accum`` has
+    the sequences of a device and step: what was found may differ from group to group.
+    """
 
     model: str
     strategy: str
@@ -44,10 +52,22 @@ class Subject:
     precision: str
     settings: str = ""
 
+    @property
+    def batch(self) -> tuple[str, str]:
+        """The micro-batch and the number of them, in words."""
+        if self.micro_batch == LARGEST:
+            return f"max of {self.grad_accum}", "-"
+        return str(self.micro_batch), str(self.grad_accum)
+
+    @property
+    def short_batch(self) -> str:
+        size, number = self.batch
+        return f"b{size}" if self.micro_batch == LARGEST else f"b{size} g{number}"
+
     def __str__(self) -> str:
         return (
             f"{self.model} {self.strategy} x{self.world_size} S{self.seq_len} "
-            f"b{self.micro_batch} g{self.grad_accum} {self.precision}"
+            f"{self.short_batch} {self.precision}"
             f"{self.settings and f' {self.settings}'}"
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from reporting.analysis.findings import CellSummary, Estimate, Findings, Subject
+from reporting.analysis.findings import LARGEST, CellSummary, Estimate, Findings, Subject
 from reporting.charts.looks import GroupLook, group_looks, strategy_order
 from reporting.charts.wording import is_number, model_of, name_of
 
@@ -33,10 +33,15 @@ class Recipe:
     precision: str
     settings: str
 
+    @property
+    def batch(self) -> str:
+        if self.micro_batch == LARGEST:
+            return f"micro-batch max of {self.grad_accum}"
+        return f"micro-batch {self.micro_batch}, {self.grad_accum} accumulated"
+
     def __str__(self) -> str:
         return (
-            f"{model_of(self.model)}, {self.seq_len:,} tokens, micro-batch {self.micro_batch}, "
-            f"{self.grad_accum} accumulated, {name_of(self.precision, 8)}"
+            f"{model_of(self.model)}, {self.seq_len:,} tokens, {self.batch}, {name_of(self.precision, 8)}"
             f"{self.settings and f', {self.settings}'}"
         )
 
@@ -166,8 +171,7 @@ def _parts(subject: Subject) -> tuple[str, ...]:
         model_of(subject.model, 18),
         f"x{subject.world_size}",
         f"S{subject.seq_len}",
-        f"b{subject.micro_batch}",
-        f"g{subject.grad_accum}",
+        *subject.short_batch.split(" g", 1),
         name_of(subject.precision, 8),
         subject.settings,
     )

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 
-from reporting.analysis.findings import CellSummary
+from reporting.analysis.findings import LARGEST, CellSummary
 from reporting.analysis.formatting import counted
 from reporting.charts import wording
 from reporting.charts.choice import View, best_key, groups_of, known, left_out, richest, strategies_of
@@ -59,7 +59,7 @@ def heat_map(view: View) -> list[Drawing]:
             "failed otherwise, empty ones were not tried."
             + left_out(len(table.cells), len(view.cells), "where most micro-batches were tried"),
             alt=f"Tokens per second and device for {wording.listed(table.strategies, 6)} at micro-batches "
-            f"{wording.listed(map(str, table.batches), 8)}; {num_out:,} of "
+            f"{wording.listed(map(_size_text, table.batches), 8)}; {num_out:,} of "
             f"{counted(len(table.cells), 'cell')} ran out of memory.",
             figure=figure,
         )
@@ -70,7 +70,10 @@ def _table(cells: Sequence[CellSummary]) -> _Table | None:
     largest_first = sorted(cells, key=lambda cell: -cell.subject.world_size)
     place = best_key(largest_first, _place, kind=_square)
     chosen = [cell for cell in largest_first if _place(cell) == place]
-    batches = sorted(richest((cell.subject.micro_batch for cell in chosen), _MOST_MICRO_BATCHES))
+    batches = sorted(
+        richest((cell.subject.micro_batch for cell in chosen), _MOST_MICRO_BATCHES),
+        key=lambda batch: (batch == LARGEST, batch),
+    )
     rates = [found.median for cell in chosen if (found := known(cell.tokens_per_sec_per_device))]
     if len(batches) < 2 or not rates:
         return None
@@ -94,6 +97,10 @@ def _draw_group(axes: Axes, table: _Table, group: str) -> None:
             column, row = table.batches.index(batch), table.strategies.index(strategy)
             _draw_square(axes, column, row, cell, table.span)
     _frame(axes, table.batches, table.strategies)
+
+
+def _size_text(batch: int) -> str:
+    return "max" if batch == LARGEST else str(batch)
 
 
 def _place_in_words(cell: CellSummary) -> str:
@@ -150,6 +157,6 @@ def _frame(axes: Axes, batches: Sequence[int], strategies: Sequence[str]) -> Non
     axes.spines["bottom"].set_visible(False)
     axes.set_xlim(-0.5, len(batches) - 0.5)
     axes.set_ylim(len(strategies) - 0.5, -0.5)
-    axes.set_xticks(range(len(batches)), [str(batch) for batch in batches])
+    axes.set_xticks(range(len(batches)), [_size_text(batch) for batch in batches])
     axes.set_xlabel("micro-batch (sequences per device)")
     axes.set_yticks(range(len(strategies)), [wording.name_of(name, 12) for name in strategies])

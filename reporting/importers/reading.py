@@ -139,7 +139,7 @@ def _numbered(rows: Mapping[str, Row], sweep: str) -> tuple[Row, ...]:
     found = []
     for run_id, row in rows.items():
         # A row that says nothing of them keeps the identity that it had before there were such columns.
-        settings = [text] if (text := settings_text(row)) else []
+        settings = [part for part in (settings_text(row), row.micro_batch_asked, row.rung) if part]
         cell_id = _digest(sweep, row.group, row.model, row.strategy, row.world_size, row.seq_len,
                           row.per_device_batch, row.grad_accum, row.precision, *settings)  # fmt: skip
         repeats[cell_id] = repeats.get(cell_id, -1) + 1

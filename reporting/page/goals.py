@@ -177,5 +177,5 @@ def _group(cell: CellSummary) -> Markup:
 
 def _batch(cell: CellSummary) -> str:
     subject = cell.subject
-    sizes = f"b{subject.micro_batch} g{subject.grad_accum} {short(subject.precision, 20)}"
+    sizes = f"{subject.short_batch} {short(subject.precision, 20)}"
     return f"{sizes} {subject.settings}".rstrip()

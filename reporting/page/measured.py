@@ -1,6 +1,6 @@
 """This section has every cell as a row of one sortable table. Pure."""
 
-from reporting.analysis.findings import CellSummary, Estimate, Findings
+from reporting.analysis.findings import LARGEST, CellSummary, Estimate, Findings
 from reporting.analysis.formatting import (
     fraction,
     interval,
@@ -82,6 +82,19 @@ def cells(findings: Findings) -> Markup:
     )
 
 
+def _batch(cell: CellSummary) -> tuple[TableCell, TableCell]:
+    """The micro-batch and the number of them, with what was found where the largest was asked for."""
+    subject = cell.subject
+    size, number_of_them = subject.batch
+    if subject.micro_batch != LARGEST:
+        return numeric(size, subject.micro_batch), numeric(number_of_them, subject.grad_accum)
+    row = next((row for row in cell.rows if row.status == "ok"), None)
+    found = (row.per_device_batch, row.grad_accum) if row else (None, None)
+    return numeric(size, found[0], "" if row is None else str(found[0])), numeric(
+        number_of_them if row is None else str(found[1]), found[1]
+    )
+
+
 def _row(cell: CellSummary, *, has_hfu: bool, has_energy: bool) -> list[TableCell]:
     subject, speed, step = cell.subject, cell.tokens_per_sec, cell.step_time_sec
     return [
@@ -89,7 +102,7 @@ def _row(cell: CellSummary, *, has_hfu: bool, has_energy: bool) -> list[TableCel
         TableCell(short(subject.model, 60)),
         TableCell(short(subject.strategy, 60)),
         *(numeric(f"{size}", size) for size in (subject.world_size, subject.seq_len)),
-        *(numeric(f"{size}", size) for size in (subject.micro_batch, subject.grad_accum)),
+        *_batch(cell),
         TableCell(", ".join(filter(None, (short(subject.precision, 20), subject.settings)))),
         TableCell(_status(cell)),
         _estimate(speed),

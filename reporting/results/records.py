@@ -185,6 +185,24 @@ class EnvironmentRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSearchRecord:
+    """How the micro-batch was found, in a run of a cell that asks for the largest that fits.
+
+    ``question`` is equal in all runs with the same answer. ``fitted`` and ``failed`` are what was tried.
+    ``is_over``: nothing is left to try. ``num_trials`` is 0 in a run that took the answer of ``found_by``.
+    """
+
+    asked: str
+    question: str
+    num_trials: int
+    smallest_failed: int | None
+    fitted: tuple[int, ...]
+    failed: tuple[int, ...]
+    is_over: bool = False
+    found_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """One attempt at one run of one cell. Everything measured is null unless ``status`` is ``ok``."""
 
@@ -214,6 +232,8 @@ class RunRecord:
     shard_within: int | None = None
     per_device_batch: int
     grad_accum: int
+    rung: int | None = None
+    batch_search: BatchSearchRecord | None = None
     status: str
     error: ErrorRecord | None
     started_at: str
@@ -271,6 +291,7 @@ _SECTIONS = {
     "profile": ProfileRecord,
     "per_rank": RanksRecord,
     "environment": EnvironmentRecord,
+    "batch_search": BatchSearchRecord,
 }
 
 

@@ -39,6 +39,11 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "loss_metrics": {field.name: f"loss_{field.name}" for field in fields(LossRecord)},
     "power_metrics": {field.name: field.name for field in fields(PowerRecord)},
     "profile": {field.name: f"profile_{field.name}" for field in fields(ProfileRecord)},
+    "batch_search": {
+        "asked": "micro_batch_asked",
+        "num_trials": "micro_batch_trials",
+        "smallest_failed": "micro_batch_failed",
+    },
     "gpu_info": {"name": "device_name", "count": "device_count", "driver": "driver"},
     "environment": {field.name: field.name for field in fields(EnvironmentRecord)},
 }

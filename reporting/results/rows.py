@@ -49,6 +49,10 @@ class Row:
     fp8: str | None = None
     offload: str | None = None
     shard_within: int | None = None
+    micro_batch_asked: str | None = None
+    micro_batch_trials: int | None = None
+    micro_batch_failed: int | None = None
+    rung: int | None = None
     status: str = "ok"
     error_reason: str | None = None
     error_phase: str | None = None

@@ -6,11 +6,13 @@ from typing import Any
 
 from checkpointing.stores.contract import Store
 from cluster.inventory import Inventory, Node, Vendor, WorkerGroup
+from jobs.execution.messages import Session
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Cell, Run, expand
 from jobs.sweeps.plan import Plan, plan_all
 from jobs.sweeps.result_record import RunAttempt, record_of
 from jobs.sweeps.results import Results
+from jobs.sweeps.work_queues import queues
 from jobs.training.task.measurement import (
     Environment,
     Failure,
@@ -62,6 +64,16 @@ def cells_of(spec: SweepSpec) -> list[Cell]:
 def plans_of(spec: SweepSpec, *groups: WorkerGroup) -> dict[str, Plan]:
     plans = plan_all(cells_of(spec), inventory(*(groups or (group(),))), spec.limits)
     return {plan.cell.cell_id: plan for plan in plans}
+
+
+def sessions_of(
+    spec: SweepSpec, runs: Sequence[Run], plans: dict[str, Plan], groups: dict[str, WorkerGroup]
+) -> dict[str, list[Session]]:
+    """The sessions of ``runs``, all of which are wanted at once, by group."""
+    names = dict.fromkeys(run.cell.group for run in runs)
+    waves = {name: [[run for run in runs if run.cell.group == name]] for name in names}
+    found = queues(spec, waves, plans, groups, lambda run: plans[run.cell.cell_id].recipe)
+    return {name: list(sessions) for name, sessions in found.items()}
 
 
 def run_of(spec: SweepSpec, repeat: int = 1) -> Run:

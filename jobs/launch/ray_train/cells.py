@@ -10,8 +10,7 @@ The remaining jobs go on in a new group.
 
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +40,7 @@ _COLLECTIVE_MARGIN_S = 60.0
 
 
 def launch(
-    queues: Mapping[str, Sequence[Session]],
+    queues: Mapping[str, Iterable[Session]],
     limits: SessionLimits,
     listen: Callable[[Event], None],
     *,
@@ -50,6 +49,7 @@ def launch(
 ) -> None:
     """Works off all queues; ``listen`` gets every event, in this thread.
 
+    A queue is asked for its next session when the one before is over and ``listen`` has had all its events.
     Call this from the main thread of a driver that is connected to Ray. Whatever ends it early (Ctrl-C, a
     raising ``listen``) is raised again after all its worker groups are ended.
     """
@@ -91,8 +91,8 @@ class _Terms:
 class _Lane:
     """One group's queue, with at most one worker group at a time."""
 
-    def __init__(self, sessions: Sequence[Session], terms: _Terms) -> None:
-        self._sessions = deque(sessions)
+    def __init__(self, sessions: Iterable[Session], terms: _Terms) -> None:
+        self._sessions = iter(sessions)
         self._terms = terms
         self._current: _Current | None = None
 
@@ -102,15 +102,15 @@ class _Lane:
 
     def advance(self, listen: Callable[[Event], None]) -> bool:
         """Judges the current session and starts the next one; False once all are done."""
+        left: Session | None = None
         if self._current is not None:
             if not self._current.is_over(listen):
                 return True
-            if self._current.left is not None:
-                self._sessions.appendleft(self._current.left)
-            self._current = None
-        if not self._sessions:
+            left, self._current = self._current.left, None
+        session = left or next(self._sessions, None)
+        if session is None:
             return False
-        self._current = _begin(self._sessions.popleft(), self._terms)
+        self._current = _begin(session, self._terms)
         return True
 
     def deliver(self, name: str, post: Post, listen: Callable[[Event], None]) -> None:

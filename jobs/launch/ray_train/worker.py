@@ -27,7 +27,7 @@ from cluster.environment import visible_devices
 from cluster.inventory import Vendor
 from cluster.probe.meeting import folder_of, is_of_one_machine, join, meet_at, meet_in, on_loopback
 from cluster.run_key import new_key
-from jobs.execution.board import Departed, Done, Measured, Post, Raised, Ready
+from jobs.execution.board import Departed, Done, Measured, Post, Raised, Ready, Searching
 from jobs.execution.messages import Started
 from jobs.launch.ray_train.heartbeat import watching
 from jobs.launch.ray_train.stop_listener import hearing
@@ -35,6 +35,7 @@ from jobs.training.health.postmortem import dump_stacks_on_request, log_tail, oo
 from jobs.training.task.context import Context
 from jobs.training.task.job import Job
 from jobs.training.task.measurement import Measurement
+from jobs.training.task.search.largest_batch import BatchSearch
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
@@ -115,14 +116,19 @@ def _no_stop_request() -> None:
 
 
 def _run(job: Job, context: Context, assignment: Assignment) -> None:
-    from jobs.training.benchmark.measure import measure
+    from jobs.training.benchmark.largest import measure_job
     from jobs.training.health.failures import failure_of
 
     context.status.run_id, context.status.phase, context.status.step = job.run_id, "cooldown", 0
     if context.rank == 0:
         _tell(assignment, Started(run_id=job.run_id))
+
+    def tell(search: BatchSearch) -> None:
+        if context.rank == 0:
+            _post(assignment, Searching(run_id=job.run_id, search=search))
+
     try:
-        measurement = measure(job, context, keep=partial(_keep, assignment, context.rank))
+        measurement = measure_job(job, context, tell, partial(_keep, assignment, context.rank))
     except BaseException as error:
         traceback.print_exc()
         failure = replace(failure_of(error, context.status.phase, context.rank), log_tail=_own_log_tail())

@@ -87,9 +87,9 @@ def measure(
 def _measure(
     job: Job, context: Context, sampler: Sampler, keep: Callable[[Measurement], None]
 ) -> Measurement | None:
-    _enter(context, "cooldown", 0)
+    enter(context, "cooldown", 0)
     time.sleep(job.window.cooldown_s)  # Before the run: a wait after it would delay the run's result.
-    _enter(context, "setup", 0)
+    enter(context, "setup", 0)
     check_ranks(context, job)
     started = time.perf_counter()
     host_memory.return_large_pieces()
@@ -98,7 +98,7 @@ def _measure(
         with host_memory.budget(job.memory_budget_bytes):
             engine = until_the_end.enter_context(closing(build(job.recipe, context.device)))
             feed = BatchFeed(job.recipe, context.rank, context.device)
-            _synchronize(context.device)
+            synchronize(context.device)
             setup_s = time.perf_counter() - started
             run = _RankRun(
                 job=job,
@@ -110,7 +110,7 @@ def _measure(
             )
             warmup = run.warm_up()
             window = run.measure_window(warmup)
-            _enter(context, "gather", 0)
+            enter(context, "gather", 0)
             ranks = gather(window, _RankWindow)
         losses = [fmean(of_step) for of_step in zip(*(rank.losses for rank in ranks), strict=True)]
         _check_finite(losses, "of the window")
@@ -119,7 +119,7 @@ def _measure(
         if job.window.profile_steps:
             keep(measured)
             measured = replace(measured, profile=run.profile(warmup.steps + len(losses)))
-        _enter(context, "teardown", 0)
+        enter(context, "teardown", 0)
     return measured if context.rank == 0 else None
 
 
@@ -137,7 +137,7 @@ class _RankRun:
     def warm_up(self) -> _Warmup:
         """Does steps until their times have settled. Rank 0 decides when, for all ranks."""
         least_steps = self.job.window.warmup
-        _enter(self.context, "warmup", least_steps)
+        enter(self.context, "warmup", least_steps)
         started = time.perf_counter()
         timer = HostTimer()
         timer.mark()
@@ -146,10 +146,10 @@ class _RankRun:
         is_done = False
         while not is_done:
             losses.append(train_step(self.engine, self.feed.of_step(len(losses))))
-            _synchronize(self.context.device)
+            synchronize(self.context.device)
             timer.mark()
             times = timer.step_times_s()
-            _note_step(self.context, len(losses), times[-1])
+            note_step(self.context, len(losses), times[-1])
             is_done = len(losses) >= least_steps and from_rank_0(_is_warm(times), bool)
         _check_finite([fmean(gather(losses[-1].item(), float))], "after the warm-up")
         return _Warmup(
@@ -194,18 +194,18 @@ class _RankRun:
             torch.cuda.reset_peak_memory_stats(device)
         self.feed.forget_copies()
         dist.barrier()
-        _synchronize(device)
-        _enter(self.context, "window", num_steps)
+        synchronize(device)
+        enter(self.context, "window", num_steps)
         self.context.status.memory_bytes = _memory_in_use(device)
         previous = time.perf_counter()
         timer.mark()
         for number in range(1, num_steps + 1):
             losses.append(train_step(self.engine, self.feed.of_step(warmup.steps + number - 1)))
             if is_synchronized:
-                _synchronize(device)
+                synchronize(device)
             timer.mark()
             now = time.perf_counter()
-            _note_step(self.context, number, now - previous)
+            note_step(self.context, number, now - previous)
             previous = now
         times = timer.step_times_s()
         return times, torch.stack(losses).float().cpu().tolist()
@@ -257,12 +257,12 @@ class _RankRun:
         )
 
 
-def _enter(context: Context, phase: Phase, num_steps: int) -> None:
+def enter(context: Context, phase: Phase, num_steps: int) -> None:
     status = context.status
     status.phase, status.step, status.num_steps = phase, 0, num_steps
 
 
-def _note_step(context: Context, step: int, step_s: float) -> None:
+def note_step(context: Context, step: int, step_s: float) -> None:
     context.status.step, context.status.step_s = step, step_s
 
 
@@ -319,6 +319,6 @@ def _memory_in_use(device: torch.device) -> int:
     return host_memory.resident_bytes() if device.type == "cpu" else torch.cuda.memory_reserved(device)
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -23,6 +23,11 @@ def resident_bytes() -> int:
     return _status("VmRSS")
 
 
+def data_bytes() -> int:
+    """The private data of this process, which ``budget`` limits."""
+    return _status("VmData")
+
+
 def reset_peak() -> int:
     """Forgets the peak so far; returns the bytes that are resident now."""
     give_back_freed_memory()
@@ -44,7 +49,7 @@ def budget(extra_bytes: int | None) -> Iterator[None]:
         return
     give_back_freed_memory()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + extra_bytes, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + extra_bytes, hard))
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """The errors of a run inside a worker, and the failure that an exception leaves in the run's row."""
 
+import errno
 import re
 from typing import get_args
 
@@ -26,6 +27,14 @@ class DeviceMismatch(AgreedFailure):
     """The ranks do not have distinct devices of the group's vendor."""
 
 
+class NothingFits(AgreedFailure):
+    """Not even the smallest micro-batch fits in memory. ``wanted_bytes`` is what it could not have."""
+
+    def __init__(self, text: str, wanted_bytes: int | None) -> None:
+        super().__init__(text)
+        self.wanted_bytes = wanted_bytes
+
+
 _CPU_ALLOCATION = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 _DEVICE_ALLOCATION = re.compile(r"[Tt]ried to allocate ([\d.]+) ([KMG]iB|bytes)")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -38,19 +47,27 @@ def failure_of(error: BaseException, phase: str, rank: int) -> Failure:
         status=status,
         reason=_first_line(error),
         phase=phase if phase in get_args(Phase) else None,
-        wanted_bytes=_wanted_bytes(str(error)) if status == "oom" else None,
+        wanted_bytes=wanted_bytes(error) if status == "oom" else None,
         ranks=(rank,),
         bad_loss=error.bad_loss if isinstance(error, InvalidLoss) else None,
     )
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    return _status_of(error) == "oom"
+
+
 def _status_of(error: BaseException) -> Status:
     match error:
+        case NothingFits():
+            return "oom"
         case InvalidLoss():
             return "invalid_loss"
         case DeviceMismatch():
             return "device_mismatch"
         case torch.OutOfMemoryError() | MemoryError():
+            return "oom"
+        case OSError(errno=errno.ENOMEM):
             return "oom"
         case RuntimeError() if _CPU_ALLOCATION.search(str(error)):
             return "oom"
@@ -58,7 +75,11 @@ def _status_of(error: BaseException) -> Status:
             return "crash"
 
 
-def _wanted_bytes(message: str) -> int | None:
+def wanted_bytes(error: BaseException) -> int | None:
+    """The size of the allocation that failed with ``error``, if its text tells."""
+    if isinstance(error, NothingFits):
+        return error.wanted_bytes
+    message = str(error)
     if found := _CPU_ALLOCATION.search(message):
         return int(found[1])
     if found := _DEVICE_ALLOCATION.search(message):

@@ -7,6 +7,7 @@ from typing import Literal, assert_never
 from cluster.accelerators import PeakDtype
 from cluster.inventory import Vendor
 from jobs.training.task.presets import ModelConfig
+from jobs.training.task.search.largest_batch import BatchSearch
 from jobs.training.task.settings import Settings
 
 Strategy = Literal["ddp", "fsdp", "zero1", "zero2", "zero3"]
@@ -109,6 +110,10 @@ class Recipe(Settings):
     def tokens_per_step(self) -> int:
         return self.sequences_per_step * self.seq_len
 
+    def in_micro_batches_of(self, size: int) -> "Recipe":
+        """The same step in micro-batches of ``size`` sequences, which must divide those of a rank."""
+        return replace(self, micro_batch=size, grad_accum=self.micro_batch * self.grad_accum // size)
+
     @property
     def product_dtype(self) -> PeakDtype:
         """The dtype in which the blocks multiply, whose peak the speed is compared with."""
@@ -140,6 +145,7 @@ class Job:
     """One run of one cell, as a worker sees it.
 
     ``memory_budget_bytes`` limits how much the process may allocate above its idle state (CPU only).
+    With a ``search``, the largest micro-batch that fits is found first, and then measured.
     """
 
     run_id: str
@@ -149,3 +155,4 @@ class Job:
     simulated: bool = False
     may_mix_devices: bool = False
     memory_budget_bytes: int | None = None
+    search: BatchSearch | None = None

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cluster.telemetry.summary import Watched
+from jobs.training.task.search.largest_batch import BatchSearch
 
 Status = Literal[
     "ok",
@@ -37,7 +38,7 @@ class Failure:
 
     ``wanted_bytes`` is the size of the allocation that failed, if known. ``nodes`` are those of ``ranks``, or
     all nodes if no rank is named. ``nodes`` is empty if the run was never placed or the nodes are unknown.
-    ``step`` is how many steps of a long run were done.
+    ``step`` is how many steps of a long run were done. ``search`` is how far a search had come.
     """
 
     status: Status
@@ -49,6 +50,7 @@ class Failure:
     log_tail: tuple[str, ...] = ()
     step: int | None = None
     bad_loss: BadLoss | None = None
+    search: BatchSearch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +147,7 @@ class Measurement:
     where nothing is copied. ``losses`` begin at whatever step the warm-up ended. ``reference_loss`` is the
     loss of a step that every run of a sweep passes, so it can be compared between strategies.
     ``recompilations`` are those of the window, of the rank with most; None where nothing is compiled.
-    ``profile`` is None if none was asked for.
+    ``search`` is the search whose answer was measured. ``profile`` is None if none was asked for.
     """
 
     run_id: str
@@ -165,6 +167,7 @@ class Measurement:
     recompilations: int | None = None
     attention_kernel: str | None = None
     profile: Profile | NoProfile | None = None
+    search: BatchSearch | None = None
 
     def unprofiled(self, failure: Failure) -> "Measurement":
         """These numbers, of a run that failed while it was profiled."""

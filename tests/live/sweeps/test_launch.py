@@ -16,6 +16,7 @@ from cluster.local_ray.private_ray import private_ray
 from jobs.execution.messages import SessionLimits
 from jobs.launch.ray_train.cells import launch
 from jobs.training.task.measurement import NoProfile, Profile
+from jobs.training.task.search.largest_batch import BatchSearch
 from tests.live.listening import ENDLESS, Listener, assert_all_capacity_returns, job, session, workers
 
 NUM_CPUS = 2
@@ -115,6 +116,22 @@ def test_what_every_rank_raises_is_one_failure_with_all_ranks(group: WorkerGroup
     failure = listener.failure("a")
     assert (failure.status, failure.ranks, failure.phase) == ("device_mismatch", (0, 1), "setup")
     assert any("Traceback" in line for line in failure.log_tail)
+
+
+def test_a_search_on_two_ranks_goes_on_in_a_new_group_after_one_ran_out_of_memory(group: WorkerGroup) -> None:
+    listener = Listener()
+    small = job("a", group, world_size=2)
+    asked = replace(
+        small,
+        recipe=replace(small.recipe, seq_len=64, grad_accum=64),
+        memory_budget_bytes=150_000_000,
+        search=BatchSearch(sequences=64, candidates=(1, 64), guess=64),
+    )
+    launch({group.name: [session(group, asked, job("b", group, world_size=2))]}, LIMITS, listener)
+    assert listener.story() == ["start a", "start a", "ok a", "start b", "ok b"]
+    search = listener.measurement("a").search
+    assert search is not None
+    assert (search.fitted, search.failed) == ((1,), (64,))
 
 
 def test_what_finds_no_room_in_time_is_unschedulable(group: WorkerGroup) -> None:

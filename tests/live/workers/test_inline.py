@@ -30,7 +30,7 @@ def test_torchrun_measures_the_cells_of_its_world_size_and_inline_the_rest(tmp_p
     text = BOTH_SIZES.replace("steps: 4", "steps: 4, profile_steps: 1")
     spec, store = write_spec(tmp_path, text), tmp_path / "store"
 
-    two = run([*_torchrun(2), *sweep_command(spec, store)[1:]])
+    two = run([*torchrun(2), *sweep_command(spec, store)[1:]])
     sizes_after_torchrun = {row["world_size"] for row in rows(store)}
     one = run(sweep_command(spec, store, "--executor", "inline"))
 
@@ -55,7 +55,7 @@ def test_a_loss_that_every_rank_sees_ends_no_torchrun(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, BOTH_SIZES), tmp_path / "store"
     flags = ("--set", "optimizer.lr=1e30")
 
-    done = run([*_torchrun(2), *sweep_command(spec, store, *flags)[1:]])
+    done = run([*torchrun(2), *sweep_command(spec, store, *flags)[1:]])
 
     assert done.returncode == 1
     assert [row["status"] for row in rows(store)] == ["invalid_loss", "invalid_loss"]
@@ -66,7 +66,7 @@ def test_ranks_that_were_given_one_key_find_out_who_has_another(tmp_path: Path) 
     spec = write_spec(tmp_path, BOTH_SIZES)
     keys = {"same": "the same on all", "other": "of $RANK alone"}
     done = {
-        name: run([*_torchrun(2), *_with_key(key), *sweep_command(spec, tmp_path / name)])
+        name: run([*torchrun(2), *_with_key(key), *sweep_command(spec, tmp_path / name)])
         for name, key in keys.items()
     }
     assert done["same"].returncode == 0, done["same"].stdout + done["same"].stderr
@@ -81,7 +81,7 @@ def _with_key(key: str) -> list[str]:
     return ["--no-python", "sh", "-c", f'LONGHAUL_RUN_KEY="{key}" exec "$@"', "sh"]
 
 
-def _torchrun(num_ranks: int) -> list[str]:
-    torchrun = shutil.which("torchrun", path=str(Path(sys.executable).parent))
-    assert torchrun is not None, "there is no `torchrun` beside this Python"
-    return [torchrun, "--standalone", f"--nproc_per_node={num_ranks}"]
+def torchrun(num_ranks: int) -> list[str]:
+    found = shutil.which("torchrun", path=str(Path(sys.executable).parent))
+    assert found is not None, "there is no `torchrun` beside this Python"
+    return [found, "--standalone", f"--nproc_per_node={num_ranks}"]

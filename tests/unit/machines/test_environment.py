@@ -14,8 +14,7 @@ from cluster.environment import (
 )
 from cluster.inventory import MIXED_LABEL, ClusterError, Node, Vendor, WorkerGroup
 from jobs.sweeps.grid import Run
-from jobs.sweeps.work_queues import queues
-from tests.unit.builders import cells_of, plans_of, sweep
+from tests.unit.builders import cells_of, plans_of, sessions_of, sweep
 
 AMD = {"RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES": "1", "HSA_NO_SCRATCH_RECLAIM": "1"}
 NVIDIA = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -62,7 +61,7 @@ def test_a_specs_override_of_a_group_reaches_its_workers_and_no_others() -> None
         "blue": group("nvidia", name="blue"),
     }
     runs = [Run(cell=cell, repeat=1, order=order) for order, cell in enumerate(cells_of(spec))]
-    found = queues(spec, runs, plans_of(spec, *groups.values()), groups)
+    found = sessions_of(spec, runs, plans_of(spec, *groups.values()), groups)
     (red, *_), (blue, *_) = found["red"], found["blue"]
     assert red.environment == {**AMD, "NCCL_SOCKET_IFNAME": "ib0", "GLOO_SOCKET_IFNAME": "eth0"}
     assert blue.environment == NVIDIA
@@ -75,7 +74,7 @@ def test_a_job_knows_whether_its_groups_devices_may_differ() -> None:
     }
     spec = sweep(groups=list(groups))
     runs = [Run(cell=cell, repeat=1, order=order) for order, cell in enumerate(cells_of(spec))]
-    found = queues(spec, runs, plans_of(spec, *groups.values()), groups)
+    found = sessions_of(spec, runs, plans_of(spec, *groups.values()), groups)
     assert {name: queue[0].jobs[0].may_mix_devices for name, queue in found.items()} == {
         "red": True,
         "blue": False,

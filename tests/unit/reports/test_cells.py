@@ -3,6 +3,7 @@
 import pytest
 
 from reporting.analysis.cells import summarise
+from reporting.analysis.comparing import compare_groups
 from reporting.analysis.findings import CellSummary, Subject
 from reporting.results.rows import Row
 from tests.unit.result_rows import row, rows
@@ -200,3 +201,22 @@ def test_step_times_that_are_no_times_are_no_reason_to_fail() -> None:
         row(raw_step_times=(0.0,) * 5), row(raw_step_times=(nan,) * 5), row(raw_step_times=(1.0,) * 5)
     )
     assert found.flags == ()
+
+
+def test_the_largest_micro_batch_is_one_subject_whatever_was_found() -> None:
+    found = [
+        row(group=group, cell_id=group, micro_batch_asked="max", per_device_batch=size, grad_accum=64 // size)
+        for group, size in (("amd", 16), ("nvidia", 4))
+    ]
+    amd, nvidia = summarise(found)
+    assert amd.subject == nvidia.subject
+    assert str(amd.subject) == "llama-tiny ddp x1 S64 bmax of 64 fp32"
+    (comparison,) = compare_groups((amd, nvidia))
+    assert comparison.ratio == 1
+    (other,) = summarise([row(per_device_batch=16, grad_accum=4)])
+    assert other.subject != amd.subject
+
+
+def test_the_short_runs_of_a_search_for_the_best_are_no_cells() -> None:
+    (only,) = summarise([row(1000.0), row(900.0, cell_id="short", rung=1)])
+    assert only.cell_id == "cell"

@@ -218,3 +218,17 @@ def test_runs_of_one_cell_are_its_repeats(tmp_path: Path) -> None:
     assert [row.repeat for row in rows] == [0, 1, 0]
     assert rows[0].cell_id == rows[1].cell_id != rows[2].cell_id
     assert len({row.run_id for row in rows}) == 3
+
+
+def test_our_own_table_keeps_what_was_asked_and_what_was_short(tmp_path: Path) -> None:
+    lines = [
+        "strategy,world_size,per_device_batch,grad_accum,tokens_per_sec,micro_batch_asked,rung",
+        "ddp,1,8,2,1000,max,",
+        "ddp,1,8,2,1001,,",
+        "ddp,1,8,2,1002,,1",
+    ]
+    path = tmp_path / "metrics.csv"
+    path.write_text("\n".join(lines) + "\n")
+    found = imported(path).rows
+    assert [(row.micro_batch_asked, row.rung) for row in found] == [("max", None), (None, None), (None, 1)]
+    assert len({row.cell_id for row in found}) == 3

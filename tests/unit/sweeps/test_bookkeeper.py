@@ -12,7 +12,9 @@ from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.bookkeeper import Bookkeeper
 from jobs.sweeps.grid import Run, schedule
 from jobs.sweeps.results import Results
+from jobs.training.task.job import Recipe
 from jobs.training.task.measurement import Failure, NoProfile
+from jobs.training.task.search.largest_batch import BatchSearch
 from reporting.results.records import RunRecord
 from tests.unit.builders import CRASH, cells_of, measurement, plans_of, profile, sweep
 
@@ -271,3 +273,72 @@ def test_a_run_whose_profile_failed_has_its_numbers_and_is_not_measured_again() 
     assert (row["status"], row["profile"]["problem"]) == ("ok", "rank 1: RuntimeError: no events")
     assert row["tokens_per_sec"] is not None
     assert run not in desk.open().missing(retry_failed=True)
+
+
+LARGEST = sweep(axes={"micro_batch": "max"}, global_batch=8, repeats=3)
+
+
+def searched(run: Run, *, fitted: tuple[int, ...], failed: tuple[int, ...]) -> BatchSearch:
+    plan = plans_of(LARGEST)[run.cell.cell_id]
+    assert plan.search is not None
+    return replace(plan.search, fitted=fitted, failed=failed)
+
+
+def test_later_repeats_measure_the_micro_batch_that_the_first_has_found_also_after_a_restart() -> None:
+    desk = Desk(spec=LARGEST)
+    first, second, third = desk.runs
+    book = desk.open()
+    assert book.start_of(first, retry_failed=False) == searched(first, fitted=(), failed=())
+    search = searched(first, fitted=(1, 4), failed=(8,))
+    desk.finish(book, first, measurement(first.run_id, search=search))
+    for start in (book.start_of(second, retry_failed=False), desk.open().start_of(third, retry_failed=True)):
+        assert isinstance(start, Recipe)
+        assert (start.micro_batch, start.grad_accum) == (4, 2)
+    desk.finish(desk.open(), second)
+    rows = [desk.row(run) for run in (first, second)]
+    assert [(row["per_device_batch"], row["grad_accum"]) for row in rows] == [(4, 2), (4, 2)]
+    asked = [row["batch_search"] for row in rows]
+    assert [(one["asked"], one["num_trials"], one["smallest_failed"]) for one in asked] == [
+        ("max", 3, 8), ("max", 0, 8),
+    ]  # fmt: skip
+    assert asked[1]["found_by"] == first.run_id
+
+
+def test_where_nothing_fits_later_repeats_are_not_started_unless_asked() -> None:
+    desk = Desk(spec=LARGEST)
+    first, second, _ = desk.runs
+    search = searched(first, fitted=(), failed=(8, 4, 1))
+    desk.finish(desk.open(), first, Failure(status="oom", reason="too much", search=search))
+    book = desk.open()
+    assert book.start_of(second, retry_failed=False) is None
+    assert isinstance(book.start_of(second, retry_failed=True), BatchSearch)
+    book.nothing_fits(second, desk.heard)
+    assert desk.row(second)["status"] == "oom"
+    assert first.run_id in desk.row(second)["error"]["reason"]
+
+
+def test_a_search_that_was_cut_short_is_missing_and_goes_on_with_what_it_knows() -> None:
+    desk = Desk(spec=LARGEST)
+    first, second, _ = desk.runs
+    search = searched(first, fitted=(), failed=(8,))
+    desk.finish(desk.open(), first, Failure(status="oom", reason="too much", search=search))
+    book = desk.open()
+    assert first in book.missing(retry_failed=False)
+    assert book.start_of(first, retry_failed=False) == search
+    assert book.start_of(second, retry_failed=False) != search, "nobody knows the answer yet"
+    desk.finish(book, first, measurement(first.run_id, search=replace(search, fitted=(4,))))
+    assert desk.open().missing(retry_failed=False) == [run for run in desk.runs if run != first]
+    assert desk.row(first)["attempt"] == 2
+
+
+def test_what_a_rank_fails_of_does_not_replace_the_cause_that_its_peer_has_told() -> None:
+    desk = Desk(spec=LARGEST)
+    first, *_ = desk.runs
+    search = searched(first, fitted=(), failed=(8,))
+    desk.finish(desk.open(), first, Failure(status="oom", reason="too much", search=search))
+    cause, echo = desk.open(), desk.open()
+    search = replace(search, failed=(8, 4))
+    desk.finish(cause, first, Failure(status="oom", reason="too much", search=search))
+    desk.finish(echo, first, Failure(status="crash", reason="RuntimeError: connection closed by peer"))
+    assert (desk.row(first)["status"], desk.row(first)["attempt"]) == ("oom", 2)
+    assert desk.open().start_of(first, retry_failed=False) == search

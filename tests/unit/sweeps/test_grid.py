@@ -362,3 +362,56 @@ def test_every_run_has_a_name_of_its_own_that_every_store_takes(
     names = [run.name for run in runs]
     assert len(set(names)) == len({run.run_id for run in runs}) == len(runs)
     assert all(check_name(f"sweeps/s/runs/{name}/result.json") for name in names)
+
+
+def test_a_global_batch_says_how_many_micro_batches_a_step_has() -> None:
+    cells = cells_of(sweep(axes={"world_size": [1, 2], "micro_batch": [1, 4]}, global_batch=16))
+    assert [(cell.recipe.micro_batch, cell.recipe.grad_accum) for cell in cells] == [
+        (1, 16), (4, 4), (1, 8), (4, 2),
+    ]  # fmt: skip
+    assert {cell.recipe.sequences_per_step for cell in cells} == {16}
+
+
+def test_a_cell_is_the_same_whether_its_steps_are_told_by_global_batch_or_by_grad_accum() -> None:
+    assert the_id(axes={"micro_batch": 4}, global_batch=16) == the_id(axes={"micro_batch": 4}, grad_accum=4)
+
+
+def test_a_cell_that_asks_for_the_largest_micro_batch_is_one_cell_of_its_own() -> None:
+    asked, *others = ids(axes={"micro_batch": ["max", 1, 2, 4]}, global_batch=4)
+    assert asked not in others
+    assert asked == the_id(
+        axes={"micro_batch": "max"}, global_batch=4, repeats=7, limits={"try_anyway": True}
+    )
+    assert asked != the_id(axes={"micro_batch": "max"}, global_batch=8)
+    (cell,) = cells_of(sweep(axes={"micro_batch": "max"}, global_batch=4))
+    assert cell.readable_name == "llama-tiny-ddp-ws1-seq64-mbmax-fp32-local"
+
+
+def test_the_largest_micro_batch_can_be_included_and_excluded() -> None:
+    axes = {"micro_batch": [1, "max"], "strategy": ["ddp", "fsdp"]}
+    cells = cells_of(sweep(axes=axes, global_batch=4, exclude=[{"micro_batch": "max", "strategy": "ddp"}]))
+    assert [(cell.recipe.strategy, bool(cell.question)) for cell in cells] == [
+        ("ddp", False), ("fsdp", False), ("fsdp", True),
+    ]  # fmt: skip
+    added = cells_of(sweep(include=[{"micro_batch": "max"}], global_batch=4))
+    assert [bool(cell.question) for cell in added] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"axes": {"micro_batch": "max"}}, "global_batch: is missing; micro_batch max needs"),
+        ({"include": [{"micro_batch": ["max"]}]}, "global_batch: is missing; micro_batch max needs"),
+        ({"global_batch": 4, "grad_accum": 1}, "leave grad_accum out"),
+    ],
+)
+def test_a_batch_that_is_told_twice_or_not_at_all_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        sweep(**changes)
+
+
+@pytest.mark.parametrize("micro_batch", [3, "max"])
+def test_a_global_batch_that_cannot_be_divided_names_the_combination(micro_batch: int | str) -> None:
+    axes = {"world_size": [1, 2], "micro_batch": micro_batch}
+    with pytest.raises(SpecError, match=r"global_batch: 9 sequences can't be divided among 2 devices"):
+        cells_of(sweep(axes=axes, global_batch=9))

@@ -6,9 +6,11 @@ import pytest
 
 from cluster.inventory import WorkerGroup
 from cluster.placement import Placed
+from jobs.commandline.usage_error import SpecError
 from jobs.sweeps.grid import expand, schedule
 from jobs.sweeps.plan import PREDICTION_ERROR, Plan, plan_all
 from jobs.sweeps.tables import placement_text, plan_table
+from jobs.training.task.search.largest_batch import BatchSearch
 from tests.unit.builders import GB, group, inventory, plans_of, sweep
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -181,3 +183,45 @@ def test_the_forecast_counts_profiled_steps() -> None:
     )
     assert plain is not None and longer is not None
     assert profiled == longer > plain
+
+
+def largest(**changes: Any) -> BatchSearch:
+    """The search of a cell that asks for the largest micro-batch of 16 sequences."""
+    limits = {"memory_gb_per_worker": 1.0}
+    spec = sweep(
+        models=["llama-mini"], axes={"micro_batch": "max"}, global_batch=16, **{"limits": limits, **changes}
+    )
+    (plan,) = plans_of(spec).values()
+    assert plan.search is not None
+    assert plan.recipe.micro_batch == plan.search.guess
+    return plan.search
+
+
+def test_a_search_begins_with_the_largest_micro_batch_that_the_forecast_lets_fit() -> None:
+    spec = sweep(models=["llama-mini"], axes={"micro_batch": [1, 2, 4, 8, 16]}, global_batch=16)
+    bytes_of = [plan.predicted_memory_bytes for plan in plans_of(spec).values()]
+    for place, size in enumerate((2, 4, 8)):
+        limits = {"memory_gb_per_worker": (bytes_of[place + 1] + 1000) / 1e9}
+        assert largest(limits=limits).guess == size
+
+
+def test_what_the_forecast_excludes_is_no_candidate_unless_everything_is_tried() -> None:
+    tight = largest(limits={"memory_gb_per_worker": 0.75})
+    assert tight.candidates[-1] < 16
+    assert largest(limits={"memory_gb_per_worker": 0.75, "try_anyway": True}).candidates == (1, 2, 4, 8, 16)
+
+
+def test_on_a_device_of_unknown_memory_a_search_begins_with_one_sequence() -> None:
+    spec = sweep(axes={"micro_batch": "max"}, global_batch=6)
+    (plan,) = plans_of(spec, group(vendor="nvidia", device="A card of tomorrow")).values()
+    assert plan.search == BatchSearch(sequences=6, candidates=(1, 2, 3, 6), guess=1)
+
+
+def test_a_micro_batch_that_does_not_go_with_the_other_settings_is_no_candidate() -> None:
+    axes = {"micro_batch": "max", "seq_len": 8, "precision": "bf16", "fp8": "rowwise"}
+    spec = sweep(axes=axes, global_batch=12)
+    (plan,) = plans_of(spec).values()
+    assert plan.search is not None
+    assert plan.search.candidates == (2, 4, 6, 12)
+    with pytest.raises(SpecError, match=r"multiples of 16"):
+        plans_of(sweep(axes=axes, global_batch=3))

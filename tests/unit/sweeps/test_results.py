@@ -10,6 +10,7 @@ import pytest
 from checkpointing.stores.contract import Store
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
+from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Run
 from jobs.sweeps.results import Results
 from jobs.training.task.measurement import Failure
@@ -163,3 +164,13 @@ def test_the_sweeps_description_has_the_spec_and_the_order_but_no_secret(
         "NCCL_DEBUG": "INFO",
     }
     assert found["spec"]["store"] == "/data/results"
+
+
+def test_a_stored_spec_can_be_loaded_again() -> None:
+    for changes in ({"global_batch": 8, "axes": {"micro_batch": ["max", 2]}}, {"grad_accum": 3}):
+        store = MemoryStore()
+        spec = sweep(**changes)
+        Results(store, spec.name).describe(spec, [])
+        stored = json.loads(store.get("sweeps/trial/sweep.json"))["spec"]
+        again = SweepSpec.model_validate_json(json.dumps(stored))
+        assert cells_of(again) == cells_of(spec)

@@ -11,8 +11,7 @@ from jobs.execution.messages import Session
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Run, expand, schedule
 from jobs.sweeps.plan import plan_all
-from jobs.sweeps.work_queues import queues
-from tests.unit.builders import GB, group, inventory, sweep
+from tests.unit.builders import GB, group, inventory, sessions_of, sweep
 
 GROUPS = {
     "local": group("local", (8,), memory_bytes=8 * GB),
@@ -26,7 +25,7 @@ def queued(spec: SweepSpec, runs: list[Run] | None = None) -> dict[str, list[Ses
     plans = plan_all(cells, inventory(*GROUPS.values()), spec.limits)
     wanted: dict[str, WorkerGroup] = {cell.group: GROUPS[cell.group] for cell in cells}
     by_id = {plan.cell.cell_id: plan for plan in plans}
-    return queues(spec, schedule(spec, cells) if runs is None else runs, by_id, wanted)
+    return sessions_of(spec, schedule(spec, cells) if runs is None else runs, by_id, wanted)
 
 
 def subsets(*values: Any) -> st.SearchStrategy[list[Any]]:

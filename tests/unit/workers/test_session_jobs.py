@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from jobs.execution.board import Assembled, Board, Done, Lost, Measured, Post, Raised, Ready
+from jobs.execution.board import Assembled, Board, Done, Lost, Measured, Post, Raised, Ready, Searching
 from jobs.execution.messages import Event, Finished, Heartbeat, SessionLimits, Started
 from jobs.execution.monitor import START_TIMEOUT_S, GroupMonitor, Inquiry, did_not_join
 from jobs.execution.rank_failures import GRACE_S, one_failure
@@ -10,9 +10,11 @@ from jobs.execution.session_jobs import END_TIMEOUT_S, SessionJobs
 from jobs.training.health.postmortem import Postmortem
 from jobs.training.task.job import Job, Window
 from jobs.training.task.measurement import Failure, Measurement, NoProfile
+from jobs.training.task.search.largest_batch import BatchSearch
 from tests.unit.builders import measurement, run_of, sweep
 
 LIMITS = SessionLimits(schedule_timeout_s=60, cell_timeout_s=600, hang_timeout_s=30)
+OUT_OF_MEMORY = Failure(status="oom", reason="too much", phase="warmup", ranks=(0,))
 CLOSED = Failure(status="crash", reason="RuntimeError: connection closed by peer", phase="window", ranks=(0,))
 
 
@@ -219,6 +221,40 @@ def test_the_numbers_of_one_job_are_never_those_of_the_next() -> None:
     running.hear(Measured(measurement=measurement(run_id="a")), Done(measurement=measurement(run_id="a")))
     running.events += running.life.end("gone", now=5)
     assert running.outcomes() == {"a": "ok", "b": "crash"}
+
+
+def test_a_search_goes_on_in_another_group_with_what_ran_out() -> None:
+    running = Group()
+    running.start()
+    search = BatchSearch(sequences=8, candidates=(1, 2, 4, 8), guess=4)
+    running.hear(Searching(run_id="a", search=search.now_trying(4)))
+    for rank in (0, 1):
+        running.hear(Raised(run_id="a", rank=rank, failure=OUT_OF_MEMORY))
+    running.judge(now=1)
+    assert (running.outcomes(), running.life.is_condemned, running.left) == ({}, True, ["a", "b"])
+    assert running.life.left[0].search == search.now_trying(4).ran_out()
+
+
+def test_a_worker_that_the_kernel_ended_in_a_search_is_a_trial_that_ran_out() -> None:
+    running = Group(remains(oom_kills=8))
+    running.start()
+    search = BatchSearch(sequences=8, candidates=(1, 2, 4, 8), guess=4)
+    running.hear(Searching(run_id="a", search=search.now_trying(4)), lost(1))
+    running.judge(now=1 + GRACE_S + 0.1)
+    assert (running.outcomes(), running.left) == ({}, ["a", "b"])
+
+
+def test_a_search_ends_with_a_row_where_nothing_fits_or_something_else_goes_wrong() -> None:
+    last = BatchSearch(sequences=8, candidates=(1, 2), guess=1).now_trying(1)
+    for failure, failed in ((OUT_OF_MEMORY, (1,)), (CLOSED, ())):
+        running = Group()
+        running.start()
+        running.hear(Searching(run_id="a", search=last), Raised(run_id="a", rank=0, failure=failure))
+        running.judge(now=1 + GRACE_S + 0.1)
+        assert running.outcomes() == {"a": failure.status}
+        search = running.failure().search
+        assert search is not None
+        assert (search.failed, running.left) == (failed, ["b"])
 
 
 def test_workers_that_do_not_meet_are_named() -> None:
