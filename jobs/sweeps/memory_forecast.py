@@ -37,10 +37,10 @@ _FREED_WEIGHTS = {"ddp": 0.2, "fsdp": 1.5, "zero1": 1.5, "zero2": 1.5, "zero3": 
 # What a fresh process loads and touches of its libraries; the second number includes DeepSpeed.
 _HOST_FIXED_BYTES = 70_000_000
 _HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
-# What compiling blocks leaves in the heap of a process on a CPU: its libraries, and pieces that were freed.
-# Pieces of the training fit into those, so that of this and the slacks above only the largest counts. The C++
+# What a process on a CPU takes besides, once it has compiled blocks: libraries, and pieces that the compiler
+# has freed, which serve the training again. So it takes no more, until what is above is larger. The C++
 # compiler is a process of its own, which counts for no rank.
-_COMPILER_BYTES = 160_000_000
+_HOST_COMPILED_BYTES = 245_000_000
 # What importing torchao adds to a process.
 _HOST_TORCHAO_BYTES = 53_000_000
 # Memory that the caching allocator loses to pieces that no later request fits.
@@ -156,7 +156,9 @@ def _overhead(recipe: Recipe, live_bytes: int, on_cpu: bool) -> float:
         # The heap keeps a block's weights as they are cast, too.
         freed += _CAST * _small_weights(recipe) / _compute(recipe) / recipe.model.num_layers
     slack = _HEAP_SLACK * live_bytes
-    return fixed + (slack + freed if recipe.compile == "none" else max(_COMPILER_BYTES, slack, freed))
+    if recipe.compile == "none":
+        return fixed + slack + freed
+    return max(_HOST_COMPILED_BYTES, fixed + slack, fixed + freed)
 
 
 def _small_weights(recipe: Recipe) -> int:
