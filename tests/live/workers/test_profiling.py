@@ -127,7 +127,7 @@ def assert_harmless(trace: bytes | None) -> None:
 
 
 def test_a_profiler_that_fails_on_one_rank_costs_the_run_nothing_nor_the_next_run(tmp_path: Path) -> None:
-    recipe = recipe_for("fsdp", world_size=RANKS)
+    recipe = recipe_for("ddp", world_size=RANKS)
     found, _ = run_ranks(measure_with_broken_profilers, recipe, num_ranks=RANKS, tmp_path=tmp_path)
     assert [len(run.step_times_s) for run in found if run is not None] == [3, 3, 3, 3]
     *broken, whole = (run.profile for run in found if run is not None)
