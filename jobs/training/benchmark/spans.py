@@ -69,7 +69,8 @@ def sum_up(
         data_wait=covered_ns(waits) / window_ns,
         idle=idle_ns / window_ns if basis == "device" else None,
     )
-    return shares, _operations([*computing, *collectives, *copies], inside, window_ns, num_steps)
+    pieces = _cut([*computing, *collectives, *copies], began, ended)
+    return shares, _operations(pieces, inside, window_ns, num_steps)
 
 
 def _window(spans: Iterable[Span]) -> tuple[int, int]:
@@ -143,6 +144,15 @@ def _innermost(spans: Iterable[Span]) -> Iterator[tuple[Span, int, int]]:
 
 def _whole(span: Span) -> _Piece:
     return span.name, span.start_ns, span.end_ns
+
+
+def _cut(pieces: Iterable[_Piece], began: int, ended: int) -> Iterator[_Piece]:
+    """The parts of the pieces that lie in the window."""
+    return (
+        (name, max(start, began), min(end, ended))
+        for name, start, end in pieces
+        if start < ended and end > began
+    )
 
 
 def _operations(

@@ -118,9 +118,13 @@ def test_data_wait_is_the_hosts_time_to_get_batches() -> None:
 
 def test_what_lies_outside_of_the_profiled_steps_does_not_count() -> None:
     before, across = annotation("gloo:barrier", -50, 0, GLOO), annotation("gloo:all_reduce", 90, 400, GLOO)
-    shares, operations = on_cpu(operator("aten::mm", 10, 20), before, across)
+    late = [operator("aten::backward", 50, 300), operator("aten::add", 60, 200)]
+    shares, operations = on_cpu(operator("aten::mm", 10, 20), *late, before, across)
     assert shares.communication == pytest.approx(0.1)
     assert "gloo:barrier" not in operations
+    assert operations["gloo:all_reduce"].share == pytest.approx(0.1)
+    assert operations["gloo:all_reduce"].seconds_per_step == pytest.approx(10e-9)
+    assert operations["aten::backward"].share == pytest.approx(0.1)
 
 
 def test_the_longest_operations_come_first_and_the_rest_is_left_out() -> None:
