@@ -48,14 +48,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 of_weight = _added(of_weight, slopes.t(), own)
             del slopes  # Else they would be there beside the next chunk's logits.
         if of_weight is not None:
-            ctx.save_for_backward(of_tokens, of_weight.to(weight.dtype))
+            ctx.gradients = of_tokens, of_weight.to(weight.dtype)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_loss: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        of_tokens, of_weight = ctx.saved_tensors
-        return _scaled(of_tokens, of_loss), _scaled(of_weight, of_loss), None, None
+        of_tokens, of_weight = ctx.gradients
+        del ctx.gradients  # They are scaled in place, so a second pass must not find them.
+        return _scale(of_tokens, of_loss), _scale(of_weight, of_loss), None, None
 
 
 def _loss_and_slopes(logits: Tensor, wanted: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
@@ -76,11 +77,10 @@ def _added(sum_: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     return sum_.addmm_(left, right) if left.dtype == sum_.dtype else sum_.add_(left @ right)
 
 
-def _scaled(values: Tensor, factor: Tensor) -> Tensor:
-    """``values`` times ``factor`` in their dtype, multiplied in fp32: bf16 has no third."""
+def _scale(values: Tensor, factor: Tensor) -> Tensor:
+    """Multiplies ``values`` in place, in fp32: bf16 has no third."""
     if values.dtype == torch.float32:
-        return values * factor
-    scaled, rows = torch.empty_like(values), tokens_per_chunk(values.shape[1])
-    for part, own in zip(values.split(rows), scaled.split(rows), strict=True):
-        own.copy_(part.float() * factor)
-    return scaled
+        return values.mul_(factor)
+    for part in values.split(tokens_per_chunk(values.shape[1])):
+        part.copy_(part.float() * factor)
+    return values
