@@ -30,17 +30,19 @@ _ZERO_MAX_LIVE = 1e9
 # glibc's heap keeps freed pieces below the size that ``host_memory.return_large_pieces`` sets, and torch asks
 # for aligned memory, so a freed piece can't serve again for one of its size. Measured with glibc 2.36: the
 # heap holds a tenth more than is live, and this many times the weights in small pieces. DeepSpeed frees each
-# weight when it lays it out anew; gathered weights are freed in each pass.
-_HEAP_SLACK = 0.1
+# weight when it lays it out anew; gathered weights are freed in each pass. Without the logits of all tokens,
+# several moments of a step take about as much, and what one has freed does not fit the others.
+_HEAP_SLACK = {"whole": 0.1, "chunked": 0.15}
 _SMALL_PIECE_BYTES = 4 * 2**20
 _FREED_WEIGHTS = {"ddp": 0.2, "fsdp": 1.5, "zero1": 1.5, "zero2": 1.5, "zero3": 3.2}
 # What a fresh process loads and touches of its libraries; the second number includes DeepSpeed.
 _HOST_FIXED_BYTES = 70_000_000
 _HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
-# What a process on a CPU takes besides, once it has compiled blocks: libraries, and pieces that the compiler
-# has freed, which serve the training again. So it takes no more, until what is above is larger. The C++
-# compiler is a process of its own, which counts for no rank.
-_HOST_COMPILED_BYTES = 245_000_000
+# What a process on a CPU takes besides, once it has compiled blocks: libraries, and as much again as the
+# training holds, up to the second number. Pieces that the compiler has freed serve the training, so it takes
+# no more until what is above is larger. The C++ compiler is a process of its own and counts for no rank.
+_HOST_COMPILED_BYTES = 195_000_000
+_HOST_COMPILED_SLACK_BYTES = 50_000_000
 # What importing torchao adds to a process.
 _HOST_TORCHAO_BYTES = 53_000_000
 # Memory that the caching allocator loses to pieces that no later request fits.
@@ -155,10 +157,11 @@ def _overhead(recipe: Recipe, live_bytes: int, on_cpu: bool) -> float:
         fixed += _HOST_TORCHAO_BYTES
         # The heap keeps a block's weights as they are cast, too.
         freed += _CAST * _small_weights(recipe) / _compute(recipe) / recipe.model.num_layers
-    slack = _HEAP_SLACK * live_bytes
+    slack = _HEAP_SLACK[recipe.cross_entropy] * live_bytes
     if recipe.compile == "none":
         return fixed + slack + freed
-    return max(_HOST_COMPILED_BYTES, fixed + slack, fixed + freed)
+    compiled = _HOST_COMPILED_BYTES + min(_HOST_COMPILED_SLACK_BYTES, live_bytes)
+    return max(compiled, fixed + slack, fixed + freed)
 
 
 def _small_weights(recipe: Recipe) -> int:
@@ -416,18 +419,18 @@ def _logits(recipe: Recipe) -> float:
 
 
 def _chunked_logits(recipe: Recipe) -> float:
-    """The largest of three moments, per word of the vocabulary.
+    """The larger of two moments, per word of the vocabulary.
 
     As a chunk's logits become fp32, they are there in the dtype of the computation too. Then their gradient
     is there, with the head's gradient of the chunk, which is added to the fp32 sum of all: in fp32 without a
-    copy. As the backward pass begins, the head's gradient is there twice.
+    copy.
     """
     tokens, hidden, size = _tokens(recipe), recipe.model.hidden_size, _compute(recipe)
     chunk = min(tokens, tokens_per_chunk(recipe.model.vocab_size))
     is_only, is_fp32 = chunk == tokens, recipe.precision == "fp32"
     cast = (_FP32 if is_fp32 else _FP32 + size) * chunk + (0 if is_only else _FP32 * hidden)
     products = size * chunk + (_FP32 if is_fp32 else _FP32 + size) * hidden
-    return max(cast, products, 2 * size * hidden)
+    return max(cast, products)
 
 
 def _tokens(recipe: Recipe) -> int:
