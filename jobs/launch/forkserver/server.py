@@ -28,6 +28,7 @@ from jobs.training.task.job import Strategy
 
 _LOWEST_PRIORITY = 19
 _PATIENCE_S = 10.0
+_YES = b"yes"
 
 
 def main(path: str, strategy: Strategy | None) -> None:
@@ -36,7 +37,7 @@ def main(path: str, strategy: Strategy | None) -> None:
         sys.exit("what is loaded makes Ray's ids the same in each child")
     if how := touched_device():
         sys.exit(f"what is loaded has touched a device: {how}")
-    if _in_a_child(_is_cut_off):
+    if _in_a_child(_may_use_devices) != _YES:
         sys.exit("what is loaded has asked for devices, so no child could use one")
     connection = _serve(path)
     if connection is not None:
@@ -87,11 +88,13 @@ def _load_aside(strategy: Strategy | None) -> None:
 
 
 def _in_a_child(ask: Callable[[], bytes]) -> bytes:
-    """What ``ask`` returns in a child."""
+    """What ``ask`` returns in a child; nothing if it raises there."""
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
-        os.write(write, ask())
-        os._exit(0)
+        try:
+            os.write(write, ask())
+        finally:
+            os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as told:
         answer = told.read()
@@ -104,8 +107,8 @@ def _first_id() -> bytes:
     return bytes(ray.ObjectID.from_random().binary())
 
 
-def _is_cut_off() -> bytes:
-    return b"yes" if is_cut_off() else b""
+def _may_use_devices() -> bytes:
+    return b"" if is_cut_off() else _YES
 
 
 def _become(connection: socket.socket) -> None:

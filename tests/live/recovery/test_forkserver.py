@@ -347,6 +347,8 @@ def told_after_loading(strategies: Sequence[Strategy], **environment: str) -> An
     [
         ("cuda.is_initialized = lambda: True", "has touched a device: it has initialised torch.cuda"),
         ("cuda._is_in_bad_fork = lambda: True", "has asked for devices, so no child could use one"),
+        # Nor one whose children can't tell.
+        ("del cuda._is_in_bad_fork", "has asked for devices, so no child could use one"),
     ],
 )
 def test_a_process_that_has_touched_a_device_is_nobody_s_parent(
