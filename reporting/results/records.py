@@ -299,7 +299,7 @@ def read_record(data: bytes) -> RunRecord:
     """Reads a record. Keys that this version doesn't know are ignored. Raises ``RecordError``."""
     try:
         found = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON ({error})") from None
     check_version(found)
     try:

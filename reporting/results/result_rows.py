@@ -47,6 +47,8 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "gpu_info": {"name": "device_name", "count": "device_count", "driver": "driver"},
     "environment": {field.name: field.name for field in fields(EnvironmentRecord)},
 }
+# Of each 64-bit integer, and of its sign.
+_MOST_DIGITS = 20
 _TUPLES = [name for name in NAMES if kind_of(name) is tuple]
 _PLAIN = sorted({*NAMES} & {field.name for field in fields(RunRecord)})
 
@@ -74,9 +76,16 @@ def _parsed(data: bytes) -> Any:
     except ValueError:
         pass
     try:
-        return json.loads(data)
-    except ValueError as error:
+        return json.loads(data, parse_int=_whole)
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON ({error})") from None
+
+
+def _whole(text: str) -> float:
+    """A number that the faster parser would not read as an integer is none here either, since no float may
+    hold it.
+    """
+    return int(text) if len(text) <= _MOST_DIGITS else float(text)
 
 
 def _flat(found: Mapping[str, Any]) -> dict[str, Any]:

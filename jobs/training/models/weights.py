@@ -82,7 +82,7 @@ def _tensors(file: Path) -> dict[str, Stored]:
         return _checked(file, header, 8 + length)
     except OSError as error:
         raise Unfit(f"weights: {file} can't be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Unfit(f"weights: {file} is not a safetensors file") from None
 
 
@@ -92,6 +92,8 @@ def _checked(file: Path, header: Any, start: int) -> dict[str, Stored]:
         if name == "__metadata__":
             continue
         dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        if not {*map(type, (begin, end, *shape))} <= {int} or begin < 0:
+            raise ValueError(name)
         if dtype in ELEMENT_BYTES and end - begin != prod(shape) * ELEMENT_BYTES[dtype]:
             raise ValueError(name)
         if start + end > num_bytes:

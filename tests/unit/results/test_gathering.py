@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -105,6 +106,23 @@ def test_a_number_that_is_none_is_null() -> None:
     (row,) = gather(store_of(a=data)).rows
 
     assert row.mean_loss is None
+
+
+def test_a_number_that_no_float_holds_is_null_in_all_of_a_row() -> None:
+    huge = b"1" + b"0" * 400
+    data = result(mean_loss="?", profile={"operation_shares": "?"}).replace(b'"?"', huge, 1)
+
+    (row,) = gather(store_of(a=data.replace(b'"?"', b"[%s]" % huge))).rows
+
+    assert row.mean_loss is None
+    assert row.profile_operation_shares == (inf,)
+
+
+def test_a_result_that_is_nested_without_an_end_is_skipped() -> None:
+    found = gather(store_of(a=b'{"a":' * 100_000))
+
+    assert not found.rows
+    assert found.skipped[0].reason.startswith("not JSON")
 
 
 def test_what_was_imported_stands_behind_what_was_measured() -> None:

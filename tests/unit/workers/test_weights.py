@@ -106,6 +106,10 @@ def in_bytes(folder: Path) -> Path:
 
 _NINE_IN_FOUR_BYTES = b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 4]}}'
 LYING = len(_NINE_IN_FOUR_BYTES).to_bytes(8, "little") + _NINE_IN_FOUR_BYTES + bytes(4)
+_BEFORE = b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}'
+EARLY = len(_BEFORE).to_bytes(8, "little") + _BEFORE
+_BETWEEN = b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0.5, 4.5]}}'
+HALF = len(_BETWEEN).to_bytes(8, "little") + _BETWEEN + bytes(8)
 
 WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
     "nothing there": (lambda at: at / "none", "/none is not there; expected a model's folder, on every node"),
@@ -146,7 +150,12 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a header that is a list": (
         lambda at: of_bytes(at, (2).to_bytes(8, "little") + b"[]"), "is not a safetensors file"
     ),
+    "a header without an end": (
+        lambda at: of_bytes(at, (10**6).to_bytes(8, "little") + b"[" * 10**6), "is not a safetensors file"
+    ),
     "sizes that lie": (lambda at: of_bytes(at, LYING), "is not a safetensors file"),
+    "a beginning before the data": (lambda at: of_bytes(at, EARLY), "is not a safetensors file"),
+    "a beginning that is no whole number": (lambda at: of_bytes(at, HALF), "is not a safetensors file"),
 }  # fmt: skip
 
 
