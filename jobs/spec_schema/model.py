@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_serializer, model_validator
 
@@ -12,6 +12,7 @@ from checkpointing.errors import Unfit
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.spec_schema.file import Name, Strict
 from jobs.training.models.config_file import CONFIG, read_shape
+from jobs.training.models.hugging_face import check_expressible
 from jobs.training.task.presets import (
     MOST_LABEL_CHARS,
     PRESETS,
@@ -69,6 +70,15 @@ class Model(Strict):
             usual = preset_of_shape(shape) or usual
         name = value.get("name")
         return {**value, "name": usual if name is None else name, "shape": shape}
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.shape is not None:
+            try:
+                check_expressible(self.shape)
+            except Unfit as error:
+                raise ValueError(f"shape: {error}") from None
+        return self
 
     @model_serializer
     def _as_stored(self) -> str | dict[str, Any]:

@@ -106,6 +106,16 @@ def differences(one: ModelShape, other: ModelShape) -> dict[str, tuple[Any, Any]
     return {key: (ours[key], theirs[key]) for key in keys}
 
 
+def check_expressible(shape: ModelShape) -> None:
+    """Raises ``Unfit`` if no ``config.json`` says what the shape is: then nobody could load its weights."""
+    said = shape_of(config_json(shape, ""))
+    for field in fields(ModelShape):
+        found, expected = getattr(shape, field.name), getattr(said, field.name)
+        if found != expected:
+            usual = f"{shape.family} models have {value_text(expected)}"
+            raise Unfit(f"{field.name}: found {value_text(found)}, but {usual}")
+
+
 def shape_of(content: Mapping[str, Any]) -> ModelShape:
     """The shape that the content of a ``config.json`` describes.
 

@@ -125,6 +125,9 @@ BAD_MODELS: dict[str, object] = {
     "a shape of another family": {"name": "x", "shape": {**SHAPE, "family": "gemma"}},
     "a shape without layers": {"name": "x", "shape": {**SHAPE, "num_layers": 0}},
     "a shape with an odd head": {"name": "x", "shape": {**SHAPE, "head_dim": 3}},
+    "a shape with biases that its family lacks": {"name": "x", "shape": {**SHAPE, "qkv_bias": True}},
+    "a shape without its family's norms": {"name": "x", "shape": {**SHAPE, "family": "qwen3"}},
+    "a shape with a window that its family lacks": {"name": "x", "shape": {**SHAPE, "sliding_window": 8}},
     "a sequence longer than the model's": {"name": "x", "shape": {**SHAPE, "max_seq_len": 32}},
 }
 BAD_SWEEPS: dict[str, dict[str, Any]] = {
