@@ -34,7 +34,7 @@ from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.bookkeeper import Bookkeeper
 from jobs.sweeps.grid import MAX, Cell, Run, expand, schedule
 from jobs.sweeps.live_view import open_display
-from jobs.sweeps.plan import Plan, plan_all
+from jobs.sweeps.plan import Plan, check_groups, plan_all
 from jobs.sweeps.results import Results
 from jobs.sweeps.search.questions import questions_of
 from jobs.sweeps.tables import placement_text, plan_table
@@ -69,6 +69,7 @@ def _sweep(args: argparse.Namespace) -> int:
     ) as executor:
         inventory = read_cluster(args.cluster) if args.cluster else executor.inventory()
         cells = expand(spec, [group.name for group in inventory.groups])
+        check_groups([cell.group for cell in cells], inventory)
         mode = mode_of(share_nodes=spec.share_nodes, spread=spec.spread)
         plans = {plan.cell.cell_id: plan for plan in plan_all(cells, inventory, spec.limits, mode)}
         search = _search(spec, cells, plans) if args.best else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cluster.accelerators import accelerator
 from cluster.inventory import Inventory, Mode, Request, WorkerGroup
 from cluster.placement import Placed, Refused, place
+from jobs.commandline.usage_error import SpecError, nearest
 from jobs.spec_schema.combinations import impossible
 from jobs.sweeps.grid import Cell
 from jobs.sweeps.memory_forecast import predict_memory
@@ -69,6 +70,22 @@ class Plan:
 def replanned(plan: Plan, cell: Cell) -> Plan:
     """The plan of a cell that differs from the plan's own only in its window."""
     return replace(plan, cell=cell, predicted_s=_predicted_s(cell, plan.group))
+
+
+def check_groups(names: Sequence[str], inventory: Inventory) -> None:
+    """Raises ``SpecError`` for groups that are not there.
+
+    Rows that say so would count as done at the next start, with the group there.
+    """
+    known = sorted(group.name for group in inventory.groups)
+    problems = [
+        f"groups: there is no group {name!r} in {inventory.source} (groups: {', '.join(known) or 'none'})"
+        f"{nearest(name, known)}"
+        for name in dict.fromkeys(names)
+        if name not in known
+    ]
+    if problems:
+        raise SpecError(problems)
 
 
 def plan_all(

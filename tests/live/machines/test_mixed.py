@@ -128,6 +128,7 @@ def test_a_node_that_is_drained_finishes_its_cell_and_gets_no_other(
         wait_until(lambda: statuses(store, "amd") == ["ok"])
         drain("amd-0", cluster)
         output, _ = process.communicate(timeout=DEADLINE_S)
+    before = rows(store)
     refused = run([*command, "--retry-failed"], **cluster.environment)
 
     assert process.returncode == 1, output
@@ -136,8 +137,9 @@ def test_a_node_that_is_drained_finishes_its_cell_and_gets_no_other(
     assert statuses(store, "nvidia") == ["ok"] * 3
     assert "unschedulable" in statuses(store, "amd")
     assert set(statuses(store, "amd")) == {"ok", "unschedulable"}
-    assert refused.returncode == 1
-    assert "there is no group 'amd'" in refused.stdout, refused.stdout + refused.stderr
+    assert refused.returncode == 2
+    assert "there is no group 'amd'" in refused.stderr, refused.stdout + refused.stderr
+    assert rows(store) == before
 
 
 @pytest.mark.soak

@@ -44,10 +44,10 @@ def test_a_sweep_leaves_one_small_result_per_run_and_again_has_nothing_to_do(tmp
 def test_impossible_and_predicted_oom_cells_leave_rows_beside_good_ones(tmp_path: Path) -> None:
     spec = """
 name: mixed
-groups: [local, amd]
+groups: [local]
 models: [llama-tiny]
-axes: {strategy: ddp, world_size: 1, seq_len: 32}
-include: [{model: llama-3.1-8b, group: local}]
+axes: {strategy: ddp, world_size: [1, 4096], seq_len: 32}
+include: [{model: llama-3.1-8b, world_size: 1}]
 measure: {steps: 3, warmup: 1}
 repeats: 1
 """
@@ -56,16 +56,16 @@ repeats: 1
     done = run(sweep_command(write_spec(tmp_path, spec), store, "--json"))
 
     assert done.returncode == 1, done.stdout + done.stderr
-    found = {(row["model"], row["group"]): row for row in rows(store)}
+    found = {(row["model"], row["world_size"]): row for row in rows(store)}
     assert {key: row["status"] for key, row in found.items()} == {
-        ("llama-tiny", "local"): "ok",
-        ("llama-tiny", "amd"): "unschedulable",
-        ("llama-3.1-8b", "local"): "oom",
+        ("llama-tiny", 1): "ok",
+        ("llama-tiny", 4096): "unschedulable",
+        ("llama-3.1-8b", 1): "oom",
     }
-    predicted = found["llama-3.1-8b", "local"]["error"]
+    predicted = found["llama-3.1-8b", 1]["error"]
     assert predicted["phase"] == "predicted"
     assert predicted["wanted_bytes"] > 8e9 * 16
-    assert "there is no group 'amd'" in found["llama-tiny", "amd"]["error"]["reason"]
+    assert "4096 were asked for" in found["llama-tiny", 4096]["error"]["reason"]
 
 
 def test_a_worker_out_of_memory_leaves_a_row_and_the_next_cell_is_measured(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def train_all(recipes: Sequence[Recipe]) -> dict[Recipe, Course]:
 )
 def courses(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Recipe, Course]:
     folder = tmp_path_factory.mktemp("settings")
-    first, second = run_ranks(train_all, request.param, num_ranks=RANKS, tmp_path=folder)
+    first, second = run_ranks(train_all, request.param, num_ranks=RANKS, tmp_path=folder, deadline_s=3600)
     assert first == second
     return first
 

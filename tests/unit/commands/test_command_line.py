@@ -177,6 +177,18 @@ def test_two_mistakes_are_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.count("longhaul sweep: sweep.yaml: ") == 2
 
 
+@pytest.mark.parametrize("options", [[], ["--dry-run"], ["--best"], ["--retry-failed", "--json"]])
+def test_a_group_that_is_not_there_is_one_line_and_nothing_is_written(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep(IMPOSSIBLE, "--set", "groups=[locla]", *options) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "there is no group 'locla'" in printed.err
+    assert "did you mean 'local'?" in printed.err
+    assert not (tmp_path / "results").exists()
+
+
 def test_impossible_cells_leave_a_row_each_and_the_sweep_ends_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

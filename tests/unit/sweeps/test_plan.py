@@ -8,7 +8,7 @@ from cluster.inventory import WorkerGroup
 from cluster.placement import Placed
 from jobs.commandline.usage_error import SpecError
 from jobs.sweeps.grid import expand, schedule
-from jobs.sweeps.plan import PREDICTION_ERROR, Plan, plan_all
+from jobs.sweeps.plan import PREDICTION_ERROR, Plan, check_groups, plan_all
 from jobs.sweeps.tables import placement_text, plan_table
 from jobs.training.task.search.largest_batch import BatchSearch
 from tests.unit.builders import GB, group, inventory, plans_of, sweep
@@ -41,6 +41,20 @@ def test_a_group_that_the_cluster_lacks_is_unschedulable() -> None:
     assert found.refused.status == "unschedulable"
     assert found.refused.reason == "there is no group 'tpu' in the test's cluster (groups: local)"
     assert (found.group, found.predicted_s, found.memory_limit_bytes) == (None, None, None)
+
+
+def test_groups_that_are_not_there_are_one_line_each_with_the_nearest_that_is() -> None:
+    cluster = inventory(group("nvidia"), group("amd"))
+    check_groups(["amd", "nvidia"], cluster)
+    with pytest.raises(SpecError) as raised:
+        check_groups(["nvidai", "tpu", "amd", "tpu"], cluster)
+    where = "in the test's cluster (groups: amd, nvidia)"
+    assert raised.value.problems == [
+        f"groups: there is no group 'nvidai' {where}; did you mean 'nvidia'?",
+        f"groups: there is no group 'tpu' {where}",
+    ]
+    with pytest.raises(SpecError, match="groups: none"):
+        check_groups(["amd"], inventory())
 
 
 def test_more_workers_than_devices_are_unschedulable_however_much_memory_there_is() -> None:
