@@ -12,14 +12,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from jobs.commandline.exit_codes import EXIT_INTERRUPTED, EXIT_READER_GONE
-from jobs.commandline.output import is_reader_gone, open_closed_outputs
+from jobs.commandline.exit_codes import EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_USAGE
+from jobs.commandline.output import is_reader_gone, open_closed_outputs, say
+from jobs.commandline.store_location import is_working_directory_gone
 
 
 def run(main: Callable[[], int]) -> NoReturn:
     """Ends the process with the code that ``main`` returns, after all other exit handlers have run.
 
-    A command whose output nobody reads any more ends without a word.
+    A command whose output nobody reads any more ends without a word. In a working directory that was deleted
+    ``main`` is not called, and one line says so.
     """
     code = 1  # of an exception, which Python has printed by then
 
@@ -34,7 +36,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     atexit.register(end)
     open_closed_outputs()
     try:
-        code = main()
+        code = _code(main)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         raise
@@ -46,3 +48,10 @@ def run(main: Callable[[], int]) -> NoReturn:
             raise
         code = EXIT_READER_GONE
     sys.exit(code)
+
+
+def _code(main: Callable[[], int]) -> int:
+    if not is_working_directory_gone():
+        return main()
+    say("longhaul: the working directory was deleted; change to one that exists (`cd DIR`)", to=sys.stderr)
+    return EXIT_USAGE

@@ -1,4 +1,4 @@
-"""Says where a relative store path starts. Pure."""
+"""Says where a relative store path starts, and whether there is such a place. Pure."""
 
 import os
 from pathlib import Path
@@ -15,3 +15,12 @@ def store_base() -> Path:
     if is_job_driver():
         return Path(os.environ.get("LONGHAUL_HOME", "~/longhaul")).expanduser()
     return Path.cwd()
+
+
+def is_working_directory_gone() -> bool:
+    """Whether somebody deleted the working directory, so that no relative path leads anywhere."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False

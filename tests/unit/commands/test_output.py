@@ -1,4 +1,6 @@
-"""Commands whose output nobody reads any more, as in ``longhaul ... | head -1``, or was closed before."""
+"""Commands whose output nobody reads any more, as in ``longhaul ... | head -1``, or was closed before; and
+commands without a working directory.
+"""
 
 import os
 import subprocess
@@ -43,6 +45,7 @@ def unread(*words: str, cwd: Path, unbuffered: str = "") -> "subprocess.Complete
     "command",
     [
         "status whole --json --store results",
+        "status whole --store results",
         "stop whole --store results",
         "checkpoints list --run whole --store results",
         "checkpoints verify latest --run whole --store results",
@@ -102,6 +105,19 @@ run(main)
     done = run(sys.executable, "-c", script, cwd=tmp_path, out=writer)
     os.close(writer)
     assert (done.returncode, done.stderr) == (READER_GONE, "")
+
+
+@pytest.mark.parametrize("command", ["train {specs}/runs/smoke.yaml", "status whole", "report"])
+def test_a_command_in_a_deleted_directory_is_one_line(tmp_path: Path, command: str) -> None:
+    words = command.format(specs=ROOT / "jobs" / "specs")
+    place = tmp_path / "gone"
+    place.mkdir()
+    done = run(
+        "bash", "-c", f"rmdir {place} && exec {sys.executable} -P -m jobs.cli {words}",
+        cwd=place, out=subprocess.DEVNULL,
+    )  # fmt: skip
+    line = "longhaul: the working directory was deleted; change to one that exists (`cd DIR`)\n"
+    assert (done.returncode, done.stderr) == (2, line)
 
 
 def test_a_broken_pipe_of_something_else_is_an_error(tmp_path: Path) -> None:
