@@ -12,7 +12,10 @@ from reporting.analysis.findings import Comparison, Estimate
 UNKNOWN = "–"
 THIN = "\u202f"  # between a number and its unit, and never at a line's end
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Control characters, then those that are invisible or turn the direction of the text after them.
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
+)
 # Characters with a meaning in Markdown, line beginnings that would start a list, and the at sign, which would
 # notify a GitHub user.
 _MARKUP = re.compile(r"[\\`*_\[\]#|~$@]|^[-+]|(?<=^\d)[.)](?= |$)|(?<=^\d\d)[.)](?= |$)")
@@ -139,7 +142,9 @@ def short(text: str | None, length: int = 100) -> str:
 
 
 def clean(text: str) -> str:
-    """Replaces characters that no page can hold: control characters and halves of surrogate pairs."""
+    """Replaces characters that no page may hold: halves of surrogate pairs, control characters, and those
+    that let a name look like another one.
+    """
     whole = text.encode(errors="replace").decode()
     return _CONTROL.sub("\ufffd", whole)
 

@@ -19,6 +19,8 @@ from tests.unit.pages import page_of
 from tests.unit.result_rows import row
 
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>>"
+# Control characters, and those that are invisible or turn the direction of what follows.
+NOT_SHOWN = "[\x00-\x08\x0b-\x1f\x7f\u200b\u200e\u200f\u2028\u202a-\u202e\u2060-\u206f]"
 TRACE = "trace-0123456789abcdef.json.gz"
 
 
@@ -118,6 +120,7 @@ def test_a_profile_that_failed_says_why() -> None:
     "hostile",
     [
         {"profile_operation_names": (HOSTILE_NAME, "\x1b[31m", "x" * 100_000)},
+        {"profile_operation_names": ("gemm\u202e61fb", "a\u2066b\u200f", "c\u2028d")},
         {
             "profile_operation_names": ("a",) * 1_000,
             **{f"profile_operation_{what}": (0.1,) * 1_000 for what in ("shares", "calls", "sec")},
@@ -139,7 +142,7 @@ def test_what_somebody_else_wrote_is_short_and_stays_text(hostile: dict[str, Any
     assert "x" * 101 not in page.by_id("profiles").text
     assert "<script" not in text
     assert len(text) < 10_000
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text + page.by_id("profiles").text)
+    assert not re.search(NOT_SHOWN, text + page.by_id("profiles").text)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_a_long_name_is_cut_and_stays_on_one_line() -> None:
     assert short("x" * 500, 10) == "xxxxxxxxx…"
     assert short("  ") == short(None) == "–"
     assert clean("a\x00b\ud800\u202fc\n") == "a\ufffdb?\u202fc\n"
+    assert clean("a\u202eb\u2066\u200b\ufeff\u061c") == "a\ufffdb\ufffd\ufffd\ufffd\ufffd"
     assert joined(["a", "b", "c"], most=2) == "a, b and 1 more"
 
 
