@@ -24,6 +24,8 @@ _TYPES = {
     "texts": pa.list_(pa.string()), "floats": pa.list_(pa.float64()), "pairs": pa.string(),
 }  # fmt: skip
 _ROWS_PER_CHUNK = 10_000
+# A spreadsheet takes a text with such a beginning for a formula, and may run it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\n")
 
 
 def metrics_parquet(rows: Sequence[Row]) -> bytes:
@@ -41,7 +43,10 @@ def metrics_parquet(rows: Sequence[Row]) -> bytes:
 
 
 def metrics_csv(rows: Sequence[Row]) -> bytes:
-    """Writes floats so that they read back as the same number; null is an empty field."""
+    """Writes floats so that they read back as the same number; null is an empty field.
+
+    No field of text is a formula to a spreadsheet: an apostrophe stands before one that would be.
+    """
     columns = [column for column in _COLUMNS if column.kind != "floats"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -61,4 +66,12 @@ def _in_csv(row: Row, column: Column) -> Any:
         return ""
     if isinstance(value, tuple):
         return json.dumps(dict(value) if column.kind == "pairs" else value)
+    if isinstance(value, str):
+        return _text_in_csv(value)
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def _text_in_csv(value: str) -> str:
+    # The csv module puts no quotes around a carriage return, and readers would take it for the row's end.
+    text = value.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if text.startswith(_FORMULA) else text

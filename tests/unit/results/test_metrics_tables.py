@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reporting.results.columns import TABLES
 from reporting.results.rows import NAMES, Row
 from reporting.results.tables import metrics_csv, metrics_parquet
 
@@ -61,6 +63,20 @@ def test_no_float_is_rounded(value: float) -> None:
     (found,) = read_csv(metrics_csv([replace(FULL, tokens_per_sec=value)]))
 
     assert float(found["tokens_per_sec"]) == value
+
+
+@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r", "\n"])
+def test_no_text_is_a_formula_to_a_spreadsheet(first: str) -> None:
+    formula = f"{first}cmd|' /C calc'!A0"
+    texts = {column.name: formula for column in TABLES["metrics"] if column.kind == "text"}
+    told: dict[str, Any] = {**texts, "optimizer": ((formula, formula),), "warnings": (formula,), "mean_loss": -1.5}
+    (found,) = read_csv(metrics_csv([replace(EMPTY, **told)]))
+
+    written = formula.replace("\r", "\n")
+    assert {name: found[name] for name in texts} == dict.fromkeys(texts, f"'{written}")
+    assert not [name for name, text in found.items() if text.startswith(first) and name != "mean_loss"]
+    assert found["mean_loss"] == "-1.5"
+    assert json.loads(found["optimizer"]) == {formula: formula}
 
 
 def test_the_same_rows_give_the_same_bytes() -> None:
