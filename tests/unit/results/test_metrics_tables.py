@@ -69,7 +69,12 @@ def test_no_float_is_rounded(value: float) -> None:
 def test_no_text_is_a_formula_to_a_spreadsheet(first: str) -> None:
     formula = f"{first}cmd|' /C calc'!A0"
     texts = {column.name: formula for column in TABLES["metrics"] if column.kind == "text"}
-    told: dict[str, Any] = {**texts, "optimizer": ((formula, formula),), "warnings": (formula,), "mean_loss": -1.5}
+    told: dict[str, Any] = {
+        **texts,
+        "optimizer": ((formula, formula),),
+        "warnings": (formula,),
+        "mean_loss": -1.5,
+    }
     (found,) = read_csv(metrics_csv([replace(EMPTY, **told)]))
 
     written = formula.replace("\r", "\n")

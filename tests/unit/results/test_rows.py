@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -34,6 +35,8 @@ from tests.unit.builders import (
 )
 
 MAX_BYTES = 10_000
+MAX_BYTES_PER_RANK = 90
+BUSY = {f"NCCL_VARIABLE_NUMBER_{number}": "a value of some length, a path maybe" for number in range(30)}
 # What the two older formats have, and what ours adds.
 FIELDS = set(
     re.findall(
@@ -237,7 +240,6 @@ def test_a_row_never_holds_a_number_that_json_does_not_know() -> None:
 
 
 def test_a_measured_row_of_a_hundred_steps_and_64_ranks_is_small() -> None:
-    busy = {f"NCCL_VARIABLE_NUMBER_{number}": "a value of some length, a path maybe" for number in range(30)}
     row = measured_row(
         num_ranks=64,
         spec_changes={"name": "n" * 64, "models": ["mistral-7b-v0.1"]},
@@ -246,7 +248,7 @@ def test_a_measured_row_of_a_hundred_steps_and_64_ranks_is_small() -> None:
         ranks=tuple(
             on_device(rank, node="worker-17.a-long.domain.name.example", p50_s=1 / 7) for rank in range(64)
         ),
-        environment=environment(device="NVIDIA H100 80GB HBM3", variables=busy),
+        environment=environment(device="NVIDIA H100 80GB HBM3", variables=BUSY),
     )
     assert len(row.raw_step_times) == 100
     assert len(row.to_json()) <= MAX_BYTES
@@ -284,6 +286,39 @@ def test_a_profiled_row_of_a_hundred_steps_stays_small_whatever_its_operations_a
     failed = measured_row(num_steps=100, profile=NoProfile(reason="\x1b" * 9_000))
     assert len(failed.to_json()) <= MAX_BYTES
     assert failed.profile and failed.profile.problem
+
+
+def _profiled_row(num_ranks: int) -> RunRecord:
+    """Each number has all digits that are stored of it."""
+    drawn = Random(1)
+    ranks = tuple(
+        on_device(
+            rank,
+            node="worker-17.a-long.domain.name.example",
+            total_s=10 + drawn.random(),
+            p50_s=drawn.random(),
+            p95_s=drawn.random(),
+            max_s=drawn.random(),
+            mean_loss=10 + drawn.random(),
+            host_peak_growth_bytes=5_000_000_000 + rank,
+        )
+        for rank in range(num_ranks)
+    )
+    return measured_row(
+        num_ranks=num_ranks,
+        spec_changes={"name": "n" * 64, "models": ["mistral-7b-v0.1"]},
+        step_times_s=tuple(0.1 + drawn.random() for _ in range(100)),
+        losses=tuple(6 + drawn.random() for _ in range(100)),
+        ranks=ranks,
+        environment=environment(device="NVIDIA H100 80GB HBM3", variables=BUSY),
+        profile=profile(num_ranks=num_ranks, basis="device", operations=LONG),
+    )
+
+
+def test_a_profiled_row_of_32_ranks_is_small_and_each_further_rank_adds_little() -> None:
+    of_32, of_256 = (len(_profiled_row(num_ranks).to_json()) for num_ranks in (32, 256))
+    assert of_32 <= MAX_BYTES
+    assert (of_256 - of_32) / (256 - 32) <= MAX_BYTES_PER_RANK
 
 
 def test_a_profiles_shares_are_means_over_ranks_and_its_step_is_the_slowest_ones() -> None:
