@@ -9,7 +9,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -23,10 +24,12 @@ import torch.distributed as dist
 T = TypeVar("T")
 
 _GRACE_S = 2.0
+# Ranks are a CPU's, also on a machine with devices: their group is gloo's.
+ON_CPU = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
 _SPAWN = multiprocessing.get_context("spawn")
 # Its children begin with everything imported: a start takes a moment instead of seconds.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.live.attempts", "jobs.training.strategies.zero"])
+FORKS.set_forkserver_preload(["tests.live.cpu_only", "tests.live.attempts", "jobs.training.strategies.zero"])
 
 
 class RankFailed(AssertionError):
@@ -71,7 +74,7 @@ def run_ranks(
                 world_size=num_ranks,
                 rendezvous=rendezvous,
                 deadline_s=deadline_s,
-                environment=dict(os.environ),
+                environment=os.environ | ON_CPU,
             )
             children.append(_start(_SPAWN if from_scratch else FORKS, place, function, args))
         return _collect([answers for _, answers in children], time.monotonic() + deadline_s)
@@ -94,9 +97,21 @@ def _start(
 ) -> tuple[BaseProcess, Connection]:
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_be_a_rank, args=(place, theirs, function, args), daemon=True)
-    child.start()
+    with _variables(ON_CPU):  # What a new process imports first may already choose a device.
+        child.start()
     theirs.close()  # Else the pipe never ends, and a rank that dies silently looks like a slow one.
     return child, ours
+
+
+@contextmanager
+def _variables(told: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ |= told
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
 
 
 def _collect(pipes: list[Connection], deadline: float) -> list[Any]:
@@ -137,7 +152,6 @@ def _be_a_rank(
     place: _Place, answers: Connection, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     os.environ |= place.environment
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Also on a machine that has some: the group is gloo's.
     try:
         _join(place)
         answers.send(_Answer(value=function(*args)))
