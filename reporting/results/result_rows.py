@@ -69,16 +69,20 @@ def row_of(data: bytes, source: str) -> Row:
 
 def _parsed(data: bytes) -> Any:
     """Parses JSON. NaN is not valid JSON but other programs write it, so the slower parser that accepts it
-    comes second.
+    comes second. It also accepts halves of surrogate pairs, which no file of a report can hold.
     """
     try:
         return orjson.loads(data)
     except ValueError:
         pass
     try:
-        return json.loads(data, parse_int=_whole)
+        found = json.loads(data, parse_int=_whole)
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(f"not JSON in UTF-8 ({error})") from None
     except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON ({error})") from None
+    return found
 
 
 def _whole(text: str) -> float:

@@ -183,14 +183,45 @@ def row_from(found: Mapping[str, Any]) -> Row:
     if not all(map(contains, map(_ALLOWED.__getitem__, values), map(type, values.values()))):
         _raise_wrong_type(next(item for item in values.items() if type(item[1]) not in _ALLOWED[item[0]]))
     for name in _ELEMENTS.keys() & values.keys():
-        if not {*map(type, values[name])} <= _ELEMENTS[name]:
+        found_types = {*map(type, values[name])}
+        if not found_types <= _ELEMENTS[name]:
             _raise_wrong_type((name, values[name]))
+        if int in found_types and any(type(one) is int and abs(one) > _MANY for one in values[name]):
+            _raise_too_large(name, values[name])
+    for name in _PAIRS & values.keys():
+        _check_pairs(name, values[name])
     # A sum is finite only if all its terms are.
     if not isfinite(sum([value for value in values.values() if type(value) is float])):
         values = {
             name: value for name, value in values.items() if type(value) is not float or isfinite(value)
         }
+    if max([abs(value) for value in values.values() if type(value) in (int, float)], default=0) > _MANY:
+        _check_sizes(values)
     return Row(**values)
+
+
+def _check_sizes(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if type(value) is float:
+            most: float = _MOST_FLOAT
+        elif type(value) is int:
+            most = _MOST_INT if _KINDS[name] is int else _MANY
+        else:
+            continue
+        if abs(value) > most:
+            _raise_too_large(name, value)
+
+
+def _check_pairs(name: str, pairs: tuple[tuple[str, Any], ...]) -> None:
+    allowed = _TEXT if name in _PAIRS_OF_TEXTS else _PLAIN
+    for key, value in pairs:
+        if type(value) not in allowed:
+            expected = "text" if name in _PAIRS_OF_TEXTS else "text or a number"
+            raise RecordError(f"{key} of {name} is {value!r:.60}, expected {expected}")
+
+
+def _raise_too_large(name: str, value: object) -> NoReturn:
+    raise RecordError(f"{name} is {value!r:.60}, which is too large")
 
 
 def _raise_wrong_type(item: tuple[str, Any]) -> NoReturn:
@@ -210,6 +241,13 @@ _CLASSES: Mapping[str, type] = {
 _CLASSES_IN: Mapping[str, set[type]] = {"texts": {str}, "floats": {float, int}, "pairs": {tuple}}
 _KINDS = {column.name: _CLASSES[column.kind] for column in TABLES["metrics"]}
 _ALLOWED = {name: frozenset({float, int} if kind is float else {kind}) for name, kind in _KINDS.items()}
+_PAIRS = frozenset(column.name for column in TABLES["metrics"] if column.kind == "pairs")
+_PAIRS_OF_TEXTS = frozenset({"packages", "variables"})
+_TEXT: frozenset[type] = frozenset({str})
+_PLAIN: frozenset[type] = frozenset({str, int, float, bool, type(None)})
+# Every whole number up to here is exactly one float. An integer column holds more, and so does a float, whose
+# square must still be one.
+_MANY, _MOST_INT, _MOST_FLOAT = 2**53, 2**63 - 1, 1e100
 _ELEMENTS = {
     column.name: _CLASSES_IN[column.kind] for column in TABLES["metrics"] if column.kind in _CLASSES_IN
 }

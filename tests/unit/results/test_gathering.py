@@ -83,6 +83,15 @@ def test_a_row_says_what_the_sections_of_the_result_say() -> None:
         (result(raw_step_times=[0.1, "x"]), "raw_step_times is (0.1, 'x'), expected tuple"),
         (result(environment={"packages": ["torch"]}), "packages is ('torch',), expected tuple"),
         (result(per_rank="none"), "not a run's result"),
+        (result(environment={"variables": {"OMP_NUM_THREADS": 1}}), "OMP_NUM_THREADS of variables is 1"),
+        (result(environment={"packages": {"ray": ["2"]}}), "ray of packages is ['2']"),
+        (result(metrics={"mine": {"deep": 1}}), "mine of metrics is {'deep': 1}"),
+        (result(group="a\ud800b"), "not JSON in UTF-8"),
+        (result(environment={"variables": {"a\ud800": "b"}}), "not JSON in UTF-8"),
+        (result(tokens_per_sec=1e300), "tokens_per_sec is 1e+300, which is too large"),
+        (result(mean_loss=-(2**60)), "mean_loss is -1152921504606846976, which is too large"),
+        (result(seq_len=2**63), "seq_len is 9223372036854775808, which is too large"),
+        (result(raw_step_times=[0.1, 2**60]), "raw_step_times is (0.1, 1152921504606846976), which is too"),
     ],
 )
 def test_what_is_no_result_is_named_and_skipped(data: bytes, reason: str) -> None:
