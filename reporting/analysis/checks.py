@@ -10,7 +10,7 @@ from functools import partial
 
 from reporting.analysis.findings import CellSummary, Check, CheckLevel
 from reporting.analysis.formatting import counted
-from reporting.analysis.inspections import losses, memory, sample_size, speed
+from reporting.analysis.inspections import losses, memory, numbers, sample_size, speed
 from reporting.analysis.inspections.seen import Seen
 from reporting.long_runs.summary import LongRun
 
@@ -34,6 +34,7 @@ class _Inspection:
 
 _INSPECTIONS = (
     _Inspection(name="throughput plausible", look=speed.throughput, what="{} % of the device's peak"),
+    _Inspection(name="throughput and step time agree", look=numbers.agreement, what=""),
     _Inspection(name="step time consistent", look=speed.step_times, what="run medians differ by {} %"),
     _Inspection(name="scaling efficiency sane", look=speed.scaling, what="{} % of the baseline"),
     _Inspection(name="attention by a fast kernel", look=speed.attention, what=""),

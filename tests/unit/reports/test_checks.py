@@ -33,6 +33,11 @@ def with_rows(*changes: dict[str, Any], **cell_changes: Any) -> CellSummary:
     return cell(rows=rows, num_runs=len(rows), **cell_changes)
 
 
+IDENTITY = "throughput and step time agree"
+AGREES: dict[str, Any] = {
+    "tokens_per_sec": 1_000.0, "mean_step_time_sec": 0.128, "tokens_per_step": 128, "world_size": 2,
+    "per_device_batch": 1, "seq_len": 64,
+}  # fmt: skip
 CAPPED = "clocks or power capped"
 ATTENTION = "attention by a fast kernel"
 AT_ITS_CAP: dict[str, Any] = {
@@ -54,6 +59,15 @@ MEASURED_PEAK = {"tokens_per_sec_per_device": 4_000.0, "flops_per_token": 1e9}
         (THROUGHPUT, cell(row={"device_name": "Abacus 3"}), "unknown", "Abacus 3"),
         (TIMES, with_rows(*({"step_time_p50_sec": t} for t in (1.0, 1.04, 1.09))), "ok", "8.65 %"),
         (TIMES, with_rows(*({"step_time_p50_sec": t} for t in (1.0, 1.04, 1.2))), "warning", "1 s to 1.2 s"),
+        (IDENTITY, with_rows(AGREES, AGREES), "ok", "as it should be"),
+        (IDENTITY, with_rows(AGREES, {**AGREES, "tokens_per_sec": 0.0}), "failed",
+         "1 of 2 ok runs: 0 tokens/s at 0.128 s a step"),
+        (IDENTITY, with_rows({**AGREES, "tokens_per_sec": -5.0}), "failed", "1 of 1 ok run: -5 tokens/s"),
+        (IDENTITY, with_rows({**AGREES, "mean_step_time_sec": 0.0}), "failed", "at 0 s a step"),
+        (IDENTITY, with_rows({**AGREES, "tokens_per_sec": None}), "failed", "unknown tokens/s"),
+        (IDENTITY, with_rows(AGREES, {**AGREES, "mean_step_time_sec": 0.064}), "failed",
+         "1,000 tokens/s at 0.064 s a step are 64 tokens a step, and it has 128"),
+        (IDENTITY, with_rows({**AGREES, "tokens_per_step": None, "grad_accum": 2}), "failed", "it has 256"),
         ("memory below the device's", cell(peak_vram_gb=14.0, device_memory_gb=24.0), "ok", "58.3 %"),
         ("memory below the device's", cell(peak_vram_gb=23.5, device_memory_gb=24.0), "warning", "98 %"),
         ("memory below the device's", cell(peak_vram_gb=25.0, device_memory_gb=24.0), "failed", "104 %"),
@@ -129,6 +143,13 @@ def test_a_check_says_what_it_saw(name: str, judged: CellSummary, level: str, sa
 )  # fmt: skip
 def test_a_check_without_numbers_says_nothing(name: str) -> None:
     assert lines(name, cell()) == []
+
+
+def test_what_an_import_lacks_is_no_wrong_number() -> None:
+    assert lines(IDENTITY, with_rows({**AGREES, "tokens_per_sec": None, "imported": True})) == []
+    doubted = with_rows({**AGREES, "mean_step_time_sec": 0.064, "imported": True, "warnings": ("doubted",)})
+    assert lines(IDENTITY, doubted) == []
+    assert only(IDENTITY, with_rows({**AGREES, "tokens_per_sec": -5.0, "imported": True})).level == "failed"
 
 
 def test_names_and_numbers_that_nobody_expects_stop_no_check() -> None:
