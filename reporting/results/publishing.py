@@ -84,6 +84,11 @@ def pull(store: Store, name: str, folder: Path, *, sleep: Callable[[float], None
             return _pull(store, name, entries, folder)
         except _Changed as changed:
             problem = changed
+        except OSError as error:
+            place = error.filename2 or error.filename or folder
+            raise PullError(
+                f"{place}: can't be written ({error.strerror}); give another folder, or make room there"
+            ) from None
         if attempt < _NUM_TRIES - 1:
             sleep(_PAUSE_S)
     raise PullError(

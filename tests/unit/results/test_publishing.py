@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -245,9 +246,22 @@ def test_a_copy_is_not_written_through_a_link_that_was_there_first(planted: str,
     copy.mkdir()
     name = planted if planted == "manifest.json" else f"{digest}-{planted}"
     (copy / f".unfinished-{name}").symlink_to(victim)
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(PullError, match="symbolic links"):
         pulled(store, copy)
     assert victim.read_text() == "mine alone"
+
+
+def test_a_folder_that_can_not_be_written_is_named_without_an_error_number(tmp_path: Path) -> None:
+    store = MemoryStore()
+    publish(store, "a", {"index.html": b"page"})
+    taken = tmp_path / "taken"
+    taken.touch()
+    says = "can't be written (File exists); give another folder, or make room there"
+    with pytest.raises(PullError, match=re.escape(f"{taken}: {says}")):
+        pull(store, "a", taken)
+    (tmp_path / "copy" / "index.html").mkdir(parents=True)
+    with pytest.raises(PullError, match=r"copy/index.html: can't be written \(Is a directory\)"):
+        pull(store, "a", tmp_path / "copy")
 
 
 def test_publishing_again_deletes_only_what_the_earlier_report_named() -> None:
