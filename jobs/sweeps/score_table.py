@@ -30,7 +30,7 @@ def score_table(cells: Sequence[Cell], rows: Iterable[Row]) -> str:
         ),
         number_column("runs", (str(len(line.rows)) for line in lines)),
         number_column("tokens/s", (or_nothing(line.tokens_per_sec, "{:,.0f}") for line in lines)),
-        number_column("+-%", (or_nothing(line.spread, "{:.1%}", "%") for line in lines)),
+        number_column("CV", (or_nothing(line.spread, "{:.1%}") for line in lines)),
         number_column("per device", (or_nothing(line.per_device, "{:,.0f}") for line in lines)),
         number_column("p50 ms", (line.step_ms(50) for line in lines)),
         number_column("p95 ms", (line.step_ms(95) for line in lines)),

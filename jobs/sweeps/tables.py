@@ -103,5 +103,5 @@ def number_column(title: str, texts: Iterable[str]) -> TextColumn:
     return TextColumn(title=title, texts=tuple(texts), is_number=True)
 
 
-def or_nothing(value: float | None, pattern: str, unit: str = "", scale: float = 1) -> str:
-    return NOTHING if value is None else pattern.format(value * scale).removesuffix(unit)
+def or_nothing(value: float | None, pattern: str, scale: float = 1) -> str:
+    return NOTHING if value is None else pattern.format(value * scale)

@@ -46,7 +46,8 @@ def _summary(groups: Sequence[str], found: Sequence[Fact]) -> Markup:
         return note("One group: there is nothing to compare it with.")
     if not different:
         return note("Nothing that was recorded differs between the groups.")
-    return note(f"{counted(len(different), 'thing')} differ between the groups: {', '.join(different[:12])}.")
+    things = "1 thing differs" if len(different) == 1 else f"{len(different):,} things differ"
+    return note(f"{things} between the groups: {', '.join(different[:12])}.")
 
 
 def _rest(found: Sequence[Fact], findings: Findings) -> Markup:
@@ -72,7 +73,7 @@ def _origins(groups: Sequence[str], findings: Findings) -> list[TableCell]:
             " imported" if any(row.imported for row in rows) else ""
         )
         chips = origin_chips(flags.split())
-        cells.append(TableCell(together((f"{len(rows):,} runs", chips))))
+        cells.append(TableCell(together((counted(len(rows), "run"), chips))))
     return [TableCell("results"), *cells]
 
 

@@ -31,7 +31,9 @@ def is_imported(cell: CellSummary) -> bool:
 
 
 def how_to_name_the_device(cell: CellSummary) -> str:
-    """Returns the advice that fits who ran the cell: another tool, or us."""
+    """Returns the advice that fits who ran the cell: another tool, or us, and on what."""
     if is_imported(cell):
         return "Map a header to device_name and import again, or measure again."
+    if cell.vendor == "cpu" or "simulated" in cell.flags:
+        return "A CPU has no peak to compare with: nothing is to be done."
     return "Name the device in cluster.yaml."

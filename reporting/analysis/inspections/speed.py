@@ -5,6 +5,7 @@ from math import isfinite
 from statistics import median
 
 from reporting.analysis.findings import CellSummary
+from reporting.analysis.formatting import counted
 from reporting.analysis.inspections.seen import Seen, how_to_name_the_device, name_of, ok_rows
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
@@ -112,9 +113,12 @@ def scaling(cells: Sequence[CellSummary]) -> Iterator[Seen]:
         share, baseline = cell.scaling_efficiency_pct, cell.scaling_baseline_world_size
         if share is None or baseline is None or baseline == cell.subject.world_size:
             continue
-        found = f"{share:.1f} % of {baseline} devices' throughput per device"
+        whose = "1 device's" if baseline == 1 else f"{baseline} devices'"
+        found = f"{share:.1f} % of {whose} throughput per device"
         if share > _SUPERLINEAR_PCT:
-            advice = f"More than linear is suspicious: repeat the baseline of {baseline} devices first."
+            advice = (
+                f"More than linear is suspicious: repeat the baseline of {counted(baseline, 'device')} first."
+            )
         elif share < _POOR_SCALING_PCT:
             advice = "Look at the link between the devices and nodes, and at the collective library's log."
         else:

@@ -272,6 +272,21 @@ def test_every_wrong_line_of_a_whole_report_comes_with_advice() -> None:
     assert not any("nan" in line.found or str(math.inf) in line.found for line in found)
 
 
+def test_who_ran_on_cpus_is_not_sent_to_a_cluster_file() -> None:
+    for judged in (cell(vendor="cpu"), cell(vendor="nvidia", flags=("simulated",))):
+        found = only(THROUGHPUT, judged)
+        assert (found.level, found.advice) == (
+            "unknown", "A CPU has no peak to compare with: nothing is to be done."
+        )  # fmt: skip
+
+
+def test_the_baseline_of_one_device_is_a_device() -> None:
+    poor = only("scaling efficiency sane", cell(scaling_efficiency_pct=20.0, scaling_baseline_world_size=1))
+    assert poor.found.startswith("20.0 % of 1 device's throughput")
+    steep = only("scaling efficiency sane", cell(scaling_efficiency_pct=130.0, scaling_baseline_world_size=1))
+    assert "repeat the baseline of 1 device first" in steep.advice
+
+
 def test_an_imported_device_is_not_named_in_a_cluster_file() -> None:
     found = only(THROUGHPUT, cell(flags=("imported",)))
     assert "import again" in found.advice

@@ -19,6 +19,7 @@ from tests.unit.example_findings import (
     hostile_findings,
 )
 from tests.unit.pages import Page, chart, many_cells, page_of, read
+from tests.unit.result_rows import row
 
 # Nobody changes them.
 EXAMPLE = example_findings()
@@ -164,6 +165,21 @@ def test_machines_stand_side_by_side_and_what_differs_is_marked() -> None:
     rows = {row.shown for row in page.within("machine-table", "tr")}
     assert "driver differs 6.12.12 570.86" in rows
     assert "python 3.12.3 3.12.3" in rows
+
+
+def test_one_thing_differs_and_two_things_differ() -> None:
+    rows = [row(group=group, torch=group, python=group) for group in ("amd", "nvidia")]
+    assert "2 things differ between the groups" in page_of(findings(rows=tuple(rows))).by_id("machines").shown
+    alike = tuple(replace(one, torch="2.13.0") for one in rows)
+    shown = page_of(findings(rows=alike)).by_id("machines").shown
+    assert "1 thing differs between the groups: python." in shown
+    assert "results 1 run" in shown
+
+
+def test_titles_stand_still_in_print_so_that_each_sheet_has_them() -> None:
+    (style,) = example_page().named("style")
+    printed = style.text.partition("@media print")[2]
+    assert ".tall thead th, caption > span { position: static; }" in printed
 
 
 def test_a_failure_is_said_with_its_reason_its_phase_and_its_log() -> None:

@@ -57,7 +57,7 @@ def scaling(**step_s: float | Failure) -> dict[str, str]:
 
 
 def test_numbers_are_medians_of_the_repeats_with_their_spread() -> None:
-    assert line(0.1, 0.2, 0.4)[1:7] == ["3", "320", "65.5", "320", "200.0", "400.0"]
+    assert line(0.1, 0.2, 0.4)[1:7] == ["3", "320", "65.5%", "320", "200.0", "400.0"]
 
 
 def test_a_failed_repeat_counts_in_the_status_and_not_in_the_numbers() -> None:
