@@ -10,7 +10,7 @@ from reporting.analysis.cells import summarise
 from reporting.analysis.checks import check
 from reporting.analysis.comparing import compare_groups
 from reporting.analysis.findings import CellSummary, Comparison, Findings, Verdict
-from reporting.analysis.formatting import counted
+from reporting.analysis.formatting import counted, short
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
@@ -52,7 +52,9 @@ def _answer(
     runs: Sequence[LongRun],
     skipped: Sequence[Skipped],
 ) -> Iterator[str]:
-    if cells:
+    if cells and all(cell.status != "ok" for cell in cells):
+        yield _of_nothing(cells)
+    elif cells:
         yield from _of_groups(cells, comparisons)
         yield from _of_failures(cells)
     for run in runs:
@@ -118,6 +120,16 @@ def _of_failures(cells: Sequence[CellSummary]) -> Iterator[str]:
         kinds = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
         num = failed.total()
         yield f"{counted(num, 'cell')} of {len(cells)} {'has' if num == 1 else 'have'} no numbers: {kinds}."
+
+
+def _of_nothing(cells: Sequence[CellSummary]) -> str:
+    """The sentence for cells that all failed, with what most of them say."""
+    kinds = Counter(cell.status for cell in cells)
+    which = f"All {len(cells):,} cells failed" if len(cells) > 1 else "The only cell failed"
+    told = ", ".join(f"{count} {status}" for status, count in sorted(kinds.items()))
+    reasons = Counter(short(cell.error_reason, 200) for cell in cells if cell.error_reason)
+    most = f" The most frequent reason: {reasons.most_common(1)[0][0].rstrip('.')}." if reasons else ""
+    return f"{which}: {told}. There are no numbers.{most}"
 
 
 def _of_run(run: LongRun) -> str:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from reporting.analysis.environments import groups_of
 from reporting.analysis.findings import CellSummary, Check, Comparison, Findings, Subject
+from reporting.analysis.formatting import counted, moment
 from reporting.results.rows import Row
 
 _LEVELS = ("failed", "warning", "unknown", "ok")
@@ -23,6 +25,22 @@ class FailedCell:
     reason: str | None
     num_runs: int
     log_tail: tuple[str, ...]
+
+
+def extent(findings: Findings) -> tuple[str, ...]:
+    """Says in words what a report is made of. Without a sweep, only its long runs count."""
+    rows, runs = findings.rows, findings.runs
+    trainings = [counted(len(runs), "long run")] if runs else []
+    if runs and not rows:
+        return tuple(trainings)
+    num_ok = sum(row.status == "ok" for row in rows)
+    return (
+        f"{counted(len(rows), 'run')}, {num_ok:,} of them ok",
+        counted(len(findings.cells), "cell"),
+        counted(len(groups_of(rows)), "group"),
+        *trainings,
+        f"newest result {moment(findings.newest_at)}",
+    )
 
 
 def most_relevant(items: Sequence[Item], most: int, rank: Callable[[Item], int]) -> tuple[Item, ...]:

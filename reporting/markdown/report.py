@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from reporting.analysis.environments import groups_of
 from reporting.analysis.findings import Advice, CellSummary, Chart, Check, Comparison, Findings
 from reporting.analysis.formatting import (
     between,
@@ -21,7 +20,6 @@ from reporting.analysis.formatting import (
     gigabytes,
     is_known,
     middle,
-    moment,
     num_runs,
     number,
     percent,
@@ -38,6 +36,7 @@ from reporting.analysis.selection import (
     cells_shown,
     checks_shown,
     comparisons_shown,
+    extent,
     failures,
     origins,
     simulated_runs,
@@ -103,14 +102,7 @@ def _fold(summary: str, inside: Iterable[str]) -> str:
 
 
 def _summary(findings: Findings) -> Iterator[str]:
-    num_ok = sum(row.status == "ok" for row in findings.rows)
-    said = [
-        f"{counted(len(findings.rows), 'run')}, {num_ok:,} of them ok",
-        counted(len(findings.cells), "cell"),
-        counted(len(groups_of(findings.rows)), "group"),
-        f"newest result {plain(moment(findings.newest_at))}",
-        f"store {plain(findings.store, 200)}",
-    ]
+    said = [*map(plain, extent(findings)), f"store {plain(findings.store, 200)}"]
     yield f"# {plain(findings.name, 200)}"
     yield f"{' · '.join(said)} · [index.html](index.html) · [metrics.csv](metrics.csv)"
 

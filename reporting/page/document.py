@@ -6,8 +6,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from reporting.analysis.findings import Chart, Findings
-from reporting.analysis.formatting import counted, moment, short
-from reporting.analysis.selection import simulated_runs
+from reporting.analysis.formatting import short
+from reporting.analysis.selection import extent, simulated_runs
 from reporting.page.answers import answer, comparisons
 from reporting.page.explained import method, repeat
 from reporting.page.goals import goals
@@ -96,15 +96,7 @@ def _header(findings: Findings) -> Markup:
         *(["simulated"] if any(row.simulated for row in findings.rows) or simulated_runs(findings) else []),
         *(["imported"] if any(row.imported for row in findings.rows) else []),
     ]
-    num_ok = sum(row.status == "ok" for row in findings.rows)
-    facts = (
-        f"{counted(len(findings.rows), 'run')}, {num_ok:,} of them ok",
-        counted(len(findings.cells), "cell"),
-        counted(len({row.group for row in findings.rows}), "group"),
-        f"newest result {moment(findings.newest_at)}",
-        f"store {short(findings.store, 200)}",
-    )
-    items = [element("li", fact) for fact in facts]
+    items = [element("li", fact) for fact in (*extent(findings), f"store {short(findings.store, 200)}")]
     contains = together(("Contains", origin_chips(flags), " results")) if flags else ""
     return element(
         "header",

@@ -167,6 +167,12 @@ def test_machines_stand_side_by_side_and_what_differs_is_marked() -> None:
     assert "python 3.12.3 3.12.3" in rows
 
 
+def test_the_head_of_a_long_run_alone_counts_nothing_that_is_not_there() -> None:
+    facts = page_of(replace(empty_findings(), runs=EXAMPLE.runs[:1])).named("header")[0].shown
+    assert "1 long run" in facts
+    assert "0 " not in facts and "newest result" not in facts
+
+
 def test_one_thing_differs_and_two_things_differ() -> None:
     rows = [row(group=group, torch=group, python=group) for group in ("amd", "nvidia")]
     assert "2 things differ between the groups" in page_of(findings(rows=tuple(rows))).by_id("machines").shown
