@@ -56,7 +56,9 @@ def _report(args: argparse.Namespace) -> int:
     name = args.name or _name(gathered, [run.name for run in runs])
     with _steps(store, is_wanted=bool(runs)) as (steps, unread_steps):
         skipped = dict.fromkeys((*gathered.skipped, *unread, *unread_steps))
-        findings = conclude(name, store.url, gathered.rows, runs=runs, skipped=tuple(skipped))
+        findings = conclude(
+            name, store.url, gathered.rows, runs=runs, skipped=tuple(skipped), unfinished=gathered.unfinished
+        )
         if not (findings.rows or findings.runs):
             raise NothingToReport(_nothing(store, args.sweep, findings))
         publish(store, name, {**_files(findings), **_specs(store, findings.rows), **steps})

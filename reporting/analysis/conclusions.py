@@ -14,6 +14,7 @@ from reporting.analysis.formatting import counted, short
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
+from reporting.results.unfinished import Unfinished
 
 _DECIDED: tuple[Verdict, ...] = ("faster", "slower", "equivalent")
 
@@ -25,6 +26,7 @@ def conclude(
     *,
     runs: Sequence[LongRun] = (),
     skipped: Sequence[Skipped] = (),
+    unfinished: Sequence[Unfinished] = (),
 ) -> Findings:
     """Concludes everything that a report says."""
     cells = summarise(rows)
@@ -34,7 +36,7 @@ def conclude(
         name=name,
         store=store,
         newest_at=max((row.finished_at for row in rows if row.finished_at), default=None),
-        answer=tuple(_answer(cells, comparisons, runs, skipped)),
+        answer=(*_answer(cells, comparisons, runs, skipped), *map(_of_unfinished, unfinished)),
         rows=tuple(rows),
         cells=cells,
         comparisons=comparisons,
@@ -43,6 +45,7 @@ def conclude(
         checks=check(cells, runs),
         skipped=tuple(skipped),
         runs=tuple(runs),
+        unfinished=tuple(unfinished),
     )
 
 
@@ -139,6 +142,13 @@ def _of_run(run: LongRun) -> str:
     if run.goodput is None:
         return f"{what}."
     return f"{what}; {100 * run.goodput:.1f} % of its wall time was training that survived."
+
+
+def _of_unfinished(found: Unfinished) -> str:
+    return (
+        f"Sweep {found.sweep} is not finished: {found.num_missing:,} of its {counted(found.num_runs, 'run')} "
+        f"{_are(found.num_missing)} missing; the same command measures them."
+    )
 
 
 def _are(number: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
+from reporting.results.unfinished import Unfinished
 
 Verdict = Literal["faster", "slower", "equivalent", "inconclusive", "too few repeats"]
 CheckLevel = Literal["ok", "warning", "failed", "unknown"]
@@ -209,6 +210,7 @@ class Findings:
     checks: tuple[Check, ...]
     skipped: tuple[Skipped, ...]
     runs: tuple[LongRun, ...] = ()
+    unfinished: tuple[Unfinished, ...] = ()
 
 
 def as_plain(findings: Findings) -> dict[str, Any]:

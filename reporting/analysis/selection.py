@@ -34,8 +34,10 @@ def extent(findings: Findings) -> tuple[str, ...]:
     if runs and not rows:
         return tuple(trainings)
     num_ok = sum(row.status == "ok" for row in rows)
+    num_missing = sum(one.num_missing for one in findings.unfinished)
     return (
-        f"{counted(len(rows), 'run')}, {num_ok:,} of them ok",
+        f"{counted(len(rows), 'run')}, {num_ok:,} of them ok"
+        f"{f', {num_missing:,} more are missing' if num_missing else ''}",
         counted(len(findings.cells), "cell"),
         counted(len(groups_of(rows)), "group"),
         *trainings,

@@ -20,6 +20,7 @@ from reporting.results.records import RecordError
 from reporting.results.result_rows import row_of
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
+from reporting.results.unfinished import Unfinished, unfinished
 
 _NUM_READERS = 16
 _BATCH = 64
@@ -33,6 +34,7 @@ class Gathered:
 
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...]
+    unfinished: tuple[Unfinished, ...] = ()
 
 
 def gather(store: Store, *, sweeps: Sequence[str] = ()) -> Gathered:
@@ -44,7 +46,11 @@ def gather(store: Store, *, sweeps: Sequence[str] = ()) -> Gathered:
         imported, unread = _read_all(store, store.list(FOLDER), read_imported)
         rows, skipped = rows + imported, skipped + unread
     machines, unread_machines = read_machines(store)
-    return Gathered(rows=with_measured_peaks(rows, machines), skipped=skipped + unread_machines)
+    return Gathered(
+        rows=with_measured_peaks(rows, machines),
+        skipped=skipped + unread_machines,
+        unfinished=unfinished(store, rows, skipped),
+    )
 
 
 def _read_all(

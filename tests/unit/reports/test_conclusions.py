@@ -1,6 +1,8 @@
 """The sentences with which a report begins."""
 
 from reporting.analysis.conclusions import conclude
+from reporting.analysis.selection import extent
+from reporting.results.unfinished import Unfinished
 from tests.unit.result_rows import row
 
 
@@ -14,6 +16,15 @@ def test_a_report_where_every_cell_failed_begins_with_that_and_why() -> None:
         "All 3 cells failed: 3 oom. There are no numbers. The most frequent reason: CUDA out of memory.",
     )
     assert conclude("trial", "results", rows[:1]).answer[0].startswith("The only cell failed: 1 oom.")
+
+
+def test_a_report_of_an_unfinished_sweep_says_what_is_missing() -> None:
+    unfinished = (Unfinished(sweep="trial", num_runs=16, num_missing=9),)
+    found = conclude("trial", "results", [row()] * 7, unfinished=unfinished)
+    assert found.answer[-1] == (
+        "Sweep trial is not finished: 9 of its 16 runs are missing; the same command measures them."
+    )
+    assert extent(found)[0] == "7 runs, 7 of them ok, 9 more are missing"
 
 
 def test_where_one_cell_has_numbers_the_others_come_last() -> None:

@@ -14,6 +14,7 @@ from checkpointing.stores.memory import MemoryStore
 from reporting.results.gathering import gather
 from reporting.results.imported import file_of
 from reporting.results.rows import Row
+from reporting.results.unfinished import Unfinished
 from tests.unit.builders import measurement, record, run_of, sweep
 
 PLACE = "sweeps/trial/runs/a/result.json"
@@ -31,6 +32,30 @@ def store_of(**runs: bytes) -> MemoryStore:
     for name, data in runs.items():
         store.put(f"sweeps/trial/runs/{name}/result.json", data)
     return store
+
+
+def described(store: MemoryStore, *runs: str) -> MemoryStore:
+    store.put("sweeps/trial/sweep.json", json.dumps({"schema_version": 1, "runs": runs}).encode())
+    return store
+
+
+def test_runs_that_a_sweep_named_and_that_have_no_result_are_missing() -> None:
+    store = described(store_of(a=result(), b=b"broken"), "a", "b", "c", "d")
+    assert gather(store).unfinished == (Unfinished(sweep="trial", num_runs=4, num_missing=2),)
+    store.put("sweeps/trial/runs/c/result.json", result(repeat=2))
+    store.put("sweeps/trial/runs/d/result.json", result(repeat=3))
+    assert gather(store).unfinished == ()
+
+
+def test_a_search_for_the_best_setting_misses_no_run() -> None:
+    assert gather(described(store_of(a=result(rung=1)), "a", "b")).unfinished == ()
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"runs": 5}', b"[" * 100_000])
+def test_a_sweep_that_nothing_describes_is_not_called_unfinished(data: bytes) -> None:
+    store = store_of(a=result())
+    store.put("sweeps/trial/sweep.json", data)
+    assert gather(store).unfinished == ()
 
 
 def test_every_result_is_a_row_in_the_order_of_the_names() -> None:
