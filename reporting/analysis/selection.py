@@ -72,6 +72,16 @@ def failures(cells: Iterable[CellSummary]) -> tuple[FailedCell, ...]:
     return tuple(failure for cell in cells for failure in _failures_of(cell))
 
 
+def equal_failures(cells: Iterable[CellSummary]) -> tuple[tuple[FailedCell, ...], ...]:
+    """Returns cells of one group that failed in the same way together, in the order of the first of each."""
+    alike: dict[tuple[object, ...], list[FailedCell]] = {}
+    for failure in failures(cells):
+        flags = frozenset({"simulated", "imported"}.intersection(failure.cell.flags))
+        key = (failure.cell.group, flags, failure.status, failure.phase, failure.reason)
+        alike.setdefault(key, []).append(failure)
+    return tuple(map(tuple, alike.values()))
+
+
 def origins(findings: Findings) -> Origins:
     """Returns, by group and subject, why its numbers are not measured here: ``simulated``, ``imported``."""
     found: dict[tuple[str, Subject], frozenset[str]] = {}

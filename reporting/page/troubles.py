@@ -2,9 +2,11 @@
 Pure.
 """
 
+from collections.abc import Sequence
+
 from reporting.analysis.findings import Check, Findings
-from reporting.analysis.formatting import clean, counted, short
-from reporting.analysis.selection import FailedCell, checks_shown, failures
+from reporting.analysis.formatting import clean, counted, joined, short
+from reporting.analysis.selection import FailedCell, checks_shown, equal_failures
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import (
     Table,
@@ -24,6 +26,7 @@ MOST_CHECKS = 100
 MOST_FAILURES = 60
 MOST_SKIPPED = 100
 _MOST_LINES = 20
+_MOST_NAMED = 12
 _TONES = {"ok": "good", "warning": "open", "failed": "bad", "unknown": "plain"}
 
 
@@ -59,27 +62,32 @@ def _check(check: Check) -> list[TableCell]:
 
 
 def failed(findings: Findings) -> Markup:
-    found = failures(findings.cells)
+    found = equal_failures(findings.cells)
     if not found:
         return NOTHING
     shown = found[:MOST_FAILURES]
-    items = [_failure(failure) for failure in shown]
+    items = [_failure(alike) for alike in shown]
     rest = left_out(len(shown), len(found), "failure", "metrics.csv has all reasons")
     return section("failures", "Failures", element("div", *items, class_="failures"), rest)
 
 
-def _failure(failure: FailedCell) -> Markup:
-    cell = failure.cell
+def _failure(alike: Sequence[FailedCell]) -> Markup:
+    """One card for cells that failed in the same way. Its log is the first one's that has one."""
+    failure = next((one for one in alike if one.log_tail), alike[0])
+    subjects = [str(one.cell.subject) for one in alike]
+    which = short(subjects[0]) if len(alike) == 1 else counted(len(alike), "cell")
     title = (
         chip(short(failure.status, 40), "bad"),
         " ",
-        f"{short(cell.group, 60)} · {short(str(cell.subject))}",
-        origin_chips(cell.flags),
+        f"{short(failure.cell.group, 60)} · {which}",
+        origin_chips(failure.cell.flags),
     )
+    num_runs, num_failed = sum(len(one.cell.rows) for one in alike), sum(one.num_runs for one in alike)
     facts = (
         ("Reason", short(failure.reason, 600)),
         ("Phase", short(failure.phase, 60)),
-        ("Runs", f"{failure.num_runs} of {len(cell.rows)}"),
+        *([("Cells", joined(subjects, _MOST_NAMED))] if len(alike) > 1 else []),
+        ("Runs", f"{num_failed:,} of {num_runs:,}"),
     )
     return element("article", element("h3", *title), definitions(facts), _log(failure))
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from reporting.analysis.cells import summarise
 from reporting.analysis.findings import Findings
 from reporting.page import index_html
 from tests.unit.example_findings import (
@@ -193,6 +194,20 @@ def test_a_failure_is_said_with_its_reason_its_phase_and_its_log() -> None:
     crash = next(one for one in page.within("failures", "article") if "crash" in one.shown)
     for said in ("rank 3 died (exit 134)", "Phase steps", "Runs 5 of 5", "RuntimeError: RCCL error"):
         assert said in crash.shown
+
+
+def test_cells_of_a_group_that_failed_in_the_same_way_are_one_card() -> None:
+    rows = [
+        row(None, group=group, cell_id=f"{group}-{strategy}", strategy=strategy, error_reason=reason)
+        for group, reason in (("amd", "out of memory"), ("nvidia", "out of memory"), ("nvidia", "other"))
+        for strategy in (("ddp", "fsdp", "zero1") if reason == "out of memory" else ("zero3",))
+    ]
+    cards = [card.shown for card in page_of(findings(cells=summarise(rows))).within("failures", "article")]
+    assert len(cards) == 3
+    assert cards[0].startswith("oom amd · 3 cells Reason out of memory")
+    assert "Cells llama-tiny ddp x1 S64 b1 g1 fp32, llama-tiny fsdp" in cards[0]
+    assert "Runs 3 of 3" in cards[0]
+    assert cards[2].startswith("oom nvidia · llama-tiny zero3") and "Cells" not in cards[2]
 
 
 def test_skipped_files_are_counted_and_named() -> None:
