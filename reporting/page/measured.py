@@ -25,6 +25,7 @@ from reporting.page.pieces import (
     section,
     table,
     without_repetition,
+    without_unknown,
 )
 
 MOST_CELLS = 500
@@ -55,6 +56,8 @@ _HFU = TableColumn(title="HFU", is_number=True, hint="hardware FLOP utilisation:
 _ENERGY = TableColumn(title="J/token", is_number=True, hint="energy of all devices, median over runs")
 _CAPTION = "Medians over runs; a cell of which no run went well has no numbers"
 _SIZES = (1, *range(4, 8))
+# What is not known of every device, from the spread on. They stand behind the sizes.
+_MEASURED = (10, *range(12, len(_COLUMNS) - 1))
 
 
 def cells(findings: Findings) -> Markup:
@@ -74,7 +77,7 @@ def cells(findings: Findings) -> Markup:
         "cells",
         "All cells",
         left_out(len(shown), len(findings.cells), "cell", where),
-        table(without_repetition(found, _SIZES)),
+        table(without_repetition(without_unknown(found, _MEASURED), _SIZES)),
         note(
             "N devices, S tokens per sequence, b sequences per device and micro-batch, g micro-batches per "
             "step, n runs. What is in brackets is a 95 % interval; “–” is not known."

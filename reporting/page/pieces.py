@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from reporting.analysis.formatting import counted, is_known
+from reporting.analysis.formatting import UNKNOWN, counted, is_known
 from reporting.page.markup import NOTHING, Content, Markup, element, together
 
 _TALL = 20
@@ -80,6 +80,21 @@ def without_repetition(found: Table, candidates: Iterable[int]) -> Table:
         caption=together((found.caption, ". In all rows the same: ", said)),
         columns=[found.columns[index] for index in kept],
         rows=[[row[index] for index in kept] for row in rows],
+    )
+
+
+def without_unknown(found: Table, candidates: Iterable[int]) -> Table:
+    """Removes candidate columns of which no row knows anything. The caption names them."""
+    unknown = {index for index in candidates if all(row[index].content == UNKNOWN for row in found.rows)}
+    if not unknown or not found.rows:
+        return found
+    kept = [index for index in range(len(found.columns)) if index not in unknown]
+    names = "; ".join(found.columns[index].title for index in sorted(unknown))
+    return replace(
+        found,
+        caption=together((found.caption, f". Known of no row: {names}")),
+        columns=[found.columns[index] for index in kept],
+        rows=[[row[index] for index in kept] for row in found.rows],
     )
 
 

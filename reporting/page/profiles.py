@@ -15,6 +15,7 @@ from reporting.page.pieces import (
     origin_chips,
     section,
     table,
+    without_unknown,
 )
 
 _MOST_PROFILES = 50
@@ -47,7 +48,7 @@ def profiles(findings: Findings) -> Markup:
     return section(
         "profiles",
         "Profiles",
-        table(whole),
+        table(without_unknown(whole, range(3, len(_COLUMNS) - 1))),
         left_out(len(shown), len(found), "profile", "metrics.csv has the others"),
         note(ABOUT),
         *(_operations(one, index) for index, one in enumerate(shown) if one.operations),

@@ -153,6 +153,18 @@ def test_joules_per_token_are_a_column_where_any_cell_has_them() -> None:
     assert "J/token" not in example_page().by_id("cell-table").shown
 
 
+def test_a_column_that_no_row_knows_anything_of_is_left_out_and_named() -> None:
+    cells = summarise([row(cell_id="a"), row(cell_id="b", strategy="fsdp")])
+    page = page_of(findings(cells=cells))
+    heads = [head.shown for head in page.within("cell-table", "th")]
+    assert not {"MFU", "H2D, GB/s", "Memory, GB", "CV"} & set(heads)
+    assert {"Tokens/s [95 %]", "Step, s", "Scaling", "Flags"} <= set(heads)
+    (caption,) = page.within("cell-table", "caption")
+    assert "Known of no row: CV; Memory, GB; MFU; H2D, GB/s" in caption.shown
+    known = page_of(findings(cells=(replace(cells[0], mfu=0.4), cells[1])))
+    assert "MFU" in [head.shown for head in known.within("cell-table", "th")]
+
+
 def test_a_comparison_has_ratio_interval_runs_p_winner_and_its_own_differences() -> None:
     page = example_page()
     row = page.within("comparison-table", "tr")[1].shown
