@@ -7,7 +7,9 @@ ends it.
 
 import os
 import secrets
+import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
@@ -44,7 +46,8 @@ def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
 
     with _terminates_as_exception():
         with lost_node_messages(verbose):
-            _init(address=address, log_to_driver=verbose, logging_level=_log_level(verbose))
+            local = _on_this_machine(sys.executable) if address.startswith("127.") else {}
+            _init(address=address, log_to_driver=verbose, logging_level=_log_level(verbose), **local)
         try:
             yield
         finally:
@@ -96,6 +99,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
                 include_dashboard=False,
                 log_to_driver=verbose,
                 logging_level=_log_level(verbose),
+                **_on_this_machine(sys.executable),
                 # Ray opens this folder to everybody; its parent stays closed.
                 **start_options(f"{root}/ray"),
             )
@@ -103,6 +107,15 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _on_this_machine(executable: str) -> dict[str, Any]:
+    """Options of Ray whose workers all start with this driver's Python.
+
+    Ray writes its path into a shell's line as it is, so a path with a space is quoted here.
+    """
+    quoted = shlex.quote(executable)
+    return {} if quoted == executable else {"runtime_env": {"py_executable": quoted}}
 
 
 def _init(**options: Any) -> None:

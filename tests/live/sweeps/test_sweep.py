@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -39,6 +40,20 @@ def test_a_sweep_leaves_one_small_result_per_run_and_again_has_nothing_to_do(tmp
     assert again.returncode == 0, again.stdout + again.stderr
     assert "runs," not in again.stdout
     assert {path: path.stat().st_mtime_ns for path in store.rglob("result.json")} == before
+
+
+def test_workers_start_where_the_environment_lies_in_a_path_with_a_space(tmp_path: Path) -> None:
+    place = tmp_path / 'my clone; of "it"'
+    place.mkdir()
+    (place / "venv").symlink_to(sys.prefix)
+    store = place / "results"
+    spec = write_spec(place, QUICK)
+    _, *words = sweep_command(spec, store, "--set", "axes.strategy=ddp", "--set", "repeats=1")
+
+    done = run([str(place / "venv" / "bin" / "python"), *words])
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row["status"] for row in rows(store)} == {"ok"}
 
 
 def test_impossible_and_predicted_oom_cells_leave_rows_beside_good_ones(tmp_path: Path) -> None:
