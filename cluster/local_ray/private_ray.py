@@ -16,9 +16,11 @@ from types import FrameType
 from typing import Any
 
 from cluster import this_machine
+from cluster.inventory import ClusterError
 from cluster.local_ray.marked_directory import check_closed, environment_of, marked_directory
 from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
+from cluster.nodes import query_cluster
 from cluster.ray_internals import (
     lost_node_messages,
     on_loopback,
@@ -41,9 +43,19 @@ def ray_for_driver(verbose: bool = False) -> AbstractContextManager[None]:
 
 @contextmanager
 def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
-    """Connects to a running cluster, which continues when the block ends. The user chooses how it logs."""
+    """Connects to a running cluster, which continues when the block ends. The user chooses how it logs.
+
+    Raises ``ClusterError`` within seconds if no cluster answers there; Ray itself would try for minutes.
+    """
     import ray
 
+    try:
+        query_cluster(address)
+    except ClusterError as error:
+        raise ClusterError(
+            f"RAY_ADDRESS: {error}; expected HOST:PORT of its head, as 10.0.0.1:6379, or no RAY_ADDRESS "
+            "for a Ray of this machine"
+        ) from None
     with _terminates_as_exception():
         with lost_node_messages(verbose):
             local = _on_this_machine(sys.executable) if address.startswith("127.") else {}

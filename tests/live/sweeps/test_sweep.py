@@ -42,6 +42,17 @@ def test_a_sweep_leaves_one_small_result_per_run_and_again_has_nothing_to_do(tmp
     assert {path: path.stat().st_mtime_ns for path in store.rglob("result.json")} == before
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "http://127.0.0.1:8265", "head"])
+def test_an_address_at_which_no_cluster_answers_is_one_line(address: str, tmp_path: Path) -> None:
+    done = run(sweep_command(write_spec(tmp_path), tmp_path / "store"), RAY_ADDRESS=address)
+
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"longhaul sweep: RAY_ADDRESS: {address}: no Ray cluster answers there (")
+    assert done.stdout == ""
+    assert not (tmp_path / "store").exists()
+
+
 def test_workers_start_where_the_environment_lies_in_a_path_with_a_space(tmp_path: Path) -> None:
     place = tmp_path / 'my clone; of "it"'
     place.mkdir()
