@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -164,10 +164,23 @@ def _makes_sense(optimizer: OptimizerConfig) -> OptimizerConfig:
 Optimizer = Annotated[OptimizerConfig, AfterValidator(_makes_sense)]
 
 
-class SpecFile(Strict):
-    """A spec in a file. ``kind`` names the spec in messages; ``example`` is a sample setting for messages."""
+class SpecKind(NamedTuple):
+    """What messages call a spec, the command that takes it, and the key by which it is known."""
 
-    kind: ClassVar[str]
+    kind: str
+    command: str
+    named: str
+
+
+SWEEPS = SpecKind(kind="sweep", command="sweep", named="models")
+RUNS = SpecKind(kind="run", command="train", named="model")
+
+
+class SpecFile(Strict):
+    """A spec in a file. ``example`` is a sample setting for messages. ``other`` may be given in its place."""
+
+    of: ClassVar[SpecKind]
+    other: ClassVar[SpecKind]
     example: ClassVar[str]
 
     @classmethod
@@ -190,7 +203,7 @@ def _read(model: type[SpecFile], path: Path) -> dict[str, Any]:
         data = yaml.load(path.read_text(), Loader=_Loader)
     except OSError as error:
         raise SpecError(
-            [f"{path}: can't be read ({error.strerror}); give the path of a {model.kind}'s YAML file"]
+            [f"{path}: can't be read ({error.strerror}); give the path of a {model.of.kind}'s YAML file"]
         ) from None
     except UnicodeDecodeError:
         raise SpecError([f"{path}: is not text; expected a YAML file"]) from None
@@ -201,7 +214,17 @@ def _read(model: type[SpecFile], path: Path) -> dict[str, Any]:
         raise SpecError([f"{where}: is not YAML: {what}"]) from None
     if not isinstance(data, dict):
         raise SpecError([f"{path}: found {_kind(data)}, expected a mapping with {_required(model)}"])
+    if _is_of_other(model, data):
+        raise SpecError(
+            [f"{path}: is a {model.other.kind}'s spec; `longhaul {model.other.command} {path}` takes it"]
+        )
     return data
+
+
+def _is_of_other(model: type[SpecFile], data: dict[str, Any]) -> bool:
+    """One key that is not known here may be misspelt, two are no accident."""
+    num_unknown = len(data.keys() - model.model_fields.keys())
+    return model.of.named not in data and model.other.named in data and num_unknown > 1
 
 
 def _kind(data: object) -> str:
@@ -261,7 +284,7 @@ def _found_and_expected(model: type[SpecFile], details: Any, keys: list[str]) ->
         case "missing" if keys[1:]:
             return f"is missing; {keys[-2]} needs it"
         case "missing":
-            return f"is missing; a {model.kind} needs {_required(model)}"
+            return f"is missing; a {model.of.kind} needs {_required(model)}"
         case "literal_error":
             hint = nearest(str(found), _quoted(context["expected"]))
             return f"found {found!r}, expected {context['expected']}{hint}"

@@ -8,6 +8,8 @@ from jobs.alerts.rules import Wanted
 from jobs.recovery.world_size import DividedBatch, ResizeWaits, refusal, sizes_between
 from jobs.spec_schema.combinations import impossible
 from jobs.spec_schema.file import (
+    RUNS,
+    SWEEPS,
     AttentionName,
     CheckpointingName,
     CompileName,
@@ -19,6 +21,7 @@ from jobs.spec_schema.file import (
     Optimizer,
     PrecisionName,
     SpecFile,
+    SpecKind,
     StrategyName,
     VariableName,
     VariableValue,
@@ -41,7 +44,8 @@ from reporting.results.settings import settings_of
 
 
 class RunSpec(SpecFile):
-    kind: ClassVar[str] = "run"
+    of: ClassVar[SpecKind] = RUNS
+    other: ClassVar[SpecKind] = SWEEPS
     example: ClassVar[str] = "steps=40"
 
     name: Name

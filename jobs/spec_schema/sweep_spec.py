@@ -7,7 +7,9 @@ from pydantic import Field, model_validator
 
 from jobs.commandline.usage_error import nearest
 from jobs.spec_schema.file import (
+    RUNS,
     SEARCHED,
+    SWEEPS,
     AttentionName,
     CheckpointingName,
     CompileName,
@@ -22,6 +24,7 @@ from jobs.spec_schema.file import (
     SettingName,
     Several,
     SpecFile,
+    SpecKind,
     StrategyName,
     Strict,
     VariableName,
@@ -91,7 +94,8 @@ class Best(Strict):
 
 
 class SweepSpec(SpecFile):
-    kind: ClassVar[str] = "sweep"
+    of: ClassVar[SpecKind] = SWEEPS
+    other: ClassVar[SpecKind] = RUNS
     example: ClassVar[str] = "measure.steps=20"
 
     name: Name

@@ -177,6 +177,29 @@ def test_two_mistakes_are_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.count("longhaul sweep: sweep.yaml: ") == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "takes", "given_to", "text"),
+    [
+        ("run", "train", "sweep", "name: a\nmodel: llama-tiny\nsteps: 3\nworld_size: 2\n"),
+        ("sweep", "sweep", "train", "name: a\nmodels: [llama-tiny]\naxes: {world_size: 1}\n"),
+    ],
+)
+def test_a_spec_that_another_command_takes_is_one_line_that_names_it(
+    kind: str, takes: str, given_to: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("spec.yaml").write_text(text)
+    assert main([given_to, "spec.yaml"]) == 2
+    line = f"longhaul {given_to}: spec.yaml: is a {kind}'s spec; `longhaul {takes} spec.yaml` takes it\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_single_key_that_belongs_to_the_other_spec_may_be_a_misspelt_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert sweep("name: a\nmodel: llama-tiny\n") == 2
+    assert "model: is not a key here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("options", [[], ["--dry-run"], ["--best"], ["--retry-failed", "--json"]])
 def test_a_group_that_is_not_there_is_one_line_and_nothing_is_written(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
