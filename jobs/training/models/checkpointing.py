@@ -7,11 +7,13 @@
 What is computed again is computed in the same way, so losses and gradients are equal to the bit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from jobs.training.task.settings import Checkpointing
@@ -32,14 +34,37 @@ def checkpointed(how: Checkpointing, block: Callable[..., Tensor], *inputs: Tens
     """The output of ``block``, which must draw no random numbers: no generator's state is kept for it."""
     if how == "none" or not torch.is_grad_enabled():
         return block(*inputs)
-    # Compiling knows only these two calls: ``context_fn`` must not be given where it is torch's own.
+    # Compiling knows only these calls: ``context_fn`` must not be given where it is torch's own.
     if how == "full":
         out: Tensor = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
     else:
-        out = checkpoint(
-            block, *inputs, use_reentrant=False, preserve_rng_state=False, context_fn=_selective_contexts
-        )
+        contexts = _selective_contexts if torch.compiler.is_compiling() else _contexts_of_kept
+        out = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
     return out
 
 
 _selective_contexts = partial(create_selective_checkpoint_contexts, _KEPT)
+
+
+def _contexts_of_kept() -> tuple[TorchDispatchMode, TorchDispatchMode]:
+    keeping, giving = _selective_contexts()
+    return _OnlyKept(keeping), _OnlyKept(giving)
+
+
+class _OnlyKept(TorchDispatchMode):
+    """Shows ``mode`` nothing but the operations whose outputs are kept.
+
+    Torch's modes demand that a block does the same operations again. A strategy's hooks inside of a block
+    don't: zero3 gathers weights ahead of their use, in an order that differs from pass to pass.
+    """
+
+    def __init__(self, mode: TorchDispatchMode) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's stub
+        self._mode = mode
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _KEPT:
+            return self._mode.__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))

@@ -46,7 +46,13 @@ def recipes_of(
     ]
 
 
-QUICK = recipes_of(("ddp",), ("fp32",)) + recipes_of(("fsdp", "zero3"), ("bf16",))
+# Under zero3 this model's blocks gather weights in another order in the backward pass.
+ANOTHER_ORDER = [
+    recipe
+    for recipe in recipes_of(("zero3",), ("bf16",), TIED)
+    if recipe.activation_checkpointing != "full" and recipe.cross_entropy == "whole"
+]
+QUICK = recipes_of(("ddp",), ("fp32",)) + recipes_of(("fsdp", "zero3"), ("bf16",)) + ANOTHER_ORDER
 SOAK = recipes_of(STRATEGIES, PRECISIONS) + recipes_of(STRATEGIES, PRECISIONS, TIED)
 
 
