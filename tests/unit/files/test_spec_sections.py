@@ -78,15 +78,15 @@ def test_what_is_stored_of_a_spec_stays_to_the_byte(tmp_path: Path, golden: Gold
     golden("stored_specs.txt", "".join(texts))
 
 
-@pytest.mark.parametrize("kind", [RunSpec, SweepSpec], ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("kind", [RunSpec, SweepSpec], ids=lambda kind: kind.of.kind)
 def test_each_key_of_a_section_refuses_what_is_out_of_its_bounds(
     kind: type[SpecFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = Path(f"{kind.kind}.yaml")
+    path = Path(f"{kind.of.kind}.yaml")
     path.write_text(SMALLEST[kind])
     lines = [_refused(kind, path, key) for key in _keys(kind.load(path).model_dump(mode="json"))]
-    golden(f"{kind.kind}_spec_bounds.txt", "".join(lines))
+    golden(f"{kind.of.kind}_spec_bounds.txt", "".join(lines))
 
 
 def _stored_run(spec: RunSpec) -> str:
