@@ -4,7 +4,8 @@ Reading order: ``inventory`` (the terms), ``accelerators`` (known facts about ch
 fits where), ``environment`` (variables that each vendor's workers need).
 
 An inventory comes from ``this_machine``, or from ``grouping`` of labelled nodes. Those nodes come from a
-``cluster_file`` or a ``live`` Ray cluster, whose present and lost ``nodes`` can be listed.
+``cluster_file`` or a ``live`` Ray cluster, whose present and lost ``nodes`` can be listed. ``yaml_file``
+reads what people wrote.
 ``promised_vs_live`` compares two inventories. ``ray_internals`` is the only door to Ray's private names.
 ``run_key`` signs the messages between the processes of a run.
 

@@ -7,10 +7,9 @@ type without devices is left out, because nothing can be trained on it.
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cluster.grouping import NodesAlike, grouped
 from cluster.inventory import ClusterError, Inventory, Node
+from cluster.yaml_file import YamlError, read_yaml
 
 # Ray's launcher uses this if the file sets no value.
 _DEFAULT_MAX_WORKERS = 2
@@ -29,11 +28,12 @@ def read_cluster(path: Path) -> Inventory:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text())
+        data = read_yaml(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ClusterError(f"{path}: can't be read ({error}); give the path of a cluster.yaml") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ClusterError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+    except YamlError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        raise ClusterError(f"{where}: is not YAML: {error}") from None
     return data if isinstance(data, dict) else {}
 
 

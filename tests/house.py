@@ -77,7 +77,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "deepspeed": ("jobs.training.strategies.zero",),
     "torchao": ("jobs.training.models.fp8",),
     "pydantic": ("jobs.spec_schema",),
-    "yaml": ("jobs.spec_schema.file", "cluster.cluster_file"),
+    "yaml": ("cluster.yaml_file",),
     "rich": ("jobs.sweeps.live_view",),
     "psutil": ("cluster.this_machine",),
     "pynvml": ("cluster.this_machine", "cluster.telemetry", "jobs.training.device.environment"),

@@ -11,10 +11,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from yaml.error import MarkedYAMLError
 
+from cluster.yaml_file import YamlError, parse_yaml, read_yaml
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.training.task.job import OptimizerConfig, Precision, Strategy
 from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy, Fp8, Offload
@@ -107,33 +106,6 @@ _Value = TypeVar("_Value")
 Several = Annotated[tuple[_Value, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 
 
-# YAML allows more than Python can build: a 99th of May, a number of 5,000 digits, a thousand brackets.
-_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
-
-
-class _Loader(yaml.SafeLoader):
-    """A YAML loader that reads ``1e-4`` as a number and rejects repeated keys.
-
-    YAML 1.1 reads ``1e-4`` as text because the number has no point.
-    """
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                problem = f"the key {key.value!r} is there twice"
-                raise MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
-
-
 class Strict(BaseModel):
     """A section whose keys belong to the spec alone.
 
@@ -200,18 +172,16 @@ class SpecFile(Strict):
 
 def _read(model: type[SpecFile], path: Path) -> dict[str, Any]:
     try:
-        data = yaml.load(path.read_text(), Loader=_Loader)
+        data = read_yaml(path)
     except OSError as error:
         raise SpecError(
             [f"{path}: can't be read ({error.strerror}); give the path of a {model.of.kind}'s YAML file"]
         ) from None
     except UnicodeDecodeError:
         raise SpecError([f"{path}: is not text; expected a YAML file"]) from None
-    except _NOT_YAML as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise SpecError([f"{where}: is not YAML: {what}"]) from None
+    except YamlError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        raise SpecError([f"{where}: is not YAML: {error}"]) from None
     if not isinstance(data, dict):
         raise SpecError([f"{path}: found {_kind(data)}, expected a mapping with {_required(model)}"])
     if _is_of_other(model, data):
@@ -249,8 +219,8 @@ def _apply(model: type[SpecFile], data: dict[str, Any], setting: str) -> None:
     if not equals or not all(keys):
         raise SpecError([f"--set {setting}: expected key=value, such as {model.example}"])
     try:
-        value = yaml.load(text, Loader=_Loader)
-    except _NOT_YAML:
+        value = parse_yaml(text)
+    except YamlError:
         raise SpecError([f"--set {setting}: {text!r} is not a YAML value"]) from None
     for key in keys[:-1]:
         below = data.setdefault(key, {})
