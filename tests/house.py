@@ -58,9 +58,8 @@ FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
 }  # fmt: skip
 
-# A newcomer reads a folder in one go. Charts are many small files of one shape.
+# A newcomer reads a folder in one go.
 MOST_MODULES = 15
-MORE_MODULES: Mapping[str, int] = {"reporting.charts": 17}
 
 # Each dependency's front doors: nobody else imports it, not even lazily.
 FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
@@ -200,9 +199,9 @@ def circles(modules: Mapping[str, Module]) -> list[list[str]]:
 def crowded_folders(modules: Iterable[str]) -> list[str]:
     folders = Counter(name.rpartition(".")[0] for name in _files(modules))
     return [
-        f"{folder}: {count} modules; at most {most}: give some of them a folder"
+        f"{folder}: {count} modules; at most {MOST_MODULES}: give some of them a folder"
         for folder, count in sorted(folders.items())
-        if count > (most := MORE_MODULES.get(folder, MOST_MODULES))
+        if count > MOST_MODULES
     ]
 
 

@@ -1,8 +1,10 @@
 """Defines the flags of ``report``, ``pull``, ``compare`` and ``import``. Imports none of these commands."""
 
 import argparse
+import re
 from pathlib import Path
 
+_LETTERS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _STORE_HELP = "where the results are (default: results)"
 
 
@@ -18,6 +20,19 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
         help="report this sweep alone, without the long runs; may be repeated",
     )
     parser.add_argument("--name", help="the report's name (default: the only sweep's or run's, else 'all')")
+    parser.add_argument(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="what a device of each group costs, for costs and break-even prices; a prices file, or a "
+        "cluster file with prices",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=_tokens,
+        metavar="NUMBER",
+        help="say what a training of so many tokens takes, such as 15T or 300B",
+    )
     parser.add_argument("--pull", type=Path, metavar="DIR", help="also fetch the report into this folder")
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
@@ -83,3 +98,12 @@ def _share(text: str) -> float:
     if not 0 <= share < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no share, expected one such as 2% or 0.02")
     return share
+
+
+def _tokens(text: str) -> float:
+    """Parses ``15T``, ``300B``, ``2.5M`` or ``1e12``."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?(?:[eE]\+?\d{1,2})?)([KMBT]?)", text.strip().upper())
+    tokens = float(match[1]) * _LETTERS[match[2]] if match else 0.0
+    if not 1 <= tokens <= 1e18:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens, expected one such as 15T or 300B")
+    return tokens

@@ -16,8 +16,10 @@ from tempfile import TemporaryDirectory
 from checkpointing.stores.contract import Missing, Store, is_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
-from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, OF_STORES, run_command
+from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.store_location import store_base
+from jobs.commandline.usage_error import SpecError
+from jobs.reports.prices_file import read_prices
 from reporting.analysis.conclusions import conclude
 from reporting.analysis.findings import Chart, Findings, as_plain
 from reporting.long_runs.summarising import long_runs, write_steps
@@ -34,6 +36,7 @@ class NothingToReport(Exception):
 
 
 _CODES: Mapping[type[Exception], int] = {
+    SpecError: EXIT_USAGE,
     NothingToReport: EXIT_FAILED,
     PullError: EXIT_FAILED,
     OSError: EXIT_FAILED,
@@ -50,6 +53,7 @@ def pull_reports(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
+    prices = read_prices(args.prices) if args.prices else None
     store = open_store(args.store, base=store_base())
     gathered = gather(store, sweeps=args.sweep)
     runs, unread = ((), ()) if args.sweep else long_runs(store)
@@ -57,7 +61,14 @@ def _report(args: argparse.Namespace) -> int:
     with _steps(store, is_wanted=bool(runs)) as (steps, unread_steps):
         skipped = dict.fromkeys((*gathered.skipped, *unread, *unread_steps))
         findings = conclude(
-            name, store.url, gathered.rows, runs=runs, skipped=tuple(skipped), unfinished=gathered.unfinished
+            name,
+            store.url,
+            gathered.rows,
+            runs=runs,
+            skipped=tuple(skipped),
+            unfinished=gathered.unfinished,
+            prices=prices,
+            tokens=args.tokens,
         )
         if not (findings.rows or findings.runs):
             raise NothingToReport(_nothing(store, args.sweep, findings))

@@ -5,4 +5,5 @@ two groups), ``checks`` with their ``inspections`` and ``advice``, ``suspect_nod
 strategy is good for); ``findings`` (what a report says, as data), ``conclusions`` (makes findings from the
 table). For the modules that show findings: ``formatting``, ``selection`` (what to show if there is too much),
 ``environments`` (machines side by side), ``profiles``, ``time_lost``, ``method`` (what numbers mean).
+``costs`` says what tokens cost, where prices are given.
 """

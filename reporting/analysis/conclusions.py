@@ -9,7 +9,9 @@ from reporting.analysis.advice import advise
 from reporting.analysis.cells import summarise
 from reporting.analysis.checks import check
 from reporting.analysis.comparing import compare_groups
-from reporting.analysis.findings import CellSummary, Comparison, Findings, Verdict
+from reporting.analysis.costs.money import money
+from reporting.analysis.costs.telling import told
+from reporting.analysis.findings import CellSummary, Comparison, Findings, Prices, Verdict
 from reporting.analysis.formatting import counted, short
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
@@ -27,16 +29,23 @@ def conclude(
     runs: Sequence[LongRun] = (),
     skipped: Sequence[Skipped] = (),
     unfinished: Sequence[Unfinished] = (),
+    prices: Prices | None = None,
+    tokens: float | None = None,
 ) -> Findings:
-    """Concludes everything that a report says."""
+    """Concludes everything that a report says. With prices, or a number of tokens, it says what they cost."""
     cells = summarise(rows)
     comparisons = compare_groups(cells)
     advice, pareto = advise(cells)
+    costs = money(cells, comparisons, runs, prices=prices, tokens=tokens)
     return Findings(
         name=name,
         store=store,
         newest_at=max((row.finished_at for row in rows if row.finished_at), default=None),
-        answer=(*_answer(cells, comparisons, runs, skipped), *map(_of_unfinished, unfinished)),
+        answer=(
+            *_answer(cells, comparisons, runs, skipped),
+            *(told(costs) if costs else ()),
+            *map(_of_unfinished, unfinished),
+        ),
         rows=tuple(rows),
         cells=cells,
         comparisons=comparisons,
@@ -46,6 +55,7 @@ def conclude(
         skipped=tuple(skipped),
         runs=tuple(runs),
         unfinished=tuple(unfinished),
+        money=costs,
     )
 
 

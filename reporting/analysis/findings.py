@@ -176,6 +176,92 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a device of a group costs, in the currency of its ``Prices``. None where nobody said it."""
+
+    group: str
+    per_device_hour: float
+    spot_per_device_hour: float | None = None
+    per_kwh: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices of one currency, ordered by group. ``currency`` is in capitals, such as ``USD``."""
+
+    currency: str
+    groups: tuple[Price, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCost:
+    """What a training of so many tokens takes at a cell's speed.
+
+    ``goodput`` is that of the group's long runs, and is in days and costs; without one they are those of
+    steps alone. ``kwh`` and ``energy_cost`` are of the devices, for steps alone.
+    """
+
+    goodput: float | None
+    days: Estimate
+    cost: Estimate | None
+    spot_cost: Estimate | None
+    kwh: float | None
+    energy_cost: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellCost:
+    """What a million tokens cost in a cell, at the speed of its steps."""
+
+    cell_id: str
+    sweep: str
+    group: str
+    subject: Subject
+    per_million_tokens: Estimate | None
+    spot_per_million_tokens: Estimate | None
+    kwh_per_million_tokens: float | None
+    energy_per_million_tokens: float | None
+    training: TrainingCost | None
+
+
+# Whether the other group's tokens cost less than the baseline's.
+PriceVerdict = Literal["cheaper", "dearer", "undecided", "too few repeats"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEven:
+    """The price per device-hour at which a device of ``other`` is worth as much as one of ``baseline`` at
+    its price, for one comparison's subject. The interval is that of their throughputs' ratio.
+
+    ``verdict`` is None if the other's price is not known.
+    """
+
+    subject: Subject
+    baseline: str
+    other: str
+    baseline_price: float
+    other_price: float | None
+    price: float
+    low: float | None
+    high: float | None
+    verdict: PriceVerdict | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Money:
+    """What training costs. ``prices`` and ``tokens`` are what was asked for; ``goodputs`` are by group.
+
+    Costs are ordered as cells, break-even prices as comparisons.
+    """
+
+    prices: Prices | None
+    tokens: float | None
+    goodputs: Mapping[str, float]
+    costs: tuple[CellCost, ...]
+    break_evens: tuple[BreakEven, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """A picture of findings, as ``png`` for documents and as ``svg`` for the page.
 
@@ -195,7 +281,7 @@ class Findings:
     """Everything that a report shows. Cells are ordered by group, model, strategy, world size and the rest.
 
     ``answer`` is the first thing to read, sentence by sentence. ``newest_at`` is when the newest row ended,
-    so that a report of the same rows is the same whenever it is made.
+    so that a report of the same rows is the same whenever it is made. ``money`` is None if nobody asked.
     """
 
     name: str
@@ -211,6 +297,7 @@ class Findings:
     skipped: tuple[Skipped, ...]
     runs: tuple[LongRun, ...] = ()
     unfinished: tuple[Unfinished, ...] = ()
+    money: Money | None = None
 
 
 def as_plain(findings: Findings) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from reporting.analysis.environments import groups_of
-from reporting.analysis.findings import CellSummary, Check, Comparison, Findings, Subject
+from reporting.analysis.findings import CellCost, CellSummary, Check, Comparison, Findings, Money, Subject
 from reporting.analysis.formatting import counted, moment
 from reporting.results.rows import Row
 
@@ -60,6 +60,23 @@ def cells_shown(findings: Findings, most: int) -> tuple[CellSummary, ...]:
 def comparisons_shown(findings: Findings, most: int) -> tuple[Comparison, ...]:
     """Chooses first the comparisons that say which side is faster."""
     return most_relevant(findings.comparisons, most, lambda found: found.verdict not in ("faster", "slower"))
+
+
+def costs_shown(found: Money, most: int) -> tuple[CellCost, ...]:
+    """Returns the cheapest cells first, by cost or, where no price is known, by days; then those of which
+    neither is known.
+    """
+
+    def rank(cost: CellCost) -> tuple[bool, float, bool, float]:
+        price, days = cost.per_million_tokens, cost.training.days if cost.training else None
+        return (
+            price is None,
+            price.median if price else 0.0,
+            days is None,
+            days.median if days else 0.0,
+        )
+
+    return tuple(sorted(found.costs, key=rank))[:most]
 
 
 def checks_shown(findings: Findings, most: int) -> tuple[Check, ...]:

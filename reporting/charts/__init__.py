@@ -7,6 +7,6 @@ figure, and a finished one as bytes), ``svg`` (prepares a chart for the page), `
 panel).
 
 The pictures: ``panels`` (the four-panel comparison), ``curves`` (over the number of devices), ``limit``,
-``front`` and ``heat_map`` (memory against speed). Of long runs: ``traces`` (shortens them), ``losses``,
-``goodput`` and ``devices`` (power and clocks).
+``front`` and ``heat_map`` (memory against speed), ``costs`` (what tokens cost). Those of long runs are in
+``trainings``.
 """

@@ -2,22 +2,30 @@
 
 from reporting.analysis.findings import Chart, Findings
 from reporting.charts.choice import view_of
+from reporting.charts.costs import costs
 from reporting.charts.curves import curves
-from reporting.charts.devices import power_and_clocks
 from reporting.charts.front import front
-from reporting.charts.goodput import goodput
 from reporting.charts.heat_map import heat_map
 from reporting.charts.limit import memory_limit
-from reporting.charts.losses import losses
 from reporting.charts.panels import comparison
 from reporting.charts.sheet import own_style, render
+from reporting.charts.trainings.devices import power_and_clocks
+from reporting.charts.trainings.goodput import goodput
+from reporting.charts.trainings.losses import losses
 
 
 def draw(findings: Findings) -> tuple[Chart, ...]:
     """Draws the charts; findings without data give none. The same findings give the same bytes."""
     view = view_of(findings)
     with own_style():
-        of_cells = [*comparison(view), *curves(view), *memory_limit(view), *front(view), *heat_map(view)]
+        of_cells = [
+            *comparison(view),
+            *costs(view, findings.money),
+            *curves(view),
+            *memory_limit(view),
+            *front(view),
+            *heat_map(view),
+        ]
         runs = findings.runs
         of_runs = [*losses(view, runs), *goodput(view, runs), *power_and_clocks(view, runs)]
         return tuple(render(drawing) for drawing in (*of_cells, *of_runs))

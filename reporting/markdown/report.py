@@ -42,6 +42,7 @@ from reporting.analysis.selection import (
     simulated_runs,
 )
 from reporting.long_runs.summary import LongRun
+from reporting.markdown.costs import costs
 from reporting.markdown.parts import bullets, left_out, origin, raw, table
 from reporting.markdown.profiles import profiles
 
@@ -63,6 +64,7 @@ def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
         *_summary(findings),
         *_answer(findings),
         *_comparisons(findings),
+        *costs(findings),
         *_advice(findings.advice),
         *_attention(findings),
         *map(_picture, charts[:1]),

@@ -2,8 +2,9 @@
 
 Reading order: ``markup`` (the only place where text becomes HTML), ``pieces`` (section, table, chip: what
 sections are made of), ``document`` (the page from top to bottom), then its sections in their order:
-``answers``, ``goals``, ``machines``, ``measured``, ``pictures``, ``profiles``, ``troubles``, ``nodes``,
-``trainings``, ``goodput``, ``explained``. ``style.css`` and ``tables.js`` go into the page unchanged.
+``answers``, ``costs``, ``goals``, ``machines``, ``measured``, ``pictures``, ``profiles``, ``troubles``,
+``nodes``, ``trainings``, ``goodput``, ``explained``. ``style.css`` and ``tables.js`` go into the page
+unchanged.
 """
 
 from reporting.page.document import index_html

@@ -9,6 +9,7 @@ from reporting.analysis.findings import Chart, Findings
 from reporting.analysis.formatting import short
 from reporting.analysis.selection import extent, simulated_runs
 from reporting.page.answers import answer, comparisons
+from reporting.page.costs import costs
 from reporting.page.explained import method, repeat
 from reporting.page.goals import goals
 from reporting.page.goodput import goodput
@@ -45,6 +46,7 @@ def _before_charts(findings: Findings) -> tuple[Section, ...]:
     return (
         ("answer", "Answer", answer(findings)),
         ("comparisons", "Comparisons", comparisons(findings)),
+        ("costs", "Money", costs(findings)),
         ("goals", "Strategies", goals(findings)),
         ("machines", "Machines", machines(findings)),
         ("cells", "Cells", cells(findings)),

@@ -21,7 +21,7 @@ from reporting.charts.drawing import draw
 from reporting.charts.looks import group_looks, strategy_look
 from reporting.charts.marks import apart
 from reporting.charts.svg import INK, SURFACE
-from reporting.charts.traces import downsampled
+from reporting.charts.trainings.traces import downsampled
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from tests.unit.example_findings import (

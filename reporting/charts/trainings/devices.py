@@ -10,7 +10,7 @@ from reporting.charts.choice import View
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, label_ends, leave_empty, scale_values, write_above
 from reporting.charts.sheet import Drawing, PanelGrid, panels
-from reporting.charts.traces import MOST_POINTS, Trace, downsampled, runs_left_out, xy
+from reporting.charts.trainings.traces import MOST_POINTS, Trace, downsampled, runs_left_out, xy
 from reporting.long_runs.summary import LongRun
 
 _MOST_RUNS = 3

@@ -14,7 +14,7 @@ from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, label_ends, line_style, scale_values
 from reporting.charts.sheet import Drawing, PanelGrid, panels
 from reporting.charts.svg import SURFACE
-from reporting.charts.traces import MOST_POINTS, Trace, downsampled, runs_left_out, xy
+from reporting.charts.trainings.traces import MOST_POINTS, Trace, downsampled, runs_left_out, xy
 from reporting.long_runs.summary import LongRun
 
 _MOST_RUNS = 6

@@ -13,7 +13,7 @@ from reporting.charts.looks import strategy_look
 from reporting.charts.marks import beside, draw_rectangle, leave_empty, scale_values, write_above
 from reporting.charts.sheet import FAINT, Drawing, PanelGrid, panels
 from reporting.charts.svg import INK, SURFACE
-from reporting.charts.traces import MOST_POINTS, downsampled, runs_left_out, xy
+from reporting.charts.trainings.traces import MOST_POINTS, downsampled, runs_left_out, xy
 from reporting.long_runs.summary import LongRun
 
 _MOST_RUNS = 3

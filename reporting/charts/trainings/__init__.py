@@ -1,0 +1,3 @@
+"""Pictures of long runs: ``traces`` (shortens long series), ``losses``, ``goodput``, ``devices`` (power and
+clocks).
+"""
