@@ -2,7 +2,7 @@
 handful at a time.
 
 Rank 0's row describes a step for all ranks; for steps that only other ranks managed to record, one of theirs
-does.
+does. Then the loss is not known, since theirs is of one rank.
 """
 
 from collections import defaultdict
@@ -101,7 +101,7 @@ class RunSteps:
             totals.num_counted += 1
             if is_timed:
                 totals.add_time(step_s, data_wait_s)
-            self.losses.add((step, loss))
+            self.losses.add((step, loss if is_timed else None))
             if val_loss is not None:
                 self.val_losses.add((step, val_loss))
 

@@ -1,6 +1,7 @@
 """These types are what the attempts of a long run record about themselves. Pure."""
 
 from dataclasses import dataclass
+from math import nan
 from typing import Literal, SupportsFloat
 
 IncidentKind = Literal[
@@ -34,11 +35,29 @@ class RecordedAttempt:
     simulated: bool = False
 
 
+class LossOverRanks:
+    """A step's mean loss over all ranks, which is known some steps later. As a number it is NaN if it never
+    was.
+    """
+
+    def __init__(self) -> None:
+        self.is_known = False
+        self._mean = nan
+
+    def __float__(self) -> float:
+        return self._mean
+
+    def know(self, mean: float | None) -> None:
+        """Sets the mean; None if nobody can tell it any more."""
+        self._mean = nan if mean is None else mean
+        self.is_known = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One finished step, as the training reports it. ``loss`` and ``grad_norm`` may still be on a device.
 
-    ``tokens`` counts this rank's tokens only.
+    ``tokens`` counts this rank's tokens only. A ``LossOverRanks`` may become known after the step.
     """
 
     step: int

@@ -14,7 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from typing import Any, get_args
 
-from reporting.recording.attempts import DRIVER, DeviceSample, Incident, IncidentKind, RecordedAttempt, Step
+from reporting.recording.attempts import (
+    DRIVER,
+    DeviceSample,
+    Incident,
+    IncidentKind,
+    LossOverRanks,
+    RecordedAttempt,
+    Step,
+)
 from reporting.recording.outbox import Outbox
 from reporting.recording.parts import PartName, encode_part, rows_in, table_of
 from reporting.recording.scalars import RecordedWindow
@@ -24,6 +32,8 @@ _SAMPLE_EVERY_S = 1.0
 _RETRY_EVERY_S = 0.5
 # Limit on rows in memory between two flushes. A thousand steps a second reach it in a minute and a half.
 _MOST_ROWS = 100_000
+# The place of the loss in a row of steps.
+_LOSS = 7
 _log = logging.getLogger(__name__)
 
 
@@ -166,7 +176,7 @@ class Recorder:
         phases = self._take_phases() if self._rank == 0 else []
         self._report_dropped()
         taken = {
-            "steps": _drained(self._steps),
+            "steps": _drained(self._steps) if is_last else self._known_steps(),
             "samples": _drained(self._samples),
             "incidents": _drained(self._incidents),
             "phases": phases,
@@ -179,6 +189,15 @@ class Recorder:
             rows = {name: list(rows_in(table)) for name, table in tables.items()}
             self._feed(RecordedWindow(attempt=attempt, rows=rows, is_last=is_last))
         return is_sent
+
+    def _known_steps(self) -> list[tuple[Any, ...]]:
+        """Takes the steps before the first whose loss over all ranks is not known yet."""
+        taken: list[tuple[Any, ...]] = []
+        for _ in range(len(self._steps)):
+            if isinstance(loss := self._steps[0][_LOSS], LossOverRanks) and not loss.is_known:
+                break
+            taken.append(self._steps.popleft())
+        return taken
 
     def _take_phases(self) -> list[tuple[Any, ...]]:
         """Returns the phases of one span, from the last span's end until now. A phase that is still running,

@@ -43,7 +43,12 @@ _STEPS = _columns(
     ("step_s", "float", "s", "host's time for the step, without waiting for data, saving and evaluating"),
     ("data_wait_s", "float", "s", "host's time for preparing samples; the device may work meanwhile"),
     ("tokens", "int", "tokens", "tokens of this rank in the step; add up those of all ranks"),
-    ("loss", "float", "nats/token", "mean loss of this rank; null if it was not finite"),
+    (
+        "loss",
+        "float",
+        "nats/token",
+        "mean loss over all ranks; other ranks than 0 record their own; null if not known",
+    ),
     ("grad_norm", "float", "", "norm of the gradients of all ranks before clipping; only rank 0 records it"),
     ("learning_rate", "float", "", "learning rate of the update; only rank 0 records it"),
     ("memory_bytes", "int", "bytes", "memory allocated on the device, measured at most some seconds before"),

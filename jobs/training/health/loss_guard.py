@@ -33,23 +33,31 @@ class StepDone:
 
     def is_bad(self) -> bool:
         """Whether loss or gradient is not finite. Waits for the device."""
-        norm = 0.0 if self.grad_norm is None else float(self.grad_norm)
-        return not (isfinite(float(self.loss)) and isfinite(norm))
+        return not isfinite(float(self.loss)) or self.has_bad_gradient()
+
+    def has_bad_gradient(self) -> bool:
+        return self.grad_norm is not None and not isfinite(float(self.grad_norm))
 
 
 class RankLossGuard:
-    """One rank's guard; every rank makes the same calls. With ``bound`` None it does not look for spikes."""
+    """One rank's guard; every rank makes the same calls. With ``bound`` None it does not look for spikes.
+
+    ``checked_loss`` is this rank's loss of the step that ``check_last_step`` looked at last.
+    """
 
     def __init__(self, bound: SpikeBound | None) -> None:
         self.is_alarmed = False
+        self.checked_loss: float | None = None
         self._spikes = Spikes(bound) if bound else None
         self._open: deque[StepDone] = deque(maxlen=_NUM_OPEN)
         self._good: StepDone | None = None
 
     def check_last_step(self) -> None:
         """Checks the last step. Call it when the device is done with that step, before the next begins."""
-        if self._open and self._open[-1].is_bad():
-            self.is_alarmed = True
+        if self._open:
+            self.checked_loss = float(self._open[-1].loss)
+            if not isfinite(self.checked_loss) or self._open[-1].has_bad_gradient():
+                self.is_alarmed = True
 
     def add(self, done: StepDone) -> None:
         self._open.append(done)
@@ -61,6 +69,10 @@ class RankLossGuard:
         """
         newest = self._open[-1]
         return float("nan") if self.is_alarmed or newest.is_bad() else float(newest.loss)
+
+    def loss_before(self) -> float:
+        """The loss of the step before the newest."""
+        return float(self._open[-2].loss)
 
     def judge(self, is_any_alarmed: bool, mean_loss: float | None) -> None:
         """Judges the newest step; raises ``InvalidLoss`` on all ranks or on none.

@@ -168,6 +168,7 @@ class _Attempt:
         point = self._boundary.cross(point, agreed, loss)
         num_skipped_saves = self._saver.tally.num_skipped if self._saver else 0
         self._record.end_step(point, self._engine, own_loss, num_skipped_saves)
+        self._record.mean_loss(point.step - 2, agreed.mean_loss)
         return loss
 
     def _announce(self, point: StepPoint) -> None:
@@ -177,6 +178,8 @@ class _Attempt:
             self._boundary.own_busy(),
             is_late=not self._samples.wait(self._position.begin_after(point.position)),
             is_alarmed=self._loss_guard.is_alarmed,
+            # That of the step before the last: the last one is read when its successor's samples are there.
+            loss=self._loss_guard.checked_loss,
         )
 
     def _train(self, point: StepPoint) -> Tensor:
@@ -215,9 +218,17 @@ class _Attempt:
         self._loss_guard.judge(False, loss)
         return loss
 
+    def _record_last_losses(self, loss: float) -> None:
+        """Records the losses of the last two steps, which no control word told any more."""
+        step = self._position.step
+        self._record.mean_loss(step, loss)
+        if step > self._start.step + 1:
+            self._record.mean_loss(step - 1, self._control.mean(self._loss_guard.loss_before()))
+
     def _end(self, loss: float) -> None:
         self._record.phase("save")
         loss = self._last_loss(loss)
+        self._record_last_losses(loss)
         is_done = self._position.step >= self._task.num_steps and not self._evaluation.is_due
         stop_request = None if is_done else strongest(self._services.stop_request())
         assert is_done or stop_request, "a stop request was taken back"

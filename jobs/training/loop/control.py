@@ -1,13 +1,17 @@
 """The control word: one tiny reduction beside each step, by which all ranks agree on what follows the step.
 
 Each rank adds what only that rank knows: whether its save is still on its way, whether its samples are late,
-whether its loss went wrong, and its stop request. Rank 0 adds the orders.
+its newest loss that it has read, whether that went wrong, and its stop request. Rank 0 adds the orders.
+
+The word is a sum of whole numbers, so it is the same on all ranks to the bit. A flag is set if any rank adds
+1; a loss is added in units of 2**-30.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
+from math import isfinite
 
 import torch
 import torch.distributed as dist
@@ -15,11 +19,15 @@ import torch.distributed as dist
 from checkpointing.saving.cadence import Busy, Order
 from cluster.probe.meeting import prove
 from jobs.training.ranks.gathering import gather
-from jobs.training.task.stop_request import Aim, StopRequest, aim_of, strength, stronger
+from jobs.training.task.stop_request import STRONGEST, Aim, StopRequest, aim_of, strength, stronger
 
 # The longest delay before a stop request is noticed while ranks wait for samples.
 _LOOK_EVERY_S = 0.2
-_WORD_LENGTH = 10
+_NUM_FLAGS = 9
+_WORD_LENGTH = _NUM_FLAGS + STRONGEST + 2
+# A loss of a millionth is told exactly enough, and a million ranks with the highest one still fit.
+_LOSS_UNITS = 2.0**30
+_HIGHEST_LOSS = 2.0**13
 _NO_SAVE = Order(to_disk=False, to_store=False)
 
 
@@ -41,13 +49,15 @@ class Agreed:
     """What all ranks agreed on: rank 0's orders, and the state of any rank when the step began.
 
     ``busy``: which places still had a save on its way. ``is_late``: the next samples were not there yet.
-    ``is_alarmed``: a loss or gradient was not finite.
+    ``is_alarmed``: a loss or gradient was not finite. ``mean_loss`` is the mean of the losses that ranks
+    gave; None unless each gave one.
     """
 
     orders: Orders
     busy: Busy
     is_late: bool
     is_alarmed: bool
+    mean_loss: float | None
 
 
 class Control:
@@ -69,21 +79,36 @@ class Control:
         self._word = torch.zeros(_WORD_LENGTH, dtype=torch.int64)
         self._work: dist.Work | None = None
 
-    def begin(self, orders: Orders, busy: Busy, *, is_late: bool = False, is_alarmed: bool = False) -> None:
-        """Starts the reduction and does not wait. ``orders`` other than rank 0's must be empty."""
-        save = orders.save or _NO_SAVE
+    def begin(
+        self,
+        orders: Orders,
+        busy: Busy,
+        *,
+        is_late: bool = False,
+        is_alarmed: bool = False,
+        loss: float | None = None,
+    ) -> None:
+        """Starts the reduction and does not wait. ``orders`` other than rank 0's must be empty.
+
+        All ranks must give ``loss`` of the same step, or None.
+        """
+        save, own_strength = orders.save or _NO_SAVE, strength(self._stop_request())
         ordered = (save.to_disk, save.to_store, save.must_wait, orders.report, orders.checkpoint_report)
-        own = (busy.disk, busy.store, is_late, is_alarmed, strength(self._stop_request()))
-        self._word.copy_(torch.tensor([*ordered, *own], dtype=torch.int64))
-        self._work = dist.all_reduce(self._word, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        own = (busy.disk, busy.store, is_late, is_alarmed)
+        requests = (own_strength == level for level in range(1, STRONGEST + 1))
+        word = [*ordered, *own, *requests, *_in_units(loss)]
+        self._word.copy_(torch.tensor(word, dtype=torch.int64))
+        self._work = dist.all_reduce(self._word, group=self._group, async_op=True)
 
     def end(self) -> Agreed:
         assert self._work is not None
         self._work.wait()
-        *flags, strongest_request = self._word.tolist()
-        self.aim = aim_of(strongest_request)
+        *counts, num_losses, loss = self._word.tolist()
+        flags, requests = counts[:_NUM_FLAGS], counts[_NUM_FLAGS:]
+        self.aim = aim_of(max((level for level, count in enumerate(requests, start=1) if count), default=0))
         to_disk, to_store, must_wait, report, checkpoint_report, *own = map(bool, flags)
         is_disk_busy, is_store_busy, is_late, is_alarmed = own
+        all_gave_one = num_losses == dist.get_world_size(self._group)
         save = Order(to_disk=to_disk, to_store=to_store, must_wait=must_wait)
         return Agreed(
             orders=Orders(
@@ -92,6 +117,7 @@ class Control:
             busy=Busy(disk=is_disk_busy, store=is_store_busy),
             is_late=is_late,
             is_alarmed=is_alarmed,
+            mean_loss=loss / _LOSS_UNITS / num_losses if all_gave_one else None,
         )
 
     def agree(self, *, is_late: bool = False) -> Agreed:
@@ -122,6 +148,13 @@ class Control:
 
     def close(self) -> None:
         dist.destroy_process_group(self._group)
+
+
+def _in_units(loss: float | None) -> tuple[int, int]:
+    """Whether there is a loss that can be told, and the loss in whole units."""
+    if loss is None or not isfinite(loss) or abs(loss) > _HIGHEST_LOSS:
+        return 0, 0
+    return 1, round(loss * _LOSS_UNITS)
 
 
 def strongest(own: StopRequest | None) -> StopRequest | None:

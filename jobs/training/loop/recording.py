@@ -1,6 +1,7 @@
 """Records a rank's part of a long run while it trains: steps, incidents and where the time went.
 
-Rank 0 records everything. Other ranks record the time and loss of their steps, and their failures. Nothing
+Rank 0 records everything, with the loss over all ranks. Other ranks record the time and their own loss of
+their steps, and their failures. Nothing
 here waits for the store or for the device during the training, and nothing raises into the training.
 """
 
@@ -23,7 +24,7 @@ from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
 from jobs.training.task.task import Recording, Task
-from reporting.recording.attempts import DeviceSample, Incident, IncidentKind, Step
+from reporting.recording.attempts import DeviceSample, Incident, IncidentKind, LossOverRanks, Step
 from reporting.recording.outbox import Outbox
 from reporting.recording.recorder import Recorder, SampleDevice, Sink
 from reporting.recording.steady_clock import started_s
@@ -47,6 +48,7 @@ class AttemptRecord:
         self._num_skipped = 0
         self._restored_s = time.perf_counter()
         self._step = 0
+        self._open_losses: dict[int, LossOverRanks] = {}
         # Only for long runs: a benchmark's step times must not include the test product.
         self._rank_speed = RankSpeed(context) if task.saving else None
 
@@ -86,7 +88,9 @@ class AttemptRecord:
         self._learning_rate = engine.learning_rate if self._is_rank_0 else None
 
     def end_step(self, point: StepPoint, engine: Engine, loss: Tensor, num_skipped_saves: int) -> None:
-        """Ends a step. The recorder's thread reads ``loss``: reading it here would wait for the device."""
+        """Ends a step. ``mean_loss`` tells its loss over all ranks later. The recorder's thread reads
+        ``loss``, this rank's: reading it here would wait for the device.
+        """
         if num_skipped_saves > self._num_skipped:
             self._num_skipped = num_skipped_saves
             if self._is_rank_0:
@@ -95,18 +99,25 @@ class AttemptRecord:
         self._step = point.step
         if self._rank_speed:
             self._rank_speed.update()
+        if self._is_rank_0 and self._task.recipe.world_size > 1:
+            self._open_losses[point.step] = LossOverRanks()
         self._recorder.step(
             Step(
                 step=point.step,
                 position=point.position,
                 epoch=(point.position - 1) // self._task.num_samples + 1,
                 tokens=self._tokens,
-                loss=loss,
+                loss=self._open_losses.get(point.step, loss),
                 grad_norm=engine.grad_norm if self._is_rank_0 else None,
                 learning_rate=self._learning_rate,
                 val_loss=point.metrics.get("val_loss") if self._is_rank_0 else None,
             )
         )
+
+    def mean_loss(self, step: int, mean: float | None) -> None:
+        """Tells the loss of ``step`` over all ranks; None if it can't be told."""
+        if (found := self._open_losses.pop(step, None)) is not None:
+            found.know(mean)
 
     def save(self, note: SaveNote) -> None:
         """Records a save; called by the writer's threads."""

@@ -9,6 +9,7 @@ from typing import Literal
 # "move on": save and end; another attempt continues the run. "stop": save and end; no attempt follows.
 Aim = Literal["move on", "stop"]
 _BY_STRENGTH: tuple[Aim, ...] = ("move on", "stop")
+STRONGEST = len(_BY_STRENGTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

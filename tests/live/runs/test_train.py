@@ -138,6 +138,11 @@ def test_under_torchrun_it_is_the_same_run(tmp_path: Path) -> None:
     done = run([*command, "--set", "steps=8"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing to do" in done.stdout
+    (found,), _ = long_runs(LocalStore(tmp_path / "store"))
+    assert found.steps == tuple(range(1, 9))
+    assert None not in found.losses
+    of_all_ranks = newest_manifest(tmp_path / "store", "r").cut.metrics["loss"]
+    assert found.losses[-1] == pytest.approx(of_all_ranks, abs=1e-8)
 
 
 def test_a_zombie_that_wakes_up_after_a_takeover_changes_nothing_and_ends(tmp_path: Path) -> None:

@@ -309,6 +309,16 @@ def test_without_a_bound_a_high_loss_is_nobodys_business() -> None:
         do(guard, step, 2.0 if step < 25 else 1e9)
 
 
+def test_the_guard_tells_the_loss_that_it_looked_at_last() -> None:
+    guard = RankLossGuard(None)
+    seen = []
+    for step in range(1, 4):
+        do(guard, step, float(step), is_asked=False)
+        seen.append(guard.checked_loss)
+    assert seen == [None, 1.0, 2.0]
+    assert guard.loss_before() == 2.0
+
+
 @pytest.mark.usefixtures("alone")
 def test_a_gradient_that_is_not_finite_is_as_bad_as_a_loss() -> None:
     guard = RankLossGuard(None)

@@ -11,7 +11,7 @@ from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from cluster.telemetry.sampler import Sampler
 from jobs.training.device.device_sample import sample_of
-from reporting.recording.attempts import DeviceSample, Incident, RecordedAttempt, Step
+from reporting.recording.attempts import DeviceSample, Incident, LossOverRanks, RecordedAttempt, Step
 from reporting.recording.outbox import Outbox
 from reporting.recording.parts import decode_part, encode_part, part_attempt, parts_of, rows_in, table_of
 from reporting.recording.recorder import Recorder, Sink
@@ -99,6 +99,26 @@ def test_a_step_is_recorded_with_what_it_took() -> None:
     assert (row["step_s"], row["data_wait_s"], row["ended_s"]) == (4, 1, 1007)
     assert (row["loss"], row["grad_norm"], row["learning_rate"]) == (2.5, 3, 0.1)
     assert (row["run"], row["term"], row["rank"]) == ("r", 1, 0)
+
+
+def test_a_step_waits_for_its_loss_over_ranks_and_no_step_is_recorded_before_an_earlier_one() -> None:
+    store, loss = MemoryStore(), LossOverRanks()
+    with recording(store, flush_s=0.01) as recorder:
+        recorder.step(a_step(1))
+        recorder.step(a_step(2, loss=loss))
+        recorder.step(a_step(3))
+        wait_until(lambda: len(rows(store, "phases")) > 3)
+        assert [row["step"] for row in rows(store, "steps")] == [1]
+        loss.know(2.25)
+        wait_until(lambda: len(rows(store, "steps")) == 3)
+    assert [(row["step"], row["loss"]) for row in rows(store, "steps")] == [(1, 2.5), (2, 2.25), (3, 2.5)]
+
+
+def test_a_loss_over_ranks_that_never_became_known_is_null() -> None:
+    store = MemoryStore()
+    with recording(store) as recorder:
+        recorder.step(a_step(1, loss=LossOverRanks()))
+    assert [(row["step"], row["loss"]) for row in rows(store, "steps")] == [(1, None)]
 
 
 def test_the_phases_of_a_span_add_up_to_its_length() -> None:
