@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from reporting.analysis.findings import Advice, CellSummary
 from reporting.analysis.formatting import counted
 from reporting.analysis.inspections.sample_size import FEWEST_REPEATS
+from reporting.analysis.statistics import is_faster
 
 Goal = Literal["throughput", "memory", "efficiency"]
 
@@ -42,7 +43,8 @@ def _for_place(group: str, model: str, cells: Sequence[CellSummary]) -> Iterator
         for goal in get_args(Goal):
             yield _nothing(goal, group, model, "No cell has numbers")
         return
-    yield _best("throughput", fastest, f"{_speed(fastest):,.0f} tokens/s", cells)
+    speed = f"{_speed(fastest):,.0f} tokens/s{_relative(fastest, cells)}{_as_fast(fastest, cells)}"
+    yield _best("throughput", fastest, speed)
     yield _for_memory(group, model, cells)
     yield _for_efficiency(group, model, cells)
 
@@ -54,7 +56,7 @@ def _for_memory(group: str, model: str, cells: Sequence[CellSummary]) -> Advice:
     least = min(known, key=lambda cell: (cell.peak_vram_gb or 0.0, -_speed(cell)))
     rest = len(cells) - len(known)
     unknown = f"; unknown for {counted(rest, 'cell')}" if rest else ""
-    return _best("memory", least, f"{least.peak_vram_gb:.4g} GB per device{unknown}", cells)
+    return _best("memory", least, f"{least.peak_vram_gb:.4g} GB per device{unknown}{_relative(least, cells)}")
 
 
 def _for_efficiency(group: str, model: str, cells: Sequence[CellSummary]) -> Advice:
@@ -68,11 +70,15 @@ def _for_efficiency(group: str, model: str, cells: Sequence[CellSummary]) -> Adv
         return _nothing("efficiency", group, model, "Nothing was measured at two world sizes")
     share, best = max(scaled, key=lambda pair: pair[0])
     kept = f"keeps {share:.1f} % of the throughput per device of {_devices(best.scaling_baseline_world_size)}"
-    return _best("efficiency", best, kept, cells)
+    baseline = _baseline(best, [cell for _, cell in scaled])
+    others = (
+        f"; {baseline.subject.strategy} keeps {baseline.scaling_efficiency_pct:.1f} %" if baseline else ""
+    )
+    return _best("efficiency", best, f"{kept}{others}")
 
 
-def _best(goal: Goal, best: CellSummary, value: str, cells: Sequence[CellSummary]) -> Advice:
-    sentence = f"{_name(best)}: {value}{_relative(best, cells)}{_caution(best)}."
+def _best(goal: Goal, best: CellSummary, value: str) -> Advice:
+    sentence = f"{_name(best)}: {value}{_caution(best)}."
     return Advice(
         goal=goal, group=best.group, model=best.subject.model, cell_id=best.cell_id, sentence=sentence
     )
@@ -92,14 +98,42 @@ def _devices(number: int | None) -> str:
 
 
 def _relative(best: CellSummary, cells: Sequence[CellSummary]) -> str:
-    """Compares with ddp doing the same work, or else with the fastest other strategy that does."""
-    peers = [cell for cell in cells if _same_work(cell) == _same_work(best) and cell is not best]
-    peers = [cell for cell in peers if cell.subject.strategy != best.subject.strategy]
-    if not peers:
+    baseline = _baseline(best, cells)
+    if baseline is None:
         return ""
-    baseline = next((cell for cell in peers if cell.subject.strategy == _BASELINE), max(peers, key=_speed))
     ratio = _speed(best) / _speed(baseline) if _speed(baseline) else 0.0
-    return f"; {ratio:.2f}x {baseline.subject.strategy}{_memory_beside(best, baseline)}"
+    beside = _memory_beside(best, baseline)
+    return f"; {ratio:.2f}x the tokens/s of {baseline.subject.strategy}{beside}"
+
+
+def _baseline(best: CellSummary, cells: Sequence[CellSummary]) -> CellSummary | None:
+    """Returns ddp doing the same work, or else the fastest other strategy that does."""
+    peers = _peers(best, cells)
+    ddp = (cell for cell in peers if cell.subject.strategy == _BASELINE)
+    return next(ddp, max(peers, key=_speed, default=None))
+
+
+def _as_fast(best: CellSummary, cells: Sequence[CellSummary]) -> str:
+    """Names the strategies doing the same work that are not shown to be slower. With too few runs that would
+    be all of them.
+    """
+    if best.tokens_per_sec is None or best.tokens_per_sec.low is None:
+        return ""
+    names = sorted(
+        {
+            cell.subject.strategy
+            for cell in _peers(best, cells)
+            if not is_faster(best.tokens_per_sec, cell.tokens_per_sec)
+        }
+    )
+    return (
+        f"; {', '.join(names)} {'is' if len(names) == 1 else 'are'} not shown to be slower" if names else ""
+    )
+
+
+def _peers(best: CellSummary, cells: Sequence[CellSummary]) -> list[CellSummary]:
+    same = [cell for cell in cells if _same_work(cell) == _same_work(best)]
+    return [cell for cell in same if cell.subject.strategy != best.subject.strategy]
 
 
 def _same_work(cell: CellSummary) -> object:

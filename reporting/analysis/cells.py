@@ -91,6 +91,7 @@ def _order(cell: CellSummary) -> tuple[str, Subject, str, str]:
 def _cell(key: tuple[str | None, ...], rows: Sequence[Row]) -> CellSummary:
     first, ok, status = rows[0], [row for row in rows if row.status == "ok"], status_of(rows)
     num_outliers = sum(num_severe_outliers(row.raw_step_times) for row in ok)
+    tokens_per_sec = _estimate(row.tokens_per_sec for row in ok)
     return CellSummary(
         cell_id=key[-1] or UNKNOWN,
         sweep=next(_known(row.sweep for row in rows), UNKNOWN),
@@ -100,9 +101,9 @@ def _cell(key: tuple[str | None, ...], rows: Sequence[Row]) -> CellSummary:
         status=status,
         num_failed=len(rows) - len(ok),
         flags=tuple(_flags(rows, ok, num_outliers)),
-        tokens_per_sec=_estimate(row.tokens_per_sec for row in ok),
+        tokens_per_sec=tokens_per_sec,
         tokens_per_sec_per_device=_estimate(map(_per_device, ok)),
-        step_time_sec=_estimate(row.mean_step_time_sec for row in ok),
+        step_time_sec=_step_time(ok, tokens_per_sec),
         peak_vram_gb=max(_known(row.peak_vram_gb for row in ok), default=None),
         device_memory_gb=_scaled(max(_known(row.device_memory_bytes for row in rows), default=None)),
         predicted_gb=_scaled(max(_known(row.predicted_bytes for row in rows), default=None)),
@@ -117,6 +118,23 @@ def _cell(key: tuple[str | None, ...], rows: Sequence[Row]) -> CellSummary:
         num_steps=sum(len(row.raw_step_times) or row.steps or 0 for row in ok),
         error_reason=next(_known(_reasons(rows, status)), None),
         rows=tuple(rows),
+    )
+
+
+def _step_time(rows: Sequence[Row], tokens_per_sec: Estimate | None) -> Estimate | None:
+    """Follows from the throughput, so that both together give the tokens of a step. Other tools' rows have
+    what they say.
+    """
+    sizes = {row.tokens_per_step for row in rows}
+    tokens = sizes.pop() if len(sizes) == 1 else None
+    if tokens is None or tokens_per_sec is None or any(row.imported for row in rows):
+        return _estimate(row.mean_step_time_sec for row in rows)
+    low, high = tokens_per_sec.high, tokens_per_sec.low
+    return replace(
+        tokens_per_sec,
+        median=tokens / tokens_per_sec.median,
+        low=tokens / low if low else None,
+        high=tokens / high if high else None,
     )
 
 
@@ -158,15 +176,24 @@ def _per_device(row: Row) -> float | None:
 
 def _with_scaling(cells: Sequence[CellSummary]) -> Iterator[CellSummary]:
     """Adds efficiency, against the smallest world size that was measured in the same sweep with all else
-    equal.
+    equal. Where a smaller one has no numbers, that baseline has no efficiency itself.
     """
     baselines: dict[tuple[object, ...], tuple[int, float]] = {}
+    smallest: dict[tuple[object, ...], int] = {}
     # Cells are ordered by world size, so the first of each family is the smallest.
     for cell in cells:
+        if cell.subject.world_size:
+            smallest.setdefault(_family(cell), cell.subject.world_size)
         if cell.tokens_per_sec and cell.subject.world_size:
             baselines.setdefault(_family(cell), (cell.subject.world_size, cell.tokens_per_sec.median))
     for cell in cells:
-        yield _against(cell, baselines[_family(cell)]) if _family(cell) in baselines else cell
+        family = _family(cell)
+        baseline = baselines.get(family)
+        is_own = baseline is not None and baseline[0] == cell.subject.world_size
+        if baseline is None or (is_own and smallest[family] < cell.subject.world_size):
+            yield cell
+        else:
+            yield _against(cell, baseline)
 
 
 def _family(cell: CellSummary) -> tuple[object, ...]:

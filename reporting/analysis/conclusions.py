@@ -12,13 +12,12 @@ from reporting.analysis.comparing import compare_groups
 from reporting.analysis.costs.money import money
 from reporting.analysis.costs.telling import told
 from reporting.analysis.findings import CellSummary, Comparison, Findings, Prices, Verdict
-from reporting.analysis.formatting import counted, short
+from reporting.analysis.formatting import counted, joined, short
+from reporting.analysis.statistics import is_faster
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 from reporting.results.unfinished import Unfinished
-
-_DECIDED: tuple[Verdict, ...] = ("faster", "slower", "equivalent")
 
 
 def conclude(
@@ -100,31 +99,86 @@ def _pair(comparison: Comparison) -> tuple[str, str]:
 
 
 def _of_pair(baseline: str, other: str, found: Sequence[Comparison]) -> str:
+    """Names the group that is faster in most cells, or says that neither is shown to be."""
     verdicts = Counter(comparison.verdict for comparison in found)
-    told = [f"{verdict} in {verdicts[verdict]}" for verdict in _DECIDED if verdicts[verdict]]
-    if verdicts["inconclusive"]:
-        told.append(f"undecided in {verdicts['inconclusive']}")
-    if verdicts["too few repeats"]:
-        told.append(f"too few repeats in {verdicts['too few repeats']}")
-    sentence = f"{other} against {baseline}, {counted(len(found), 'cell')}: {', '.join(told)}"
-    ratios = [comparison.ratio for comparison in found if comparison.ratio is not None]
+    num_faster, num_slower, num = verdicts["faster"], verdicts["slower"], len(found)
+    first, second = (baseline, other) if num_slower > num_faster else (other, baseline)
+    num_won, num_lost = max(num_faster, num_slower), min(num_faster, num_slower)
+    ratios = [
+        1 / comparison.ratio if first == baseline else comparison.ratio
+        for comparison in found
+        if comparison.ratio
+    ]
+    speed, cells = _speed(ratios), counted(num, "cell")
+    if num_won == num:
+        return f"{first} is faster than {second} in {'all ' if num > 1 else ''}{cells}: {speed}."
+    beside = f"; {first} does {speed}" if speed else ""
+    if not num_won:
+        return f"Neither {baseline} nor {other} is shown to be faster in {cells}: {_rest(verdicts)}{beside}."
+    others = [f"{second} in {num_lost}"] if num_lost else []
+    told = ", ".join([*others, *([_rest(verdicts)] if num_won + num_lost < num else [])])
+    return f"{first} is faster than {second} in {num_won} of {cells}, {told}{beside}."
+
+
+def _rest(verdicts: Counter[Verdict]) -> str:
+    undecided: dict[Verdict, str] = {
+        "equivalent": "equivalent",
+        "inconclusive": "undecided",
+        "too few repeats": "too few repeats",
+    }
+    return ", ".join(f"{words} in {verdicts[each]}" for each, words in undecided.items() if verdicts[each])
+
+
+def _speed(ratios: Sequence[float]) -> str:
+    """The ratio over the cells that both measured."""
     if not ratios:
-        return f"{sentence}."
+        return ""
     spread = f" ({min(ratios):.2f}x to {max(ratios):.2f}x)" if len(ratios) > 1 else ""
-    return f"{sentence}; {median(ratios):.2f}x the tokens/s in the median{spread}."
+    return f"{median(ratios):.2f}x the tokens/s{' in the median' if spread else ''}{spread}"
 
 
 def _fastest(cells: Sequence[CellSummary]) -> Iterator[str]:
-    """Yields one sentence per model, about throughput per device, because more devices always do more."""
+    """Yields one sentence per model, about throughput per device at the sizes that most cells have."""
     for model in sorted({cell.subject.model for cell in cells if "imported" not in cell.flags}):
-        known = [(cell.tokens_per_sec_per_device, cell) for cell in cells if cell.subject.model == model]
-        measured = [(found.median, cell) for found, cell in known if found]
-        if measured:
-            value, best = max(measured, key=lambda pair: pair[0])
-            yield (
-                f"{model} is fastest per device with {best.subject.strategy} on "
-                f"{counted(best.subject.world_size, 'device')} of {best.group}: {value:,.0f} tokens/s each."
-            )
+        measured = [
+            (found.median, cell)
+            for cell in cells
+            if cell.subject.model == model and (found := cell.tokens_per_sec_per_device)
+        ]
+        sizes = Counter(_sizes(cell) for _, cell in measured)
+        # Of equally common sizes the largest.
+        usual = max(sizes, key=lambda found: (sizes[found], found), default=None)
+        comparable = [(value, cell) for value, cell in measured if _sizes(cell) == usual]
+        if comparable:
+            yield _of_fastest(model, comparable)
+
+
+def _sizes(cell: CellSummary) -> tuple[int, int, str]:
+    return cell.subject.world_size, cell.subject.seq_len, cell.subject.precision
+
+
+def _of_fastest(model: str, comparable: Sequence[tuple[float, CellSummary]]) -> str:
+    """The sentence about cells of the same sizes, which names those that are not shown to be slower."""
+    value, best = max(comparable, key=lambda pair: pair[0])
+    world_size, seq_len, precision = _sizes(best)
+    where = f"on {counted(world_size, 'device')} of {best.group} at S={seq_len} in {precision}"
+    others = [cell for _, cell in comparable if cell is not best]
+    if not others:
+        return f"{model} does {value:,.0f} tokens/s per device with {best.subject.strategy} {where}."
+    said = f"{model} is fastest per device with {best.subject.strategy} {where}: {value:,.0f} tokens/s each"
+    speed = best.tokens_per_sec_per_device
+    if speed is None or speed.low is None:
+        return f"{said}, from too few runs to be sure."
+    as_fast = sorted(
+        {
+            f"{cell.subject.strategy} of {cell.group}"
+            for cell in others
+            if not is_faster(speed, cell.tokens_per_sec_per_device)
+        }
+    )
+    if not as_fast:
+        return f"{said}."
+    return f"{said}; {joined(as_fast, 3)} {'is' if len(as_fast) == 1 else 'are'} not shown to be slower."
 
 
 def _of_failures(cells: Sequence[CellSummary]) -> Iterator[str]:

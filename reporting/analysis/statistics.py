@@ -89,6 +89,13 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     )
 
 
+def is_faster(one: Estimate | None, other: Estimate | None) -> bool:
+    """Whether ``one`` is shown to be faster: the intervals of both don't meet."""
+    if one is None or other is None or one.low is None or other.high is None:
+        return False
+    return one.low > other.high
+
+
 def contrasts(
     pairs: Sequence[tuple[Sample, Sample]], *, threshold: float = THRESHOLD
 ) -> tuple[Contrast, ...]:

@@ -121,10 +121,31 @@ def test_efficiency_is_against_the_smallest_world_size_that_was_measured() -> No
     )  # fmt: skip
     assert found == {
         ("nvidia", 1): (None, None),
-        ("nvidia", 2): (pytest.approx(100.0), 2),
+        # It is the baseline only because one device has no numbers: 100 % would say that nothing was lost.
+        ("nvidia", 2): (None, None),
         ("nvidia", 4): (pytest.approx(73.0), 2),
         ("nvidia", 8): (None, None),
     }
+
+
+def test_the_smallest_world_size_of_all_keeps_all_of_its_throughput() -> None:
+    assert scaling(row(1000.0), row(1500.0, world_size=2, cell_id="two")) == {
+        ("nvidia", 1): (pytest.approx(100.0), 1),
+        ("nvidia", 2): (pytest.approx(75.0), 1),
+    }
+
+
+def test_throughput_and_step_time_of_an_even_number_of_runs_give_the_tokens_of_a_step() -> None:
+    found = cell(*rows(500.0, 900.0, 1100.0, 2000.0, tokens_per_step=64))
+    assert found.tokens_per_sec and found.step_time_sec
+    assert found.tokens_per_sec.median * found.step_time_sec.median == pytest.approx(64)
+    assert found.step_time_sec.low and found.tokens_per_sec.high
+    assert found.step_time_sec.low * found.tokens_per_sec.high == pytest.approx(64)
+
+
+def test_what_another_tool_says_of_its_step_time_stays() -> None:
+    found = cell(row(1000.0, tokens_per_step=64, mean_step_time_sec=0.1, imported=True))
+    assert found.step_time_sec and found.step_time_sec.median == 0.1
 
 
 @pytest.mark.parametrize(

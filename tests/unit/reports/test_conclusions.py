@@ -2,6 +2,7 @@
 
 from reporting.analysis.conclusions import conclude
 from reporting.analysis.selection import extent
+from reporting.results.rows import Row
 from reporting.results.unfinished import Unfinished
 from tests.unit.result_rows import row
 
@@ -30,5 +31,68 @@ def test_a_report_of_an_unfinished_sweep_says_what_is_missing() -> None:
 def test_where_one_cell_has_numbers_the_others_come_last() -> None:
     rows = [row(), row(None, cell_id="other", strategy="fsdp")]
     answer = conclude("trial", "results", rows).answer
-    assert "fastest" in answer[0]
+    assert "1,000 tokens/s per device with ddp" in answer[0]
     assert answer[-1] == "1 cell of 2 has no numbers: 1 oom."
+
+
+def _runs(*throughputs: float, strategy: str, **changes: object) -> list[Row]:
+    return [
+        row(value, cell_id=f"{strategy}-{changes}", strategy=strategy, **changes) for value in throughputs
+    ]
+
+
+def _fastest(*found: Row) -> str:
+    (said,) = (one for one in conclude("trial", "results", found).answer if "per device" in one)
+    return said
+
+
+def test_the_fastest_is_so_among_cells_of_the_same_sizes() -> None:
+    usual = [*_runs(1000.0, strategy="ddp", world_size=2), *_runs(900.0, strategy="fsdp", world_size=2)]
+    other = _runs(5000.0, strategy="zero1", world_size=2, seq_len=16)
+    assert _fastest(*usual, *other) == (
+        "llama-tiny is fastest per device with ddp on 2 devices of nvidia at S=64 in fp32: "
+        "500 tokens/s each, from too few runs to be sure."
+    )
+
+
+def test_who_is_not_shown_to_be_slower_than_the_fastest_is_named() -> None:
+    found = (
+        *_runs(990.0, 1000.0, 1010.0, strategy="ddp"),
+        *_runs(985.0, 995.0, 1005.0, strategy="fsdp"),
+        *_runs(690.0, 700.0, 710.0, strategy="zero1"),
+    )
+    assert _fastest(*found).endswith("1,000 tokens/s each; fsdp of nvidia is not shown to be slower.")
+
+
+def _first(*ratios: float) -> str:
+    """The first sentence about two groups, whose cells differ by these ratios."""
+    noise = (0.999, 1.0, 1.0, 1.001)
+    found = [
+        row(1000.0 * part * (ratio if group == "nvidia" else 1.0), group=group, cell_id=f"{group}-{number}",
+            seq_len=64 + number)
+        for number, ratio in enumerate(ratios)
+        for group in ("amd", "nvidia")
+        for part in noise
+    ]  # fmt: skip
+    return conclude("trial", "results", found).answer[0]
+
+
+def test_the_first_sentence_names_the_winner_and_by_how_much() -> None:
+    assert _first(1.06, 1.03, 1.1) == (
+        "nvidia is faster than amd in all 3 cells: 1.06x the tokens/s in the median (1.03x to 1.10x)."
+    )
+    assert _first(0.8) == "amd is faster than nvidia in 1 cell: 1.25x the tokens/s."
+
+
+def test_where_the_cells_disagree_the_sentence_counts_both_sides() -> None:
+    assert _first(1.1, 1.2, 0.9, 1.0) == (
+        "nvidia is faster than amd in 2 of 4 cells, amd in 1, equivalent in 1; "
+        "nvidia does 1.05x the tokens/s in the median (0.90x to 1.20x)."
+    )
+
+
+def test_where_nobody_is_shown_to_be_faster_nobody_is_named() -> None:
+    assert _first(1.0, 1.0) == (
+        "Neither amd nor nvidia is shown to be faster in 2 cells: equivalent in 2; "
+        "nvidia does 1.00x the tokens/s in the median (1.00x to 1.00x)."
+    )
