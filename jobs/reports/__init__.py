@@ -1,5 +1,5 @@
 """``longhaul report``, ``pull``, ``compare`` and ``import`` work on stored results.
 
 Reading order: ``arguments``, ``report`` (makes reports and copies them) with ``prices_file``, ``compare``
-with ``compare_text``, ``import_results``.
+with ``gate`` (may B replace A?) and ``compare_text``, ``import_results``.
 """

@@ -72,8 +72,8 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         "URL#sweep=NAME,group=NAME,commit=BEGINNING."
     )
     parser.epilog = (
-        "exit codes: 0 no cell is slower; 1 a cell is; 2 wrong usage, or nothing found; 3 undecided: "
-        "inconclusive, too few repeats, failed or missing in B; 130 interrupted"
+        "exit codes: 0 B is not worse; 1 a cell is slower beyond the threshold, or fails in B alone; 2 wrong "
+        "usage, or nothing found; 3 undecided: too few repeats, too noisy, or missing in B; 130 interrupted"
     )
     parser.add_argument("baseline", metavar="A", help="what B is held against")
     parser.add_argument("other", metavar="B", help="what is judged; may be of the same store")

@@ -12,23 +12,16 @@ from typing import Literal
 
 from checkpointing.stores.contract import Store, StoreError, Unavailable
 from checkpointing.stores.opening import open_store
-from jobs.commandline.exit_codes import (
-    EXIT_FAILED,
-    EXIT_OK,
-    EXIT_UNDECIDED,
-    EXIT_USAGE,
-    complain,
-    run_command,
-)
+from jobs.commandline.exit_codes import EXIT_OK, EXIT_UNDECIDED, EXIT_USAGE, complain, run_command
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.reports.compare_text import Side, as_json, as_markdown, as_text
-from reporting.analysis.comparing import SetComparison, compare_sets
+from jobs.reports.gate import EXIT_CODES, whole
+from reporting.analysis.comparing import compare_sets
 from reporting.results.gathering import Gathered, gather
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 
-_UNDECIDED = ("inconclusive", "too few repeats")
 _MOST_NAMES = 10
 
 TargetKey = Literal["sweep", "group", "commit"]
@@ -67,7 +60,7 @@ def _compare(args: argparse.Namespace) -> int:
         complain("compare", f"{file.name}: {file.reason}, left out", EXIT_OK)
     write = as_json if args.json else as_markdown if args.markdown else as_text
     print(write(found, *sides, args.threshold), end="")
-    return exit_code(found)
+    return EXIT_CODES[whole(found, args.threshold)]
 
 
 @contextmanager
@@ -80,14 +73,6 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def exit_code(found: SetComparison) -> int:
-    """Returns 1 if any cell is slower. Else 3 if a cell is undecided or missing in B, else 0."""
-    verdicts = {comparison.verdict for comparison in found.comparisons}
-    if "slower" in verdicts:
-        return EXIT_FAILED
-    return EXIT_UNDECIDED if found.only_in_baseline or verdicts.intersection(_UNDECIDED) else EXIT_OK
 
 
 def read_target(text: str) -> Target:

@@ -2,20 +2,27 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from jobs.commandline.text_table import TextColumn
 from jobs.commandline.text_table import as_text as table_text
+from jobs.reports.gate import EXIT_CODES, Gate, gate_of, whole
 from reporting.analysis.comparing import SetComparison, Unmatched
-from reporting.analysis.findings import Comparison, Difference, Verdict
+from reporting.analysis.findings import Comparison, Difference
 from reporting.analysis.formatting import counted, plain, probability
 from reporting.results.rows import Row
 
 _MOST_DIFFERENCES = 30
 _MOST_UNMATCHED = 30
 _NOTHING = "-"
-_ORDER: tuple[Verdict, ...] = ("slower", "faster", "equivalent", "inconclusive", "too few repeats")
+_ORDER = ("slower", "faster", "equivalent", "inconclusive", "too few repeats")
+_SCHEMA_VERSION = 1
+_ANSWERS: Mapping[Gate, str] = {
+    "worse": "B is worse",
+    "undecided": "undecided",
+    "passes": "B is not worse",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +41,13 @@ def as_text(found: SetComparison, baseline: Side, other: Side, threshold: float)
         "",
     ]
     if found.comparisons:
-        lines.append(table_text(_columns(found.comparisons)))
+        lines.append(table_text(_columns(found.comparisons, threshold)))
     lines += [f"only in A: {_name(one)}" for one in found.only_in_baseline[:_MOST_UNMATCHED]]
     lines += [f"only in B: {_name(one)}" for one in found.only_in_other[:_MOST_UNMATCHED]]
     lines += [f"differed{where}: {_difference(one)}" for one, where in _differences(found)]
     lines += _warnings(baseline, other)
-    return "\n".join([*lines, f"{summary(found)}; threshold {_percent(threshold)}"]) + "\n"
+    answer = f"{summary(found)}; threshold {_percent(threshold)}: {_ANSWERS[whole(found, threshold)]}"
+    return "\n".join([*lines, answer]) + "\n"
 
 
 def as_markdown(found: SetComparison, baseline: Side, other: Side, threshold: float) -> str:
@@ -47,13 +55,13 @@ def as_markdown(found: SetComparison, baseline: Side, other: Side, threshold: fl
     heads = ["cell", "A tokens/s", "B tokens/s", "B / A", "95 % interval", "p adjusted", "runs", "verdict"]
     shown = [each for each in found.comparisons if each.verdict != "equivalent"]
     lines = [
-        f"**{summary(found)}**",
+        f"**{summary(found)}: {_ANSWERS[whole(found, threshold)]}**",
         "",
         f"B is `{_code(other.text)}`, the baseline A is `{_code(baseline.text)}`; ratios of median tokens/s, "
         f"the threshold is {_percent(threshold)}.",
     ]
     if shown:
-        rows = [heads, ["---", *["---:"] * 6, "---"], *map(_markdown_row, shown)]
+        rows = [heads, ["---", *["---:"] * 6, "---"], *(_markdown_row(each, threshold) for each in shown)]
         lines += ["", *(f"| {' | '.join(row)} |" for row in rows)]
     notes = [f"only in A: {plain(_name(one))}" for one in found.only_in_baseline[:_MOST_UNMATCHED]]
     notes += [f"only in B: {plain(_name(one))}" for one in found.only_in_other[:_MOST_UNMATCHED]]
@@ -63,13 +71,19 @@ def as_markdown(found: SetComparison, baseline: Side, other: Side, threshold: fl
 
 
 def as_json(found: SetComparison, baseline: Side, other: Side, threshold: float) -> str:
+    answer = whole(found, threshold)
+    comparisons = [{**asdict(each), "gate": gate_of(each, threshold)} for each in found.comparisons]
     document = {
+        "schema_version": _SCHEMA_VERSION,
+        "verdict": answer,
+        "exit_code": EXIT_CODES[answer],
         "baseline": {"target": baseline.text, "num_runs": len(baseline.rows)},
         "other": {"target": other.text, "num_runs": len(other.rows)},
         "threshold": threshold,
         "simulated_groups": _groups_of(row for row in (*baseline.rows, *other.rows) if row.simulated),
         "summary": summary(found),
         **asdict(found),
+        "comparisons": comparisons,
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
@@ -92,7 +106,7 @@ def summary(found: SetComparison) -> str:
     """One line such as ``B against A: slower in 1, equivalent in 3 of 4 cells``."""
     verdicts = Counter(comparison.verdict for comparison in found.comparisons)
     places: dict[str, int] = {
-        **{str(verdict): verdicts[verdict] for verdict in _ORDER},
+        **{verdict: verdicts[verdict] for verdict in (*_ORDER, *sorted(verdicts.keys() - set(_ORDER)))},
         "missing": len(found.only_in_baseline),
         "new": len(found.only_in_other),
     }
@@ -100,7 +114,7 @@ def summary(found: SetComparison) -> str:
     return f"B against A: {told} of {counted(sum(places.values()), 'cell')}"
 
 
-def _columns(found: Sequence[Comparison]) -> list[TextColumn]:
+def _columns(found: Sequence[Comparison], threshold: float) -> list[TextColumn]:
     subjects = [each.subject for each in found]
     settings = [subject.settings for subject in subjects]
     return [
@@ -120,7 +134,7 @@ def _columns(found: Sequence[Comparison]) -> list[TextColumn]:
         _column("p adjusted", (_p(each) for each in found), is_number=True),
         _column("delta", (_delta(each) for each in found), is_number=True),
         _column("runs", map(_runs, found), is_number=True),
-        _column("verdict", (each.verdict + _failures(each) for each in found)),
+        _column("verdict", (_judged(each, threshold) for each in found)),
     ]
 
 
@@ -130,8 +144,8 @@ def _column(
     return TextColumn(title=title, texts=tuple(texts), is_number=is_number, may_fold=may_fold)
 
 
-def _markdown_row(found: Comparison) -> list[str]:
-    verdict = f"**{found.verdict}**" if found.verdict in ("slower", "faster") else found.verdict
+def _markdown_row(found: Comparison, threshold: float) -> list[str]:
+    verdict = plain(_judged(found, threshold))
     return [
         plain(f"{_groups(found)}: {found.subject}"),
         _speed(found.baseline_tokens_per_sec),
@@ -140,14 +154,16 @@ def _markdown_row(found: Comparison) -> list[str]:
         _interval(found),
         _p(found),
         _runs(found),
-        verdict + (plain(failed) if (failed := _failures(found)) else ""),
+        f"**{verdict}**" if gate_of(found, threshold) == "worse" or found.verdict == "faster" else verdict,
     ]
 
 
-def _failures(found: Comparison) -> str:
-    """A text such as ``, oom in B`` for each side without a successful run, or an empty text."""
+def _judged(found: Comparison, threshold: float) -> str:
+    """The verdict, or ``oom in B`` for a side without numbers, and what the gate makes of it."""
     statuses = {"A": found.baseline_status, "B": found.other_status}
-    return "".join(f", {status} in {side}" for side, status in statuses.items() if status != "ok")
+    failures = ", ".join(f"{status} in {side}" for side, status in statuses.items() if status != "ok")
+    gate = gate_of(found, threshold)
+    return (failures or found.verdict) + ("" if gate == "passes" else f": {gate}")
 
 
 def _groups(found: Comparison) -> str:

@@ -9,7 +9,6 @@ from typing import Literal, get_args
 from reporting.analysis.findings import Advice, CellSummary
 from reporting.analysis.formatting import counted
 from reporting.analysis.inspections.sample_size import FEWEST_REPEATS
-from reporting.analysis.statistics import is_faster
 
 Goal = Literal["throughput", "memory", "efficiency"]
 
@@ -123,7 +122,7 @@ def _as_fast(best: CellSummary, cells: Sequence[CellSummary]) -> str:
         {
             cell.subject.strategy
             for cell in _peers(best, cells)
-            if not is_faster(best.tokens_per_sec, cell.tokens_per_sec)
+            if not best.tokens_per_sec.is_above(cell.tokens_per_sec)
         }
     )
     return (

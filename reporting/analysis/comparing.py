@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 from reporting.analysis.cells import group_of, measured, newest_attempts, status_of, subject_of
-from reporting.analysis.findings import CellSummary, Comparison, Difference, Subject
-from reporting.analysis.statistics import THRESHOLD, Contrast, Sample, contrasts, step_errors
+from reporting.analysis.findings import CellSummary, Comparison, Difference, Subject, Verdict
+from reporting.analysis.statistics import THRESHOLD, Contrast, Sample, contrasts
 from reporting.results.rows import Row
 
 # Settings and circumstances of a run, never its results. Two sides that agree in all of these are a fair
@@ -118,8 +118,7 @@ def _table(rows: Iterable[Row]) -> _Table:
 
 
 def _compare(pairs: Sequence[_Pair], threshold: float) -> tuple[Comparison, ...]:
-    samples = _samples([side for _, *sides in pairs for side in sides])
-    sides = list(zip(samples[::2], samples[1::2], strict=True))
+    sides = [(_sample(baseline), _sample(other)) for _, baseline, other in pairs]
     found = contrasts(sides, threshold=threshold)
     return tuple(
         _comparison(pair, *arms, contrast) for pair, arms, contrast in zip(pairs, sides, found, strict=True)
@@ -132,34 +131,34 @@ def _comparison(pair: _Pair, ours: Sample, theirs: Sample, contrast: Contrast) -
         subject=subject,
         baseline=baseline.group,
         other=other.group,
-        num_baseline=len(ours.values),
-        num_other=len(theirs.values),
+        num_baseline=len(ours),
+        num_other=len(theirs),
         ratio=contrast.ratio,
         low=contrast.low,
         high=contrast.high,
         p=contrast.p,
         p_adjusted=contrast.p_adjusted,
+        p_slower_adjusted=contrast.p_slower_adjusted,
         cliffs_delta=contrast.cliffs_delta,
-        verdict=contrast.verdict,
+        verdict=_verdict(baseline, other, contrast),
         differences=_differences(_seen(baseline), _seen(other)) if contrast.ratio else (),
-        baseline_tokens_per_sec=median(ours.values) if ours.values else None,
-        other_tokens_per_sec=median(theirs.values) if theirs.values else None,
+        baseline_tokens_per_sec=median(ours) if ours else None,
+        other_tokens_per_sec=median(theirs) if theirs else None,
         baseline_status=status_of(baseline.rows),
         other_status=status_of(other.rows),
     )
 
 
-def _samples(sides: Sequence[_Side]) -> list[Sample]:
-    """Makes all samples at once, because the step errors of many runs are computed faster together."""
-    ok = [measured(side.rows) for side in sides]
-    errors = iter(step_errors([row.raw_step_times for rows in ok for row in rows]))
-    return [
-        Sample(
-            values=tuple(row.tokens_per_sec or 0.0 for row in rows),
-            step_errors=tuple(next(errors) for _ in rows),
-        )
-        for rows in ok
-    ]
+def _sample(side: _Side) -> Sample:
+    return tuple(row.tokens_per_sec or 0.0 for row in measured(side.rows))
+
+
+def _verdict(baseline: _Side, other: _Side, contrast: Contrast) -> Verdict:
+    """Returns the contrast's verdict, or else why a side has no numbers. The same runs are equivalent."""
+    statuses = [status for side in (other, baseline) if (status := status_of(side.rows)) != "ok"]
+    if statuses:
+        return statuses[0]
+    return "equivalent" if baseline.rows == other.rows else contrast.verdict
 
 
 def _seen(side: _Side) -> frozenset[Conditions]:

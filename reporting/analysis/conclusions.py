@@ -13,7 +13,6 @@ from reporting.analysis.costs.money import money
 from reporting.analysis.costs.telling import told
 from reporting.analysis.findings import CellSummary, Comparison, Findings, Prices, Verdict
 from reporting.analysis.formatting import counted, joined, short
-from reporting.analysis.statistics import is_faster
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
@@ -121,12 +120,11 @@ def _of_pair(baseline: str, other: str, found: Sequence[Comparison]) -> str:
 
 
 def _rest(verdicts: Counter[Verdict]) -> str:
-    undecided: dict[Verdict, str] = {
-        "equivalent": "equivalent",
-        "inconclusive": "undecided",
-        "too few repeats": "too few repeats",
-    }
-    return ", ".join(f"{words} in {verdicts[each]}" for each, words in undecided.items() if verdicts[each])
+    """Counts the verdicts that name no winner. Those of a side without numbers are its statuses."""
+    known = {"equivalent": "equivalent", "inconclusive": "undecided", "too few repeats": "too few repeats"}
+    failed = {each: f"{each} on one side" for each in sorted(verdicts.keys() - {*known, "faster", "slower"})}
+    words = {**known, **failed}
+    return ", ".join(f"{told} in {verdicts[each]}" for each, told in words.items() if verdicts[each])
 
 
 def _speed(ratios: Sequence[float]) -> str:
@@ -173,7 +171,7 @@ def _of_fastest(model: str, comparable: Sequence[tuple[float, CellSummary]]) -> 
         {
             f"{cell.subject.strategy} of {cell.group}"
             for cell in others
-            if not is_faster(speed, cell.tokens_per_sec_per_device)
+            if not speed.is_above(cell.tokens_per_sec_per_device)
         }
     )
     if not as_fast:

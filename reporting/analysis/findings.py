@@ -14,7 +14,9 @@ from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 from reporting.results.unfinished import Unfinished
 
-Verdict = Literal["faster", "slower", "equivalent", "inconclusive", "too few repeats"]
+# ``faster``, ``slower``, ``equivalent``, ``inconclusive``, ``too few repeats``; or, if a side has no numbers,
+# the status that says why, such as ``oom``.
+Verdict = str
 CheckLevel = Literal["ok", "warning", "failed", "unknown"]
 
 
@@ -30,6 +32,12 @@ class Estimate:
     high: float | None
     cv: float | None
     num_runs: int
+
+    def is_above(self, other: "Estimate | None") -> bool:
+        """Whether it is shown to be higher: the intervals of both don't meet."""
+        if other is None or self.low is None or other.high is None:
+            return False
+        return self.low > other.high
 
 
 # A subject's micro-batch, where the largest that fits was asked for.
@@ -128,8 +136,9 @@ class Comparison:
     """A comparison. ``ratio`` is the other's throughput over the baseline's, with its 95 % interval.
 
     ``p`` is the exact Mann-Whitney p; ``p_adjusted`` is adjusted over all comparisons of the report
-    (Benjamini-Hochberg). ``cliffs_delta`` > 0 means that the other is faster. All are None if a side has no
-    numbers; the interval is None too if a side has fewer than four runs. Statuses are as those of cells.
+    (Benjamini-Hochberg). ``p_slower_adjusted`` is Welch's one-sided p that the other is not slower.
+    ``cliffs_delta`` > 0 means that the other is faster. All are None if a side has no numbers; the interval
+    and Welch's p are None too if a side has fewer than four runs. Statuses are as those of cells.
     """
 
     subject: Subject
@@ -149,6 +158,13 @@ class Comparison:
     other_tokens_per_sec: float | None = None
     baseline_status: str = "ok"
     other_status: str = "ok"
+    p_slower_adjusted: float | None = None
+
+    @property
+    def failures(self) -> str:
+        """Which side has no numbers, and why, such as ``oom in amd``."""
+        sides = ((self.baseline, self.baseline_status), (self.other, self.other_status))
+        return ", ".join(f"{status} in {group}" for group, status in sides if status != "ok")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,10 +127,15 @@ def estimate(found: Estimate | None, digits: int = 3) -> str:
 def winner(found: Comparison) -> str:
     """Returns which group won and by how much, or the verdict itself if neither did."""
     if not found.ratio or found.verdict not in ("faster", "slower"):
-        return found.verdict
+        return verdict_text(found)
     if found.verdict == "faster":
         return f"{short(found.other)} by {times(found.ratio)}"
     return f"{short(found.baseline)} by {times(1 / found.ratio)}"
+
+
+def verdict_text(found: Comparison) -> str:
+    """Returns the verdict in words. If a side has no numbers, it says which and why."""
+    return found.failures or found.verdict
 
 
 def short(text: str | None, length: int = 100) -> str:

@@ -69,15 +69,17 @@ DEFINITIONS = (
     (
         "Comparison",
         "The ratio is the median of the other side, divided by that of the baseline. Its 95 % interval is a "
-        "bootstrap over runs, and over steps inside each run (10,000 draws, fixed seed). p is the exact "
-        "Mann-Whitney p, adjusted for the number of comparisons (Benjamini-Hochberg). Cliff's delta goes "
-        "from -1 (the other side is always slower) to 1 (always faster).",
+        "bootstrap over runs (10,000 draws, fixed seed). It is wider where a side has four runs, or more "
+        "noise than the other. p is the exact Mann-Whitney p, adjusted for the number of comparisons "
+        "(Benjamini-Hochberg). Cliff's delta goes from -1 (the other side is always slower) to 1 (always "
+        "faster).",
     ),
     (
         "Verdict",
         "The interval decides. The verdict is equivalent if the whole interval lies within the threshold of "
         "1 (2 %). Else it is faster or slower if the interval does not contain 1. "
-        "Else it is inconclusive. With fewer than four runs on a side it is too few repeats.",
+        "Else it is inconclusive. With fewer than four runs on a side it is too few repeats. If a side has "
+        "no numbers, the verdict says why, such as oom.",
     ),
     (
         "Outliers",

@@ -26,6 +26,7 @@ from reporting.analysis.formatting import (
     plain,
     probability,
     times,
+    verdict_text,
     winner,
 )
 from reporting.analysis.method import how_to_repeat
@@ -141,7 +142,7 @@ def _comparison(found: Comparison, known: Origins) -> list[str]:
     return [
         plain(str(found.subject)),
         " → ".join(sides),
-        found.verdict,
+        plain(verdict_text(found)),
         f"**{plain(winner(found))}**" if found.verdict in ("faster", "slower") else "nobody",
         f"{times(found.ratio)} {between(found.low, found.high)}".strip(),
         f"{found.num_baseline} + {found.num_other}",

@@ -12,6 +12,7 @@ from reporting.analysis.formatting import (
     probability,
     short,
     times,
+    verdict_text,
     winner,
 )
 from reporting.analysis.selection import Origins, comparisons_shown, origins
@@ -92,9 +93,10 @@ def comparisons(findings: Findings) -> Markup:
 
 def _tally(findings: Findings) -> Markup:
     found = Counter(comparison.verdict for comparison in findings.comparisons)
+    tones = {**_TONES, **dict.fromkeys(sorted(found.keys() - _TONES.keys()), "bad")}
     counts = (
         together((chip(f"{found[verdict]:,} {verdict}", tone), " "))
-        for verdict, tone in _TONES.items()
+        for verdict, tone in tones.items()
         if found[verdict]
     )
     return element("p", f"Of {counted(len(findings.comparisons), 'comparison')}: ", *counts, class_="wide")
@@ -104,7 +106,7 @@ def _row(found: Comparison, known: Origins, reach: float) -> list[TableCell]:
     return [
         TableCell(element("span", short(str(found.subject)), class_="setting")),
         TableCell(_sides(found, known)),
-        TableCell(chip(found.verdict, _TONES[found.verdict])),
+        TableCell(chip(verdict_text(found), _TONES.get(found.verdict, "bad"))),
         TableCell(element("span", _winner(found), class_="winner")),
         TableCell(together((_ratio(found), _bar(found, reach))), found.ratio),
         numeric(f"{found.num_baseline} + {found.num_other}", min(found.num_baseline, found.num_other)),

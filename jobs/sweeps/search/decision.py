@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.sweeps.grid import Cell
 from jobs.sweeps.search.questions import Question, searched_values
 from reporting.analysis.findings import Estimate
-from reporting.analysis.statistics import THRESHOLD, Contrast, Sample, contrasts, estimate, step_errors
+from reporting.analysis.statistics import THRESHOLD, Contrast, Sample, contrasts, estimate
 from reporting.results.records import RunRecord
 
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
@@ -154,7 +154,4 @@ def _ranked(cell: Cell, records: Sequence[RunRecord]) -> Ranked | None:
 
 
 def _sample(one: Ranked) -> Sample:
-    return Sample(
-        values=tuple(record.tokens_per_sec for record in one.records if record.tokens_per_sec),
-        step_errors=step_errors([record.raw_step_times for record in one.records]),
-    )
+    return [record.tokens_per_sec for record in one.records if record.tokens_per_sec]

@@ -90,8 +90,8 @@ def test_scaling_is_against_the_smallest_world_size_that_was_measured() -> None:
     assert scaling(ws2=0.1, ws4=0.2) == {"1": "-", "2": "100%/2", "4": "50%/2"}
 
 
-def test_a_failed_small_world_is_no_baseline() -> None:
-    assert scaling(ws1=CRASH, ws2=0.1) == {"1": "-", "2": "100%/2", "4": "-"}
+def test_beside_a_failed_small_world_the_next_one_is_no_hundred_percent() -> None:
+    assert scaling(ws1=CRASH, ws2=0.1) == {"1": "-", "2": "-", "4": "-"}
 
 
 def test_another_strategys_cell_is_no_baseline() -> None:
