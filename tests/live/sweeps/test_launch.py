@@ -60,7 +60,7 @@ def test_a_worker_that_is_killed_while_it_is_profiled_costs_only_the_profile(
     # Steps of some tenths of a second, so that heartbeats tell of them.
     slow = job("killed", group, world_size=2)
     slow = replace(
-        slow, recipe=replace(slow.recipe, seq_len=512), window=replace(slow.window, profile_steps=10)
+        slow, recipe=replace(slow.recipe, seq_len=2048), window=replace(slow.window, profile_steps=10)
     )
     launch({group.name: [session(group, slow, job("next", group, world_size=2))]}, LIMITS, listener)
     assert listener.story() == ["start killed", "ok killed", "start next", "ok next"]
