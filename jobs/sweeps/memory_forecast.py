@@ -36,7 +36,7 @@ _HEAP_SLACK = {"whole": 0.1, "chunked": 0.15}
 _SMALL_PIECE_BYTES = 4 * 2**20
 _FREED_WEIGHTS = {"ddp": 0.2, "fsdp": 1.5, "zero1": 1.5, "zero2": 1.5, "zero3": 3.2}
 # Under zero3, what selective checkpointing keeps takes some of the pieces that gathered weights have freed.
-_FREED_WEIGHTS_SELECTIVE_ZERO3 = 2.6
+_FREED_WEIGHTS_SELECTIVE_ZERO3 = 2.4
 # What a fresh process loads and touches of its libraries; the second number includes DeepSpeed.
 _HOST_FIXED_BYTES = 70_000_000
 _HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
@@ -156,7 +156,8 @@ def _overhead(recipe: Recipe, live_bytes: int, on_cpu: bool) -> float:
     fixed = _HOST_FIXED_DEEPSPEED_BYTES if recipe.strategy.startswith("zero") else _HOST_FIXED_BYTES
     is_reused = recipe.strategy == "zero3" and recipe.activation_checkpointing == "selective"
     num_freed = _FREED_WEIGHTS_SELECTIVE_ZERO3 if is_reused else _FREED_WEIGHTS[recipe.strategy]
-    freed = num_freed * _small_weights(recipe)
+    # Half of what is freed has the size of the fp32 weights from which those of a pass are cast.
+    freed = num_freed * _small_weights(recipe) * (1 + _FP32 / _compute(recipe)) / 2
     if recipe.fp8 != "none":
         fixed += _HOST_TORCHAO_BYTES
         # The heap keeps a block's weights as they are cast, too.
