@@ -32,9 +32,9 @@ def _import(args: argparse.Namespace) -> int:
     mapping = _mapping(args.mapping)
     store = open_store(args.store, base=store_base())
     name = readable(_name(args.paths[0].resolve()))
-    found = read_all(args.paths, mapping, name=name, group=args.group, vendor=args.vendor)
     try:
         known = _known_runs(store)
+        found = read_all(args.paths, mapping, name=name, group=args.group, vendor=args.vendor, known=known)
         new = [row for row in found.rows if row.run_id not in known]
         stored = _store(store, new, name) if new else None
     except StoreError as error:
@@ -62,12 +62,12 @@ def _mapping(path: Path | None) -> NameMapping:
     return shipped().extended(read_mapping(data, path.name))
 
 
-def _known_runs(store: Store) -> set[str | None]:
-    """The ids of all runs imported before. The report names unreadable imports; here they count as empty."""
-    known: set[str | None] = set()
+def _known_runs(store: Store) -> dict[str, Row]:
+    """All runs imported before, by id. The report names unreadable imports; here they count as empty."""
+    known: dict[str, Row] = {}
     for name in sorted(store.list(FOLDER)):
         try:
-            known |= {row.run_id for row in read_imported(store.get(name), name)}
+            known |= {row.run_id: row for row in read_imported(store.get(name), name) if row.run_id}
         except RecordError:
             continue
     return known

@@ -1,8 +1,8 @@
 """This module finds runs in a sheet of cells, wherever in its first rows the headers are. Pure.
 
-Headers are in a row, or in a column if more names are known there. A table ends at its first empty row. Pairs
-above the table ("Model", "Llama") apply to all its runs. A table with step numbers is one run per
-configuration.
+Headers are in a row, or in a column if more names are known there. Empty rows within a table are passed over;
+below an empty row, a row without a measurement ends the table, and what is left out is named. Pairs above the
+table ("Model", "Llama") apply to all its runs. A table with step numbers is one run per configuration.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from reporting.importers.contents import ImportProblem, SourceContents, Values, is_measured, listed
+from reporting.importers.contents import (
+    MEASURED,
+    ImportProblem,
+    SourceContents,
+    Values,
+    is_measured,
+    listed,
+)
 from reporting.importers.mapping import STEP, MappedColumn, NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.importers.series import run_of_points
@@ -115,7 +122,7 @@ def _labels(grid: Grid, row: int, index: int) -> tuple[str, ...]:
 
 
 def _runs(rows: Grid, header: _Header, mapping: NameMapping, notes: list[str]) -> list[dict[str, Any]]:
-    runs = [_run(row, header, mapping, notes) for row in _until_empty(rows)]
+    runs = [_run(row, header, mapping, notes) for row in _of_table(rows, header, notes)]
     runs = [run for run in runs if run]
     if STEP not in {target.column for target in header.targets.values()}:
         return runs
@@ -145,13 +152,34 @@ def _series(steps: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, Any]]]
     return series
 
 
-def _until_empty(rows: Grid) -> Iterator[Cells]:
-    for row in rows:
+def _of_table(rows: Grid, header: _Header, notes: list[str]) -> Iterator[Cells]:
+    is_below_empty = False
+    for index, row in enumerate(rows):
         filled = [cell for cell in row if cell not in (None, "")]
         if not filled:
+            is_below_empty = True
+            continue
+        if is_below_empty and not _has_measurement(row, header):
+            num_left = sum(any(cell not in (None, "") for cell in rest) for rest in rows[index:])
+            line = header.row + index + 2
+            notes.append(f"row {line} stands below an empty row and has no measurement: the table ends there")
+            if num_left > 1:
+                more = "1 more row" if num_left == 2 else f"{num_left - 1} more rows"
+                notes.append(f"left out below row {line}: {more}")
             return
         if str(filled[0]).strip().rstrip(":").lower() not in _SUMMARIES:
             yield row
+
+
+def _has_measurement(row: Cells, header: _Header) -> bool:
+    for index, target in header.targets.items():
+        if target.column in (*MEASURED, STEP) and index < len(row):
+            try:
+                if value_for("steps" if target.column == STEP else target.column, row[index]) is not None:
+                    return True
+            except Unreadable:
+                continue
+    return False
 
 
 def _run(row: Cells, header: _Header, mapping: NameMapping, notes: list[str]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _RESERVED = {
 }  # fmt: skip
 _ROW_COLUMNS = tuple(name for name in NAMES if name not in _RESERVED)
 _COLUMNS = (STEP, *_ROW_COLUMNS)
-_SECTIONS = ("columns", "values", "vendors", "paths")
+_SECTIONS = ("columns", "values", "vendors", "paths", "numbers")
 _SYNONYMS = {
     "avg": "mean", "average": "mean", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "tok": "tokens",
     "toks": "tokens", "token": "tokens", "millisecond": "ms", "milliseconds": "ms", "microseconds": "us",
@@ -53,13 +53,14 @@ class MappedColumn:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameMapping:
     """A mapping from names to columns. The keys of ``targets``, ``values`` and ``vendors`` are normalised by
-    ``plain``.
+    ``plain``. ``decimal`` is the decimal sign of CSV files; None if each file's numbers say it.
     """
 
     targets: Mapping[str, MappedColumn] = field(default_factory=dict)
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     vendors: Mapping[str, str] = field(default_factory=dict)
     patterns: tuple[re.Pattern[str], ...] = ()
+    decimal: str | None = None
 
     def target(self, *labels: str) -> MappedColumn | None:
         """Returns the column for labels given from the outermost to the innermost, as of merged headers or
@@ -97,6 +98,7 @@ class NameMapping:
             values={name: {**self.values.get(name, {}), **other.values.get(name, {})} for name in columns},
             vendors={**self.vendors, **other.vendors},
             patterns=(*other.patterns, *self.patterns),
+            decimal=other.decimal or self.decimal,
         )
 
     def _target_of(self, parts: Sequence[str]) -> MappedColumn | None:
@@ -128,7 +130,7 @@ def read_mapping(data: bytes, name: str) -> NameMapping:
     """Reads a mapping from TOML, or from JSON if ``name`` ends in ``.json``. Raises ``MappingError``."""
     try:
         found = json.loads(data) if name.endswith(".json") else tomllib.loads(data.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MappingError(f"{name}: neither TOML nor JSON ({error})") from None
     if not isinstance(found, dict):
         raise MappingError(f"{name}: expected a table with {', '.join(_SECTIONS)}")
@@ -139,7 +141,17 @@ def read_mapping(data: bytes, name: str) -> NameMapping:
         values=dict(_values(name, _table(name, found, "values"))),
         vendors=_texts(name, found, "vendors"),
         patterns=tuple(_patterns(name, _table(name, found, "paths").get("patterns", []))),
+        decimal=_decimal(name, _table(name, found, "numbers")),
     )
+
+
+def _decimal(file: str, numbers: Mapping[str, Any]) -> str | None:
+    for key in numbers:
+        _check_known(f"{file}: numbers", "key", key, ("decimal",))
+    decimal = numbers.get("decimal")
+    if decimal not in (None, ",", "."):
+        raise MappingError(f'{file}: numbers.decimal: found {decimal!r}, expected "," or "."')
+    return decimal
 
 
 def _targets(file: str, columns: Mapping[str, Any]) -> Iterator[tuple[str, MappedColumn]]:

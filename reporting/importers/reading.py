@@ -5,6 +5,7 @@ A file that can't be read is reported with its reason; the other files are still
 
 import hashlib
 import json
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -52,10 +53,16 @@ class Import:
 
 
 def read_all(
-    paths: Sequence[Path], mapping: NameMapping, *, name: str, group: str | None, vendor: str | None
+    paths: Sequence[Path],
+    mapping: NameMapping,
+    *,
+    name: str,
+    group: str | None,
+    vendor: str | None,
+    known: Mapping[str, Row] | None = None,
 ) -> Import:
     """Reads all sources. ``name`` is the sweep's. Without ``group``, the group is ``imported``, or
-    ``imported-`` and the vendor if the vendor is known.
+    ``imported-`` and the vendor if the vendor is known. ``known`` has the runs of earlier imports, by id.
     """
     sources, problems = find_sources(paths)
     rows: dict[str, Row] = {}
@@ -67,7 +74,9 @@ def read_all(
         except (ImportProblem, RecordError, OSError) as error:
             problems.append(UnreadSource(label=source.label, reason=_reason(error)))
             continue
-        fresh = {_identity(row): row for row in new}
+        fresh: dict[str, Row] = {}
+        for row in new:
+            fresh[_run_id(row, ChainMap(fresh, rows, dict(known or {})))] = row
         num_repeated = len(new) - len(fresh.keys() - rows.keys())
         rows |= {key: row for key, row in fresh.items() if key not in rows}
         read.append(
@@ -126,12 +135,27 @@ def _vendor(found: dict[str, Any], mapping: NameMapping) -> str | None:
     return vendor if vendor in _VENDORS else next(filter(None, map(mapping.vendor, texts)), None)
 
 
-def _identity(row: Row) -> str:
-    """Identifies a run by its configuration and measurements, so that a table that repeats a result adds no
-    run.
+def _run_id(row: Row, taken: Mapping[str, Row]) -> str:
+    """Identifies a run by its measurements and where it ran, so that a table that repeats a result adds no
+    run. If another configuration's run has the same rounded measurements, its configuration counts as well.
     """
-    return _digest(row.group, row.strategy, row.world_size, row.seq_len, row.tokens_per_sec,
-                   row.mean_step_time_sec, row.mean_loss, row.peak_vram_gb)  # fmt: skip
+    run_id = _digest(row.group, row.strategy, row.world_size, row.seq_len, row.tokens_per_sec,
+                     row.mean_step_time_sec, row.mean_loss, row.peak_vram_gb)  # fmt: skip
+    other = taken.get(run_id)
+    if other is None or _may_be_same(_configuration(row), _configuration(other)):
+        return run_id
+    return _digest(run_id, *_configuration(row))
+
+
+def _configuration(row: Row) -> tuple[object, ...]:
+    settings = settings_text(row) or None
+    return (row.model, row.precision, row.per_device_batch, row.grad_accum, settings)
+
+
+def _may_be_same(one: Sequence[object], other: Sequence[object]) -> bool:
+    """Whether two configurations differ in nothing that both say."""
+    pairs = zip(one, other, strict=True)
+    return all(mine is None or its is None or mine == its for mine, its in pairs)
 
 
 def _numbered(rows: Mapping[str, Row], sweep: str) -> tuple[Row, ...]:

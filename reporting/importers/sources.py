@@ -60,6 +60,9 @@ def _files_at(path: Path, unread: list[UnreadSource]) -> Iterator[tuple[Path, st
         yield place, f"{place.parent.name}/{place.name}" if place.parent.name else place.name
     elif not place.is_dir():
         unread.append(UnreadSource(label=str(path), reason="there is no such file or folder"))
+    elif _is_store(place):
+        reason = "a store of Longhaul, which needs no import: give it to report or compare"
+        unread.append(UnreadSource(label=str(path), reason=reason))
     else:
         found = list(_files_below(place, unread))
         if not found:
@@ -68,6 +71,12 @@ def _files_at(path: Path, unread: list[UnreadSource]) -> Iterator[tuple[Path, st
                 UnreadSource(label=str(path), reason=f"nothing to import in it: expected {expected}")
             )
         yield from found
+
+
+def _is_store(folder: Path) -> bool:
+    """Whether the folder has sweeps or runs as our stores have them."""
+    ours = ("sweeps/*/sweep.json", "runs/*/parts", "runs/*/gen")
+    return any(next(folder.glob(pattern), None) for pattern in ours)
 
 
 def _files_below(folder: Path, unread: list[UnreadSource]) -> Iterator[tuple[Path, str]]:

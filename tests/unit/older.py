@@ -107,6 +107,17 @@ def nemo(steps: Sequence[int], seconds: float = 0.5) -> bytes:
     )
 
 
+def merged_bomb() -> bytes:
+    """A workbook of one cell that is merged with all others."""
+    whole, found = io.BytesIO(workbook({"Sheet": [("GPUs",)]})), io.BytesIO()
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(found, "w") as target:
+        for name in source.namelist():
+            data = source.read(name)
+            merged = b'</sheetData><mergeCells count="1"><mergeCell ref="A1:XFD1048576"/></mergeCells>'
+            target.writestr(name, data.replace(b"</sheetData>", merged))
+    return found.getvalue()
+
+
 def zip_bomb() -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -10,7 +10,7 @@ from openpyxl import Workbook
 from tensorboardX import SummaryWriter
 
 from reporting.importers.contents import ImportProblem
-from reporting.importers.mapping import shipped
+from reporting.importers.mapping import read_mapping, shipped
 from reporting.importers.separated import read_separated
 from reporting.importers.spreadsheets import read_spreadsheet
 from tests.unit.older import HEADERS, events, grid, imported, nemo, saved, scalar, tensor, workbook
@@ -119,6 +119,72 @@ def test_a_long_table_of_steps_holds_a_run_per_configuration() -> None:
 def test_any_usual_separator_will_do(separator: str) -> None:
     data = f"strategy{separator}tokens/s\nddp{separator}8000\n".encode("utf-8-sig")
     assert read_separated(data, shipped()).runs == ({"strategy": "ddp", "tokens_per_sec": 8000.0},)
+
+
+HEADER = "strategy;gpus;tokens/s;step time (ms)\n"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "ddp;2;8.369,5;489,4\nfsdp;2;1.234,0;500\n",
+        "ddp;2;8369,5;489,4\nfsdp;2;1234;500\n",
+        "ddp;2;8369,5 ;489,4 ms\nfsdp;2;1.234;500\n",
+    ],
+)
+def test_a_decimal_comma_is_known_by_the_numbers_of_the_whole_file(rows: str) -> None:
+    first, second = read_separated((HEADER + rows).encode(), shipped()).runs
+    assert (first["tokens_per_sec"], first["mean_step_time_sec"]) == (8369.5, pytest.approx(0.4894))
+    assert second["tokens_per_sec"] == 1234.0
+
+
+def test_a_decimal_point_is_known_in_the_same_way() -> None:
+    (run,) = read_separated(f"{HEADER}ddp;2;8,369.5;489\n".encode(), shipped()).runs
+    assert run["tokens_per_sec"] == 8369.5
+    (run,) = read_separated(b'gpus,tokens/s\n2,"8,369"\n', shipped()).runs
+    assert run["tokens_per_sec"] == 8369.0
+
+
+@pytest.mark.parametrize(("decimal", "tokens_per_sec"), [(",", 1.234), (".", 1234.0)])
+def test_what_the_numbers_do_not_say_the_mapping_does(decimal: str, tokens_per_sec: float) -> None:
+    mapping = shipped().extended(read_mapping(f'[numbers]\ndecimal = "{decimal}"\n'.encode(), "m.toml"))
+    (run,) = read_separated(b"gpus;tokens/s\n2;1,234\n", mapping).runs
+    assert run["tokens_per_sec"] == tokens_per_sec
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "latin-1"])
+def test_a_table_is_read_in_the_encodings_that_spreadsheets_write(encoding: str) -> None:
+    data = "strategy,tokens/s,Gerät\nddp,8000,schön\n".encode(encoding)
+    found = read_separated(data, shipped())
+    assert found.runs == ({"strategy": "ddp", "tokens_per_sec": 8000.0},)
+    assert found.not_mapped == ("Gerät",)
+    assert found.notes == (
+        ("it is not in UTF-8, so it was read as Latin-1",) if encoding == "latin-1" else ()
+    )
+
+
+def test_the_apostrophe_of_our_own_tables_is_taken_off() -> None:
+    (run,) = read_separated(b"model,tokens/s\n'=1+1,8000\n", shipped()).runs
+    assert run["model"] == "=1+1"
+
+
+def test_rows_below_an_empty_one_are_read_and_what_ends_the_table_is_named() -> None:
+    text = b"strategy,tokens/s\nddp,8000\n\nfsdp,7000\n\nmade by hand,\nzero1,6000\n"
+    found = read_separated(text, shipped())
+    assert [run["strategy"] for run in found.runs] == ["ddp", "fsdp"]
+    assert found.notes == (
+        "row 6 stands below an empty row and has no measurement: the table ends there",
+        "left out below row 6: 1 more row",
+    )
+
+
+def test_a_formula_without_a_stored_result_is_named() -> None:
+    found = read_spreadsheet(grid(("strategy", "tokens/s"), ("ddp", 8000), ("fsdp", "=B2*2")), shipped())
+    assert found.runs == ({"strategy": "ddp", "tokens_per_sec": 8000.0},)
+    assert found.notes == (
+        "Sheet: formulas without a stored result are left out: B3; "
+        "a spreadsheet program stores them when it saves the file",
+    )
 
 
 def test_settings_of_our_own_table_are_read_and_a_loss_of_that_name_is_none() -> None:

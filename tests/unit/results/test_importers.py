@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from reporting.importers.contents import ImportProblem, SourceContents
 from reporting.importers.documents import read_document
 from reporting.importers.mapping import NameMapping, shipped
+from reporting.importers.reading import read_all
 from reporting.importers.separated import read_separated
 from reporting.importers.spreadsheets import read_spreadsheet
 from reporting.importers.trust import trusted
@@ -22,6 +23,7 @@ from tests.unit.older import (
     RESULT,
     grid,
     imported,
+    merged_bomb,
     other_zip,
     record,
     scalar,
@@ -153,7 +155,10 @@ def test_names_of_folders_say_what_a_result_leaves_out(tmp_path: Path) -> None:
         ("metrics.csv", b"", "empty"),
         ("metrics.csv", b"\n\n,,\n", "empty"),
         ("metrics.csv", b"colour,shape\nred,round\n", "found colour, shape"),
-        ("metrics.csv", b"\xff\xfe\x00a", "not a CSV file in UTF-8"),
+        ("metrics.csv", b"\xff\xfe\x00", "not a CSV file in UTF-8 or UTF-16"),
+        ("metrics.csv", b"gpus;tokens/s\n2;1,234\n", "'1,234' may have a decimal comma, or one that parts"),
+        ("metrics.csv", b"gpus;tokens/s\n2;12,5\n2;12.5\n", "some of its numbers have a decimal comma"),
+        ("book.xlsx", merged_bomb(), "its merged areas have 17,179,869,184 cells"),
         ("metrics.csv", b"strategy,tokens_per_sec\n", "no run in it"),
         ("book.xlsx", b"", "not an xlsx workbook"),
         ("book.xlsx", grid(HEADERS)[:-200], "not an xlsx workbook, or damaged"),
@@ -209,6 +214,34 @@ def test_no_bytes_make_a_reader_stumble(
 ) -> None:
     with pytest.raises(ImportProblem):
         read(data, shipped())
+
+
+def test_runs_with_the_same_rounded_numbers_and_another_configuration_are_two(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    head = "strategy,world_size,precision,per_device_batch,tokens_per_sec\n"
+    first.write_text(f"{head}ddp,2,fp32,1,8000\nddp,2,bf16,1,8000\nddp,2,bf16,2,8000\nddp,2,bf16,2,8000\n")
+    second.write_text(f"{head}ddp,2,fp32,4,8000\n")
+    alone = imported(first)
+    assert [(row.precision, row.per_device_batch) for row in alone.rows] == [
+        ("fp32", 1), ("bf16", 1), ("bf16", 2),
+    ]  # fmt: skip
+    known = {row.run_id or "": row for row in alone.rows}
+    again = read_all([first, second], shipped(), name="x", group=None, vendor=None, known=known)
+    assert {row.run_id for row in again.rows} - known.keys() == {again.rows[-1].run_id}
+    assert again.rows[-1].per_device_batch == 4
+
+
+def test_what_a_table_leaves_out_of_a_run_makes_no_other_run(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("strategy,world_size,model,tokens_per_sec\nddp,2,llama-tiny,8000\n")
+    (tmp_path / "b.csv").write_text("strategy,world_size,tokens_per_sec\nddp,2,8000\n")
+    assert len(imported(tmp_path).rows) == 1
+
+
+def test_a_store_of_ours_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "runs/r/parts/steps").mkdir(parents=True)
+    (tmp_path / "runs/r/events.json").write_text("{}")
+    (problem,) = imported(tmp_path).unread
+    assert problem.reason.startswith("a store of Longhaul, which needs no import")
 
 
 def test_runs_of_one_cell_are_its_repeats(tmp_path: Path) -> None:
