@@ -259,6 +259,7 @@ def _plan_dict(spec: SweepSpec, plan: Plan) -> dict[str, Any]:
         "flops_per_token": plan.flops_per_token,
         "recomputed_flops_per_token": plan.recomputed_flops_per_token,
         "predicted_memory_bytes": plan.predicted_memory_bytes,
+        "predicted_host_memory_bytes": plan.host_memory_bytes,
         "predicted_run_s": plan.predicted_s,
         "refused" if plan.refused else "placement": placement_text(plan),
     }

@@ -93,6 +93,16 @@ def predict_memory(recipe: Recipe, *, on_cpu: bool) -> MemoryPrediction:
     return replace(live, overhead=round(_overhead(recipe, live.total, on_cpu)))
 
 
+def offloaded_bytes(recipe: Recipe) -> int:
+    """What a rank with a device of its own keeps of its training state in the memory of its host."""
+    if recipe.offload == "none":
+        return 0
+    slices = _FP32 * recipe.model.num_parameters / recipe.ranks_per_copy
+    # Both moments. DeepSpeed also moves masters, and two buffers of gradients.
+    num_slices = 5 if recipe.strategy == "zero3" else 2
+    return round(num_slices * slices)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
     """Memory that is allocated and freed within a step, in bytes."""

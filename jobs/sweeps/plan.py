@@ -9,12 +9,12 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from cluster.accelerators import accelerator
-from cluster.inventory import Inventory, Mode, Request, WorkerGroup
+from cluster.inventory import Inventory, Mode, Node, Request, WorkerGroup
 from cluster.placement import Placed, Refused, place
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.spec_schema.combinations import impossible
 from jobs.sweeps.grid import Cell
-from jobs.sweeps.memory_forecast import predict_memory
+from jobs.sweeps.memory_forecast import offloaded_bytes, predict_memory
 from jobs.training.task.job import Recipe
 from jobs.training.task.measurement import Failure
 from jobs.training.task.search.largest_batch import BatchSearch, divisors
@@ -38,6 +38,9 @@ class Plan:
 
     If the cell asks for the largest micro-batch, ``recipe`` has the one that the forecast expects to fit, and
     ``search`` has those that may fit.
+
+    ``host_memory_bytes`` is what the cell offloads to the memory of the node that has most of its workers;
+    None if it offloads nothing from a device, or is not placed.
     """
 
     cell: Cell
@@ -49,6 +52,7 @@ class Plan:
     recomputed_flops_per_token: float
     predicted_memory_bytes: int
     memory_limit_bytes: int | None
+    host_memory_bytes: int | None
     predicted_s: float | None
     refused: Failure | None
 
@@ -104,6 +108,7 @@ def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limit
     search = _search(cell, group, limit, limits) if cell.question else None
     recipe = cell.recipe.in_micro_batches_of(search.guess) if search else cell.recipe
     predicted = predict_memory(recipe, on_cpu=_is_on_cpu(group)).total
+    offloads = _offloads(recipe, group, answer)
     return Plan(
         cell=cell,
         recipe=recipe,
@@ -114,9 +119,30 @@ def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limit
         recomputed_flops_per_token=flops_again(cell.recipe),
         predicted_memory_bytes=predicted,
         memory_limit_bytes=limit,
+        host_memory_bytes=max((offload.num_bytes for offload in offloads), default=None),
         predicted_s=_predicted_s(cell, group),
-        refused=_refusal(answer, predicted, limit, limits),
+        refused=_refusal(answer, predicted, limit, limits) or _host_refusal(offloads, limits),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offload:
+    """What a cell's workers on one node offload to its memory."""
+
+    node: Node
+    num_bytes: int
+
+
+def _offloads(recipe: Recipe, group: WorkerGroup | None, answer: Placed | Refused) -> list[_Offload]:
+    """On all nodes of the cell; none on CPUs, where it is part of what a worker needs."""
+    per_worker = offloaded_bytes(recipe)
+    if group is None or isinstance(answer, Refused) or _is_on_cpu(group) or not per_worker:
+        return []
+    nodes = {node.node_id: node for node in group.nodes}
+    return [
+        _Offload(node=nodes[share.node_id], num_bytes=share.num_workers * per_worker)
+        for share in answer.shares
+    ]
 
 
 def _search(cell: Cell, group: WorkerGroup | None, limit: int | None, limits: "SweepLimits") -> BatchSearch:
@@ -161,6 +187,24 @@ def _refusal(
             phase="predicted",
             wanted_bytes=predicted,
         )
+    return None
+
+
+def _host_refusal(offloads: Sequence[_Offload], limits: "SweepLimits") -> Failure | None:
+    """Offloaded state alone is counted, and to the byte: so no margin is left for an error."""
+    for offload in offloads:
+        there = offload.node.memory_bytes
+        if there is not None and offload.num_bytes > there and not limits.try_anyway:
+            return Failure(
+                status="oom",
+                reason=(
+                    f"offload: optimizer needs {offload.num_bytes / 1e9:.2f} GB of host memory on "
+                    f"{offload.node.short_name}, {there / 1e9:.2f} GB are there "
+                    "(--set limits.try_anyway=true starts it all the same)"
+                ),
+                phase="predicted",
+                wanted_bytes=offload.num_bytes,
+            )
     return None
 
 

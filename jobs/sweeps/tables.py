@@ -24,6 +24,7 @@ def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
             [_forecast_batch(plan) for plan in plans],
         ),
         number_column("GB/worker", (f"{plan.predicted_memory_bytes / 1e9:.2f}" for plan in plans)),
+        *_host_memory(plans),
         number_column("~s/run", (or_nothing(plan.predicted_s, "{:.0f}") for plan in plans)),
         TextColumn(title="placement", texts=tuple(map(placement_text, plans))),
     ]
@@ -32,6 +33,14 @@ def plan_table(plans: Sequence[Plan], num_repeats: int) -> str:
     runs = counted(len(plans) * num_repeats, "run")
     warning = f"; {counted(refused, 'cell')} can't run" if refused else ""
     return f"{as_text(columns)}\n{total} = {runs}{_forecast(plans, num_repeats)}{warning}\n"
+
+
+def _host_memory(plans: Sequence[Plan]) -> list[TextColumn]:
+    """A column for what is offloaded, where there is any."""
+    if all(plan.host_memory_bytes is None for plan in plans):
+        return []
+    texts = (or_nothing(plan.host_memory_bytes, "{:.2f}", 1e-9) for plan in plans)
+    return [number_column("host GB/node", texts)]
 
 
 def _forecast_batch(plan: Plan) -> tuple[str, str]:

@@ -33,7 +33,7 @@ IMPOSSIBLE = (
 )
 CELL_KEYS = {
     "cell_id", "model", "strategy", "world_size", "seq_len", "group", "repeats", "parameters",
-    "flops_per_token", "predicted_memory_bytes",
+    "flops_per_token", "predicted_memory_bytes", "predicted_host_memory_bytes",
 }  # fmt: skip
 
 

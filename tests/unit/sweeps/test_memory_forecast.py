@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from jobs.spec_schema.combinations import impossible
-from jobs.sweeps.memory_forecast import predict_memory
+from jobs.sweeps.memory_forecast import offloaded_bytes, predict_memory
 from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy
 from jobs.training.task.presets import preset
 from jobs.training.task.settings import Checkpointing
@@ -117,6 +117,20 @@ def test_what_is_offloaded_is_not_on_the_device() -> None:
     zero3 = replace(fsdp, strategy="zero3", offload="optimizer")
     offloaded = predict_memory(zero3, on_cpu=False)
     assert (offloaded.moments, offloaded.masters, offloaded.gradients) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shard_within", "bytes_per_parameter"),
+    [("fsdp", None, 8 / 8), ("fsdp", 4, 8 / 4), ("fsdp", 1, 8), ("zero3", None, 20 / 8)],
+)
+def test_what_is_offloaded_is_in_host_memory(
+    strategy: Strategy, shard_within: int | None, bytes_per_parameter: float
+) -> None:
+    """As ``test_where_state_lies`` finds it in real ranks."""
+    recipe = replace(LLAMA_8B, strategy=strategy, precision="bf16", shard_within=shard_within)
+    assert offloaded_bytes(recipe) == 0
+    found = offloaded_bytes(replace(recipe, offload="optimizer"))
+    assert found / recipe.model.num_parameters == pytest.approx(bytes_per_parameter)
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "zero3"])

@@ -1,5 +1,6 @@
 """What is known of a cell before anything starts: where it goes, what it needs, and why it can't run."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -171,6 +172,62 @@ def test_a_copy_of_the_state_on_several_nodes_is_seen_beforehand() -> None:
         placed,
         f"{placed} (sharded within 12: over several nodes)",
     ]
+
+
+def offloading(*groups: WorkerGroup, **changes: Any) -> list[Plan]:
+    """Plans of 12 workers, 8 on the first node, without and with 64.24 GB offloaded by all."""
+    axes = {"strategy": ["fsdp"], "world_size": [12], "offload": ["none", "optimizer"]}
+    spec = sweep(
+        groups=["nvidia"], models=["llama-3.1-8b"], axes={**axes, **changes.pop("axes", {})}, **changes
+    )
+    return plan_all(expand(spec, []), inventory(*groups), spec.limits)
+
+
+def nvidia(**changes: Any) -> WorkerGroup:
+    return group("nvidia", (8, 4), **{"vendor": "nvidia", "device": H100, **changes})
+
+
+MOMENTS_ON_FIRST = 8 * 8 * 8_030_261_248 / 12
+
+
+def test_what_a_cell_offloads_is_told_for_the_node_with_most_of_its_workers() -> None:
+    usual, offloads = offloading(nvidia())
+    assert (usual.host_memory_bytes, offloads.refused) == (None, None)
+    assert offloads.host_memory_bytes == pytest.approx(MOMENTS_ON_FIRST)
+    title, *_, first, second = plan_table([usual, offloads], 1).splitlines()[1:4]
+    assert "host GB/node" in title
+    assert " -  " in first
+    assert f" {MOMENTS_ON_FIRST / GB:.2f}  " in second
+    assert "host" not in plan_table([usual], 1)
+
+
+def test_what_a_cell_offloads_must_fit_in_the_memory_of_each_node() -> None:
+    _, offloads = offloading(nvidia(memory_bytes=int(MOMENTS_ON_FIRST) - 1000))
+    assert offloads.refused
+    assert (offloads.refused.status, offloads.refused.phase) == ("oom", "predicted")
+    assert offloads.refused.reason == (
+        "offload: optimizer needs 42.83 GB of host memory on nvidia-0, 42.83 GB are there "
+        "(--set limits.try_anyway=true starts it all the same)"
+    )
+    assert offloads.refused.wanted_bytes == offloads.host_memory_bytes
+    enough = nvidia(memory_bytes=int(MOMENTS_ON_FIRST) + 1000)
+    too_little = nvidia(memory_bytes=1)
+    assert [plan.refused for plan in offloading(enough)] == [None, None]
+    assert [plan.refused for plan in offloading(too_little, limits={"try_anyway": True})] == [None, None]
+
+
+def test_a_small_node_counts_by_its_own_workers() -> None:
+    there = nvidia(memory_bytes=int(MOMENTS_ON_FIRST) + 1000)
+    first, second = there.nodes
+    small = replace(second, memory_bytes=int(MOMENTS_ON_FIRST / 2) - 1000)
+    _, offloads = offloading(replace(there, nodes=(first, small)))
+    assert offloads.refused
+    assert "needs 21.41 GB of host memory on nvidia-1, 21.41 GB are there" in offloads.refused.reason
+
+
+def test_on_cpus_what_is_offloaded_is_part_of_what_a_worker_needs() -> None:
+    for there in (nvidia(simulated=True), nvidia(vendor="cpu", device=None)):
+        assert [plan.host_memory_bytes for plan in offloading(there)] == [None, None]
 
 
 def test_ten_thousand_cells_are_planned_and_shown() -> None:
