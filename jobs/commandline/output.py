@@ -23,6 +23,20 @@ def say(text: str, *, to: TextIO) -> None:
         print(text, file=to, flush=True)
 
 
+def output_problem(*, is_failing: bool = False) -> str | None:
+    """Why what was printed can't be written, such as on a full disk; None if it was written.
+
+    A command that is failing anyway prints one more line's end to see it: without a buffer nothing is left of
+    what was lost.
+    """
+    try:
+        sys.stdout.write("\n" if is_failing else "")
+        sys.stdout.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
 def is_reader_gone(error: BaseException) -> bool:
     """Whether nobody reads what the command prints any more. A broken pipe elsewhere is another matter."""
     if not isinstance(error, BrokenPipeError):

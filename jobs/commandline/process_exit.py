@@ -12,16 +12,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from jobs.commandline.exit_codes import EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_USAGE
-from jobs.commandline.output import is_reader_gone, open_closed_outputs, say
+from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_USAGE
+from jobs.commandline.output import is_reader_gone, open_closed_outputs, output_problem, say
 from jobs.commandline.store_location import is_working_directory_gone
 
 
 def run(main: Callable[[], int]) -> NoReturn:
     """Ends the process with the code that ``main`` returns, after all other exit handlers have run.
 
-    A command whose output nobody reads any more ends without a word. In a working directory that was deleted
-    ``main`` is not called, and one line says so.
+    A command whose output nobody reads any more ends without a word. One whose output can't be written, as on
+    a full disk, ends with one line and has failed. In a working directory that was deleted ``main`` is not
+    called, and one line says so.
     """
     code = 1  # of an exception, which Python has printed by then
 
@@ -39,6 +40,8 @@ def run(main: Callable[[], int]) -> NoReturn:
         code = _code(main)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        if code == 0 and (problem := output_problem()):
+            code = _lost(problem)
         raise
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
@@ -47,7 +50,16 @@ def run(main: Callable[[], int]) -> NoReturn:
         if not is_reader_gone(error):
             raise
         code = EXIT_READER_GONE
+    except OSError:
+        if not (problem := output_problem(is_failing=True)):
+            raise
+        code = _lost(problem)
     sys.exit(code)
+
+
+def _lost(problem: str) -> int:
+    say(f"longhaul: the output can't be written ({problem}); nothing else was lost", to=sys.stderr)
+    return EXIT_FAILED
 
 
 def _code(main: Callable[[], int]) -> int:

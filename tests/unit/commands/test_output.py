@@ -63,6 +63,23 @@ def test_a_command_whose_reader_is_gone_ends_without_a_word_as_shells_expect(
     assert (done.returncode, done.stderr) == (READER_GONE, "")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["status whole --store results", "sweep finished.yaml --dry-run"])
+def test_output_that_can_not_be_written_is_one_line_and_a_failure(
+    older: Path, command: str, unbuffered: str
+) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        command_line = (sys.executable, "-m", "jobs.cli", *command.split())
+        done = run(*command_line, cwd=older, out=full, unbuffered=unbuffered)
+    finally:
+        os.close(full)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "longhaul: the output can't be written (No space left on device); nothing else was lost\n"
+    )
+
+
 def test_what_ends_a_command_before_is_said_and_keeps_its_code(older: Path) -> None:
     done = unread("status", "nobody", "--store", "results", cwd=older)
     assert done.returncode == 2
