@@ -10,7 +10,7 @@ from functools import partial
 
 from reporting.analysis.findings import CellSummary, Check, CheckLevel
 from reporting.analysis.formatting import counted
-from reporting.analysis.inspections import losses, memory, numbers, sample_size, speed
+from reporting.analysis.inspections import losses, memory, numbers, sample_size, speed, time_order
 from reporting.analysis.inspections.seen import Seen
 from reporting.long_runs.summary import LongRun
 
@@ -45,6 +45,8 @@ _INSPECTIONS = (
     _Inspection(name="loss decreasing", look=losses.decreasing, what="changed by {} %"),
     _Inspection(name="loss equal across strategies", look=losses.equal, what="{} % off"),
     _Inspection(name="enough repeats", look=sample_size.repeats, what="{} runs"),
+    _Inspection(name="measured at the same time", look=time_order.one_after_the_other, what="", noun="pair"),
+    _Inspection(name="no drift over time", look=time_order.drift, what="{} %", noun="group"),
     _Inspection(name="measured by us on real devices", look=sample_size.origins, what=""),
     _Inspection(name=_CAPPED, look=speed.held_back, what="held back in {} % of the looks"),
 )

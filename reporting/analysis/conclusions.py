@@ -13,6 +13,7 @@ from reporting.analysis.costs.money import money
 from reporting.analysis.costs.telling import told
 from reporting.analysis.findings import CellSummary, Comparison, Findings, Prices, Verdict
 from reporting.analysis.formatting import counted, joined, short
+from reporting.analysis.inspections.time_order import drift, one_after_the_other
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
@@ -67,6 +68,7 @@ def _answer(
         yield _of_nothing(cells)
     elif cells:
         yield from _of_groups(cells, comparisons)
+        yield from _of_time(cells)
         yield from _of_failures(cells)
     for run in runs:
         yield _of_run(run)
@@ -177,6 +179,13 @@ def _of_fastest(model: str, comparable: Sequence[tuple[float, CellSummary]]) -> 
     if not as_fast:
         return f"{said}."
     return f"{said}; {joined(as_fast, 3)} {'is' if len(as_fast) == 1 else 'are'} not shown to be slower."
+
+
+def _of_time(cells: Sequence[CellSummary]) -> Iterator[str]:
+    """Says what may make a verdict one of time instead of hardware."""
+    for seen in (*one_after_the_other(cells), *drift(cells)):
+        if seen.level != "ok":
+            yield f"Mind the time: {seen.subject} {seen.found}."
 
 
 def _of_failures(cells: Sequence[CellSummary]) -> Iterator[str]:
