@@ -7,10 +7,12 @@ run being measured.
 import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from checkpointing.stores.contract import Store
 from checkpointing.stores.opening import open_store
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, WorkerGroup
@@ -30,6 +32,7 @@ from jobs.execution.messages import SessionLimits
 from jobs.execution.resources import mode_of
 from jobs.launch.choose import choose_executor
 from jobs.launch.torchrun import LauncherPlace
+from jobs.run_progress.sweep_driver import SweepDriver
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.bookkeeper import Bookkeeper
 from jobs.sweeps.grid import MAX, Cell, Run, expand, schedule
@@ -78,18 +81,30 @@ def _sweep(args: argparse.Namespace) -> int:
                 print(_plans_json(spec, plans, search) if args.json else _plan_text(spec, plans, search))
             return EXIT_OK
         store.probe()
-        results = Results(store, spec.name)
-        runs = schedule(spec, cells)
-        if executor.is_main_process:
-            results.describe(spec, runs)
-        if not any(executor.can_run(cell.recipe.world_size) for cell in cells):
-            raise SpecError([f"{spec.name}: no cell is for this start ({executor.describe()})"])
-        if search:
-            return _find_best(args, search, results, executor, store.url)
-        runs = [run for run in runs if executor.can_run(run.cell.recipe.world_size)]
-        cells = [cell for cell in cells if executor.can_run(cell.recipe.world_size)]
-        book = Bookkeeper(spec, results, results.load(), runs, plans)
-        was_interrupted = _measure(args, spec, book, plans, executor, _missing(args, book, plans))
+        with SweepDriver(store, spec.name) if executor.is_main_process else nullcontext():
+            return _run(args, spec, store, executor, plans, search)
+
+
+def _run(
+    args: argparse.Namespace,
+    spec: SweepSpec,
+    store: Store,
+    executor: Executor,
+    plans: Plans,
+    search: "Search | None",
+) -> int:
+    results, cells = Results(store, spec.name), [plan.cell for plan in plans.values()]
+    runs = schedule(spec, cells)
+    if executor.is_main_process:
+        results.describe(spec, runs)
+    if not any(executor.can_run(cell.recipe.world_size) for cell in cells):
+        raise SpecError([f"{spec.name}: no cell is for this start ({executor.describe()})"])
+    if search:
+        return _find_best(args, search, results, executor, store.url)
+    runs = [run for run in runs if executor.can_run(run.cell.recipe.world_size)]
+    cells = [cell for cell in cells if executor.can_run(cell.recipe.world_size)]
+    book = Bookkeeper(spec, results, results.load(), runs, plans)
+    was_interrupted = _measure(args, spec, book, plans, executor, _missing(args, book, plans))
     if not executor.is_main_process:
         return EXIT_OK
     print(_runs_json(book) if args.json else _summary(book, cells, store.url))
