@@ -37,6 +37,8 @@ from reporting.charts.marks import (
 from reporting.charts.sheet import Drawing, PanelGrid, panels, width_for
 from reporting.charts.svg import INK
 
+_FEWEST_SIZES = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
@@ -50,6 +52,7 @@ class Measure:
     is_total: bool = False
     is_time: bool = False
     is_percentage: bool = False
+    has_intervals: bool = True
 
 
 MEASURES = (
@@ -76,6 +79,7 @@ MEASURES = (
         value=lambda cell: _exact(cell, cell.scaling_efficiency_pct),
         note="Throughput per device relative to the smallest number of devices; the dotted line is ideal.",
         is_percentage=True,
+        has_intervals=False,
     ),
     Measure(
         name="gbps_vs_gpu",
@@ -83,6 +87,7 @@ MEASURES = (
         axis="GB/s per device",
         value=lambda cell: _exact(cell, cell.h2d_gbps_per_gpu),
         note="Bytes really copied over the time of the copies.",
+        has_intervals=False,
     ),
 )
 
@@ -123,7 +128,9 @@ class _Row:
 
 
 def curves(view: View) -> list[Drawing]:
-    """Draws each measure for which there are values."""
+    """Draws each measure for which there are values at two numbers of devices or more: a point alone is no
+    curve.
+    """
     recipes = curve_recipes(view.cells)
     chosen = [cell for cell in view.cells if recipe_of(cell.subject) in recipes]
     groups, strategies = groups_of(chosen), strategies_of(chosen)
@@ -156,7 +163,7 @@ def _drawing(
     return Drawing(
         name=measure.name,
         title=measure.title,
-        caption=f"{measure.note} {wording.runs_per_cell(numbers)}"
+        caption=f"{measure.note} {wording.runs_per_cell(numbers, has_intervals=measure.has_intervals)}"
         + left_out(len(shown), len(view.cells), "of each model and length the recipe with most points"),
         alt=f"{measure.title}. {_ends(view, rows[0], groups)}",
         figure=figure,
@@ -165,8 +172,9 @@ def _drawing(
 
 def _row(measure: Measure, recipe: Recipe, shown: Sequence[CellSummary]) -> _Row | None:
     cells = [cell for cell in shown if recipe_of(cell.subject) == recipe]
-    values = [found.median for cell in cells if (found := known(measure.value(cell)))]
-    if not values:
+    measured = [(cell, found.median) for cell in cells if (found := known(measure.value(cell)))]
+    values = [value for _, value in measured]
+    if len({cell.subject.world_size for cell, _ in measured}) < _FEWEST_SIZES:
         return None
     unit = wording.step_unit(max(values)) if measure.is_time else wording.Unit("", 1.0)
     return _Row(measure=measure, recipe=recipe, cells=cells, unit=unit)

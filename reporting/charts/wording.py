@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
+# Estimates of fewer runs have no interval.
+_RUNS_FOR_INTERVAL = 3
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -69,12 +71,18 @@ def duration(seconds: float) -> str:
     return f"{_digits(seconds / unit.size)} {unit.name}"
 
 
-def runs_per_cell(numbers: Iterable[int]) -> str:
-    """Says how often each point was measured, and what its bar means."""
+def runs_per_cell(numbers: Iterable[int], *, has_intervals: bool = True) -> str:
+    """Says how often each point was measured, and what its bar means. ``has_intervals`` says whether bars are
+    drawn where there are enough runs.
+    """
     found = sorted(set(numbers))
     if not found or found == [1]:
         return "n = 1 run per cell, so there are no intervals."
     n = f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    if not has_intervals:
+        return f"n = {n} runs per cell; medians."
+    if found[-1] < _RUNS_FOR_INTERVAL:
+        return f"n = {n} runs per cell; medians, too few runs for intervals."
     return f"n = {n} runs per cell; medians with 95 % intervals."
 
 

@@ -50,7 +50,7 @@ def test_a_sweep_becomes_a_report_of_its_name(store: LocalStore, capsys: pytest.
 
     names = {name.removeprefix("reports/trial/") for name in files(store)}
     assert {"metrics.parquet", "metrics.csv", "findings.json", "report.md", "index.html"} <= names
-    assert "plots/tokens_per_sec_vs_gpu.png" in names
+    assert not any(name.startswith("plots/") for name in names), "one measured cell is no chart"
     printed = capsys.readouterr().out
     assert "The only group is local" in printed
     assert "1 cell of 2 has no numbers: 1 crash." in printed

@@ -207,7 +207,17 @@ def test_runs_alone_give_only_the_charts_that_they_have_something_for() -> None:
 def test_one_cell_without_memory_is_compared_with_nothing() -> None:
     found = example_findings()
     cell = replace(found.cells[0], peak_vram_gb=None, h2d_gbps_per_gpu=None, scaling_efficiency_pct=None)
-    assert names_of(findings(cells=(cell,))) == ["tokens_per_sec_vs_gpu", "step_time_vs_gpu"]
+    assert names_of(findings(cells=(cell,))) == []
+
+
+def test_a_curve_has_at_least_two_sizes_and_says_if_it_has_intervals() -> None:
+    found = example_findings()
+    one_size = tuple(cell for cell in found.cells if cell.subject.world_size == 2)
+    assert not [name for name in names_of(findings(cells=one_size)) if name.endswith("_vs_gpu")]
+    captions = {chart.name: chart.caption for chart in draw(found)}
+    assert "with 95 % intervals" in captions["step_time_vs_gpu"]
+    assert "intervals" not in captions["scaling_efficiency"]
+    assert "intervals" not in captions["gbps_vs_gpu"]
 
 
 def test_of_too_much_the_richest_is_drawn_and_the_caption_says_so() -> None:
