@@ -165,7 +165,7 @@ def read_note(store: Store, run: str, term: int) -> AttemptNote | None:
     """The note of one attempt; None if none can be read, and then nobody knows how the attempt ended."""
     try:
         return _note(json.loads(store.get(_name(run, term))))
-    except (Missing, ValueError, KeyError, TypeError, AttributeError):
+    except (Missing, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
 
 

@@ -135,7 +135,7 @@ def _specs(store: Store, rows: Sequence[Row]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for sweep in sorted({row.sweep for row in rows if row.sweep and not row.imported}):
         # A result written by another tool may hold a sweep name that is no valid name here.
-        with suppress(Missing, ValueError, KeyError, TypeError):
+        with suppress(Missing, ValueError, KeyError, TypeError, RecursionError):
             if is_name(sweep):
                 told = json.loads(store.get(f"sweeps/{sweep}/sweep.json"))
                 found[f"specs/{sweep}.yaml"] = json.dumps(told["spec"], indent=1).encode() + b"\n"

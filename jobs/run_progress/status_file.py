@@ -89,7 +89,7 @@ def read_status_file(store: Store, run: str) -> dict[str, Any]:
     """What the run's driver reported last; empty if there is no report that can be read."""
     try:
         told = json.loads(store.get(_name_of(run)))
-    except (Missing, ValueError):
+    except (Missing, ValueError, RecursionError):
         return {}
     return (
         {key: value for key, value in told.items() if _is_sound(key, value)} if isinstance(told, dict) else {}

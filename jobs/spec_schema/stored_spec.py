@@ -20,7 +20,7 @@ def stored_spec(store: Store, run: str) -> Described | None:
     """The stored spec, or None if it is missing or can't be read as one."""
     try:
         found = json.loads(store.get(_name(run)))
-    except (Missing, ValueError):
+    except (Missing, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

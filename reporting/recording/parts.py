@@ -141,7 +141,7 @@ def _opened(name: PartName, data: bytes) -> Iterator[tuple[RecordedAttempt, pq.P
     try:
         with pq.ParquetFile(BytesIO(data)) as file:
             yield _attempt(name, file.schema_arrow.metadata or {}), file
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         first_line = str(error).partition("\n")[0]
         raise PartError(f"not a part that can be read ({first_line})") from None
 

@@ -119,7 +119,7 @@ def _machine(data: bytes) -> MachineRecord:
             torch=None if found["torch"] is None else _text(found["torch"]),
             rates=tuple(map(_rate, found["rates"])),
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise RecordError(f"not a machine's rates ({type(error).__name__}: {error})") from None
 
 

@@ -209,7 +209,7 @@ def _decode(data: bytes, where: str) -> dict[str, PublishedFile]:
             file: PublishedFile(num_bytes=int(entry["num_bytes"]), sha256=str(entry["sha256"]))
             for file, entry in found["files"].items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         raise PullError(f"{where} is no manifest; make the report again with `longhaul report`") from None
     if version != SCHEMA_VERSION:
         raise PullError(f"{where} has schema_version {version!r}, expected {SCHEMA_VERSION}")

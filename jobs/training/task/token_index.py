@@ -19,7 +19,7 @@ DTYPE_BYTES: Mapping[TokenDtype, int] = {"uint16": 2, "uint32": 4}
 _FORMAT = "longhaul tokens 1"
 
 # Errors that a value of the wrong type raises where it is first used.
-_NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError)
+_NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
 
 
 class DataError(Exception):

@@ -1,0 +1,55 @@
+"""What any writer of a store can leave there as JSON: whoever reads it names it or passes it over."""
+
+import pytest
+
+from checkpointing.stores.contract import Store
+from checkpointing.stores.memory import MemoryStore
+from jobs.recovery.journal import read_note
+from jobs.run_progress.status_file import read_status_file
+from jobs.spec_schema.stored_spec import stored_spec
+from jobs.training.task.token_index import DataError, from_json
+from reporting.results.device_rates import read_machines
+
+DEEP = b"[" * 100_000
+HOSTILE = [DEEP, b'{"a":' * 100_000, b"9" * 10_000, b"1e999", b"null", b'"\\ud800"', b"\xff", b""]
+
+
+class Everything(MemoryStore):
+    """Whatever is asked for has the same content."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self._content = content
+
+    def get(self, name: str) -> bytes:
+        return self._content
+
+
+@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_run_is_read_as_if_it_were_not_there(content: bytes) -> None:
+    store: Store = Everything(content)
+    assert read_status_file(store, "r") == {}
+    assert stored_spec(store, "r") is None
+    assert read_note(store, "r", 1) is None
+
+
+@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
+def test_an_index_and_a_machines_rates_are_named(content: bytes) -> None:
+    with pytest.raises(DataError, match=r"^here: "):
+        from_json(content, "here")
+    store = MemoryStore()
+    store.put("machines/a/b.json", content)
+    machines, (skipped,) = read_machines(store)
+    assert machines == ()
+    assert skipped.name == "machines/a/b.json"
+
+
+@pytest.mark.parametrize("rate", ["1e999", "9" * 400, "-1", "null", "[]"])
+def test_a_rate_that_no_device_has_is_named(rate: str) -> None:
+    told = (
+        '{"schema_version": 1, "group": "g", "node": "n", "device": null, "measured_at": "", "torch": null, '
+        f'"rates": [{{"device": 0, "dtype": "bf16", "shape": [1, 1, 1], "flops_per_s": {rate}}}]}}'
+    )
+    store = MemoryStore()
+    store.put("machines/a/b.json", told.encode())
+    assert len(read_machines(store)[1]) == 1
