@@ -28,12 +28,9 @@ def read_cluster(path: Path) -> Inventory:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = read_yaml(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ClusterError(f"{path}: can't be read ({error}); give the path of a cluster.yaml") from None
+        data = read_yaml(path, "a cluster.yaml")
     except YamlError as error:
-        where = f"{path}:{error.line}" if error.line else str(path)
-        raise ClusterError(f"{where}: is not YAML: {error}") from None
+        raise ClusterError(str(error)) from None
     return data if isinstance(data, dict) else {}
 
 

@@ -18,7 +18,10 @@ _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
 class YamlError(Exception):
-    """A text is not the YAML that is taken here. ``line`` counts from 1; it is None if no line is known."""
+    """A file can't be read, or a text is not the YAML that is taken here.
+
+    ``line`` counts from 1; it is None if no line is known.
+    """
 
     def __init__(self, problem: str, line: int | None = None) -> None:
         super().__init__(problem)
@@ -48,13 +51,23 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(path: Path) -> Any:
-    """Returns what the file holds. May raise ``OSError`` and ``UnicodeDecodeError`` too."""
-    with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise YamlError(f"it has more than the {MOST_BYTES:,} bytes that are read")
-    return parse_yaml(data.decode())
+def read_yaml(path: Path, wanted: str) -> Any:
+    """Returns what the file holds. The message of ``YamlError`` begins with the path, and says what is
+    ``wanted`` there.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise YamlError(f"it has more than the {MOST_BYTES:,} bytes that are read")
+        return parse_yaml(data.decode())
+    except OSError as error:
+        raise YamlError(f"{path}: can't be read ({error.strerror}); give the path of {wanted}") from None
+    except UnicodeDecodeError:
+        raise YamlError(f"{path}: is not text; expected {wanted}") from None
+    except YamlError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        raise YamlError(f"{where}: is not YAML: {error}", error.line) from None
 
 
 def parse_yaml(text: str) -> Any:

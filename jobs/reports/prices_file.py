@@ -11,16 +11,9 @@ from reporting.analysis.findings import Prices
 def read_prices(path: Path) -> Prices:
     """Reads a file of prices, or the ``prices`` of a cluster file. Raises ``SpecError``."""
     try:
-        found = read_yaml(path)
-    except OSError as error:
-        raise SpecError(
-            [f"{path}: can't be read ({error.strerror}); give a file such as {EXAMPLE}"]
-        ) from None
-    except UnicodeDecodeError:
-        raise SpecError([f"{path}: is not text; expected a YAML file such as {EXAMPLE}"]) from None
+        found = read_yaml(path, f"a YAML file of prices, such as {EXAMPLE}")
     except YamlError as error:
-        where = f"{path}:{error.line}" if error.line else str(path)
-        raise SpecError([f"{where}: is not YAML: {error}"]) from None
+        raise SpecError([str(error)]) from None
     place = str(path)
     if isinstance(found, dict) and ("available_node_types" in found or found.keys() == {"prices"}):
         found, place = found.get("prices"), f"{path}: prices"

@@ -172,16 +172,9 @@ class SpecFile(Strict):
 
 def _read(model: type[SpecFile], path: Path) -> dict[str, Any]:
     try:
-        data = read_yaml(path)
-    except OSError as error:
-        raise SpecError(
-            [f"{path}: can't be read ({error.strerror}); give the path of a {model.of.kind}'s YAML file"]
-        ) from None
-    except UnicodeDecodeError:
-        raise SpecError([f"{path}: is not text; expected a YAML file"]) from None
+        data = read_yaml(path, f"a {model.of.kind}'s YAML file")
     except YamlError as error:
-        where = f"{path}:{error.line}" if error.line else str(path)
-        raise SpecError([f"{where}: is not YAML: {error}"]) from None
+        raise SpecError([str(error)]) from None
     if not isinstance(data, dict):
         raise SpecError([f"{path}: found {_kind(data)}, expected a mapping with {_required(model)}"])
     if _is_of_other(model, data):

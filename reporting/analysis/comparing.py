@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from reporting.analysis.cells import group_of, measured, newest_attempts, status_of, subject_of
-from reporting.analysis.findings import CellSummary, Comparison, Difference, Subject, Verdict
+from reporting.analysis.findings import CellSummary, Comparison, Difference, Subject
 from reporting.analysis.statistics import THRESHOLD, Contrast, Sample, contrasts
 from reporting.results.rows import Row
 
@@ -153,7 +153,7 @@ def _sample(side: _Side) -> Sample:
     return tuple(row.tokens_per_sec or 0.0 for row in measured(side.rows))
 
 
-def _verdict(baseline: _Side, other: _Side, contrast: Contrast) -> Verdict:
+def _verdict(baseline: _Side, other: _Side, contrast: Contrast) -> str:
     """Returns the contrast's verdict, or else why a side has no numbers. The same runs are equivalent."""
     statuses = [status for side in (other, baseline) if (status := status_of(side.rows)) != "ok"]
     if statuses:

@@ -11,7 +11,7 @@ from reporting.analysis.checks import check
 from reporting.analysis.comparing import compare_groups
 from reporting.analysis.costs.money import money
 from reporting.analysis.costs.telling import told
-from reporting.analysis.findings import CellSummary, Comparison, Findings, Prices, Verdict
+from reporting.analysis.findings import CellSummary, Comparison, Findings, Prices
 from reporting.analysis.formatting import counted, joined, short
 from reporting.analysis.inspections.time_order import drift, one_after_the_other
 from reporting.long_runs.summary import LongRun
@@ -121,7 +121,7 @@ def _of_pair(baseline: str, other: str, found: Sequence[Comparison]) -> str:
     return f"{first} is faster than {second} in {num_won} of {cells}, {told}{beside}."
 
 
-def _rest(verdicts: Counter[Verdict]) -> str:
+def _rest(verdicts: Counter[str]) -> str:
     """Counts the verdicts that name no winner. Those of a side without numbers are its statuses."""
     known = {"equivalent": "equivalent", "inconclusive": "undecided", "too few repeats": "too few repeats"}
     failed = {each: f"{each} on one side" for each in sorted(verdicts.keys() - {*known, "faster", "slower"})}

@@ -14,9 +14,7 @@ from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 from reporting.results.unfinished import Unfinished
 
-# ``faster``, ``slower``, ``equivalent``, ``inconclusive``, ``too few repeats``; or, if a side has no numbers,
-# the status that says why, such as ``oom``.
-Verdict = str
+Verdict = Literal["faster", "slower", "equivalent", "inconclusive", "too few repeats"]
 CheckLevel = Literal["ok", "warning", "failed", "unknown"]
 
 
@@ -139,6 +137,8 @@ class Comparison:
     (Benjamini-Hochberg). ``p_slower_adjusted`` is Welch's one-sided p that the other is not slower.
     ``cliffs_delta`` > 0 means that the other is faster. All are None if a side has no numbers; the interval
     and Welch's p are None too if a side has fewer than four runs. Statuses are as those of cells.
+
+    ``verdict`` is a ``Verdict``; or, if a side has no numbers, its status, such as ``oom``.
     """
 
     subject: Subject
@@ -152,7 +152,7 @@ class Comparison:
     p: float | None
     p_adjusted: float | None
     cliffs_delta: float | None
-    verdict: Verdict
+    verdict: str
     differences: tuple[Difference, ...]
     baseline_tokens_per_sec: float | None = None
     other_tokens_per_sec: float | None = None

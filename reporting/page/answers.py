@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from reporting.analysis.findings import Comparison, Findings, Verdict
+from reporting.analysis.findings import Comparison, Findings
 from reporting.analysis.formatting import (
     between,
     counted,
@@ -36,7 +36,7 @@ from reporting.page.pieces import (
 MOST_COMPARISONS = 100
 _MOST_SENTENCES = 20
 _MOST_DIFFERENCES = 12
-_TONES: Mapping[Verdict, str] = {
+_TONES: Mapping[str, str] = {
     "faster": "good",
     "slower": "bad",
     "equivalent": "calm",

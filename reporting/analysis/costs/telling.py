@@ -14,8 +14,9 @@ def told(found: Money) -> Iterator[str]:
     """Yields, for each model, where its tokens cost least, then each pair's break-even price."""
     currency = found.prices.currency if found.prices else ""
     for model in sorted({cost.subject.model for cost in found.costs}):
-        yield from _of_model(model, cheapest(found, model), currency)
-        yield from _of_training(model, cheapest(found, model), found)
+        best = _cheapest(found, model)
+        yield from _of_model(model, best, currency)
+        yield from _of_training(model, best, found)
     pairs = sorted(found.break_evens, key=_pair)
     for _, members in groupby(pairs, key=_pair):
         yield _of_pair(list(members), currency)
@@ -23,22 +24,20 @@ def told(found: Money) -> Iterator[str]:
         yield from _without_price(found)
 
 
-def cheapest(found: Money, model: str) -> list[CellCost]:
+def _cheapest(found: Money, model: str) -> list[CellCost]:
     """Returns each group's cell with the lowest cost per token of a model, the cheapest first. Groups without
     a price are left out; if no group has one, the cells with the fastest training are returned.
     """
     has_prices = any(cost.per_million_tokens for cost in found.costs)
+    known = [
+        (key.median, cost)
+        for cost in found.costs
+        if cost.subject.model == model and (key := _key(cost, has_prices=has_prices))
+    ]
     best: dict[str, CellCost] = {}
-    for cost in found.costs:
-        if cost.subject.model != model or not (key := _key(cost, has_prices=has_prices)):
-            continue
-        known = best.get(cost.group)
-        if known is None or key.median < (_key(known, has_prices=has_prices) or key).median:
-            best[cost.group] = cost
-    return sorted(best.values(), key=lambda cost: (_key(cost, has_prices=has_prices) or _NOTHING).median)
-
-
-_NOTHING = Estimate(median=0.0, low=None, high=None, cv=None, num_runs=0)
+    for _, cost in sorted(known, key=lambda pair: pair[0]):
+        best.setdefault(cost.group, cost)
+    return list(best.values())
 
 
 def _key(cost: CellCost, *, has_prices: bool) -> Estimate | None:
@@ -47,7 +46,7 @@ def _key(cost: CellCost, *, has_prices: bool) -> Estimate | None:
     return cost.training.days if cost.training else None
 
 
-def money_text(found: Estimate | None, currency: str) -> str:
+def _amount(found: Estimate | None, currency: str) -> str:
     """Returns an amount with its currency and interval: ``0.214 USD (0.210 to 0.219)``."""
     if found is None:
         return "unknown"
@@ -59,8 +58,8 @@ def _of_model(model: str, best: Sequence[CellCost], currency: str) -> Iterator[s
     if not best or not best[0].per_million_tokens:
         return
     first, *others = best
-    dearer = [f"{cost.group} {money_text(cost.per_million_tokens, currency)}" for cost in others[:3]]
-    price = money_text(first.per_million_tokens, currency)
+    dearer = [f"{cost.group} {_amount(cost.per_million_tokens, currency)}" for cost in others[:3]]
+    price = _amount(first.per_million_tokens, currency)
     if dearer:
         yield (
             f"A million tokens of {model} cost least on {first.group}: {price} with {_how(first)}; "
@@ -77,19 +76,19 @@ def _of_training(model: str, best: Sequence[CellCost], found: Money) -> Iterator
             continue
         price = ""
         if found.prices and training.cost:
-            price = f" and {money_text(training.cost, found.prices.currency)}"
+            price = f" and {_amount(training.cost, found.prices.currency)}"
         losses = (
             f"at the goodput of {fraction(training.goodput)} that long runs on {cost.group} had"
             if training.goodput
             else f"for steps alone, since no long run on {cost.group} is known"
         )
         yield (
-            f"{tokens_text(found.tokens)} tokens of {model} take {number(training.days.median)} days{price} "
+            f"{_tokens(found.tokens)} tokens of {model} take {number(training.days.median)} days{price} "
             f"on {cost.group} with {_how(cost)}, {losses}."
         )
 
 
-def tokens_text(tokens: float) -> str:
+def _tokens(tokens: float) -> str:
     """Returns a number of tokens with its usual letter: ``15T``."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
         if tokens >= size:

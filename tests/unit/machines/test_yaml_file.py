@@ -51,7 +51,7 @@ def test_no_more_is_read_of_a_file_than_is_taken(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(YamlError, match="more than the 1,000,000 bytes"):
-        read_yaml(path)
+        read_yaml(path, "a spec")
 
 
 def test_a_cluster_file_is_held_to_the_same(tmp_path: Path) -> None:

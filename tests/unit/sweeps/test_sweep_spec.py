@@ -165,12 +165,12 @@ def test_a_file_that_cannot_be_read_is_named(write: Path, name: str) -> None:
 
 def test_bytes_that_are_no_text_are_refused(write: Path) -> None:
     write.write_bytes(b"\xff\xfe")
-    assert problems(write) == ["sweep.yaml: is not text; expected a YAML file"]
+    assert problems(write) == ["sweep.yaml: is not text; expected a sweep's YAML file"]
 
 
 def test_half_a_character_is_refused(write: Path) -> None:
     write.write_text('name: "\\ud800"\nmodels: [llama-tiny]\n')
-    assert problems(write) == ["sweep.yaml: is not text; expected a YAML file"]
+    assert problems(write) == ["sweep.yaml: is not text; expected a sweep's YAML file"]
 
 
 @pytest.mark.parametrize("value", ["2026-99-99", "2001-12-14t21:59:43.10-99:00", "9" * 5000, "[" * 1000])
