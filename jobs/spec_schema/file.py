@@ -164,7 +164,7 @@ class SpecFile(Strict):
         set_paths = {setting.partition("=")[0] for setting in overrides}
         try:
             # A strict model accepts a list for a tuple only in JSON.
-            return cls.model_validate_json(_as_json(data, path))
+            return cls.model_validate_json(_as_json(cls, data, path))
         except ValidationError as error:
             problems = [_problem(cls, details, path, set_paths) for details in error.errors()]
             raise SpecError(problems) from None
@@ -194,12 +194,12 @@ def _kind(data: object) -> str:
     return {type(None): "nothing", list: "a list"}.get(type(data), "a single value")
 
 
-def _as_json(data: dict[str, Any], path: Path) -> str:
+def _as_json(model: type[SpecFile], data: dict[str, Any], path: Path) -> str:
     try:
         text = json.dumps(data, default=str, ensure_ascii=False)
         text.encode()
     except UnicodeEncodeError:
-        raise SpecError([f"{path}: is not text; expected a YAML file"]) from None
+        raise SpecError([f"{path}: is not text; expected a {model.of.kind}'s YAML file"]) from None
     except (TypeError, ValueError, RecursionError):
         problem = f"{path}: a key is not text, or a value holds itself; expected plain YAML"
         raise SpecError([problem]) from None
