@@ -10,5 +10,6 @@ reads what people wrote.
 ``run_key`` signs the messages between the processes of a run.
 
 Folders: ``telemetry`` (a device's readings while it works), ``probe`` (measurements of a node),
-``local_ray`` (our own Ray on this machine).
+``fingerprint`` (what a node's speed depends on and nobody writes down), ``local_ray`` (our own Ray on this
+machine).
 """

@@ -32,7 +32,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 # what lies in it. Files that lie in a room itself stand under the room's name.
 FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "cluster": (
-        ("cluster.probe",), ("cluster.telemetry", "cluster.local_ray"), ("cluster",),
+        ("cluster.probe",), ("cluster.telemetry", "cluster.fingerprint", "cluster.local_ray"), ("cluster",),
     ),
     "checkpointing": (
         ("checkpointing.ray_hooks",), ("checkpointing.saving",), ("checkpointing.generations",),

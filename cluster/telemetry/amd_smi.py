@@ -7,12 +7,21 @@ between ROCm releases, so each is looked up under all the names it has had since
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry, valid_count, valid_number
+from cluster.telemetry.readings import (
+    DeviceAddress,
+    Nothing,
+    Reading,
+    Telemetry,
+    valid_count,
+    valid_number,
+    valid_text,
+)
 
 _MICRO = 1e-6
 # No device has a cap of a tenth of a megawatt: larger numbers are microwatts, as on bare metal.
 _MOST_WATTS = 1e5
 _MIB = 2**20
+_FIRMWARE = ("PM", "SMU", "MEC1", "RLC", "SDMA0")
 _REASONS = {
     "active_ppt_pwr": "power cap",
     "active_socket_thrm": "heat",
@@ -71,6 +80,36 @@ class AmdSmi:
             ecc_uncorrected=valid_count(lambda: ecc["uncorrectable_count"]),
         )
 
+    def settings(self) -> dict[str, str]:
+        ask, device = self._library, self._handle
+        # Each value is looked up where it is used: an older library lacks the call itself.
+        found = {
+            "device driver": valid_text(lambda: ask.amdsmi_get_gpu_driver_info(device)["driver_version"]),
+            "device firmware": self._firmware(),
+            "device BIOS": valid_text(lambda: ask.amdsmi_get_gpu_vbios_info(device)["version"]),
+            "compute partition": valid_text(lambda: ask.amdsmi_get_gpu_compute_partition(device)),
+            "memory partition": valid_text(lambda: ask.amdsmi_get_gpu_memory_partition(device)),
+            "performance level": valid_text(lambda: _last_word(ask.amdsmi_get_gpu_perf_level(device))),
+            "highest clock": self._highest_clock(),
+        }
+        return {name: value for name, value in found.items() if value}
+
+    def _firmware(self) -> str:
+        """Returns the versions of the blocks that decide clocks and scheduling."""
+
+        def listed() -> str:
+            blocks = self._library.amdsmi_get_fw_info(self._handle)["fw_list"]
+            named = {_last_word(block["fw_name"]): block["fw_version"] for block in blocks}
+            return ", ".join(f"{name} {named[name]}" for name in _FIRMWARE if name in named)
+
+        return valid_text(listed)
+
+    def _highest_clock(self) -> str:
+        ask = self._library
+        clock = self._answer_of(lambda one: ask.amdsmi_get_clock_info(one, ask.AmdSmiClkType.GFX))
+        highest = _first(clock, "max_clk")
+        return "" if highest is None else f"{highest:,.0f} MHz"
+
     def _answer_of(self, ask: Callable[[Any], Any]) -> Mapping[str, Any]:
         try:
             answer = ask(self._handle)
@@ -102,6 +141,12 @@ class AmdSmi:
 def _first(answer: Mapping[str, Any], *names: str) -> float | None:
     known = (valid_number(lambda name=name: answer[name]) for name in names)  # type: ignore[misc]  # bound now
     return next((number for number in known if number is not None), None)
+
+
+def _last_word(name: Any) -> str:
+    """Returns the part of an enumeration's name that differs: ``AUTO`` of ``AMDSMI_DEV_PERF_LEVEL_AUTO``."""
+    text = str(getattr(name, "name", name))
+    return text.removeprefix("AMDSMI_").removeprefix("FW_ID_").removeprefix("DEV_PERF_LEVEL_")
 
 
 def _energy(answer: Mapping[str, Any]) -> float | None:

@@ -3,11 +3,22 @@
 The caller opens NVML and passes the library: the real module or a record of it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from cluster.telemetry.readings import DeviceAddress, Nothing, Reading, Telemetry, valid_count, valid_number
+from cluster.telemetry.readings import (
+    DeviceAddress,
+    Nothing,
+    Reading,
+    Telemetry,
+    valid_count,
+    valid_number,
+    valid_text,
+)
 
 _MILLI = 1e-3
+# More than any device has: GB200 has 18.
+_MOST_LINKS = 18
 # NVML's bits for why a clock is not at its highest. "Idle" (1) is left out: nothing reduces the clock then.
 _REASONS = {
     0x002: "clock setting",
@@ -73,6 +84,34 @@ class Nvml:
             ecc_uncorrected=self._ecc("NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
         )
 
+    def settings(self) -> dict[str, str]:
+        ask, device = self._library, self._handle
+        found = {
+            "device firmware": valid_text(lambda: ask.nvmlDeviceGetGspFirmwareVersion(device)),
+            "device BIOS": valid_text(lambda: ask.nvmlDeviceGetVbiosVersion(device)),
+            "persistence mode": self._mode(lambda: ask.nvmlDeviceGetPersistenceMode(device)),
+            "MIG": self._mode(lambda: ask.nvmlDeviceGetMigMode(device)[0]),
+            "ECC": self._mode(lambda: ask.nvmlDeviceGetEccMode(device)[0]),
+            "highest clock": _megahertz(
+                valid_count(lambda: ask.nvmlDeviceGetMaxClockInfo(device, ask.NVML_CLOCK_SM))
+            ),
+            "NVLink": self._links(),
+        }
+        return {name: value for name, value in found.items() if value}
+
+    def _mode(self, ask: Callable[[], Any]) -> str:
+        return {None: "", 0: "off", 1: "on"}.get(valid_count(ask), "")
+
+    def _links(self) -> str:
+        """Returns how many links of the device are up; empty if it has none."""
+        ask = self._library
+        states = [
+            valid_count(lambda link=link: ask.nvmlDeviceGetNvLinkState(self._handle, link))  # type: ignore[misc]  # bound now
+            for link in range(_MOST_LINKS)
+        ]
+        known = [state for state in states if state is not None]
+        return f"{sum(known)} of {len(known)} links" if known else ""
+
     def _throttle(self) -> tuple[str, ...] | None:
         bits = valid_count(self._event_reasons)
         if bits is None:
@@ -92,3 +131,7 @@ class Nvml:
         return valid_count(
             lambda: ask.nvmlDeviceGetTotalEccErrors(self._handle, getattr(ask, kind), ask.NVML_VOLATILE_ECC)
         )
+
+
+def _megahertz(clock: int | None) -> str:
+    return "" if clock is None else f"{clock:,} MHz"

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 # Drivers answer these instead of "N/A" for values that a chip does not report.
 _UNKNOWN = frozenset({2**16 - 1, 2**32 - 1, 2**64 - 1})
+_MOST_CHARS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,9 @@ class Telemetry(Protocol):
     def read(self) -> Reading:
         """Waits milliseconds for the driver; raises nothing."""
 
+    def settings(self) -> dict[str, str]:
+        """What stays as it is while the device works: firmware, modes, links. Raises nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nothing:
@@ -75,6 +79,9 @@ class Nothing:
 
     def read(self) -> Reading:
         return Reading()
+
+    def settings(self) -> dict[str, str]:
+        return {}
 
 
 def valid_number(ask: Callable[[], Any], scale: float = 1.0) -> float | None:
@@ -91,3 +98,14 @@ def valid_number(ask: Callable[[], Any], scale: float = 1.0) -> float | None:
 def valid_count(ask: Callable[[], Any], scale: int = 1) -> int | None:
     number = valid_number(ask)
     return None if number is None else int(number) * scale
+
+
+def valid_text(ask: Callable[[], Any]) -> str:
+    """Returns the answer as one short line; empty if there is none or the driver says that there is none."""
+    try:
+        answer = ask()
+    except Exception:
+        return ""
+    text = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
+    text = " ".join(text.split())[:_MOST_CHARS]
+    return "" if text.upper() in ("", "N/A", "NONE", "UNKNOWN") else text

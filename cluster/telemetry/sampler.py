@@ -70,6 +70,7 @@ class Sampler:
         self._patience_s = patience_s
         self._clock = clock
         self._newest: DeviceLook | None = None
+        self._settings: dict[str, str] = {}
         self._window: list[DeviceLook] | None = None
         self._began_s = 0.0
         self._num_begun = self._num_done = 0
@@ -99,6 +100,10 @@ class Sampler:
             return Reading()
         return newest.reading
 
+    def settings(self) -> dict[str, str]:
+        """Returns the device's settings, which the thread has read first; empty if the driver hangs."""
+        return self._settings
+
     def begin(self) -> None:
         self._window, self._began_s = [], self._clock()
         self._look_now()
@@ -125,6 +130,7 @@ class Sampler:
             return self._looked.wait_for(lambda: self._num_done >= wanted, self._patience_s)
 
     def _work(self) -> None:
+        self._settings = self._telemetry.settings()
         while not self._is_closed:
             self._wake.clear()
             self._look()

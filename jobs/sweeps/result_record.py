@@ -42,7 +42,8 @@ from reporting.results.settings import settings_of
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
     from jobs.spec_schema.sweep_spec import SweepSpec
 
-# Together these limits keep a row of 32 ranks below 10 KB. Each further rank adds about 85 bytes.
+# Together with the limit of a fingerprint these keep a row of 32 ranks below 13 KB. Each further rank adds
+# about 85 bytes.
 _MAX_LOG_LINES = 20
 _MAX_LOG_LINE_BYTES = 300
 _MAX_REASON_BYTES = 1000
@@ -372,6 +373,7 @@ def _environment(measured: Measurement) -> EnvironmentRecord:
         variables=found.variables,
         commit=commit(),
         source_digest=source_digest(),
+        fingerprint=found.fingerprint,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from reporting.analysis.cells import group_of, measured, newest_attempts, status_of, subject_of
 from reporting.analysis.findings import CellSummary, Comparison, Difference, Subject
+from reporting.analysis.sides.causes import likeliest_first
 from reporting.analysis.statistics import THRESHOLD, Contrast, Sample, contrasts
 from reporting.results.rows import Row
 
@@ -23,14 +24,20 @@ from reporting.results.rows import Row
 _CONDITIONS = (
     "vendor", "device_name", "device_memory_bytes", "driver", "platform", "torch", "python", "collectives",
     "commit", "source_digest", "seed", "sync", "isolation", "spread", "steps", "warmup_rule", "tier",
-    "parameters", "timing_unit", "simulated", "imported",
+    "parameters", "timing_unit", "simulated", "imported", "power_cap_watts", "attention_kernel",
 )  # fmt: skip
 # Columns that hold maps: each of their keys is a condition.
-_MAPS = {"packages": "package", "variables": "variable", "optimizer": "optimizer"}
+_MAPS = {
+    "packages": "package ",
+    "variables": "variable ",
+    "optimizer": "optimizer ",
+    "fingerprint": "",
+}
 _UNKNOWN = "unknown"
 
 Conditions = tuple[Any, ...]
 _conditions = attrgetter(*_CONDITIONS, *_MAPS)
+_FINGERPRINT = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -170,28 +177,33 @@ def _seen(side: _Side) -> frozenset[Conditions]:
 
 @lru_cache(maxsize=1024)
 def _differences(baseline: frozenset[Conditions], other: frozenset[Conditions]) -> tuple[Difference, ...]:
-    """Returns the differences, plain conditions first, then the keys of maps by name. Many cells share their
-    conditions, hence the cache.
+    """Returns the differences, the likeliest cause first. Many cells share their conditions, hence the cache.
+
+    Results of older versions have no fingerprint: then that is one difference, not one for each of its facts.
     """
-    ours, theirs = _values(baseline), _values(other)
-    names = [*_CONDITIONS, *sorted((ours.keys() | theirs.keys()) - {*_CONDITIONS})]
-    return tuple(
+    with_facts = all(any(conditions[_FINGERPRINT] for conditions in side) for side in (baseline, other))
+    ours, theirs = _values(baseline, with_facts), _values(other, with_facts)
+    found = (
         Difference(what=name.replace("_", " ") if name in _CONDITIONS else name, baseline=one, other=two)
-        for name in names
+        for name in ours.keys() | theirs.keys()
         if (one := ours.get(name, _UNKNOWN)) != (two := theirs.get(name, _UNKNOWN))
     )
+    return likeliest_first(found)
 
 
-def _values(seen: frozenset[Conditions]) -> dict[str, str]:
+def _values(seen: frozenset[Conditions], with_facts: bool) -> dict[str, str]:
     """Returns, by name, all values joined into one text."""
     found: dict[str, set[str]] = {}
     for conditions in seen:
-        for name, value in _named(conditions):
+        for name, value in _named(conditions, with_facts):
             found.setdefault(name, set()).add(_UNKNOWN if value is None else str(value))
     return {name: ", ".join(sorted(values)) for name, values in found.items()}
 
 
-def _named(conditions: Conditions) -> Iterator[tuple[str, Any]]:
+def _named(conditions: Conditions, with_facts: bool) -> Iterator[tuple[str, Any]]:
     yield from zip(_CONDITIONS, conditions, strict=False)
+    if not with_facts:
+        yield "fingerprint", "recorded" if conditions[_FINGERPRINT] else None
     for kind, pairs in zip(_MAPS.values(), conditions[len(_CONDITIONS) :], strict=True):
-        yield from ((f"{kind} {key}", value) for key, value in pairs)
+        if with_facts or pairs is not conditions[_FINGERPRINT]:
+            yield from ((f"{kind}{key}", value) for key, value in pairs)

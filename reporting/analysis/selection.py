@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from reporting.analysis.environments import groups_of
 from reporting.analysis.findings import CellCost, CellSummary, Check, Comparison, Findings, Money, Subject
 from reporting.analysis.formatting import counted, moment
+from reporting.analysis.sides.environments import groups_of
 from reporting.results.rows import Row
 
 _LEVELS = ("failed", "warning", "unknown", "ok")

@@ -19,8 +19,8 @@ STEP = "step"
 # Longhaul sets these columns itself; an imported file can't.
 _RESERVED = {
     "source", "imported", "warnings", "run_id", "cell_id", "group", "sweep", "simulated", "timing_unit",
-    "repeat", "order", "attempt", "status", "metrics", "packages", "variables", "optimizer", "nodes",
-    "error_log_tail",
+    "repeat", "order", "attempt", "status", "metrics", "packages", "variables", "fingerprint", "optimizer",
+    "nodes", "error_log_tail",
 }  # fmt: skip
 _ROW_COLUMNS = tuple(name for name in NAMES if name not in _RESERVED)
 _COLUMNS = (STEP, *_ROW_COLUMNS)

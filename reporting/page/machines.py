@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from reporting.analysis.environments import Fact, facts, group_of, groups_of
 from reporting.analysis.findings import Findings
 from reporting.analysis.formatting import counted, short
 from reporting.analysis.selection import most_relevant
+from reporting.analysis.sides.environments import Fact, facts, group_of, groups_of
 from reporting.page.markup import NOTHING, Markup, together
 from reporting.page.pieces import (
     Table,
@@ -51,9 +51,9 @@ def _summary(groups: Sequence[str], found: Sequence[Fact]) -> Markup:
 
 
 def _rest(found: Sequence[Fact], findings: Findings) -> Markup:
-    names = counted(len(found), "package or variable", "packages and variables")
+    names = counted(len(found), "fact, package or variable", "facts, packages and variables")
     summary = f"{names} that don't differ"
-    return details(summary, _table("same-table", "Packages and variables", found, findings))
+    return details(summary, _table("same-table", "Facts, packages and variables", found, findings))
 
 
 def _table(label: str, caption: str, found: Sequence[Fact], findings: Findings) -> Markup:

@@ -296,6 +296,12 @@ _METRICS = _columns(
     ("collectives", "text", "", "library of the collectives, with its version"),
     ("packages", "pairs", "", "versions of other packages that can change the numbers"),
     ("variables", "pairs", "", "environment variables that can change the speed"),
+    (
+        "fingerprint",
+        "pairs",
+        "",
+        "libraries, firmware, links and settings of the machines that can change the speed",
+    ),
     ("optimizer", "pairs", "", "settings of the optimizer"),
     ("commit", "text", "", "commit of Longhaul's code, if it is known"),
     ("source_digest", "text", "", "digest of Longhaul's code"),

@@ -172,7 +172,7 @@ class ProfileRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRecord:
     """The environment is what the numbers depend on besides the recipe. ``source_digest`` identifies our
-    code.
+    code. ``fingerprint`` has everything else that was found to move results, as texts by name.
     """
 
     python: str
@@ -182,6 +182,7 @@ class EnvironmentRecord:
     variables: dict[str, str]
     commit: str | None
     source_digest: str
+    fingerprint: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,6 +150,7 @@ class Row:
     collectives: str | None = None
     packages: tuple[tuple[str, str], ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
+    fingerprint: tuple[tuple[str, str], ...] = ()
     optimizer: tuple[tuple[str, float], ...] = ()
     commit: str | None = None
     source_digest: str | None = None
@@ -242,7 +243,7 @@ _CLASSES_IN: Mapping[str, set[type]] = {"texts": {str}, "floats": {float, int}, 
 _KINDS = {column.name: _CLASSES[column.kind] for column in TABLES["metrics"]}
 _ALLOWED = {name: frozenset({float, int} if kind is float else {kind}) for name, kind in _KINDS.items()}
 _PAIRS = frozenset(column.name for column in TABLES["metrics"] if column.kind == "pairs")
-_PAIRS_OF_TEXTS = frozenset({"packages", "variables"})
+_PAIRS_OF_TEXTS = frozenset({"packages", "variables", "fingerprint"})
 _TEXT: frozenset[type] = frozenset({str})
 _PLAIN: frozenset[type] = frozenset({str, int, float, bool, type(None)})
 # Every whole number up to here is exactly one float. An integer column holds more, and so does a float, whose

@@ -87,6 +87,29 @@ class H100:
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, _device: Any) -> int:
         return self._answer("throttle reasons", self.bits)
 
+    def nvmlDeviceGetGspFirmwareVersion(self, _device: Any) -> bytes:
+        return self._answer("firmware", b"580.65.06")
+
+    def nvmlDeviceGetVbiosVersion(self, _device: Any) -> str:
+        return self._answer("bios", "96.00.74.00.01")
+
+    def nvmlDeviceGetPersistenceMode(self, _device: Any) -> int:
+        return self._answer("persistence", 1)
+
+    def nvmlDeviceGetMigMode(self, _device: Any) -> list[int]:
+        return self._answer("mig", [0, 0])
+
+    def nvmlDeviceGetEccMode(self, _device: Any) -> list[int]:
+        return self._answer("ecc mode", [1, 1])
+
+    def nvmlDeviceGetMaxClockInfo(self, _device: Any, clock: int) -> int:
+        return self._answer("highest clock", {1: 1_980, 2: 2_619}[clock])
+
+    def nvmlDeviceGetNvLinkState(self, _device: Any, link: int) -> int:
+        if link >= 18:
+            raise NVMLError("Invalid Argument")
+        return self._answer("links", int(link != 3))
+
     def nvmlDeviceGetTotalEccErrors(self, _device: Any, kind: int, _counter: int) -> int:
         return self._answer("ecc", {0: 3, 1: 1}[kind])
 
@@ -109,6 +132,18 @@ MI300X_ANSWERS: Mapping[str, Any] = {
         "uncorrectable_count": 0,
         "deferred_count": 0,
     },
+    "amdsmi_get_gpu_driver_info": {"driver_name": "amdgpu", "driver_version": "6.12.12"},
+    "amdsmi_get_fw_info": {
+        "fw_list": [
+            {"fw_name": SimpleNamespace(name="AMDSMI_FW_ID_MEC1"), "fw_version": "177"},
+            {"fw_name": SimpleNamespace(name="FW_ID_PM"), "fw_version": "00.85.109.00"},
+            {"fw_name": SimpleNamespace(name="AMDSMI_FW_ID_VCN"), "fw_version": "09.11.80.0A"},
+        ]
+    },
+    "amdsmi_get_gpu_vbios_info": {"name": "AMD MI300X_HW", "version": "022.040.003.043.000001"},
+    "amdsmi_get_gpu_compute_partition": "SPX",
+    "amdsmi_get_gpu_memory_partition": "NPS1",
+    "amdsmi_get_gpu_perf_level": "AMDSMI_DEV_PERF_LEVEL_AUTO",
     "amdsmi_get_gpu_activity": {"gfx_activity": 100, "umc_activity": 40, "mm_activity": "N/A"},
     "amdsmi_get_temp_metric": 88,
     "amdsmi_get_clock_info": {"GFX": {"clk": 1_650, "max_clk": 2_100}, "MEM": {"clk": 1_300}},
@@ -168,6 +203,9 @@ class Scripted:
     def __init__(self, *readings: Reading) -> None:
         self._left = list(readings)
 
+    def settings(self) -> dict[str, str]:
+        return {}
+
     def read(self) -> Reading:
         return self._left.pop(0) if len(self._left) > 1 else self._left[0]
 
@@ -178,6 +216,9 @@ class Hanging:
     def __init__(self) -> None:
         self.is_asked = threading.Event()
         self.may_answer = threading.Event()
+
+    def settings(self) -> dict[str, str]:
+        return {}
 
     def read(self) -> Reading:
         self.is_asked.set()

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cluster.fingerprint.merging import merged
 from cluster.telemetry.readings import Telemetry
 from cluster.telemetry.sampler import Sampler
 from cluster.telemetry.summary import Watched, watched
@@ -24,6 +25,7 @@ from jobs.training.benchmark.profiling import ProfiledSteps, profiled
 from jobs.training.benchmark.timing import ROLLING, DeviceTimer, HostTimer, has_settled
 from jobs.training.device import host_memory
 from jobs.training.device.environment import environment_of
+from jobs.training.device.fingerprint import fingerprint_of
 from jobs.training.device.rank_device import check_ranks, device_name, identity, telemetry
 from jobs.training.health.failures import InvalidLoss
 from jobs.training.models.attention import kernel_of
@@ -63,6 +65,7 @@ class _RankWindow:
     h2d_s: float | None
     recompilations: int | None
     summary: RankSummary
+    fingerprint: dict[str, str]
 
 
 def measure(
@@ -173,6 +176,7 @@ class _RankRun:
             h2d_s=self.feed.copy_s(),
             recompilations=num_compiled() - num_before if is_compiled else None,
             summary=self._summary(step_times_s, losses, telemetry_of_window),
+            fingerprint=fingerprint_of(self.context.device, self.sampler.settings()),
         )
 
     def profile(self, first_step: int) -> Profile | NoProfile:
@@ -247,7 +251,7 @@ class _RankRun:
             h2d_s_per_step=_slowest_copies(ranks),
             setup_s=setup_s,
             warmup_s=warmup.seconds,
-            environment=environment_of(self.context.device),
+            environment=environment_of(self.context.device, merged([rank.fingerprint for rank in ranks])),
             attention_kernel=kernel_of(
                 self.job.recipe, self.context.device, COMPUTE_DTYPE[self.job.recipe.precision]
             ),

@@ -80,7 +80,9 @@ class RankSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What the numbers depend on besides the recipe: versions, device and variables, as rank 0 has them."""
+    """What the numbers depend on besides the recipe: versions, device and variables, as rank 0 has them, and
+    the fingerprint of all ranks.
+    """
 
     platform: Literal["cpu", "cuda", "rocm"]
     python: str
@@ -90,6 +92,7 @@ class Environment:
     collectives: str
     device: str | None
     variables: dict[str, str]
+    fingerprint: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

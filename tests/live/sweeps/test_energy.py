@@ -26,6 +26,9 @@ class Heater:
     def __init__(self, off: float) -> None:
         self._off = off
 
+    def settings(self) -> dict[str, str]:
+        return {}
+
     def read(self) -> Reading:
         return Reading(
             energy_joules=self._off * WATTS * time.perf_counter(),

@@ -79,6 +79,54 @@ def test_amd_smi_tells_everything_in_our_units() -> None:
     )
 
 
+def test_nvml_tells_the_settings_that_stay() -> None:
+    assert open_nvml(H100(), ADDRESS).settings() == {
+        "device firmware": "580.65.06",
+        "device BIOS": "96.00.74.00.01",
+        "persistence mode": "on",
+        "MIG": "off",
+        "ECC": "on",
+        "highest clock": "1,980 MHz",
+        "NVLink": "17 of 18 links",
+    }
+
+
+def test_amd_smi_tells_the_settings_that_stay() -> None:
+    assert open_amd_smi(MI300X(), ADDRESS).settings() == {
+        "device driver": "6.12.12",
+        "device firmware": "PM 00.85.109.00, MEC1 177",
+        "device BIOS": "022.040.003.043.000001",
+        "compute partition": "SPX",
+        "memory partition": "NPS1",
+        "performance level": "AUTO",
+        "highest clock": "2,100 MHz",
+    }
+
+
+def test_a_setting_that_a_driver_refuses_is_left_out() -> None:
+    of_nvidia = open_nvml(H100(refuse=("firmware", "links", "mig")), ADDRESS).settings()
+    assert of_nvidia.keys() & {"device firmware", "NVLink", "MIG"} == set()
+    assert of_nvidia["ECC"] == "on"
+    device = MI300X(
+        changes={"amdsmi_get_gpu_memory_partition": "N/A", "amdsmi_get_gpu_driver_info": None},
+        refuse=("amdsmi_get_fw_info",),
+    )
+    of_amd = open_amd_smi(device, ADDRESS).settings()
+    assert of_amd.keys() & {"memory partition", "device driver", "device firmware"} == set()
+    assert of_amd["compute partition"] == "SPX"
+
+
+def test_a_sampler_knows_the_settings_as_soon_as_it_has_looked() -> None:
+    sampler = Sampler(open_nvml(H100(), ADDRESS))
+    assert sampler.settings() == {}
+    sampler.start()
+    try:
+        sampler.begin()
+        assert sampler.settings()["NVLink"] == "17 of 18 links"
+    finally:
+        sampler.close()
+
+
 def test_the_record_of_nvml_has_the_librarys_own_names_and_constants() -> None:
     names = [name for name in vars(H100) if name.startswith(("nvml", "NVML_"))]
     constants = [name for name in names if name.startswith("NVML_")]
@@ -168,6 +216,10 @@ def test_nvmls_bits_are_told_in_words_and_idling_is_none(bits: int, reasons: tup
     assert open_nvml(H100(bits=bits), ADDRESS).read().throttle == reasons
 
 
+AMD_SETTINGS = (
+    "amdsmi_get_gpu_driver_info", "amdsmi_get_fw_info", "amdsmi_get_gpu_vbios_info",
+    "amdsmi_get_gpu_compute_partition", "amdsmi_get_gpu_memory_partition", "amdsmi_get_gpu_perf_level",
+)  # fmt: skip
 AMD_ANSWERS = {
     "amdsmi_get_energy_count": {"energy_joules"},
     "amdsmi_get_power_info": {"power_watts"},
@@ -187,7 +239,7 @@ def test_what_amd_smi_refuses_is_null_and_nothing_else_is(refused: str) -> None:
 
 
 def test_the_record_of_amd_smi_covers_all_that_is_asked() -> None:
-    assert AMD_ANSWERS.keys() == MI300X_ANSWERS.keys()
+    assert {*AMD_ANSWERS, *AMD_SETTINGS} == MI300X_ANSWERS.keys()
     assert set.union(*AMD_ANSWERS.values()) == {field.name for field in fields(Reading)}
 
 
@@ -272,6 +324,9 @@ class BegunMeanwhile:
     def __init__(self) -> None:
         self.samplers: list[Sampler] = []
         self.is_asked_again = threading.Event()
+
+    def settings(self) -> dict[str, str]:
+        return {}
 
     def read(self) -> Reading:
         if self.samplers:

@@ -172,10 +172,40 @@ def test_packages_variables_and_optimizer_are_listed_one_by_one() -> None:
         {"packages": (("numpy", "2.0"), ("ray", "2.1")), "optimizer": (("lr", 0.1),)},
     )
     assert [(each.what, each.baseline, each.other) for each in found] == [
+        ("variable NCCL_DEBUG", "INFO", "unknown"),
         ("optimizer lr", "unknown", "0.1"),
         ("package ray", "2.0", "2.1"),
-        ("variable NCCL_DEBUG", "INFO", "unknown"),
     ]
+
+
+def test_the_likeliest_cause_is_listed_first() -> None:
+    found = differences(
+        {
+            "python": "3.11.7",
+            "power_cap_watts": 500.0,
+            "collectives": "nccl 2.27.3",
+            "fingerprint": (("OS", "Debian 12"), ("libcublasLt", "12.8.4"), ("huge pages", "always")),
+        },
+        {
+            "python": "3.11.8",
+            "power_cap_watts": 700.0,
+            "collectives": "nccl 2.28.1",
+            "fingerprint": (("OS", "Debian 13"), ("libcublasLt", "13.0.1"), ("huge pages", "never")),
+        },
+    )
+    assert [each.what for each in found] == [
+        "power cap watts", "libcublasLt", "collectives", "huge pages", "OS", "python",
+    ]  # fmt: skip
+
+
+def test_results_of_older_versions_lack_a_fingerprint_and_not_each_of_its_facts() -> None:
+    facts = (("OS", "Debian 12"), ("libcublasLt", "12.8.4"))
+    assert differences({}, {"fingerprint": facts}) == (
+        Difference(what="fingerprint", baseline="unknown", other="recorded"),
+    )
+    assert differences({"fingerprint": facts}, {"fingerprint": facts[:1]}) == (
+        Difference(what="libcublasLt", baseline="12.8.4", other="unknown"),
+    )
 
 
 def test_values_that_changed_within_a_side_are_all_named() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from reporting.analysis.environments import facts
 from reporting.analysis.findings import CellSummary, Estimate
 from reporting.analysis.formatting import (
     clean,
@@ -23,6 +22,7 @@ from reporting.analysis.formatting import (
 from reporting.analysis.method import how_to_repeat
 from reporting.analysis.patterns import patterns
 from reporting.analysis.selection import cells_shown, failures, most_relevant
+from reporting.analysis.sides.environments import facts
 from reporting.results.rows import Row
 from tests.unit.example_findings import example_findings, findings
 

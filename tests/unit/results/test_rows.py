@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.fingerprint.merging import merged
 from jobs.sweeps.metrics import METRICS
 from jobs.training.task.job import Recipe
 from jobs.training.task.measurement import (
@@ -34,8 +35,9 @@ from tests.unit.builders import (
     sweep,
 )
 
-MAX_BYTES = 10_000
+MAX_BYTES = 13_000
 MAX_BYTES_PER_RANK = 90
+FACTS = merged([{f"library number {number}": "a version of some length" for number in range(100)}])
 BUSY = {f"NCCL_VARIABLE_NUMBER_{number}": "a value of some length, a path maybe" for number in range(30)}
 # What the two older formats have, and what ours adds.
 FIELDS = set(
@@ -248,7 +250,7 @@ def test_a_measured_row_of_a_hundred_steps_and_64_ranks_is_small() -> None:
         ranks=tuple(
             on_device(rank, node="worker-17.a-long.domain.name.example", p50_s=1 / 7) for rank in range(64)
         ),
-        environment=environment(device="NVIDIA H100 80GB HBM3", variables=BUSY),
+        environment=environment(device="NVIDIA H100 80GB HBM3", variables=BUSY, fingerprint=FACTS),
     )
     assert len(row.raw_step_times) == 100
     assert len(row.to_json()) <= MAX_BYTES
@@ -310,7 +312,7 @@ def _profiled_row(num_ranks: int) -> RunRecord:
         step_times_s=tuple(0.1 + drawn.random() for _ in range(100)),
         losses=tuple(6 + drawn.random() for _ in range(100)),
         ranks=ranks,
-        environment=environment(device="NVIDIA H100 80GB HBM3", variables=BUSY),
+        environment=environment(device="NVIDIA H100 80GB HBM3", variables=BUSY, fingerprint=FACTS),
         profile=profile(num_ranks=num_ranks, basis="device", operations=LONG),
     )
 

@@ -9,7 +9,7 @@ from cluster.telemetry.nvml import open_nvml
 from cluster.telemetry.readings import Reading
 from cluster.telemetry.summary import DeviceLook, Watched, watched
 from jobs.sweeps.energy import power_of
-from reporting.analysis.environments import facts
+from reporting.analysis.sides.environments import facts
 from reporting.results.records import PowerRecord, read_record
 from reporting.results.result_rows import row_of
 from tests.unit.builders import measurement, rank_summary, record, run_of, sweep

@@ -7,7 +7,7 @@ from typing import Literal
 from reporting.analysis.formatting import gigabytes, joined, number, short, unit
 from reporting.results.rows import Row
 
-FactKind = Literal["hardware", "software", "package", "variable"]
+FactKind = Literal["hardware", "software", "fingerprint", "package", "variable"]
 
 NO_GROUP = "no group"
 
@@ -44,9 +44,13 @@ def facts(rows: Sequence[Row]) -> tuple[Fact, ...]:
         for kind, name, value in _facts_of(row):
             if value:
                 seen.setdefault((kind, name), {}).setdefault(group_of(row), {})[value] = None
-    kinds = ("hardware", "software", "package", "variable")
+    kinds = ("hardware", "software", "fingerprint", "package", "variable")
     ordered = sorted(
-        seen, key=lambda key: (kinds.index(key[0]), key[1] if key[0] in ("package", "variable") else "")
+        seen,
+        key=lambda key: (
+            kinds.index(key[0]),
+            key[1] if key[0] in ("fingerprint", "package", "variable") else "",
+        ),
     )
     return tuple(_fact(kind, name, groups, seen[kind, name]) for kind, name in ordered)
 
@@ -76,6 +80,9 @@ def _facts_of(row: Row) -> Iterator[tuple[FactKind, str, str | None]]:
     yield "software", "commit", row.commit and row.commit[:12]
     yield "software", "source digest", row.source_digest and row.source_digest[:12]
     yield "software", "timing", row.sync and f"sync: {row.sync}"
+    yield "software", "attention kernel", row.attention_kernel
+    for name, value in row.fingerprint:
+        yield "fingerprint", short(name), value
     for name, value in row.packages:
         yield "package", short(name), value
     for name, value in row.variables:
