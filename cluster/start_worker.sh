@@ -90,8 +90,9 @@ as_label() {
 # Ray opens its folder to everybody, and believes what lies in it: code of jobs, ports, links.
 closed_folder() {
     local folder=${LONGHAUL_TEMP:-${CACHE_DIRECTORY:-${HOME:-}/.longhaul}}
-    mkdir -p -m 700 -- "$folder" && [[ -O $folder && ! -L $folder ]] && chmod 700 -- "$folder" ||
+    if ! { (umask 077 && mkdir -p -- "$folder") && [[ -O $folder && ! -L $folder ]] && chmod 700 -- "$folder"; }; then
         refuse "$folder can't be closed to others; expected a folder of this user in LONGHAUL_TEMP"
+    fi
     echo "$folder"
 }
 

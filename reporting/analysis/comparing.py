@@ -58,13 +58,15 @@ class SetComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
+class Side:
+    """All runs of one group that one comparison is about."""
+
     group: str
     rows: tuple[Row, ...]
 
 
-_Pair = tuple[Subject, _Side, _Side]
-_Table = dict[str, dict[Subject, _Side]]
+Pair = tuple[Subject, Side, Side]
+Table = dict[str, dict[Subject, Side]]
 
 
 def compare_groups(cells: Sequence[CellSummary]) -> tuple[Comparison, ...]:
@@ -72,7 +74,7 @@ def compare_groups(cells: Sequence[CellSummary]) -> tuple[Comparison, ...]:
 
     The baseline is the alphabetically first group. Subjects that neither group measured are left out.
     """
-    table = _table(row for cell in cells for row in cell.rows)
+    table = table_of(row for cell in cells for row in cell.rows)
     pairs = [
         (subject, table[one][subject], table[two][subject])
         for one, two in combinations(sorted(table), 2)
@@ -90,7 +92,7 @@ def compare_sets(
     If no group is on both sides and one side has a single group, that group is compared with every group of
     the other side.
     """
-    ours, theirs = _table(newest_attempts(baseline)), _table(newest_attempts(other))
+    ours, theirs = table_of(newest_attempts(baseline)), table_of(newest_attempts(other))
     pairs = [
         (subject, ours[one][subject], theirs[two][subject])
         for one, two in _partners(ours, theirs)
@@ -103,36 +105,44 @@ def compare_sets(
     )
 
 
-def _unmatched(table: _Table, matched: set[tuple[str, Subject]]) -> tuple[Unmatched, ...]:
+def _unmatched(table: Table, matched: set[tuple[str, Subject]]) -> tuple[Unmatched, ...]:
     there = {(group, subject) for group, cells in table.items() for subject in cells}
     return tuple(Unmatched(group=group, subject=subject) for group, subject in sorted(there - matched))
 
 
-def _partners(ours: _Table, theirs: _Table) -> list[tuple[str, str]]:
+def _partners(ours: Table, theirs: Table) -> list[tuple[str, str]]:
     if min(len(ours), len(theirs)) == 1 and not ours.keys() & theirs.keys():
         return [(one, two) for one in sorted(ours) for two in sorted(theirs)]
     return [(group, group) for group in sorted(ours.keys() & theirs.keys())]
 
 
-def _table(rows: Iterable[Row]) -> _Table:
+def table_of(rows: Iterable[Row]) -> Table:
+    """Returns the sides by group and subject."""
     found: dict[str, dict[Subject, list[Row]]] = {}
     for row in rows:
         found.setdefault(group_of(row), {}).setdefault(subject_of(row), []).append(row)
     return {
-        group: {subject: _Side(group=group, rows=tuple(members)) for subject, members in cells.items()}
+        group: {subject: Side(group=group, rows=tuple(members)) for subject, members in cells.items()}
         for group, cells in found.items()
     }
 
 
-def _compare(pairs: Sequence[_Pair], threshold: float) -> tuple[Comparison, ...]:
+def _compare(pairs: Sequence[Pair], threshold: float) -> tuple[Comparison, ...]:
     sides = [(_sample(baseline), _sample(other)) for _, baseline, other in pairs]
-    found = contrasts(sides, threshold=threshold)
+    return compare_sides(pairs, sides, threshold)
+
+
+def compare_sides(
+    pairs: Sequence[Pair], samples: Sequence[tuple[Sample, Sample]], threshold: float = THRESHOLD
+) -> tuple[Comparison, ...]:
+    """Compares the samples of both sides of each pair. p is adjusted over all pairs."""
+    found = contrasts(samples, threshold=threshold)
     return tuple(
-        _comparison(pair, *arms, contrast) for pair, arms, contrast in zip(pairs, sides, found, strict=True)
+        _comparison(pair, *arms, contrast) for pair, arms, contrast in zip(pairs, samples, found, strict=True)
     )
 
 
-def _comparison(pair: _Pair, ours: Sample, theirs: Sample, contrast: Contrast) -> Comparison:
+def _comparison(pair: Pair, ours: Sample, theirs: Sample, contrast: Contrast) -> Comparison:
     subject, baseline, other = pair
     return Comparison(
         subject=subject,
@@ -156,11 +166,11 @@ def _comparison(pair: _Pair, ours: Sample, theirs: Sample, contrast: Contrast) -
     )
 
 
-def _sample(side: _Side) -> Sample:
+def _sample(side: Side) -> Sample:
     return tuple(row.tokens_per_sec or 0.0 for row in measured(side.rows))
 
 
-def _verdict(baseline: _Side, other: _Side, contrast: Contrast) -> str:
+def _verdict(baseline: Side, other: Side, contrast: Contrast) -> str:
     """Returns the contrast's verdict, or else why a side has no numbers. The same runs are equivalent."""
     statuses = [status for side in (other, baseline) if (status := status_of(side.rows)) != "ok"]
     if statuses:
@@ -168,7 +178,7 @@ def _verdict(baseline: _Side, other: _Side, contrast: Contrast) -> str:
     return "equivalent" if baseline.rows == other.rows else contrast.verdict
 
 
-def _seen(side: _Side) -> frozenset[Conditions]:
+def _seen(side: Side) -> frozenset[Conditions]:
     """Returns the conditions of the side's measured runs. Failed runs ended before they could
     record theirs.
     """

@@ -168,6 +168,33 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The best setting of one group. ``micro_batch`` is what ran, also where the largest was asked for."""
+
+    group: str
+    subject: Subject
+    micro_batch: int
+    num_candidates: int
+    num_failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchUp:
+    """Two groups, each at its best, with the same model, devices, sequence length, precision and number of
+    sequences in a step.
+
+    ``comparison`` is of runs whose settings were chosen by other runs: a setting that won by luck does not
+    count as that good. ``why`` says what the two do differently; it is empty if they do the same.
+    """
+
+    sequences: int
+    baseline: Choice
+    other: Choice
+    comparison: Comparison
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The best cell for one goal within one model and group, or a sentence that says why there is none."""
 
@@ -277,6 +304,10 @@ class Money:
     break_evens: tuple[BreakEven, ...]
 
 
+# Charts whose names begin with this belong to the answer.
+FIRST_CHARTS = "verdicts"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """A picture of findings, as ``png`` for documents and as ``svg`` for the page.
@@ -314,6 +345,7 @@ class Findings:
     runs: tuple[LongRun, ...] = ()
     unfinished: tuple[Unfinished, ...] = ()
     money: Money | None = None
+    at_best: tuple[MatchUp, ...] = ()
 
 
 def as_plain(findings: Findings) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Reading order: ``drawing`` (which charts there are), ``looks`` (the fixed look o
 figure, and a finished one as bytes), ``svg`` (prepares a chart for the page), ``marks`` (what is drawn in a
 panel).
 
-The pictures: ``panels`` (the four-panel comparison), ``curves`` (over the number of devices), ``limit``,
-``front`` and ``heat_map`` (memory against speed), ``costs`` (what tokens cost). Those of long runs are in
-``trainings``.
+The pictures: ``verdicts`` (the first one: two groups side by side), ``panels`` (the four-panel comparison),
+``curves`` (over the number of devices), ``limit``, ``front`` and ``heat_map`` (memory against speed),
+``costs`` (what tokens cost). Those of long runs are in ``trainings``.
 """

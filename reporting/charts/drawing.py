@@ -12,6 +12,7 @@ from reporting.charts.sheet import own_style, render
 from reporting.charts.trainings.devices import power_and_clocks
 from reporting.charts.trainings.goodput import goodput
 from reporting.charts.trainings.losses import losses
+from reporting.charts.verdicts import verdicts
 
 
 def draw(findings: Findings) -> tuple[Chart, ...]:
@@ -19,6 +20,7 @@ def draw(findings: Findings) -> tuple[Chart, ...]:
     view = view_of(findings)
     with own_style():
         of_cells = [
+            *verdicts(view, findings),
             *comparison(view),
             *costs(view, findings.money),
             *curves(view),

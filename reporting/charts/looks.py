@@ -19,9 +19,10 @@ class StrategyLook:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLook:
     """How a group looks. ``dashes`` are lengths of ink and gap, in line widths; an empty tuple is a solid
-    line.
+    line. ``colour`` is for pictures in which no strategy has one.
     """
 
+    colour: str
     dashes: tuple[float, ...]
     hatch: str
     is_filled: bool
@@ -44,6 +45,13 @@ _LINES: dict[str | None, tuple[tuple[float, ...], ...]] = {
     "amd": ((4.0, 2.0), (4.0, 1.5, 1.0, 1.5), (4.0, 1.5, 1.0, 1.5, 1.0, 1.5)),
     "cpu": ((6.0, 1.2, 1.0, 1.2), (6.0, 1.2, 1.0, 1.2, 1.0, 1.2), (3.0, 1.2, 1.0, 1.2)),
 }
+# Of the same series as those of strategies: each has a contrast of 3 on white and on near black.
+_GROUP_COLOURS: dict[str | None, tuple[str, ...]] = {
+    "nvidia": ("#009e73", "#5b8a00", "#7f7f7f"),
+    "amd": ("#d55e00", "#c46a9d", "#a0693c"),
+    "cpu": ("#1276ba", "#8c6bb1", "#b98000"),
+}
+_OTHER_GROUP_COLOURS = ("#8c6bb1", "#b98000", "#7f7f7f")
 _OTHER_LINES = ((9.0, 2.0, 2.5, 2.0), (9.0, 2.0, 2.5, 2.0, 2.5, 2.0), (2.5, 2.5))
 _HATCHES: dict[str | None, tuple[str, ...]] = {
     "nvidia": ("", "\\\\\\", "|||"),
@@ -84,7 +92,9 @@ def group_looks(groups: Iterable[tuple[str, str | None]]) -> dict[str, GroupLook
 
 def _group_look(vendor: str | None, number: int) -> GroupLook:
     lines, hatches = _LINES.get(vendor, _OTHER_LINES), _HATCHES.get(vendor, _OTHER_HATCHES)
+    colours = _GROUP_COLOURS.get(vendor, _OTHER_GROUP_COLOURS)
     return GroupLook(
+        colour=colours[number % len(colours)],
         dashes=lines[number % len(lines)],
         hatch=hatches[number % len(hatches)],
         is_filled=vendor != "amd",

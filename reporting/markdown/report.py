@@ -8,7 +8,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from reporting.analysis.findings import Advice, CellSummary, Chart, Check, Comparison, Findings
+from reporting.analysis.findings import (
+    Advice,
+    CellSummary,
+    Chart,
+    Check,
+    Choice,
+    Comparison,
+    Difference,
+    Findings,
+    MatchUp,
+)
 from reporting.analysis.formatting import (
     between,
     clean,
@@ -42,6 +52,7 @@ from reporting.analysis.selection import (
     origins,
     simulated_runs,
 )
+from reporting.analysis.sides.causes import likeliest_first
 from reporting.long_runs.summary import LongRun
 from reporting.markdown.costs import costs
 from reporting.markdown.parts import bullets, left_out, origin, raw, table
@@ -65,6 +76,7 @@ def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
         *_summary(findings),
         *_answer(findings),
         *_comparisons(findings),
+        *_at_their_best(findings),
         *costs(findings),
         *_advice(findings.advice),
         *_attention(findings),
@@ -127,10 +139,45 @@ def _comparisons(findings: Findings) -> Iterator[str]:
     heads = ("measured on both sides", "baseline → other", "verdict", "winner", "ratio [95 %]", "n", "p")
     yield table(heads, "llllrrr", [_comparison(found, known) for found in shown])
     yield from left_out(len(shown), len(findings.comparisons), "comparison")
-    if names := sorted({one.what for found in findings.comparisons for one in found.differences}):
+    if names := [one.what for one in likeliest_first(_all_differences(findings))]:
         listed = ", ".join(plain(name, 40) for name in names[:_MOST_CHECKS])
         more = f" and {len(names) - _MOST_CHECKS:,} more" if len(names) > _MOST_CHECKS else ""
         yield f"Between the sides these differ as well, and may be the reason: {listed}{more}."
+
+
+def _all_differences(findings: Findings) -> Iterable[Difference]:
+    return {one.what: one for found in findings.comparisons for one in found.differences}.values()
+
+
+def _at_their_best(findings: Findings) -> Iterator[str]:
+    if not findings.at_best:
+        return
+    shown = findings.at_best[:_MOST_COMPARISONS]
+    yield "## Each at its best"
+    heads = ("question", "baseline at its best", "other at its best", "verdict", "ratio [95 %]", "n")
+    yield table(heads, "llllrr", [_match_up(found) for found in shown])
+    yield from left_out(len(shown), len(findings.at_best), "question")
+
+
+def _match_up(found: MatchUp) -> list[str]:
+    subject, comparison = found.baseline.subject, found.comparison
+    return [
+        plain(
+            f"{subject.model} x{subject.world_size} S{subject.seq_len} {subject.precision}, "
+            f"{counted(found.sequences, 'sequence')} a step"
+        ),
+        *(_choice(choice) for choice in (found.baseline, found.other)),
+        plain(verdict_text(comparison)),
+        f"{times(comparison.ratio)} {between(comparison.low, comparison.high)}".strip(),
+        f"{comparison.num_baseline} + {comparison.num_other}",
+    ]
+
+
+def _choice(found: Choice) -> str:
+    subject = found.subject
+    settings = f", {subject.settings}" if subject.settings else ""
+    told = f"{found.group}: {subject.strategy}, micro-batch {found.micro_batch}{settings}"
+    return plain(f"{told}, of {counted(found.num_candidates, 'setting')}", 160)
 
 
 def _comparison(found: Comparison, known: Origins) -> list[str]:

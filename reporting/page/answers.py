@@ -1,9 +1,9 @@
 """This section is the first to read: the answer, and each comparison that the answer rests on. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from reporting.analysis.findings import Comparison, Findings
+from reporting.analysis.findings import Choice, Comparison, Findings, MatchUp
 from reporting.analysis.formatting import (
     between,
     counted,
@@ -56,19 +56,39 @@ _COLUMNS = (
 )
 
 
-def answer(findings: Findings) -> Markup:
+_BEST_COLUMNS = (
+    TableColumn(title="Question", hint="model, devices, sequence length, precision, sequences in a step"),
+    TableColumn(title="Baseline at its best"),
+    TableColumn(title="Other at its best"),
+    TableColumn(title="Verdict"),
+    TableColumn(title="Ratio [95 %]", is_number=True, hint="tokens/s of the other over the baseline's"),
+    TableColumn(title="n", is_number=True, hint="runs of the baseline + runs of the other"),
+)
+
+
+def answer(findings: Findings, first_charts: Markup) -> Markup:
     sentences = [sentence for sentence in findings.answer if sentence.strip()]
     if not sentences:
         return section("answer", "Answer", element("p", "There are no results to answer from yet."))
     first, *others = sentences
     return section(
-        "answer", "Answer", element("p", first, class_="lead"), bullets(others[:_MOST_SENTENCES], "plain")
+        "answer",
+        "Answer",
+        element("p", first, class_="lead"),
+        first_charts,
+        bullets(others[:_MOST_SENTENCES], "plain"),
     )
 
 
 def comparisons(findings: Findings) -> Markup:
+    """Both comparisons, one below the other."""
+    parts = [*_at_the_same_settings(findings), *_at_their_best(findings)]
+    return section("comparisons", "Group against group", *parts) if parts else NOTHING
+
+
+def _at_the_same_settings(findings: Findings) -> Iterator[Markup]:
     if not findings.comparisons:
-        return NOTHING
+        return
     shown = comparisons_shown(findings, MOST_COMPARISONS)
     known, reach = origins(findings), _reach(shown)
     caption = "Throughput of one group against another, each on the same model, strategy and sizes"
@@ -79,16 +99,71 @@ def comparisons(findings: Findings) -> Markup:
         rows=[_row(comparison, known, reach) for comparison in shown],
     )
     where = "those that say who is faster come first; all are in findings.json"
-    return section(
-        "comparisons",
-        "Group against group",
-        _tally(findings),
-        left_out(len(shown), len(findings.comparisons), "comparison", where),
-        table(without_repetition(found, (1,))),
-        note(
-            "The verdict is the interval's. What differs as well is not accounted for: it may be the reason."
-        ),
+    yield element("h3", "At the same settings: what the hardware does")
+    yield _tally(findings)
+    yield left_out(len(shown), len(findings.comparisons), "comparison", where)
+    yield table(without_repetition(found, (1,)))
+    yield note(
+        "The verdict is the interval's. What differs as well is not accounted for: it may be the reason."
     )
+
+
+def _at_their_best(findings: Findings) -> Iterator[Markup]:
+    if not findings.at_best:
+        return
+    reach = _reach([each.comparison for each in findings.at_best])
+    shown = findings.at_best[:MOST_COMPARISONS]
+    yield element("h3", "Each at its best: what a user gets")
+    yield table(
+        Table(
+            label="best-table",
+            caption="Throughput of one group against another, each with the fastest settings that were "
+            "measured for the same number of sequences in a step",
+            columns=_BEST_COLUMNS,
+            rows=[_best_row(each, reach) for each in shown],
+        )
+    )
+    yield left_out(len(shown), len(findings.at_best), "question", "all are in findings.json")
+    yield note(
+        "The ratio is that of runs that had no say in the choice of settings, so that luck is not taken for "
+        "speed. A group is as good as what was measured on it: see how many settings that were."
+    )
+
+
+def _best_row(found: MatchUp, reach: float) -> list[TableCell]:
+    subject, comparison = found.baseline.subject, found.comparison
+    question = (
+        f"{subject.model} x{subject.world_size} S{subject.seq_len} {subject.precision}, "
+        f"{counted(found.sequences, 'sequence')}"
+    )
+    return [
+        TableCell(element("span", short(question), class_="setting")),
+        TableCell(_choice(found.baseline)),
+        TableCell(_choice(found.other)),
+        TableCell(
+            together(
+                (
+                    chip(verdict_text(comparison), _TONES.get(comparison.verdict, "bad")),
+                    " ",
+                    element("small", _winner(comparison), class_="winner"),
+                )
+            )
+        ),
+        TableCell(together((_ratio(comparison), _bar(comparison, reach))), comparison.ratio),
+        numeric(
+            f"{comparison.num_baseline} + {comparison.num_other}",
+            min(comparison.num_baseline, comparison.num_other),
+        ),
+    ]
+
+
+def _choice(found: Choice) -> Markup:
+    subject = found.subject
+    settings = f", {subject.settings}" if subject.settings else ""
+    told = f"{short(found.group, 60)}: {subject.strategy}, micro-batch {found.micro_batch}{settings}"
+    failed = f", {found.num_failed} failed" if found.num_failed else ""
+    chosen = f"of {counted(found.num_candidates, 'setting')}{failed}"
+    return element("span", short(told, 120), " ", element("small", chosen), class_="of")
 
 
 def _tally(findings: Findings) -> Markup:

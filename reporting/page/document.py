@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from reporting.analysis.findings import Chart, Findings
+from reporting.analysis.findings import FIRST_CHARTS, Chart, Findings
 from reporting.analysis.formatting import short
 from reporting.analysis.selection import extent, simulated_runs
 from reporting.page.answers import answer, comparisons
@@ -17,7 +17,7 @@ from reporting.page.machines import machines
 from reporting.page.markup import Markup, element, together, void
 from reporting.page.measured import cells
 from reporting.page.nodes import nodes
-from reporting.page.pictures import pictures
+from reporting.page.pictures import figures, pictures
 from reporting.page.pieces import origin_chips
 from reporting.page.profiles import profiles
 from reporting.page.trainings import trainings
@@ -34,17 +34,18 @@ def index_html(findings: Findings, charts: Sequence[Chart]) -> str:
     """Returns the page as one file that needs no other file, below 5 MB. The same findings give the same
     bytes.
     """
-    before, after = _before_charts(findings), _after_charts(findings)
+    first = [chart for chart in charts if chart.name.startswith(FIRST_CHARTS)]
+    before, after = _before_charts(findings, figures(first, _ROOM // 4)), _after_charts(findings)
     taken = sum(len(content.text.encode()) for _, _, content in (*before, *after))
-    drawn = ("charts", "Charts", pictures(charts, _ROOM - taken))
+    drawn = ("charts", "Charts", pictures([chart for chart in charts if chart not in first], _ROOM - taken))
     sections = [section for section in (*before, drawn, *after) if section[2].text]
     page = element("html", _head(findings), _body(findings, sections), lang="en")
     return f"<!doctype html>\n{page.text}\n"
 
 
-def _before_charts(findings: Findings) -> tuple[Section, ...]:
+def _before_charts(findings: Findings, first_charts: Markup) -> tuple[Section, ...]:
     return (
-        ("answer", "Answer", answer(findings)),
+        ("answer", "Answer", answer(findings, first_charts)),
         ("comparisons", "Comparisons", comparisons(findings)),
         ("costs", "Money", costs(findings)),
         ("goals", "Strategies", goals(findings)),

@@ -12,12 +12,17 @@ def pictures(charts: Sequence[Chart], room: int) -> Markup:
     """Shows the charts in about ``room`` bytes at most. A chart that does not fit is named with its file."""
     if not charts:
         return NOTHING
-    figures = []
+    return section("charts", "Charts", figures(charts, room))
+
+
+def figures(charts: Sequence[Chart], room: int) -> Markup:
+    """The charts alone, without a section around them."""
+    found = []
     for chart in charts:
         picture = _picture(chart, room)
         room -= len(picture.text.encode())
-        figures.append(_figure(chart, picture))
-    return section("charts", "Charts", element("div", *figures, class_="figures"))
+        found.append(_figure(chart, picture))
+    return element("div", *found, class_="figures") if found else NOTHING
 
 
 def _figure(chart: Chart, picture: Markup) -> Markup:

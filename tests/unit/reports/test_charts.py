@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reporting.analysis.findings import Chart, Findings
+from reporting.analysis.findings import FIRST_CHARTS, Chart, Comparison, Findings, Money, Price, Prices
 from reporting.charts import wording
 from reporting.charts.choice import MOST_GROUPS, MOST_STRATEGIES
 from reporting.charts.drawing import draw
@@ -37,6 +37,7 @@ from tests.unit.example_findings import (
 
 # In the order of a page, each with what its axes or titles say of the unit.
 UNITS = {
+    "verdicts": ["The same settings", "nvidia (simulated) faster  |  amd (simulated) faster"],
     "comparison_plot": ["Step time (s)", "tokens/s", "GB per device", "Step-time distribution (s)"],
     "tokens_per_sec_vs_gpu": ["tokens/s, all devices", "devices"],
     "step_time_vs_gpu": ["optimizer step (s)", "devices"],
@@ -131,11 +132,41 @@ def test_a_chart_comes_as_pixels_and_in_words_too(charts: dict[str, Chart], name
 
 @pytest.mark.parametrize("name", OF_GROUPS)
 def test_a_simulated_group_is_called_so(charts: dict[str, Chart], name: str) -> None:
-    assert {"nvidia (simulated)", "amd (simulated)"} <= set(texts_of(charts[name]))
+    words = " ".join(texts_of(charts[name]))
+    assert all(f"{group} (simulated)" in words for group in ("nvidia", "amd"))
 
 
 def test_how_often_each_point_was_measured_is_said(charts: dict[str, Chart]) -> None:
     assert "n = 5 runs per cell; medians with 95 % intervals." in charts["tokens_per_sec_vs_gpu"].caption
+
+
+def of_comparisons(*found: Comparison) -> list[Chart]:
+    """The first pictures of two groups with these comparisons alone, and of what they cost."""
+    prices = Prices(
+        currency="EUR",
+        groups=(Price(group="amd", per_device_hour=3.0), Price(group="nvidia", per_device_hour=2.0)),
+    )
+    money = Money(prices=prices, tokens=None, goodputs={}, costs=(), break_evens=())
+    made = replace(example_findings(), comparisons=found, cells=(), rows=(), runs=(), money=money)
+    return [chart for chart in draw(made) if chart.name.startswith(FIRST_CHARTS)]
+
+
+def test_the_first_picture_shows_each_comparison_and_the_price_at_which_it_turns() -> None:
+    (chart,) = of_comparisons(*example_findings().comparisons[:3])
+    texts = texts_of(chart)
+    assert "Upper axis: at which price in EUR per hour a device of amd is worth as much" in chart.caption
+    assert "the dashed line is its price." in chart.caption
+    assert {"The same settings", "x1", "x2", "x4"} <= {*texts, *(text.split()[-1] for text in texts)}
+    assert {"2.00", "1.025x"} <= {*texts}
+    assert "Each at its best" not in texts
+
+
+def test_what_has_no_ratio_has_no_dot_and_of_many_the_decided_are_drawn() -> None:
+    known = example_findings().comparisons
+    assert of_comparisons(replace(known[0], ratio=None)) == []
+    (chart,) = of_comparisons(*known)
+    num_known = sum(each.ratio is not None for each in known)
+    assert f"{num_known - 14} comparisons more: see the table." in chart.caption
 
 
 def test_failed_cells_are_shown_as_such(charts: dict[str, Chart]) -> None:

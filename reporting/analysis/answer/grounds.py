@@ -1,0 +1,86 @@
+"""Says what a verdict about two groups rests on, what else differed, and what could overturn it."""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from reporting.analysis.cells import measured
+from reporting.analysis.findings import CellSummary, Comparison, Difference, MatchUp
+from reporting.analysis.formatting import counted, joined, short
+from reporting.analysis.sides.causes import likeliest_first
+
+_MOST_DIFFERENCES = 4
+_FEW_RUNS = 5
+# Groups of different devices are compared because of these.
+_WHAT_IS_COMPARED = ("vendor", "device name", "device memory bytes", "platform")
+
+
+def of_grounds(
+    cells: Sequence[CellSummary], comparisons: Sequence[Comparison], at_best: Sequence[MatchUp]
+) -> Iterator[str]:
+    """Yields up to three sentences for each pair of groups that are compared."""
+    groups = sorted({group for one in comparisons for group in (one.baseline, one.other)})
+    for baseline, other in combinations(groups, 2):
+        found = [one for one in comparisons if (one.baseline, one.other) == (baseline, other)]
+        decided = [one for one in found if one.ratio]
+        if not decided:
+            continue
+        name = f"{baseline} and {other}" if len(groups) > 2 else ""
+        yield _rests_on(decided, [cell for cell in cells if cell.group in (baseline, other)], name)
+        yield from _differed(decided)
+        doubts = list(_doubts(found, cells, at_best, (baseline, other)))
+        if doubts:
+            yield f"What could overturn it: {'; '.join(doubts)}."
+
+
+def _rests_on(found: Sequence[Comparison], cells: Sequence[CellSummary], name: str) -> str:
+    fewest = min(min(one.num_baseline, one.num_other) for one in found)
+    most = max(max(one.num_baseline, one.num_other) for one in found)
+    runs = counted(fewest, "run") if fewest == most else f"{fewest} to {most} runs"
+    rows = [row for cell in cells for row in measured(cell.rows)]
+    days = sorted({row.started_at[:10] for row in rows if row.started_at})
+    when = f", measured on {days[0]}" if len(days) == 1 else ""
+    if len(days) > 1:
+        when = f", measured on {len(days)} days from {days[0]} to {days[-1]}"
+    subject = f"The verdict about {name}" if name else "The verdict"
+    return f"{subject} rests on {runs} of each cell and side{when}."
+
+
+def _differed(found: Sequence[Comparison]) -> Iterator[str]:
+    """Names what else differed in any of them, the likeliest reason first."""
+    seen: dict[str, Difference] = {}
+    for one in found:
+        for difference in one.differences:
+            seen.setdefault(difference.what, difference)
+    known = [one for one in likeliest_first(seen.values()) if one.what not in _WHAT_IS_COMPARED]
+    if known:
+        texts = [f"{one.what} ({short(one.baseline, 40)} and {short(one.other, 40)})" for one in known]
+        yield f"What else differed, the likeliest reason first: {joined(texts, _MOST_DIFFERENCES)}."
+
+
+def _doubts(
+    found: Sequence[Comparison],
+    cells: Sequence[CellSummary],
+    at_best: Sequence[MatchUp],
+    groups: tuple[str, str],
+) -> Iterator[str]:
+    open_ones = sum(one.verdict in ("inconclusive", "too few repeats") for one in found)
+    if open_ones:
+        yield f"{open_ones} of {counted(len(found), 'cell')} need more runs to be decided"
+    few = sum(min(one.num_baseline, one.num_other) < _FEW_RUNS for one in found if one.ratio)
+    if few and not open_ones:
+        yield f"fewer than {_FEW_RUNS} runs of a side in {counted(few, 'cell')}"
+    unstable = [cell for cell in cells if cell.group in groups and "unstable" in cell.flags]
+    if unstable:
+        yield f"{counted(len(unstable), 'cell')} with unstable steps"
+    uneven = [
+        each
+        for each in at_best
+        if (each.baseline.group, each.other.group) == groups
+        and each.baseline.num_candidates != each.other.num_candidates
+    ]
+    if uneven:
+        first = uneven[0]
+        yield (
+            f"the best of {first.baseline.group} is of {counted(first.baseline.num_candidates, 'setting')}, "
+            f"that of {first.other.group} of {first.other.num_candidates}"
+        )
