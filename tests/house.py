@@ -103,7 +103,7 @@ PURE = (
     "cluster.accelerators", "cluster.environment", "cluster.inventory", "cluster.placement",
     "reporting.results.formulas", "reporting.results.records",
     "jobs.cli.arguments", "jobs.cli.__main__", "jobs.sweeps.grid", "jobs.sweeps.plan",
-    "jobs.sweeps.work_queues", "jobs.sweeps.result_record", "jobs.execution.messages", "jobs.sweep",
+    "jobs.sweeps.work_queues", "jobs.sweeps.rows.result_record", "jobs.execution.messages", "jobs.sweep",
     "jobs.training.task.job", "jobs.training.task.measurement", "jobs.training.task.presets",
 )  # fmt: skip
 

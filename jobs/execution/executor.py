@@ -18,8 +18,9 @@ Listen = Callable[[Event], None]
 Hear = Callable[[RunEvent | Heartbeat], None]
 # The task, or how the attempt ended before there was a task.
 MakeTask = Callable[[], Task | StoreAway | Unmendable]
-# A group's sessions; each is asked for when those before it are done and their events were heard.
-Queues = Mapping[str, Iterable[Session]]
+# A group's sessions; each is asked for when those before it are done and their events were heard. None: the
+# group waits for another one, and is asked again soon.
+Queues = Mapping[str, Iterable[Session | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

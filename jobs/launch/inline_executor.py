@@ -45,11 +45,12 @@ class InlineExecutor:
         return planned
 
     def run(self, queues: Queues, limits: SessionLimits, listen: Listen) -> None:
-        sessions = chain.from_iterable(queues.values())
+        # There is one local group, which never waits for another.
+        sessions = (session for session in chain.from_iterable(queues.values()) if session)
         first = next(sessions, None)
         if first is None:
             return
-        # There is one local group, so one environment; it must stand before torch loads.
+        # One group has one environment; it must stand before torch loads.
         os.environ.update(first.environment)
         from jobs.launch.inline import run_inline
 

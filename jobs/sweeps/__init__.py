@@ -3,8 +3,8 @@
 Reading order:
 
 - ``arguments``, ``command`` (the command itself);
-- ``grid`` (cells), ``memory_forecast``, ``plan``, ``work_queues``: decided before anything starts;
+- ``grid`` (cells), ``sessions``, ``memory_forecast``, ``plan``, ``work_queues``: decided before a start;
 - ``search`` (the largest micro-batch that fits; ``--best``);
-- ``bookkeeper``, ``result_record``, ``metrics``, ``energy``, ``source_version``, ``results``: result rows;
+- ``bookkeeper``, ``results``: result rows, which are made in ``rows``;
 - ``tables``, ``score_table``, ``live_view``: output for people.
 """

@@ -41,6 +41,11 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure only what it takes to find each question's best setting, by successive halving",
     )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="once all is measured, measure as many repeats once more, as another session",
+    )
     parser.add_argument("--retry-failed", action="store_true", help="measure again what is there but not ok")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     parser.add_argument("-v", "--verbose", action="store_true", help="let Ray's own log through")

@@ -11,8 +11,8 @@ from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Run
 from jobs.sweeps.live_view import Display
 from jobs.sweeps.plan import Plan
-from jobs.sweeps.result_record import RunAttempt, record_of, trace_name, without_trace
 from jobs.sweeps.results import Results, StoredResults
+from jobs.sweeps.rows.result_record import RunAttempt, record_of, trace_name, without_trace
 from jobs.sweeps.search.answers import Answer, answer_to, is_own_search, resumed
 from jobs.sweeps.work_queues import Start
 from jobs.training.task.measurement import Failure, Measurement, Profile

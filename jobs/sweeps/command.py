@@ -6,7 +6,7 @@ run being measured.
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -38,10 +38,12 @@ from jobs.sweeps.bookkeeper import Bookkeeper
 from jobs.sweeps.grid import MAX, Cell, Run, expand, schedule
 from jobs.sweeps.live_view import open_display
 from jobs.sweeps.plan import Plan, check_groups, plan_all
-from jobs.sweeps.results import Results
+from jobs.sweeps.results import Results, StoredResults
 from jobs.sweeps.search.questions import questions_of
+from jobs.sweeps.sessions import Sessions
 from jobs.sweeps.tables import placement_text, plan_table
-from jobs.sweeps.work_queues import Start, queues
+from jobs.sweeps.work_queues import Start, Waves, in_step, queues
+from reporting.analysis.formatting import counted
 from reporting.results.result_rows import row_of
 from reporting.results.settings import settings_of
 
@@ -61,6 +63,8 @@ def sweep(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace) -> int:
+    if args.best and args.again:
+        raise SpecError(["--again: --best chooses by its own repeats; measure again without --best"])
     spec = SweepSpec.load(args.spec, args.set)
     store = open_store(args.store or spec.store, base=store_base())
     with choose_executor(
@@ -94,17 +98,19 @@ def _run(
     search: "Search | None",
 ) -> int:
     results, cells = Results(store, spec.name), [plan.cell for plan in plans.values()]
-    runs = schedule(spec, cells)
+    found = results.load()
+    sessions = _sessions(args, spec, results, found, cells)
+    runs = schedule(spec, cells, sessions)
     if executor.is_main_process:
-        results.describe(spec, runs)
+        results.describe(spec, runs, sessions)
     if not any(executor.can_run(cell.recipe.world_size) for cell in cells):
         raise SpecError([f"{spec.name}: no cell is for this start ({executor.describe()})"])
     if search:
         return _find_best(args, search, results, executor, store.url)
     runs = [run for run in runs if executor.can_run(run.cell.recipe.world_size)]
     cells = [cell for cell in cells if executor.can_run(cell.recipe.world_size)]
-    book = Bookkeeper(spec, results, results.load(), runs, plans)
-    was_interrupted = _measure(args, spec, book, plans, executor, _missing(args, book, plans))
+    book = Bookkeeper(spec, results, found, runs, plans)
+    was_interrupted = _measure(args, spec, book, plans, executor, _missing(args, spec, book, plans))
     if not executor.is_main_process:
         return EXIT_OK
     print(_runs_json(book) if args.json else _summary(book, cells, store.url))
@@ -113,23 +119,47 @@ def _run(
     return EXIT_OK if book.is_all_ok else EXIT_FAILED
 
 
+def _sessions(
+    args: argparse.Namespace,
+    spec: SweepSpec,
+    results: Results,
+    found: StoredResults,
+    cells: Sequence[Cell],
+) -> Sessions:
+    """The sessions to measure. ``--again`` adds one if no run of the earlier ones is missing."""
+    sessions = results.sessions(spec.repeats)
+    names = {run.name for run in schedule(spec, cells, sessions)}
+    if not args.again or not names <= found.records.keys():
+        return sessions
+    return sessions.again(max((record.repeat for record in found.records.values()), default=0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What a start measures. ``refused`` are never started. ``expected`` is a guess at ``waves``."""
+    """What a start measures. ``refused`` are never started. ``expected`` is a guess at ``waves``. ``session``
+    is the number of the last one, from 1.
+    """
 
     refused: Sequence[Run]
-    waves: Mapping[str, Iterable[Sequence[Run]]]
+    waves: Waves
     expected: Sequence[Run]
+    session: int = 1
 
 
-def _missing(args: argparse.Namespace, book: Bookkeeper, plans: Plans) -> _Work:
+def _missing(args: argparse.Namespace, spec: SweepSpec, book: Bookkeeper, plans: Plans) -> _Work:
     missing = book.missing(retry_failed=args.retry_failed)
     ready = [run for run in missing if not plans[run.cell.cell_id].refused]
     groups = dict.fromkeys(run.cell.group for run in ready)
+    repeats = dict.fromkeys(run.repeat for run in ready)
+    rounds = {
+        group: [[run for run in ready if (run.cell.group, run.repeat) == (group, one)] for one in repeats]
+        for group in groups
+    }
     return _Work(
         refused=[run for run in missing if plans[run.cell.cell_id].refused],
-        waves={group: [[run for run in ready if run.cell.group == group]] for group in groups},
+        waves=in_step(rounds) if spec.order == "interleaved" else rounds,
         expected=missing,
+        session=max((run.session for run in ready), default=1),
     )
 
 
@@ -145,6 +175,10 @@ def _measure(
     with open_display(work.expected, plans, quiet=args.json, silent=not executor.is_main_process) as display:
         for problem in book.unreadable:
             display.note(problem)
+        if work.session > 1:
+            display.note(
+                f"session {work.session}: {counted(len(work.expected), 'run')} more of the same cells"
+            )
         for run in work.refused:
             if executor.is_main_process and (failure := plans[run.cell.cell_id].refused):
                 book.refuse(run, failure, display)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.combinations import impossible
+from jobs.sweeps.sessions import Sessions
 from jobs.training.task.job import OptimizerConfig, Precision, Recipe, Strategy, Window
 from jobs.training.task.presets import ModelConfig
 from jobs.training.task.settings import Settings
@@ -59,11 +60,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One measurement of a cell. ``repeat`` counts from 1; ``order`` is the run's position in the sweep."""
+    """One measurement of a cell. ``repeat`` counts from 1, over all sessions; ``order`` is the run's position
+    in the sweep.
+    """
 
     cell: Cell
     repeat: int
     order: int
+    session: int = 1
 
     @property
     def run_id(self) -> str:
@@ -96,17 +100,17 @@ def expand(spec: "SweepSpec", groups: Sequence[str]) -> list[Cell]:
     return [_cell(spec, point, recipe) for point, recipe in zip(kept, recipes, strict=True)]
 
 
-def schedule(spec: "SweepSpec", cells: Sequence[Cell]) -> list[Run]:
-    """Returns all runs in the order in which they are measured.
+def schedule(spec: "SweepSpec", cells: Sequence[Cell], sessions: Sessions | None = None) -> list[Run]:
+    """Returns all runs in the order in which they are measured: by default those of a first session.
 
     Every repeat is a round over all cells, so that drift affects all cells alike. Within a round the cells of
     one group and world size are adjacent, so that they may share worker processes. Repeats of one cell never
     share processes.
     """
     runs: list[Run] = []
-    for repeat in range(1, spec.repeats + 1):
+    for repeat, session in (sessions or Sessions.first(spec.repeats)).repeats():
         for cell in _round(spec, cells, repeat):
-            runs.append(Run(cell=cell, repeat=repeat, order=len(runs) + 1))
+            runs.append(Run(cell=cell, repeat=repeat, order=len(runs) + 1, session=session))
     return runs
 
 

@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from checkpointing.stores.contract import Conflict, Store
+from checkpointing.stores.contract import Conflict, Missing, Store
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Run
+from jobs.sweeps.sessions import Sessions
 from reporting.results.records import RecordError, RunRecord, read_record
 from reporting.results.redaction import redacted
 
@@ -69,11 +70,20 @@ class Results:
         self._store.put(name, record.to_json())
         return record
 
-    def describe(self, spec: SweepSpec, runs: Sequence[Run]) -> None:
-        """Writes ``sweep.json``: the parsed spec without credentials, and the order of its runs."""
+    def sessions(self, repeats: int) -> Sessions:
+        """The sessions that ``sweep.json`` tells of, the last one with as many ``repeats``."""
+        try:
+            found = json.loads(self._store.get(f"{self._folder}/sweep.json"))
+        except (Missing, ValueError, RecursionError):
+            found = None
+        return Sessions.of(found.get("sessions") if isinstance(found, dict) else None, repeats)
+
+    def describe(self, spec: SweepSpec, runs: Sequence[Run], sessions: Sessions | None = None) -> None:
+        """Writes ``sweep.json``: the parsed spec without credentials, its sessions, the order of its runs."""
         document: dict[str, Any] = {
             "schema_version": SWEEP_SCHEMA_VERSION,
             "spec": redacted(spec.as_data()),
+            **({"sessions": sessions.as_data()} if sessions and len(sessions.found) > 1 else {}),
             "runs": [run.name for run in runs],
         }
         text = json.dumps(document, separators=(",", ":"))

@@ -20,29 +20,53 @@ from jobs.training.task.search.largest_batch import BatchSearch
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
     from jobs.spec_schema.sweep_spec import SweepSpec
 
+# By group, what to measure next, until nothing is missing.
+Waves = Mapping[str, Iterable[Sequence[Run] | None]]
 # What to do in a run: measure a recipe, or go on with a search. None: the run is not started.
 Start = Recipe | BatchSearch | None
 
 
 def queues(
     spec: "SweepSpec",
-    waves: Mapping[str, Iterable[Sequence[Run]]],
+    waves: Waves,
     plans: Mapping[str, Plan],
     groups: Mapping[str, WorkerGroup],
     start_of: Callable[[Run], Start],
-) -> dict[str, Iterator[Session]]:
-    """Returns a queue for each group in ``waves``. A wave is asked for when those before it are done."""
+) -> dict[str, Iterator[Session | None]]:
+    """Returns a queue for each group in ``waves``. A wave is asked for when those before it are done. None
+    means that the group has to wait.
+    """
     return {name: _sessions(spec, waves[name], plans, groups[name], start_of) for name in waves}
+
+
+def in_step(rounds: Mapping[str, Sequence[Sequence[Run]]]) -> Waves:
+    """Waves in which no group begins a round before all groups have done the one before: a group that is
+    ahead gets None until then.
+    """
+    begun = dict.fromkeys(rounds, 0)
+
+    def waves(group: str) -> Iterator[Sequence[Run] | None]:
+        for number, runs in enumerate(rounds[group]):
+            begun[group] = number
+            while min(begun.values()) < number:
+                yield None
+            yield runs
+        begun[group] = max(map(len, rounds.values()))
+
+    return {group: waves(group) for group in rounds}
 
 
 def _sessions(
     spec: "SweepSpec",
-    waves: Iterable[Sequence[Run]],
+    waves: Iterable[Sequence[Run] | None],
     plans: Mapping[str, Plan],
     group: WorkerGroup,
     start_of: Callable[[Run], Start],
-) -> Iterator[Session]:
+) -> Iterator[Session | None]:
     for wave in waves:
+        if wave is None:
+            yield None
+            continue
         for _, together in groupby(wave, key=lambda run: _share(spec, run)):
             members = list(together)
             environment = worker_environment(group, dict(members[0].cell.environment))

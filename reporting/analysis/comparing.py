@@ -16,7 +16,7 @@ from typing import Any
 from reporting.analysis.cells import group_of, measured, newest_attempts, status_of, subject_of
 from reporting.analysis.findings import CellSummary, Comparison, Difference, Subject
 from reporting.analysis.sides.causes import likeliest_first
-from reporting.analysis.statistics import THRESHOLD, Contrast, Sample, contrasts
+from reporting.analysis.statistics import THRESHOLD, Contrast, Sample, contrasts, over_sessions
 from reporting.results.rows import Row
 
 # Settings and circumstances of a run, never its results. Two sides that agree in all of these are a fair
@@ -138,7 +138,8 @@ def compare_sides(
     """Compares the samples of both sides of each pair. p is adjusted over all pairs."""
     found = contrasts(samples, threshold=threshold)
     return tuple(
-        _comparison(pair, *arms, contrast) for pair, arms, contrast in zip(pairs, samples, found, strict=True)
+        _comparison(pair, *arms, over_sessions(contrast, *map(_sessions, pair[1:]), threshold=threshold))
+        for pair, arms, contrast in zip(pairs, samples, found, strict=True)
     )
 
 
@@ -161,6 +162,8 @@ def _comparison(pair: Pair, ours: Sample, theirs: Sample, contrast: Contrast) ->
         differences=_differences(_seen(baseline), _seen(other)) if contrast.ratio else (),
         baseline_tokens_per_sec=median(ours) if ours else None,
         other_tokens_per_sec=median(theirs) if theirs else None,
+        baseline_sessions=len(_sessions(baseline)),
+        other_sessions=len(_sessions(other)),
         baseline_status=status_of(baseline.rows),
         other_status=status_of(other.rows),
     )
@@ -168,6 +171,14 @@ def _comparison(pair: Pair, ours: Sample, theirs: Sample, contrast: Contrast) ->
 
 def _sample(side: Side) -> Sample:
     return tuple(row.tokens_per_sec or 0.0 for row in measured(side.rows))
+
+
+def _sessions(side: Side) -> list[Sample]:
+    """The throughputs of each session. Rows of older versions are all of one."""
+    found: dict[tuple[str | None, int], list[float]] = {}
+    for row in measured(side.rows):
+        found.setdefault((row.sweep, row.session or 1), []).append(row.tokens_per_sec or 0.0)
+    return list(found.values())
 
 
 def _verdict(baseline: Side, other: Side, contrast: Contrast) -> str:

@@ -138,6 +138,8 @@ class Comparison:
     ``cliffs_delta`` > 0 means that the other is faster. All are None if a side has no numbers; the interval
     and Welch's p are None too if a side has fewer than four runs. Statuses are as those of cells.
 
+    With two or more sessions on each side, the interval is over sessions too.
+
     ``verdict`` is a ``Verdict``; or, if a side has no numbers, its status, such as ``oom``.
     """
 
@@ -159,6 +161,8 @@ class Comparison:
     baseline_status: str = "ok"
     other_status: str = "ok"
     p_slower_adjusted: float | None = None
+    baseline_sessions: int = 1
+    other_sessions: int = 1
 
     @property
     def failures(self) -> str:

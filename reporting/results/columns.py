@@ -141,6 +141,7 @@ _METRICS = _columns(
     ("cell_id", "text", "", "identity of the cell, which its repeats share"),
     ("run_id", "text", "", "identity of the run, which is one repeat of one cell"),
     ("repeat", "int", "", "number of the repeat"),
+    ("session", "int", "", "number of the session that measured it; sweep --again begins another"),
     ("order", "int", "", "position of the run in the order of the sweep"),
     ("attempt", "int", "", "number of the attempt at this run"),
     ("group", "text", "", "worker group that the run used"),

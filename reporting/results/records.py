@@ -212,6 +212,7 @@ class RunRecord:
     cell_id: str
     run_id: str
     repeat: int
+    session: int = 1
     order: int
     attempt: int
     group: str

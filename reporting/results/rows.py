@@ -35,6 +35,7 @@ class Row:
     cell_id: str | None = None
     run_id: str | None = None
     repeat: int = 0
+    session: int | None = None
     order: int | None = None
     attempt: int = 1
     group: str | None = None

@@ -12,8 +12,8 @@ from cluster.this_machine import this_machine
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import expand, schedule
 from jobs.sweeps.plan import plan_all
-from jobs.sweeps.result_record import RunAttempt, record_of
 from jobs.sweeps.results import Results
+from jobs.sweeps.rows.result_record import RunAttempt, record_of
 from jobs.training.task.measurement import Failure
 
 REPEATS = 5

@@ -10,8 +10,8 @@ from jobs.execution.messages import Session
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Cell, Run, expand
 from jobs.sweeps.plan import Plan, plan_all
-from jobs.sweeps.result_record import RunAttempt, record_of
 from jobs.sweeps.results import Results
+from jobs.sweeps.rows.result_record import RunAttempt, record_of
 from jobs.sweeps.work_queues import queues
 from jobs.training.task.measurement import (
     Environment,
@@ -73,7 +73,7 @@ def sessions_of(
     names = dict.fromkeys(run.cell.group for run in runs)
     waves = {name: [[run for run in runs if run.cell.group == name]] for name in names}
     found = queues(spec, waves, plans, groups, lambda run: plans[run.cell.cell_id].recipe)
-    return {name: list(sessions) for name, sessions in found.items()}
+    return {name: [session for session in sessions if session] for name, sessions in found.items()}
 
 
 def run_of(spec: SweepSpec, repeat: int = 1) -> Run:

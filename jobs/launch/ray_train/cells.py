@@ -40,7 +40,7 @@ _COLLECTIVE_MARGIN_S = 60.0
 
 
 def launch(
-    queues: Mapping[str, Iterable[Session]],
+    queues: Mapping[str, Iterable[Session | None]],
     limits: SessionLimits,
     listen: Callable[[Event], None],
     *,
@@ -50,6 +50,7 @@ def launch(
     """Works off all queues; ``listen`` gets every event, in this thread.
 
     A queue is asked for its next session when the one before is over and ``listen`` has had all its events.
+    None in a queue means that it is to be asked again soon.
     Call this from the main thread of a driver that is connected to Ray. Whatever ends it early (Ctrl-C, a
     raising ``listen``) is raised again after all its worker groups are ended.
     """
@@ -91,7 +92,7 @@ class _Terms:
 class _Lane:
     """One group's queue, with at most one worker group at a time."""
 
-    def __init__(self, sessions: Iterable[Session], terms: _Terms) -> None:
+    def __init__(self, sessions: Iterable[Session | None], terms: _Terms) -> None:
         self._sessions = iter(sessions)
         self._terms = terms
         self._current: _Current | None = None
@@ -107,10 +108,12 @@ class _Lane:
             if not self._current.is_over(listen):
                 return True
             left, self._current = self._current.left, None
-        session = left or next(self._sessions, None)
-        if session is None:
+        try:
+            session = left or next(self._sessions)
+        except StopIteration:
             return False
-        self._current = _begin(session, self._terms)
+        if session is not None:
+            self._current = _begin(session, self._terms)
         return True
 
     def deliver(self, name: str, post: Post, listen: Callable[[Event], None]) -> None:

@@ -41,8 +41,10 @@ def _rests_on(found: Sequence[Comparison], cells: Sequence[CellSummary], name: s
     when = f", measured on {days[0]}" if len(days) == 1 else ""
     if len(days) > 1:
         when = f", measured on {len(days)} days from {days[0]} to {days[-1]}"
+    sessions = min(min(one.baseline_sessions, one.other_sessions) for one in found)
+    over = f" in {sessions} sessions" if sessions > 1 else ""
     subject = f"The verdict about {name}" if name else "The verdict"
-    return f"{subject} rests on {runs} of each cell and side{when}."
+    return f"{subject} rests on {runs} of each cell and side{over}{when}."
 
 
 def _differed(found: Sequence[Comparison]) -> Iterator[str]:
@@ -69,6 +71,8 @@ def _doubts(
     few = sum(min(one.num_baseline, one.num_other) < _FEW_RUNS for one in found if one.ratio)
     if few and not open_ones:
         yield f"fewer than {_FEW_RUNS} runs of a side in {counted(few, 'cell')}"
+    if all(min(one.baseline_sessions, one.other_sessions) == 1 for one in found):
+        yield "another day, since all was measured in one session (`sweep --again` adds one)"
     unstable = [cell for cell in cells if cell.group in groups and "unstable" in cell.flags]
     if unstable:
         yield f"{counted(len(unstable), 'cell')} with unstable steps"

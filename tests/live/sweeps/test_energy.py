@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from cluster.telemetry.readings import Reading
-from jobs.sweeps.energy import power_of
+from jobs.sweeps.rows.energy import power_of
 from jobs.training.benchmark.measure import measure
 from jobs.training.task.context import Context
 from jobs.training.task.job import Job, Window

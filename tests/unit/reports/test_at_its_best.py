@@ -210,4 +210,7 @@ def test_what_a_verdict_rests_on_what_differed_and_what_could_overturn_it() -> N
         "What else differed, the likeliest reason first: power cap watts (unknown and 500.0), "
         "torch (2.13.0+rocm and 2.13.0+cu130)."
     ) in answer
-    assert "What could overturn it: the best of amd is of 2 settings, that of nvidia of 1." in answer
+    assert (
+        "What could overturn it: another day, since all was measured in one session (`sweep --again` adds "
+        "one); the best of amd is of 2 settings, that of nvidia of 1."
+    ) in answer

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.fingerprint.merging import merged
-from jobs.sweeps.metrics import METRICS
+from jobs.sweeps.rows.metrics import METRICS
 from jobs.training.task.job import Recipe
 from jobs.training.task.measurement import (
     Failure,

@@ -8,7 +8,7 @@ import pytest
 from cluster.telemetry.nvml import open_nvml
 from cluster.telemetry.readings import Reading
 from cluster.telemetry.summary import DeviceLook, Watched, watched
-from jobs.sweeps.energy import power_of
+from jobs.sweeps.rows.energy import power_of
 from reporting.analysis.sides.environments import facts
 from reporting.results.records import PowerRecord, read_record
 from reporting.results.result_rows import row_of

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from jobs.sweeps.source_version import commit_of, source_digest
+from jobs.sweeps.rows.source_version import commit_of, source_digest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER = "f" * 40

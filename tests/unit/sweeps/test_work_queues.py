@@ -11,6 +11,7 @@ from jobs.execution.messages import Session
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Run, expand, schedule
 from jobs.sweeps.plan import plan_all
+from jobs.sweeps.work_queues import in_step
 from tests.unit.builders import GB, group, inventory, sessions_of, sweep
 
 GROUPS = {
@@ -117,3 +118,23 @@ def test_only_workers_on_cores_have_a_memory_budget() -> None:
     found = queued(sweep(groups=["local", "amd", "fake"], repeats=1, limits={"memory_gb_per_worker": 2}))
     budgets = {name: queue[0].jobs[0].memory_budget_bytes for name, queue in found.items()}
     assert budgets == {"local": 2 * GB, "amd": None, "fake": 2 * GB}
+
+
+def test_interleaved_groups_begin_a_round_together() -> None:
+    """``a`` is quick and ``b`` slow: a gets nothing to do until b has begun the same round."""
+    waves = in_step({"a": [["a1"], ["a2"], ["a3"]], "b": [["b1"], ["b2"], ["b3"]]})  # type: ignore[arg-type]  # runs as names
+    a, b = iter(waves["a"]), iter(waves["b"])
+    assert [next(a), next(b)] == [["a1"], ["b1"]]
+    assert [next(a), next(a)] == [None, None]
+    assert [next(b), next(a)] == [["b2"], ["a2"]]
+    assert [next(b), next(b)] == [None, None]
+    assert [next(a), next(b)] == [["a3"], ["b3"]]
+    assert [next(a, "end"), next(b, "end")] == ["end", "end"]
+
+
+def test_a_group_without_work_in_a_round_holds_up_nobody() -> None:
+    waves = in_step({"a": [["a1"], ["a2"]], "b": [[], ["b2"]]})  # type: ignore[arg-type]  # runs as names
+    a, b = iter(waves["a"]), iter(waves["b"])
+    assert [next(b), next(a), next(b), next(a), next(b, "end"), next(a, "end")] == [
+        [], ["a1"], None, ["a2"], ["b2"], "end",
+    ]  # fmt: skip

@@ -4,7 +4,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 _ROOMS = ("cluster", "checkpointing", "reporting", "jobs")
 
 

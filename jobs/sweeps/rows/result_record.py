@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, assert_never
 
 from cluster.accelerators import Accelerator, accelerator
 from cluster.inventory import NODE_NAME_CHARS
-from jobs.sweeps.energy import power_of
 from jobs.sweeps.grid import MAX, Run
-from jobs.sweeps.metrics import METRICS, Metric
 from jobs.sweeps.plan import Plan
+from jobs.sweeps.rows.energy import power_of
+from jobs.sweeps.rows.metrics import METRICS, Metric
+from jobs.sweeps.rows.source_version import commit, source_digest
 from jobs.sweeps.search.answers import Answer
-from jobs.sweeps.source_version import commit, source_digest
 from jobs.training.task.job import Recipe, Window, split_copies
 from jobs.training.task.measurement import Failure, Measurement, NoProfile, Profile, RankSummary
 from reporting.results.formulas import (
@@ -74,6 +74,7 @@ def record_of(
         cell_id=run.cell.cell_id,
         run_id=run.run_id,
         repeat=run.repeat,
+        session=run.session,
         order=run.order,
         attempt=attempt.number,
         group=run.cell.group,
