@@ -308,8 +308,8 @@ class Money:
     break_evens: tuple[BreakEven, ...]
 
 
-# Charts whose names begin with this belong to the answer.
-FIRST_CHARTS = "verdicts"
+# The name of the chart that belongs to the answer.
+FIRST_CHART = "verdicts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

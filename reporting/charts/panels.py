@@ -36,6 +36,7 @@ from reporting.charts.svg import INK, SURFACE
 
 NAME = "comparison_plot"
 _NUMBERS_SIDE_BY_SIDE = 6
+_MOST_BESIDE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +81,9 @@ def _where(cell: CellSummary) -> tuple[object, int]:
 def _drawing(
     view: View, cells: Sequence[CellSummary], groups: Sequence[str], strategies: Sequence[str]
 ) -> Drawing:
+    has_long_key = len(groups) > _MOST_BESIDE
     figure, ((times, rates), (memory, spread)) = panels(
-        PanelGrid(rows=2, widths=(1, 1), row_height=2.1, gap=0.75)
+        PanelGrid(rows=2, widths=(1, 1), row_height=2.1, gap=0.75, header=0.72 if has_long_key else 0.5)
     )
     places = _places(cells, groups, strategies)
     step_times = [found.median for cell in cells if (found := known(cell.step_time_sec))]
@@ -204,7 +206,9 @@ def _draw_box(view: View, axes: Axes, place: _Place, steps: np.ndarray) -> None:
 def _head(view: View, figure: Figure, cell: CellSummary, groups: Sequence[str]) -> None:
     inches = figure.get_size_inches()
     where = f"{recipe_of(cell.subject)}, {counted(cell.subject.world_size, 'device')}"
-    figure.text(0.72 / inches[0], 1 - 0.5 / inches[1], where, color=MUTED, fontsize=8, va="center")
+    # The key of many groups needs the whole line.
+    below = 0.72 if len(groups) > _MOST_BESIDE else 0.5
+    figure.text(0.72 / inches[0], 1 - below / inches[1], where, color=MUTED, fontsize=8, va="center")
     handles = [_patch(view, group) for group in groups]
     place = (1 - 0.15 / inches[0], 1 - 0.5 / inches[1])
     figure.legend(

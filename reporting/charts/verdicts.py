@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from reporting.analysis.findings import FIRST_CHARTS, Comparison, Findings, MatchUp
+from reporting.analysis.findings import FIRST_CHART, Comparison, Findings, MatchUp
 from reporting.analysis.formatting import counted, is_known
 from reporting.analysis.selection import most_relevant
 from reporting.analysis.statistics import THRESHOLD
@@ -79,7 +79,7 @@ def _drawing(view: View, findings: Findings, pair: tuple[str, str], number: int)
     names = [view.titles.get(group, group) for group in pair]
     num_left_out = _num_known(findings, pair) - sum(len(panel.dots) for panel in shown)
     return Drawing(
-        name=FIRST_CHARTS if number == 0 else f"{FIRST_CHARTS}_{number + 1}",
+        name=FIRST_CHART if number == 0 else f"{FIRST_CHART}_{number + 1}",
         title=f"{wording.name_of(names[1], 30)} beside {wording.name_of(names[0], 30)}",
         caption=f"Each dot is the tokens/s of {names[1]} over those of {names[0]}, with its 95 % interval; "
         f"it is full if that is decided. Right of 1 {names[1]} is faster. Within the grey band, "

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from reporting.analysis.answer.pairs import tallies
 from reporting.analysis.findings import Choice, Comparison, Findings, MatchUp
 from reporting.analysis.formatting import (
     between,
@@ -36,6 +37,7 @@ from reporting.page.pieces import (
 MOST_COMPARISONS = 100
 _MOST_SENTENCES = 20
 _MOST_DIFFERENCES = 12
+_MOST_OF_MATRIX = 8
 _TONES: Mapping[str, str] = {
     "faster": "good",
     "slower": "bad",
@@ -47,7 +49,6 @@ _COLUMNS = (
     TableColumn(title="Measured on both sides"),
     TableColumn(title="Baseline → other"),
     TableColumn(title="Verdict"),
-    TableColumn(title="Winner"),
     TableColumn(title="Ratio [95 %]", is_number=True, hint="tokens/s of the other over the baseline's"),
     TableColumn(title="n", is_number=True, hint="runs of the baseline + runs of the other"),
     TableColumn(title="p", is_number=True, hint="exact Mann-Whitney, adjusted for the number of comparisons"),
@@ -82,8 +83,43 @@ def answer(findings: Findings, first_charts: Markup) -> Markup:
 
 def comparisons(findings: Findings) -> Markup:
     """Both comparisons, one below the other."""
-    parts = [*_at_the_same_settings(findings), *_at_their_best(findings)]
+    parts = [*_matrix(findings), *_at_the_same_settings(findings), *_at_their_best(findings)]
     return section("comparisons", "Group against group", *parts) if parts else NOTHING
+
+
+def _matrix(findings: Findings) -> Iterator[Markup]:
+    """Of three groups and more: each row's tokens/s over each column's."""
+    found = tallies(findings.comparisons, findings.at_best)
+    groups = sorted({group for pair in found for group in (pair.same.baseline, pair.same.other)})
+    if len(groups) < 3:
+        return
+    ratios: dict[tuple[str, str], tuple[float | None, float | None]] = {}
+    for pair in found:
+        both = pair.same.ratio, pair.best.ratio
+        ratios[pair.same.other, pair.same.baseline] = both
+        ratios[pair.same.baseline, pair.same.other] = (both[0] and 1 / both[0], both[1] and 1 / both[1])
+    shown = groups[:_MOST_OF_MATRIX]
+    yield table(
+        Table(
+            label="matrix-table",
+            caption="Tokens/s of each row's group over each column's, in the median: at the same settings, "
+            "and each at its best",
+            columns=[TableColumn(title=""), *(TableColumn(title=short(each, 40)) for each in shown)],
+            rows=[
+                [TableCell(short(one, 40)), *(_of_matrix(ratios.get((one, other))) for other in shown)]
+                for one in shown
+            ],
+            is_sortable=False,
+        )
+    )
+    yield left_out(len(shown), len(groups), "group", "all comparisons are in findings.json")
+
+
+def _of_matrix(ratios: tuple[float | None, float | None] | None) -> TableCell:
+    if ratios is None:
+        return TableCell("")
+    same, best = ratios
+    return TableCell(together((times(same), " ", element("small", f"best {times(best)}"))), same)
 
 
 def _at_the_same_settings(findings: Findings) -> Iterator[Markup]:
@@ -140,21 +176,16 @@ def _best_row(found: MatchUp, reach: float) -> list[TableCell]:
         TableCell(element("span", short(question), class_="setting")),
         TableCell(_choice(found.baseline)),
         TableCell(_choice(found.other)),
-        TableCell(
-            together(
-                (
-                    chip(verdict_text(comparison), _TONES.get(comparison.verdict, "bad")),
-                    " ",
-                    element("small", _winner(comparison), class_="winner"),
-                )
-            )
-        ),
+        _verdict(comparison),
         TableCell(together((_ratio(comparison), _bar(comparison, reach))), comparison.ratio),
-        numeric(
-            f"{comparison.num_baseline} + {comparison.num_other}",
-            min(comparison.num_baseline, comparison.num_other),
-        ),
+        _num_runs(comparison),
     ]
+
+
+def _num_runs(found: Comparison) -> TableCell:
+    """Both sides' numbers, which no line's end divides."""
+    text = f"{found.num_baseline}\u00a0+\u00a0{found.num_other}"
+    return numeric(text, min(found.num_baseline, found.num_other))
 
 
 def _choice(found: Choice) -> Markup:
@@ -181,10 +212,11 @@ def _row(found: Comparison, known: Origins, reach: float) -> list[TableCell]:
     return [
         TableCell(element("span", short(str(found.subject)), class_="setting")),
         TableCell(_sides(found, known)),
-        TableCell(chip(verdict_text(found), _TONES.get(found.verdict, "bad"))),
-        TableCell(element("span", _winner(found), class_="winner")),
+        _verdict(found),
         TableCell(together((_ratio(found), _bar(found, reach))), found.ratio),
-        numeric(f"{found.num_baseline} + {found.num_other}", min(found.num_baseline, found.num_other)),
+        numeric(
+            f"{found.num_baseline}\u00a0+\u00a0{found.num_other}", min(found.num_baseline, found.num_other)
+        ),
         numeric(probability(found.p_adjusted), found.p_adjusted),
         numeric(number(found.cliffs_delta, 2), found.cliffs_delta),
         TableCell(_differences(found)),
@@ -200,6 +232,12 @@ def _sides(found: Comparison, known: Origins) -> Markup:
     if baseline == other:
         return together((f"{names[0]} → {names[1]}", origin_chips(other, "both ")))
     return together((names[0], origin_chips(baseline), " → ", names[1], origin_chips(other)))
+
+
+def _verdict(found: Comparison) -> TableCell:
+    tone = _TONES.get(found.verdict, "bad")
+    said = element("small", _winner(found), class_="winner")
+    return TableCell(together((chip(verdict_text(found), tone), " ", said)))
 
 
 def _winner(found: Comparison) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from reporting.analysis.findings import FIRST_CHARTS, Chart, Findings
+from reporting.analysis.findings import FIRST_CHART, Chart, Findings
 from reporting.analysis.formatting import short
 from reporting.analysis.selection import extent, simulated_runs
 from reporting.page.answers import answer, comparisons
@@ -34,7 +34,7 @@ def index_html(findings: Findings, charts: Sequence[Chart]) -> str:
     """Returns the page as one file that needs no other file, below 5 MB. The same findings give the same
     bytes.
     """
-    first = [chart for chart in charts if chart.name.startswith(FIRST_CHARTS)]
+    first = [chart for chart in charts if chart.name == FIRST_CHART]
     before, after = _before_charts(findings, figures(first, _ROOM // 4)), _after_charts(findings)
     taken = sum(len(content.text.encode()) for _, _, content in (*before, *after))
     drawn = ("charts", "Charts", pictures([chart for chart in charts if chart not in first], _ROOM - taken))

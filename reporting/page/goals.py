@@ -49,8 +49,11 @@ def goals(findings: Findings) -> Markup:
 
 
 def _cards(findings: Findings) -> Markup:
+    """Says nothing where every card would say that no cell has numbers."""
+    if all(one.cell_id is None for one in findings.advice):
+        return NOTHING
     found = [_card(goal, [one for one in findings.advice if one.goal == goal], findings) for goal in _GOALS]
-    return element("div", *found, class_="cards") if findings.advice else NOTHING
+    return element("div", *found, class_="cards")
 
 
 def _card(goal: str, found: list[Advice], findings: Findings) -> Markup:

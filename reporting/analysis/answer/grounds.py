@@ -1,7 +1,6 @@
 """Says what a verdict about two groups rests on, what else differed, and what could overturn it."""
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 
 from reporting.analysis.cells import measured
 from reporting.analysis.findings import CellSummary, Comparison, Difference, MatchUp
@@ -17,22 +16,23 @@ _WHAT_IS_COMPARED = ("vendor", "device name", "device memory bytes", "platform")
 def of_grounds(
     cells: Sequence[CellSummary], comparisons: Sequence[Comparison], at_best: Sequence[MatchUp]
 ) -> Iterator[str]:
-    """Yields up to three sentences for each pair of groups that are compared."""
-    groups = sorted({group for one in comparisons for group in (one.baseline, one.other)})
-    for baseline, other in combinations(groups, 2):
-        found = [one for one in comparisons if (one.baseline, one.other) == (baseline, other)]
-        decided = [one for one in found if one.ratio]
-        if not decided:
-            continue
-        name = f"{baseline} and {other}" if len(groups) > 2 else ""
-        yield _rests_on(decided, [cell for cell in cells if cell.group in (baseline, other)], name)
-        yield from _differed(decided)
-        doubts = list(_doubts(found, cells, at_best, (baseline, other)))
-        if doubts:
-            yield f"What could overturn it: {'; '.join(doubts)}."
+    """Yields up to three sentences about all comparisons of groups; what differed is of the first pair alone,
+    since the page has a table of all.
+    """
+    decided = [one for one in comparisons if one.ratio]
+    if not decided:
+        return
+    groups = {group for one in decided for group in (one.baseline, one.other)}
+    own = [cell for cell in cells if cell.group in groups]
+    yield _rests_on(decided, own)
+    first = (decided[0].baseline, decided[0].other)
+    yield from _differed([one for one in decided if (one.baseline, one.other) == first], first, len(groups))
+    doubts = list(_doubts(comparisons, own, at_best))
+    if doubts:
+        yield f"What could overturn it: {'; '.join(doubts)}."
 
 
-def _rests_on(found: Sequence[Comparison], cells: Sequence[CellSummary], name: str) -> str:
+def _rests_on(found: Sequence[Comparison], cells: Sequence[CellSummary]) -> str:
     fewest = min(min(one.num_baseline, one.num_other) for one in found)
     most = max(max(one.num_baseline, one.num_other) for one in found)
     runs = counted(fewest, "run") if fewest == most else f"{fewest} to {most} runs"
@@ -43,11 +43,10 @@ def _rests_on(found: Sequence[Comparison], cells: Sequence[CellSummary], name: s
         when = f", measured on {len(days)} days from {days[0]} to {days[-1]}"
     sessions = min(min(one.baseline_sessions, one.other_sessions) for one in found)
     over = f" in {sessions} sessions" if sessions > 1 else ""
-    subject = f"The verdict about {name}" if name else "The verdict"
-    return f"{subject} rests on {runs} of each cell and side{over}{when}."
+    return f"The verdict rests on {runs} of each cell and side{over}{when}."
 
 
-def _differed(found: Sequence[Comparison]) -> Iterator[str]:
+def _differed(found: Sequence[Comparison], pair: tuple[str, str], num_groups: int) -> Iterator[str]:
     """Names what else differed in any of them, the likeliest reason first."""
     seen: dict[str, Difference] = {}
     for one in found:
@@ -56,32 +55,27 @@ def _differed(found: Sequence[Comparison]) -> Iterator[str]:
     known = [one for one in likeliest_first(seen.values()) if one.what not in _WHAT_IS_COMPARED]
     if known:
         texts = [f"{one.what} ({short(one.baseline, 40)} and {short(one.other, 40)})" for one in known]
-        yield f"What else differed, the likeliest reason first: {joined(texts, _MOST_DIFFERENCES)}."
+        where = f" between {' and '.join(pair)}" if num_groups > 2 else ""
+        yield f"What else differed{where}, the likeliest reason first: {joined(texts, _MOST_DIFFERENCES)}."
 
 
 def _doubts(
     found: Sequence[Comparison],
     cells: Sequence[CellSummary],
     at_best: Sequence[MatchUp],
-    groups: tuple[str, str],
 ) -> Iterator[str]:
     open_ones = sum(one.verdict in ("inconclusive", "too few repeats") for one in found)
     if open_ones:
-        yield f"{open_ones} of {counted(len(found), 'cell')} need more runs to be decided"
+        yield f"{open_ones:,} of {counted(len(found), 'cell')} need more runs to be decided"
     few = sum(min(one.num_baseline, one.num_other) < _FEW_RUNS for one in found if one.ratio)
     if few and not open_ones:
         yield f"fewer than {_FEW_RUNS} runs of a side in {counted(few, 'cell')}"
     if all(min(one.baseline_sessions, one.other_sessions) == 1 for one in found):
-        yield "another day, since all was measured in one session (`sweep --again` adds one)"
-    unstable = [cell for cell in cells if cell.group in groups and "unstable" in cell.flags]
+        yield "another day, since all was measured in one session (sweep --again adds one)"
+    unstable = [cell for cell in cells if "unstable" in cell.flags]
     if unstable:
         yield f"{counted(len(unstable), 'cell')} with unstable steps"
-    uneven = [
-        each
-        for each in at_best
-        if (each.baseline.group, each.other.group) == groups
-        and each.baseline.num_candidates != each.other.num_candidates
-    ]
+    uneven = [each for each in at_best if each.baseline.num_candidates != each.other.num_candidates]
     if uneven:
         first = uneven[0]
         yield (

@@ -10,7 +10,9 @@ from reporting.analysis.cells import summarise
 from reporting.analysis.conclusions import conclude
 from reporting.analysis.findings import Comparison, MatchUp
 from reporting.analysis.sides.at_its_best import at_its_best
+from reporting.page import index_html
 from reporting.results.rows import Row
+from tests.unit.pages import read
 from tests.unit.result_rows import row
 
 NOISE = (0.995, 1.0, 1.002, 1.005, 0.998)
@@ -211,6 +213,23 @@ def test_what_a_verdict_rests_on_what_differed_and_what_could_overturn_it() -> N
         "torch (2.13.0+rocm and 2.13.0+cu130)."
     ) in answer
     assert (
-        "What could overturn it: another day, since all was measured in one session (`sweep --again` adds "
+        "What could overturn it: another day, since all was measured in one session (sweep --again adds "
         "one); the best of amd is of 2 settings, that of nvidia of 1."
     ) in answer
+
+
+def test_of_three_groups_the_one_that_leads_everywhere_is_named_first() -> None:
+    slow, middle = [*runs("amd", 1000.0), *runs("amd", 1010.0, "fsdp")], runs("cpu", 1200.0)
+    first = conclude("trial", "results", [*slow, *middle, *runs("nvidia", 2000.0)]).answer[0]
+    assert first == "nvidia is faster than every other group, at the same settings and each at its best."
+    tied = conclude("trial", "results", [*slow, *runs("cpu", 2000.0), *runs("nvidia", 2000.0)]).answer[0]
+    assert tied.startswith("cpu is faster than amd in 1 cell")
+
+
+def test_three_groups_have_a_table_of_each_against_each() -> None:
+    found = [*runs("amd", 1000.0), *runs("cpu", 500.0), *runs("nvidia", 2000.0)]
+    page = read(index_html(conclude("trial", "results", found), ()))
+    (table,) = (one for one in page.elements if one.attributes.get("id") == "matrix-table")
+    assert "nvidia 2.000× best – 4.000× best –" in table.shown
+    two = read(index_html(conclude("trial", "results", [*runs("amd", 1000.0), *runs("cpu", 500.0)]), ()))
+    assert not [one for one in two.elements if one.attributes.get("id") == "matrix-table"]

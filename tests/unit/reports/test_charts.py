@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reporting.analysis.findings import FIRST_CHARTS, Chart, Comparison, Findings, Money, Price, Prices
+from reporting.analysis.findings import FIRST_CHART, Chart, Comparison, Findings, Money, Price, Prices
 from reporting.charts import wording
 from reporting.charts.choice import MOST_GROUPS, MOST_STRATEGIES
 from reporting.charts.drawing import draw
@@ -148,7 +148,7 @@ def of_comparisons(*found: Comparison) -> list[Chart]:
     )
     money = Money(prices=prices, tokens=None, goodputs={}, costs=(), break_evens=())
     made = replace(example_findings(), comparisons=found, cells=(), rows=(), runs=(), money=money)
-    return [chart for chart in draw(made) if chart.name.startswith(FIRST_CHARTS)]
+    return [chart for chart in draw(made) if chart.name.startswith(FIRST_CHART)]
 
 
 def test_the_first_picture_shows_each_comparison_and_the_price_at_which_it_turns() -> None:
