@@ -68,15 +68,17 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Is B slower than the baseline A, cell by cell? Each is a store, or a part of one: "
+        "Is B slower than the baseline A, cell by cell? Or, with --budget or --deadline: which cells of A "
+        "train so many tokens within both? Each is a store, or a part of one: "
         "URL#sweep=NAME,group=NAME,commit=BEGINNING."
     )
     parser.epilog = (
         "exit codes: 0 B is not worse; 1 a cell is slower beyond the threshold, or fails in B alone; 2 wrong "
-        "usage, or nothing found; 3 undecided: too few repeats, too noisy, or missing in B; 130 interrupted"
+        "usage, or nothing found; 3 undecided: too few repeats, too noisy, or missing in B; 130 interrupted. "
+        "With --budget or --deadline: 0 a cell fits; 1 none does; 3 none is sure to"
     )
-    parser.add_argument("baseline", metavar="A", help="what B is held against")
-    parser.add_argument("other", metavar="B", help="what is judged; may be of the same store")
+    parser.add_argument("baseline", metavar="A", help="what B is held against, or whose cells are looked at")
+    parser.add_argument("other", metavar="B", nargs="?", help="what is judged; may be of the same store")
     parser.add_argument(
         "--threshold",
         type=_share,
@@ -84,9 +86,40 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="what differs by less is equivalent, such as 2%% or 0.02 (default: 2%%)",
     )
+    _add_choice_arguments(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON on standard output")
     form.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
+
+
+def _add_choice_arguments(parser: argparse.ArgumentParser) -> None:
+    choice = parser.add_argument_group("choosing hardware and settings")
+    choice.add_argument(
+        "--budget",
+        type=_amount,
+        metavar="AMOUNT",
+        help="most that it may cost, in the currency of the prices",
+    )
+    choice.add_argument("--deadline", type=_amount, metavar="DAYS", help="most days that it may take")
+    choice.add_argument(
+        "--tokens", type=_tokens, metavar="NUMBER", help="how long the training is, such as 15T or 300B"
+    )
+    choice.add_argument("--prices", type=Path, metavar="FILE", help="what a device of each group costs")
+    choice.add_argument("--model", metavar="NAME", help="the model, if there are several")
+    choice.add_argument(
+        "--extrapolate",
+        action="store_true",
+        help="also guess two and four times the largest measured number of devices, with intervals",
+    )
+
+
+def _amount(text: str) -> float:
+    """Parses an amount of money or days, such as ``100000``, ``250K`` or ``1.5M``."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([KM]?)", text.strip().upper())
+    amount = float(match[1]) * _LETTERS[match[2]] if match else 0.0
+    if amount <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount, expected one such as 30, 250K or 1.5M")
+    return amount
 
 
 def _share(text: str) -> float:

@@ -73,7 +73,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
         cv = coefficient_of_variation(values)
         return Estimate(median=middle, low=None, high=None, cv=cv, num_runs=num_runs)
     spread = float(np.std(np.log(values), ddof=1))
-    factor = exp(min(_student(num_runs - 1) * spread * sqrt(pi / 2 / num_runs), _MOST_EXPONENT))
+    factor = exp(min(student(num_runs - 1) * spread * sqrt(pi / 2 / num_runs), _MOST_EXPONENT))
     return Estimate(
         median=middle,
         low=middle / factor,
@@ -150,7 +150,7 @@ def ratio_interval(baseline: Sample, other: Sample) -> tuple[float, float]:
     has_few = min(len(baseline), len(other)) == FEWEST_RUNS
     widening = sqrt(FEWEST_RUNS / (FEWEST_RUNS - 1)) if has_few else 1.0
     if (degrees := _welch(baseline, other)[1]) is not None:
-        widening *= _student(degrees) / _student(len(baseline) + len(other) - 2)
+        widening *= student(degrees) / student(len(baseline) + len(other) - 2)
     # The draws carry no more digits than these, and further ones would depend on the processor.
     return ratio * round(exp(low * widening), 6), ratio * round(exp(high * widening), 6)
 
@@ -170,7 +170,7 @@ def over_sessions(
     _, degrees = _welch(ours, theirs)
     if degrees is None:
         return found
-    reach = exp(min(_student(max(degrees, 1.0)) * sqrt(sum(parts)), _MOST_EXPONENT))
+    reach = exp(min(student(max(degrees, 1.0)) * sqrt(sum(parts)), _MOST_EXPONENT))
     low, high = min(found.low, found.ratio / reach), max(found.high, found.ratio * reach)
     return replace(found, low=round(low, 6), high=round(high, 6), verdict=verdict(low, high, threshold))
 
@@ -365,7 +365,25 @@ def is_unstable(*, num_outliers: int, num_steps: int, run_medians: Sequence[floa
     return (max(run_medians) - min(run_medians)) / median(run_medians) > _SPREAD
 
 
-def _student(degrees: float) -> float:
+def line_at(xs: Sequence[float], ys: Sequence[float], x: float) -> tuple[float, float, float]:
+    """Returns what the straight line through at least three points says at ``x``, and between which bounds a
+    new value lies there with 95 % confidence.
+    """
+    places, values, count = np.array(xs), np.array(ys), len(xs)
+    slope, height = np.polyfit(places, values, 1)
+    error = sqrt(float(((values - (height + slope * places)) ** 2).sum()) / (count - 2))
+    away = float((x - places.mean()) ** 2 / ((places - places.mean()) ** 2).sum())
+    reach = student(count - 2) * error * sqrt(1 + 1 / count + away)
+    middle = float(height + slope * x)
+    return middle, middle - reach, middle + reach
+
+
+def parabola_at(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
+    """Returns what the parabola through at least three points says at ``x``."""
+    return float(np.polyval(np.polyfit(xs, ys, 2), x))
+
+
+def student(degrees: float) -> float:
     """Returns the 97.5th percentile of Student's t, for at least one degree. From nine degrees on it is
     expanded around the normal distribution's; below, it lies between those of the whole numbers beside it.
     """

@@ -83,12 +83,12 @@ def _of_training(model: str, best: Sequence[CellCost], found: Money) -> Iterator
             else f"for steps alone, since no long run on {cost.group} is known"
         )
         yield (
-            f"{_tokens(found.tokens)} tokens of {model} take {number(training.days.median)} days{price} "
+            f"{tokens_text(found.tokens)} tokens of {model} take {number(training.days.median)} days{price} "
             f"on {cost.group} with {_how(cost)}, {losses}."
         )
 
 
-def _tokens(tokens: float) -> str:
+def tokens_text(tokens: float) -> str:
     """Returns a number of tokens with its usual letter: ``15T``."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
         if tokens >= size:
