@@ -5,6 +5,6 @@ two groups), ``checks`` with their ``inspections`` and ``advice``, ``suspect_nod
 strategy is good for); ``findings`` (what a report says, as data), ``conclusions`` (makes findings from the
 table). For the modules that show findings: ``formatting``, ``selection`` (what to show if there is too much),
 ``profiles``, ``time_lost``, ``method`` (what numbers mean). ``answer`` has what a report says first.
-``sides`` says what each side of a comparison ran on, and what else differed. ``costs`` says what tokens cost,
-where prices are given.
+``published`` has what others measured, as a yardstick. ``sides`` says what each side of a comparison ran on,
+and what else differed. ``costs`` says what tokens cost, where prices are given.
 """

@@ -15,6 +15,8 @@ from reporting.analysis.costs.telling import told
 from reporting.analysis.findings import CellSummary, Comparison, Findings, MatchUp, Prices
 from reporting.analysis.formatting import counted, short
 from reporting.analysis.inspections.time_order import drift, one_after_the_other
+from reporting.analysis.published.nearest import beside_published
+from reporting.analysis.published.table import published_results
 from reporting.analysis.sides.at_its_best import at_its_best
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
@@ -58,6 +60,7 @@ def conclude(
         unfinished=tuple(unfinished),
         money=costs,
         at_best=at_best,
+        published=beside_published(cells, published_results()),
     )
 
 

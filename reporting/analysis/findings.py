@@ -199,6 +199,53 @@ class MatchUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A result that somebody published, as its source says it; None where the source says nothing.
+
+    ``device`` is a word of the device's name. ``fp8`` and ``strategy`` may be ``unnamed``. ``other`` names
+    settings that nothing here has.
+    """
+
+    source: str
+    url: str
+    model: str
+    parameters: int
+    device: str
+    tokens_per_sec_per_device: float
+    date: str | None = None
+    device_note: str | None = None
+    devices: int | None = None
+    strategy: str | None = None
+    precision: str | None = None
+    fp8: str | None = None
+    seq_len: int | None = None
+    micro_batch: int | None = None
+    sequences_per_step: int | None = None
+    checkpointing: str | None = None
+    compile: str | None = None
+    other: str | None = None
+    remark: str | None = None
+    mfu_pct: float | None = None
+    software: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesidePublished:
+    """A measured cell and the published result that is nearest to it. ``ratio`` is None for models of other
+    sizes.
+    """
+
+    cell_id: str
+    sweep: str
+    group: str
+    subject: Subject
+    tokens_per_sec_per_device: float
+    published: Published
+    ratio: float | None
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The best cell for one goal within one model and group, or a sentence that says why there is none."""
 
@@ -350,6 +397,7 @@ class Findings:
     unfinished: tuple[Unfinished, ...] = ()
     money: Money | None = None
     at_best: tuple[MatchUp, ...] = ()
+    published: tuple[BesidePublished, ...] = ()
 
 
 def as_plain(findings: Findings) -> dict[str, Any]:

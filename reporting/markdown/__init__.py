@@ -1,3 +1,3 @@
-"""This package writes ``report.md``: ``report`` composes it, from ``costs``, ``profiles`` and the ``parts``
-of GitHub's Markdown.
+"""This package writes ``report.md``: ``report`` composes it, from ``costs``, ``published``, ``profiles`` and
+the ``parts`` of GitHub's Markdown.
 """

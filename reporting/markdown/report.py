@@ -57,6 +57,7 @@ from reporting.long_runs.summary import LongRun
 from reporting.markdown.costs import costs
 from reporting.markdown.parts import bullets, left_out, origin, raw, table
 from reporting.markdown.profiles import profiles
+from reporting.markdown.published import published
 
 _MOST_CHARACTERS = 64_000  # GitHub takes 65,536 in a comment
 _MOST_COMPARISONS = 20
@@ -78,6 +79,7 @@ def report_md(findings: Findings, charts: Sequence[Chart]) -> str:
         *_comparisons(findings),
         *_at_their_best(findings),
         *costs(findings),
+        *published(findings),
         *_advice(findings.advice),
         *_attention(findings),
         *map(_picture, charts[:1]),

@@ -8,20 +8,21 @@ from pathlib import Path
 from reporting.analysis.findings import FIRST_CHART, Chart, Findings
 from reporting.analysis.formatting import short
 from reporting.analysis.selection import extent, simulated_runs
-from reporting.page.answers import answer, comparisons
-from reporting.page.costs import costs
-from reporting.page.explained import method, repeat
-from reporting.page.goals import goals
-from reporting.page.goodput import goodput
-from reporting.page.machines import machines
 from reporting.page.markup import Markup, element, together, void
-from reporting.page.measured import cells
-from reporting.page.nodes import nodes
 from reporting.page.pictures import figures, pictures
 from reporting.page.pieces import origin_chips
-from reporting.page.profiles import profiles
-from reporting.page.trainings import trainings
-from reporting.page.troubles import checks, failed, skipped
+from reporting.page.sections.answers import answer, comparisons
+from reporting.page.sections.costs import costs
+from reporting.page.sections.explained import method, repeat
+from reporting.page.sections.goals import goals
+from reporting.page.sections.goodput import goodput
+from reporting.page.sections.machines import machines
+from reporting.page.sections.measured import cells
+from reporting.page.sections.nodes import nodes
+from reporting.page.sections.profiles import profiles
+from reporting.page.sections.published import published
+from reporting.page.sections.trainings import trainings
+from reporting.page.sections.troubles import checks, failed, skipped
 
 # Anchor, name in the table of contents, content. A section without content is left out.
 Section = tuple[str, str, Markup]
@@ -51,6 +52,7 @@ def _before_charts(findings: Findings, first_charts: Markup) -> tuple[Section, .
         ("goals", "Strategies", goals(findings)),
         ("machines", "Machines", machines(findings)),
         ("cells", "Cells", cells(findings)),
+        ("published", "Published", published(findings)),
     )
 
 

@@ -11,7 +11,7 @@ from reporting.analysis.findings import Findings
 from reporting.analysis.profiles import profiles_of
 from reporting.markdown.profiles import profiles as in_markdown
 from reporting.markdown.report import report_md
-from reporting.page.profiles import profiles as on_page
+from reporting.page.sections.profiles import profiles as on_page
 from reporting.results.rows import Row
 from tests.conftest import Golden
 from tests.unit.example_findings import HOSTILE_NAME, example_findings, findings

@@ -9,7 +9,7 @@ from reporting.long_runs.recoveries import Recovery
 from reporting.long_runs.summary import LongRun
 from reporting.page.markup import NOTHING, Markup, element, together
 from reporting.page.pieces import Table, TableCell, TableColumn, left_out, numeric, section, table
-from reporting.page.trainings import MOST_RUNS
+from reporting.page.sections.trainings import MOST_RUNS
 
 _MOST_ROWS = 50
 _ELSEWHERE = "findings.json has all"

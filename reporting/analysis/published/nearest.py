@@ -1,0 +1,124 @@
+"""Finds the published result that is nearest to a measured cell, and says what differs. Pure.
+
+Only results of the same device stand beside a cell, of a model of at most twice or half its parameters. The
+distance adds up what differs: the model's size counts most, then precision, then settings, then sizes.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from math import log2
+
+from reporting.analysis.findings import BesidePublished, CellSummary, Published
+from reporting.analysis.formatting import number
+from reporting.results.rows import Row
+
+# Models of other sizes have other tokens/s, so that a ratio would say nothing.
+_SAME_SIZE = 0.1
+_MOST_DOUBLINGS = 1.0
+_NONE = "none"
+
+
+def beside_published(
+    cells: Sequence[CellSummary], results: Sequence[Published]
+) -> tuple[BesidePublished, ...]:
+    """Returns the fastest cell per device of each group, model and dtype of products, each beside the nearest
+    result. Simulated and imported cells have none.
+    """
+    fastest: dict[tuple[str, str, str | None], CellSummary] = {}
+    for cell in cells:
+        if cell.tokens_per_sec_per_device is None or {"simulated", "imported"}.intersection(cell.flags):
+            continue
+        key = (cell.group, cell.subject.model, _row(cell).product_dtype)
+        if key not in fastest or _speed(cell) > _speed(fastest[key]):
+            fastest[key] = cell
+    found = (_beside(cell, results) for _, cell in sorted(fastest.items(), key=lambda pair: str(pair[0])))
+    return tuple(one for one in found if one)
+
+
+def _beside(cell: CellSummary, results: Sequence[Published]) -> BesidePublished | None:
+    row = _row(cell)
+    near = [result for result in results if _is_near(row, result)]
+    if not near:
+        return None
+    result = min(near, key=lambda one: (_distance(row, one), one.source, one.tokens_per_sec_per_device))
+    is_same_size = abs((row.parameters or 0) / result.parameters - 1) <= _SAME_SIZE
+    return BesidePublished(
+        cell_id=cell.cell_id,
+        sweep=cell.sweep,
+        group=cell.group,
+        subject=cell.subject,
+        tokens_per_sec_per_device=_speed(cell),
+        published=result,
+        ratio=_speed(cell) / result.tokens_per_sec_per_device if is_same_size else None,
+        differences=tuple(_differences(row, result)),
+    )
+
+
+def _is_near(row: Row, result: Published) -> bool:
+    """A device's name as drivers write it holds the short one as a word: ``NVIDIA H100 80GB HBM3``."""
+    is_same = re.search(rf"\b{re.escape(result.device)}\b", row.device_name or "", re.IGNORECASE)
+    return bool(is_same) and abs(_doublings(row.parameters, result.parameters)) <= _MOST_DOUBLINGS
+
+
+def _distance(row: Row, result: Published) -> float:
+    return (
+        4 * abs(_doublings(row.parameters, result.parameters))
+        + 2 * _differ(row.precision, result.precision)
+        + 2 * _differ(row.fp8 or _NONE, result.fp8)
+        + _differ(row.strategy, result.strategy)
+        + _differ(row.activation_checkpointing or _NONE, result.checkpointing)
+        + _differ(row.compile or _NONE, result.compile)
+        + (1 if result.other else 0)
+        + abs(_doublings(row.seq_len, result.seq_len)) / 2
+        + abs(_doublings(row.world_size, result.devices)) / 4
+        + abs(_doublings(row.per_device_batch, result.micro_batch)) / 4
+    )
+
+
+def _differ(ours: str | None, theirs: str | None) -> float:
+    """What a source does not say is half a difference."""
+    return 0.5 if theirs is None or ours is None else float(ours != theirs)
+
+
+def _doublings(ours: int | None, theirs: int | None) -> float:
+    """How many times the one is twice the other. What nobody said counts as one doubling."""
+    return log2(ours / theirs) if ours and theirs else 1.0
+
+
+def _differences(row: Row, result: Published) -> Iterator[str]:
+    """Yields what differs, each with both values; what the source does not say is said so."""
+    plain: Callable[[object], str] = str
+    for name, ours, theirs, write in (
+        ("model", row.model, result.model, plain),
+        ("parameters", row.parameters, result.parameters, _billions),
+        ("strategy", row.strategy, result.strategy, plain),
+        ("precision", row.precision, result.precision, plain),
+        ("fp8", row.fp8 or _NONE, result.fp8, plain),
+        ("devices", row.world_size, result.devices, plain),
+        ("sequence length", row.seq_len, result.seq_len, plain),
+        ("micro-batch", row.per_device_batch, result.micro_batch, plain),
+        ("checkpointing", row.activation_checkpointing or _NONE, result.checkpointing, plain),
+        ("compile", row.compile or _NONE, result.compile, plain),
+    ):
+        if ours != theirs:
+            said = "does not say" if theirs is None else write(theirs)
+            yield f"{name}: {'unknown' if ours is None else write(ours)} here, {said} there"
+    if result.device_note:
+        yield f"device: {row.device_name} here, {result.device} {result.device_note} there"
+    if result.software:
+        yield f"software: torch {row.torch or 'unknown'} here, {result.software} there"
+    yield from (f"there: {told}" for told in (result.other, result.remark) if told)
+
+
+def _billions(parameters: object) -> str:
+    return f"{number(float(str(parameters)) / 1e9)} billion"
+
+
+def _row(cell: CellSummary) -> Row:
+    """A run that is ok, as what was measured."""
+    return next(row for row in cell.rows if row.status == "ok")
+
+
+def _speed(cell: CellSummary) -> float:
+    assert cell.tokens_per_sec_per_device, "only measured cells stand beside published results"
+    return cell.tokens_per_sec_per_device.median

@@ -1,0 +1,138 @@
+"""Published results: every row of the table, which stands beside which cell, and what is said to differ."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from reporting.analysis.cells import summarise
+from reporting.analysis.conclusions import conclude
+from reporting.analysis.findings import BesidePublished, Published
+from reporting.analysis.published.nearest import beside_published
+from reporting.analysis.published.table import published_results
+from reporting.markdown.report import report_md
+from reporting.page import index_html
+from reporting.results.formulas import model_flops_utilization
+from reporting.results.rows import Row
+from tests.unit.pages import read
+from tests.unit.result_rows import row
+
+RESULTS = published_results()
+LLAMA = 8_030_261_248
+NAMES = {"H100": "NVIDIA H100 80GB HBM3", "H200": "NVIDIA H200", "MI300X": "AMD Instinct MI300X"}
+
+
+def cell(tokens_per_sec: float = 48_000.0, **changes: object) -> Row:
+    values: dict[str, object] = {
+        "model": "llama-3.1-8b", "parameters": LLAMA, "device_name": NAMES["H100"], "strategy": "fsdp",
+        "world_size": 8, "seq_len": 8192, "per_device_batch": 2, "precision": "bf16", "compile": "block",
+        "activation_checkpointing": "selective", "torch": "2.13.0+cu130", "cell_id": "c",
+    }  # fmt: skip
+    return row(tokens_per_sec, **{**values, **changes})
+
+
+def beside(*rows: Row, results: tuple[Published, ...] = RESULTS) -> list[BesidePublished]:
+    return list(beside_published(summarise(rows), results))
+
+
+def test_every_row_of_the_table_has_a_source_with_a_commit_and_numbers_that_can_be_true() -> None:
+    assert len(RESULTS) >= 30
+    for result in RESULTS:
+        assert re.fullmatch(r"https://github\.com/[\w./-]+/blob/[0-9a-f]{40}/[\w./-]+", result.url), result
+        assert result.date is None or re.fullmatch(r"20\d\d-\d\d", result.date)
+        assert result.device in NAMES and (result.devices or 0) > 0
+        assert 1e9 < result.parameters < 1e12 and 1e3 < result.tokens_per_sec_per_device < 1e6
+        assert result.checkpointing in (None, "none", "selective", "full")
+        assert result.fp8 in ("none", "tensorwise", "rowwise", "unnamed") and result.precision == "bf16"
+    assert len({replace(result, source="") for result in RESULTS}) == len(RESULTS)
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_sec", "expected"), [(5_762.0, 33.74), (6_667.0, 39.04)], ids=["eager", "compiled"]
+)
+def test_torchtitans_results_are_those_whose_utilization_is_known(
+    tokens_per_sec: float, expected: float
+) -> None:
+    (found,) = (one for one in RESULTS if one.tokens_per_sec_per_device == tokens_per_sec)
+    flops = 57.914e9
+    assert (found.model, found.seq_len) == ("llama-3.1-8b", 8192)
+    assert 100 * model_flops_utilization(tokens_per_sec, flops, 989e12) == pytest.approx(expected, abs=0.01)
+
+
+def test_the_nearest_result_of_the_same_device_stands_beside_a_cell() -> None:
+    (found,) = beside(cell())
+    assert (found.published.source, found.published.tokens_per_sec_per_device) == ("torchtitan", 6_667.0)
+    assert found.tokens_per_sec_per_device == 6_000.0
+    assert found.ratio == pytest.approx(6_000 / 6_667)
+    assert found.differences == (
+        "device: NVIDIA H100 80GB HBM3 here, H100 96 GB HBM2e, 500 W there",
+        "software: torch 2.13.0+cu130 here, torch 1963fc8, torchao eab345c, torchtitan 9dec370 there",
+        "there: sequence length of the recipe, which the table does not state",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"fp8": "tensorwise"}, 8_532.0),
+        ({"compile": "none"}, 5_762.0),
+        ({"world_size": 128}, 6_514.0),
+        ({"per_device_batch": 1}, 6_150.0),
+        ({"device_name": NAMES["MI300X"], "fp8": "rowwise", "per_device_batch": 1}, 5_891.0),
+        ({"device_name": NAMES["H200"], "world_size": 32, "fp8": "tensorwise"}, 10_938.0),
+        ({"model": "mistral-7b-v0.3", "parameters": 7_248_023_552, "seq_len": 4096,
+          "activation_checkpointing": "full", "compile": "none", "per_device_batch": 16}, 8_611.0),
+    ],
+)  # fmt: skip
+def test_what_is_alike_decides_which_result_is_the_nearest(
+    changes: dict[str, object], expected: float
+) -> None:
+    (found,) = beside(cell(**changes))
+    assert found.published.tokens_per_sec_per_device == expected
+
+
+def test_models_of_other_sizes_have_no_ratio_and_far_ones_nothing() -> None:
+    (found,) = beside(cell(model="qwen2.5-7b", parameters=7_615_616_512))
+    assert found.ratio is not None
+    (found,) = beside(cell(model="other", parameters=int(1.5 * LLAMA)))
+    assert found.ratio is None
+    assert "parameters: 12.0 billion here, 8.03 billion there" in found.differences
+    assert beside(cell(model="tiny", parameters=1_000_000)) == []
+    assert beside(cell(parameters=None)) != []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"simulated": True},
+        {"imported": True},
+        {"device_name": None},
+        {"device_name": "NVIDIA H100X"},
+        {"device_name": "NVIDIA L40S"},
+    ],
+)
+def test_nothing_stands_beside_what_is_no_measurement_of_that_device(changes: dict[str, object]) -> None:
+    assert beside(cell(**changes)) == []
+
+
+def test_only_the_fastest_cell_of_a_group_model_and_dtype_is_shown() -> None:
+    slow, fast = cell(40_000.0, cell_id="slow", strategy="zero2"), cell(cell_id="fast")
+    fp8 = cell(60_000.0, cell_id="fp8", fp8="tensorwise")
+    assert [one.cell_id for one in beside(slow, fast, fp8)] == ["fast", "fp8"]
+
+
+def test_page_and_markdown_link_the_source_and_say_what_differs() -> None:
+    findings = conclude("trial", "results", [cell()])
+    page, text = index_html(findings, ()), report_md(findings, ())
+    (table,) = (one for one in read(page).elements if one.attributes.get("id") == "published-table")
+    assert "torchtitan 2024-12" in table.shown and "0.900×" in table.shown
+    assert f'href="{RESULTS[0].url}"' in page
+    assert "## Beside published results" in text and f"[torchtitan]({RESULTS[0].url})" in text
+    without = conclude("trial", "results", [cell(simulated=True)])
+    assert "published-table" not in index_html(without, ())
+    assert "published results" not in report_md(without, ())
+
+
+def test_hostile_names_of_models_stay_text() -> None:
+    findings = conclude("trial", "results", [cell(model="<script>alert(1)</script>", torch="`|`")])
+    assert "<script>alert" not in index_html(findings, ())
