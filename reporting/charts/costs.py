@@ -1,6 +1,7 @@
 """This chart shows what a million tokens cost: a dot and its interval for each of the cheapest cells."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
@@ -12,7 +13,7 @@ from reporting.charts.choice import NAMES_MEAN, View, differing_names, known, le
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import beside, write_above
 from reporting.charts.sheet import FAINT, Drawing, PanelGrid, panels
-from reporting.charts.svg import SURFACE
+from reporting.charts.svg import INK, SURFACE
 
 _MOST_DOTS = 20
 
@@ -58,13 +59,14 @@ def _cost(found: CellCost) -> Estimate:
 def _draw(view: View, axes: Axes, shown: Sequence[CellCost], labels: Sequence[str]) -> None:
     highest = 0.0
     for row, cost in enumerate(shown):
-        found, look = _cost(cost), strategy_look(cost.subject.strategy)
+        found, look = _cost(cost), view.looks.get(cost.group)
+        colour: Any = look.colour if look else INK
         low, high = (bound if bound else found.median for bound in (found.low, found.high))
         highest = max(highest, high)
-        axes.plot([low, high], [row, row], color=look.colour, linewidth=1.4)
-        is_filled = cost.group not in view.looks or view.looks[cost.group].is_filled
-        face = look.colour if is_filled else SURFACE
-        axes.plot([found.median], [row], marker=look.marker, markerfacecolor=face, color=look.colour)
+        axes.plot([low, high], [row, row], color=colour, linewidth=1.4)
+        face = colour if look is None or look.is_filled else SURFACE
+        marker = strategy_look(cost.subject.strategy).marker
+        axes.plot([found.median], [row], marker=marker, markerfacecolor=face, color=colour)
         beside(axes, high, row, wording.short(found.median), (6, 0), va="center")
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=FAINT, linewidth=0.7)

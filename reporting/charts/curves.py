@@ -19,7 +19,6 @@ from reporting.charts.choice import (
     recipe_of,
     strategies_of,
 )
-from reporting.charts.looks import strategy_look
 from reporting.charts.marks import (
     ChartPoint,
     Label,
@@ -196,9 +195,11 @@ def _draw_panel(view: View, row: _Row, group: str, axes: Axes, lines: dict[str, 
     for strategy, line in lines.items():
         draw_line(axes, line, strategy, view.looks[group])
     _draw_ideal(axes, row, [point for line in lines.values() for point in line])
-    label_ends(axes, [_label(strategy, line[-1]) for strategy, line in lines.items()])
-    failed = (cell for cell in row.cells if cell.group == group and cell.status != "ok")
-    draw_failures(axes, [(cell.subject.world_size, cell.subject.strategy, cell.status) for cell in failed])
+    colour = view.looks[group].colour
+    label_ends(axes, [_label(strategy, line[-1], colour) for strategy, line in lines.items()])
+    failed = [cell for cell in row.cells if cell.group == group and cell.status != "ok"]
+    marks = [(cell.subject.world_size, cell.subject.strategy, cell.status) for cell in failed]
+    draw_failures(axes, marks, colour)
     axes.set_title(view.titles[group])
     if not lines:
         write(axes, "nothing measured")
@@ -239,10 +240,8 @@ def _name_axes(row: _Row, panels_of_row: list[Axes]) -> None:
         axes.tick_params(labelleft=False)
 
 
-def _label(strategy: str, end: ChartPoint) -> Label:
-    return Label(
-        x=end.x, y=end.middle, text=wording.name_of(strategy, 12), colour=strategy_look(strategy).colour
-    )
+def _label(strategy: str, end: ChartPoint, colour: str) -> Label:
+    return Label(x=end.x, y=end.middle, text=wording.name_of(strategy, 12), colour=colour)
 
 
 def _ends(view: View, row: _Row, groups: Sequence[str]) -> str:

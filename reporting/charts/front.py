@@ -22,7 +22,7 @@ from reporting.charts.choice import (
 from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, draw_key, label_points, line_style, scale_values, write_above
 from reporting.charts.sheet import Drawing, PanelGrid, panels, width_for
-from reporting.charts.svg import INK, SURFACE
+from reporting.charts.svg import SURFACE
 
 _MOST_POINTS = 150
 _MOST_MODELS = 3
@@ -108,10 +108,11 @@ def _draw_front(view: View, axes: Axes, cells: Sequence[CellSummary]) -> None:
 
 
 def _draw_point(view: View, axes: Axes, cell: CellSummary, place: tuple[float, float]) -> None:
-    look, is_front = strategy_look(cell.subject.strategy), cell.cell_id in view.pareto
-    settings: dict[str, Any] = {"marker": look.marker, "color": look.colour, "zorder": 3 + is_front}
+    look, is_front = view.looks[cell.group], cell.cell_id in view.pareto
+    marker = strategy_look(cell.subject.strategy).marker
+    settings: dict[str, Any] = {"marker": marker, "color": look.colour, "zorder": 3 + is_front}
     settings |= {"alpha": 1.0 if is_front else 0.3, "markersize": 6 if is_front else 5}
-    face = look.colour if view.looks[cell.group].is_filled else SURFACE
+    face = look.colour if look.is_filled else SURFACE
     axes.plot([place[0]], [place[1]], markerfacecolor=face, **settings)
 
 
@@ -126,9 +127,9 @@ def _draw_line(
     own = sorted((place, cell.subject) for cell, place in best if cell.group == group)
     xs, ys = [x for (x, _), _ in own], [y for (_, y), _ in own]
     style: dict[str, Any] = {"linestyle": line_style(view.looks[group]), "linewidth": 1, "zorder": 2}
-    axes.plot(xs, ys, color=(INK, 0.5), **style)
+    axes.plot(xs, ys, color=view.looks[group].colour, alpha=0.6, **style)
     ends = own[:: max(len(own) - 1, 1)]
     return [
-        Label(x=x, y=y, text=names[subject], colour=strategy_look(subject.strategy).colour)
+        Label(x=x, y=y, text=names[subject], colour=view.looks[group].colour)
         for (x, y), subject in reversed(ends)
     ]

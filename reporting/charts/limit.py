@@ -9,7 +9,6 @@ from matplotlib.ticker import FuncFormatter
 from reporting.analysis.findings import CellSummary, Subject
 from reporting.charts import wording
 from reporting.charts.choice import NAMES_MEAN, View, differing_names, groups_of, left_out, same_for_all
-from reporting.charts.looks import strategy_look
 from reporting.charts.marks import beside, draw_rectangle, write_above
 from reporting.charts.sheet import FAINT, Drawing, PanelGrid, panels, width_for
 from reporting.charts.svg import INK
@@ -113,7 +112,7 @@ def _draw_limit(
 
 
 def _draw_memory_bar(view: View, axes: Axes, row: int, cell: CellSummary) -> None:
-    colour, used = strategy_look(cell.subject.strategy).colour, _used(cell) or 0.0
+    colour, used = view.looks[cell.group].colour, _used(cell) or 0.0
     is_out = cell.status == "oom"
     hatch = "xxxx" if is_out else view.looks[cell.group].hatch
     draw_rectangle(axes, (0.0, row - 0.35, used, 0.7), colour, hatch)

@@ -1,8 +1,7 @@
-"""Looks are fixed: a strategy has one colour and marker in all charts, a group one line and hatch. Pure.
+"""Looks are fixed: a group has one colour, line and hatch in all charts, a strategy one marker. Pure.
 
 The colours are Okabe and Ito's, changed in lightness until each has a contrast of 3 on white and on near
-black. Colour is never the only sign: the marker says the same as the colour. The hatch and the marker's
-filling say the same as the line.
+black. Colour is never the only sign: line, hatch and the marker's filling say the same as the colour.
 """
 
 from collections.abc import Iterable
@@ -12,14 +11,13 @@ from zlib import crc32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyLook:
-    colour: str
     marker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLook:
     """How a group looks. ``dashes`` are lengths of ink and gap, in line widths; an empty tuple is a solid
-    line. ``colour`` is for pictures in which no strategy has one.
+    line.
     """
 
     colour: str
@@ -29,13 +27,12 @@ class GroupLook:
 
 
 _STRATEGIES = {
-    "ddp": StrategyLook(colour="#1276ba", marker="o"),
-    "fsdp": StrategyLook(colour="#d55e00", marker="s"),
-    "zero1": StrategyLook(colour="#449bd3", marker="^"),
-    "zero2": StrategyLook(colour="#009e73", marker="D"),
-    "zero3": StrategyLook(colour="#c46a9d", marker="v"),
+    "ddp": StrategyLook(marker="o"),
+    "fsdp": StrategyLook(marker="s"),
+    "zero1": StrategyLook(marker="^"),
+    "zero2": StrategyLook(marker="D"),
+    "zero3": StrategyLook(marker="v"),
 }
-_OTHER_COLOURS = ("#b98000", "#7f7f7f", "#8c6bb1", "#a0693c", "#5b8a00")
 _OTHER_MARKERS = ("P", "X", "h", "p", "<", ">", "8")
 
 # A vendor's first group gets the first line of its vendor, and so on. Each vendor has its own family of
@@ -45,7 +42,6 @@ _LINES: dict[str | None, tuple[tuple[float, ...], ...]] = {
     "amd": ((4.0, 2.0), (4.0, 1.5, 1.0, 1.5), (4.0, 1.5, 1.0, 1.5, 1.0, 1.5)),
     "cpu": ((6.0, 1.2, 1.0, 1.2), (6.0, 1.2, 1.0, 1.2, 1.0, 1.2), (3.0, 1.2, 1.0, 1.2)),
 }
-# Of the same series as those of strategies: each has a contrast of 3 on white and on near black.
 _GROUP_COLOURS: dict[str | None, tuple[str, ...]] = {
     "nvidia": ("#009e73", "#5b8a00", "#7f7f7f"),
     "amd": ("#d55e00", "#c46a9d", "#a0693c"),
@@ -67,8 +63,7 @@ def strategy_look(strategy: str) -> StrategyLook:
     if known:
         return known
     number = crc32(strategy.encode("utf-8", "replace"))
-    colour = _OTHER_COLOURS[number % len(_OTHER_COLOURS)]
-    return StrategyLook(colour=colour, marker=_OTHER_MARKERS[number // 7 % len(_OTHER_MARKERS)])
+    return StrategyLook(marker=_OTHER_MARKERS[number % len(_OTHER_MARKERS)])
 
 
 def strategy_order(strategy: str) -> tuple[int, str]:

@@ -52,15 +52,15 @@ def draw_line(axes: Axes, points: Sequence[ChartPoint], strategy: str, group: Gr
     axes.plot(
         [point.x for point in points],
         [point.middle for point in points],
-        color=look.colour,
+        color=group.colour,
         marker=look.marker,
         linestyle=line_style(group),
-        markerfacecolor=look.colour if group.is_filled else SURFACE,
+        markerfacecolor=group.colour if group.is_filled else SURFACE,
         markeredgewidth=1.2,
         clip_on=False,
         zorder=3,
     )
-    draw_intervals(axes, points, look.colour)
+    draw_intervals(axes, points, group.colour)
 
 
 def draw_intervals(axes: Axes, points: Iterable[ChartPoint], colour: str) -> None:
@@ -101,13 +101,12 @@ def apart(wanted: Sequence[float], gap: float) -> list[float]:
     return found
 
 
-def draw_failures(axes: Axes, failed: Iterable[tuple[float, str, str]]) -> None:
+def draw_failures(axes: Axes, failed: Iterable[tuple[float, str, str]], colour: str) -> None:
     """Draws an x at the bottom for each (x, strategy, status), one above another if they share a place."""
     height_of: dict[float, int] = {}
     for x, strategy, status in list(failed)[:_MOST_FAILURES]:
         level = height_of.get(x, 0)
         height_of[x] = level + 1
-        colour = strategy_look(strategy).colour
         y = 0.04 + level * _text_height(axes)
         place = axes.get_xaxis_transform()
         axes.plot([x], [y], marker="x", color=colour, markersize=6, markeredgewidth=1.8, transform=place)
@@ -163,18 +162,18 @@ class _Box:
 
 
 def draw_key(axes: Axes, strategies: Sequence[str], groups: Sequence[tuple[str, GroupLook]]) -> None:
-    """Draws the key right of the panel: colours and markers of strategies, lines and fillings of groups."""
-    grey = StrategyLook(colour=INK, marker="o")
+    """Draws the key right of the panel: markers of strategies, colours, lines and fillings of groups."""
     handles = [_handle(strategy_look(name), None) for name in strategies]
-    handles += [_handle(grey, look) for _, look in groups]
+    handles += [_handle(StrategyLook(marker="o"), look) for _, look in groups]
     names = [wording.name_of(name, 16) for name in strategies] + [title for title, _ in groups]
     axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1.02, 1.03), fontsize=8, handlelength=3)
 
 
 def _handle(look: StrategyLook, group: GroupLook | None) -> Line2D:
     line: Any = line_style(group) if group else ""
-    face = SURFACE if group and not group.is_filled else look.colour
-    return Line2D([], [], color=look.colour, marker=look.marker, linestyle=line, markerfacecolor=face)
+    colour: Any = group.colour if group else INK
+    face = SURFACE if group and not group.is_filled else colour
+    return Line2D([], [], color=colour, marker=look.marker, linestyle=line, markerfacecolor=face)
 
 
 def range_far(sizes: Sequence[int]) -> bool:

@@ -148,21 +148,21 @@ def _draw_bars(view: View, axes: Axes, bars: _Bars) -> None:
         _draw_bar(view, axes, place, point)
         beside(axes, point.x, point.high, wording.short(point.middle), (0, 4), va="bottom", **turned)
     scale_values(axes, 0.0, (1.3 if turned["rotation"] else 1.14) * max(point.high for point in points))
-    _draw_statuses(axes, bars.places)
+    _draw_statuses(view, axes, bars.places)
 
 
 def _draw_bar(view: View, axes: Axes, place: _Place, point: ChartPoint) -> None:
-    colour, look = strategy_look(place.cell.subject.strategy).colour, view.looks[place.cell.group]
+    look = view.looks[place.cell.group]
     box = (place.x - place.width / 2, 0.0, place.width, point.middle)
-    draw_rectangle(axes, box, colour, look.hatch)
+    draw_rectangle(axes, box, look.colour, look.hatch)
     draw_intervals(axes, [point], INK)
 
 
-def _draw_statuses(axes: Axes, places: Sequence[_Place]) -> None:
+def _draw_statuses(view: View, axes: Axes, places: Sequence[_Place]) -> None:
     across = axes.get_xaxis_transform()
     for place in places:
         if place.cell.status != "ok":
-            colour = strategy_look(place.cell.subject.strategy).colour
+            colour = view.looks[place.cell.group].colour
             axes.plot([place.x], [0.05], marker="x", color=colour, markeredgewidth=1.8, transform=across)
             text = wording.name_of(place.cell.status, 14)
             beside(axes, place.x, 0.1, text, (0, 0), xycoords=across, rotation=90, ha="center", va="bottom")
@@ -185,21 +185,20 @@ def _draw_spread(view: View, axes: Axes, places: Sequence[_Place], unit: wording
     )
     room = 0.08 * (high - low) or 0.05 * high or 1.0
     scale_values(axes, float(low - room), float(high + room))
-    _draw_statuses(axes, places)
+    _draw_statuses(view, axes, places)
     return sum(map(len, drawn))
 
 
 def _draw_box(view: View, axes: Axes, place: _Place, steps: np.ndarray) -> None:
-    colour, look = strategy_look(place.cell.subject.strategy), view.looks[place.cell.group]
+    look = view.looks[place.cell.group]
+    colour, marker = look.colour, strategy_look(place.cell.subject.strategy).marker
     low, quarter, middle, three_quarters, high = (
         float(value) for value in np.percentile(steps, (1, 25, 50, 75, 99))
     )
-    axes.plot([place.x, place.x], [low, high], color=colour.colour, linewidth=1.2)
-    axes.plot(
-        [place.x, place.x], [quarter, three_quarters], color=colour.colour, linewidth=5, solid_capstyle="butt"
-    )
-    face, edge = (colour.colour, SURFACE) if look.is_filled else (SURFACE, colour.colour)
-    shape: dict[str, Any] = {"marker": colour.marker, "markersize": 6, "color": colour.colour}
+    axes.plot([place.x, place.x], [low, high], color=colour, linewidth=1.2)
+    axes.plot([place.x, place.x], [quarter, three_quarters], color=colour, linewidth=5, solid_capstyle="butt")
+    face, edge = (colour, SURFACE) if look.is_filled else (SURFACE, colour)
+    shape: dict[str, Any] = {"marker": marker, "markersize": 6, "color": colour}
     axes.plot([place.x], [middle], markerfacecolor=face, markeredgecolor=edge, **shape)
 
 
@@ -222,8 +221,9 @@ def _head(view: View, figure: Figure, cell: CellSummary, groups: Sequence[str]) 
 
 
 def _patch(view: View, group: str) -> Patch:
-    hatch = view.looks[group].hatch
-    return Patch(facecolor="none" if hatch else (INK, 0.7), edgecolor=INK, hatch=hatch, linewidth=0.8)
+    look = view.looks[group]
+    face: Any = (look.colour, 0.22) if look.hatch else look.colour
+    return Patch(facecolor=face, edgecolor=look.colour, hatch=look.hatch, linewidth=0.8)
 
 
 def _steps(cell: CellSummary) -> np.ndarray:

@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 
 from reporting.charts import wording
 from reporting.charts.choice import View
-from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, label_ends, leave_empty, scale_values, write_above
 from reporting.charts.sheet import Drawing, PanelGrid, panels
 from reporting.charts.trainings.traces import MOST_POINTS, Trace, downsampled, runs_left_out, xy
@@ -26,7 +25,7 @@ def power_and_clocks(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
         PanelGrid(rows=len(shown), widths=(1, 1), row_height=2.0, gap=1.0, row_gap=1.0, right=0.9)
     )
     for run, (left, right) in zip(shown, rows, strict=True):
-        colour = strategy_look(run.strategy).colour
+        colour = view.looks[run.group].colour
         _draw_devices(left, run.power_watts, "Power (W per device)", colour)
         _draw_devices(right, _in_ghz(run.clock_mhz), "Clock (GHz)", colour)
         write_above(left, f"{wording.name_of(run.name)}, {view.titles[run.group]}")

@@ -9,7 +9,6 @@ from matplotlib.ticker import FuncFormatter
 from reporting.analysis.formatting import counted
 from reporting.charts import wording
 from reporting.charts.choice import View
-from reporting.charts.looks import strategy_look
 from reporting.charts.marks import beside, draw_rectangle, leave_empty, scale_values, write_above
 from reporting.charts.sheet import FAINT, Drawing, PanelGrid, panels
 from reporting.charts.svg import INK, SURFACE
@@ -50,7 +49,7 @@ def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
     grid = PanelGrid(rows=len(shown), widths=(1.6, 1.0), right=1.15, bottom=0.1 + below, **rows_and_gaps)
     figure, rows = panels(grid)
     for run, (left, right) in zip(shown, rows, strict=True):
-        _draw_trace(left, run)
+        _draw_trace(left, run, view.looks[run.group].colour)
         _draw_lost(right, run)
         devices = counted(run.world_size, "device")
         write_above(left, f"{wording.name_of(run.name)}, {view.titles[run.group]}, {devices}")
@@ -67,15 +66,13 @@ def goodput(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
     ]
 
 
-def _draw_trace(axes: Axes, run: LongRun) -> None:
+def _draw_trace(axes: Axes, run: LongRun, colour: str) -> None:
     trace = downsampled(run.goodput_trace, MOST_POINTS)
     lanes = _lanes(run)
     longest = max([1.0, *(x for x, _ in trace), *(x for lane in lanes.values() for x, _ in lane)])
     unit = wording.elapsed_unit(longest)
     seconds, shares = xy(trace)
-    axes.plot(
-        [x / unit.size for x in seconds], [100 * y for y in shares], color=strategy_look(run.strategy).colour
-    )
+    axes.plot([x / unit.size for x in seconds], [100 * y for y in shares], color=colour)
     # Goodput starts at zero. The first points are ignored, because they would flatten the rest of the curve.
     lowest = min((100 * y for y in shares[len(shares) // 20 :]), default=0.0)
     scale_values(axes, max(0.0, 10 * (min(lowest, 99.0) // 10) - 5), 102.0)

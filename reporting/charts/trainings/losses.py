@@ -10,7 +10,6 @@ from matplotlib.ticker import FuncFormatter
 from reporting.analysis.formatting import counted
 from reporting.charts import wording
 from reporting.charts.choice import View
-from reporting.charts.looks import strategy_look
 from reporting.charts.marks import Label, label_ends, line_style, scale_values
 from reporting.charts.sheet import Drawing, PanelGrid, panels
 from reporting.charts.svg import SURFACE
@@ -46,7 +45,7 @@ def losses(view: View, runs: Sequence[LongRun]) -> list[Drawing]:
     _scale(axes, [point for curve in shown for point in (*curve.training, *curve.validation)])
     for curve in shown:
         _draw(view, axes, curve)
-    label_ends(axes, [_label(curve) for curve in shown])
+    label_ends(axes, [_label(view, curve) for curve in shown])
     return [
         Drawing(
             name="loss_curves",
@@ -74,7 +73,8 @@ def _curve(run: LongRun) -> _Curve:
 
 
 def _draw(view: View, axes: Axes, curve: _Curve) -> None:
-    colour, line = strategy_look(curve.run.strategy).colour, line_style(view.looks[curve.run.group])
+    look = view.looks[curve.run.group]
+    colour, line = look.colour, line_style(look)
     axes.plot(*xy(curve.training), color=colour, linewidth=1.1, alpha=0.85, linestyle=line)
     circles: dict[str, Any] = {"marker": "o", "linestyle": "", "markerfacecolor": SURFACE}
     axes.plot(*xy(curve.validation), color=colour, clip_on=False, zorder=4, **circles)
@@ -93,9 +93,9 @@ def _scale(axes: Axes, points: Trace) -> None:
     axes.set_ylabel("loss (nats per token)")
 
 
-def _label(curve: _Curve) -> Label:
+def _label(view: View, curve: _Curve) -> Label:
     x, y = curve.end
-    return Label(x=x, y=y, text=curve.name, colour=strategy_look(curve.run.strategy).colour)
+    return Label(x=x, y=y, text=curve.name, colour=view.looks[curve.run.group].colour)
 
 
 def _replayed(shown: Sequence[_Curve]) -> str:

@@ -25,7 +25,6 @@ from reporting.charts.trainings.traces import downsampled
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 from tests.unit.example_findings import (
-    HOSTILE_NAME,
     STRATEGIES,
     empty_findings,
     example_findings,
@@ -268,9 +267,11 @@ def test_of_too_much_the_richest_is_drawn_and_the_caption_says_so() -> None:
     assert "of 540 cells are drawn" in rates.caption
 
 
-@pytest.mark.parametrize("strategy", [*STRATEGIES, "hsdp", "tp", "pipeline", HOSTILE_NAME])
-def test_a_strategy_can_be_seen_on_light_and_on_dark(strategy: str) -> None:
-    colour = strategy_look(strategy).colour
+@pytest.mark.parametrize("vendor", ["nvidia", "amd", "cpu", "another", None])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_group_can_be_seen_on_light_and_on_dark(vendor: str | None, number: int) -> None:
+    looks = group_looks([(f"group {place}", vendor) for place in range(number)])
+    colour = looks[f"group {number - 1}"].colour
     assert min(contrast(colour, LIGHT), contrast(colour, DARK)) >= 3.0
 
 
@@ -288,9 +289,10 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_the_known_strategies_differ_in_colour_and_in_marker() -> None:
-    looks = [strategy_look(strategy) for strategy in STRATEGIES]
-    assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == len(STRATEGIES)
+def test_the_known_strategies_differ_in_marker_and_vendors_in_colour() -> None:
+    assert len({strategy_look(strategy).marker for strategy in STRATEGIES}) == len(STRATEGIES)
+    looks = group_looks([("a", "nvidia"), ("b", "amd"), ("c", "cpu"), ("d", "another")])
+    assert len({look.colour for look in looks.values()}) == 4
 
 
 def test_an_unknown_strategy_looks_the_same_whoever_is_beside_it() -> None:
@@ -307,7 +309,7 @@ def test_a_groups_look_depends_on_its_vendor_and_not_on_who_came_first() -> None
 
 def test_two_groups_of_one_vendor_differ() -> None:
     looks = group_looks([("h100", "nvidia"), ("a100", "nvidia"), ("l40s", "nvidia")])
-    assert len(set(looks.values())) == 3
+    assert len(set(looks.values())) == len({look.colour for look in looks.values()}) == 3
 
 
 @pytest.mark.parametrize(
