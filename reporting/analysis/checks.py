@@ -46,6 +46,7 @@ _INSPECTIONS = (
     _Inspection(name="loss equal across strategies", look=losses.equal, what="{} % off"),
     _Inspection(name="enough repeats", look=sample_size.repeats, what="{} runs"),
     _Inspection(name="measured at the same time", look=time_order.one_after_the_other, what="", noun="pair"),
+    _Inspection(name="no trend inside the window", look=time_order.trends, what=""),
     _Inspection(name="no drift over time", look=time_order.drift, what="{} %", noun="group"),
     _Inspection(name="measured by us on real devices", look=sample_size.origins, what=""),
     _Inspection(name=_CAPPED, look=speed.held_back, what="held back in {} % of the looks"),

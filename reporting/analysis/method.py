@@ -27,8 +27,8 @@ DEFINITIONS = (
     (
         "Warm-up",
         "The steps before the window are not measured. Warm-up lasts for at least as many steps as the "
-        "sweep says. It ends when a step moves the rolling median of five steps by less than 1 %, or "
-        "after 50 steps. Peaks of memory are counted after it.",
+        "sweep says. It ends when none of five steps in a row moves the rolling median of five by 1 % and "
+        "the newest steps show no trend, or after 50 steps. Peaks of memory are counted after it.",
     ),
     (
         "Scaling efficiency",

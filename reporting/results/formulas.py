@@ -1,12 +1,20 @@
-"""These formulas define tokens per second, FLOPs, MFU and scaling efficiency. Plain Python.
+"""These formulas define tokens per second, FLOPs, MFU, scaling efficiency and trends. Plain Python.
 
 Symbols: a *step* is an optimizer step. ``tokens_per_step`` = ranks x micro-batch x grad_accum x sequence.
 """
 
 from collections.abc import Sequence
-from math import ceil, floor
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from math import ceil, floor, sqrt
+from statistics import median
 
 FLOPS_FORMULA = "palm_noncausal_v1"
+
+_MOST_BLOCKS = 20
+_FEWEST = 4
+# Of normal noise, the standard deviation over the median of the distances from the median.
+_DEVIATION = 1.4826
 
 
 def tokens_per_second(tokens_per_step: int, num_steps: int, window_s: float) -> float:
@@ -62,3 +70,43 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
     mean = sum(values) / len(values)
     variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return float(variance**0.5 / mean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """How much a series changes from its beginning to its end, relative to its median; ``error`` is the
+    standard error of that.
+    """
+
+    change: float
+    error: float
+
+    def exceeds(self, share: float, *, errors: float) -> bool:
+        """Whether the change is larger than ``share``, and than so many of its standard errors."""
+        return abs(self.change) > max(share, errors * self.error)
+
+
+def trend_of(values: Sequence[float]) -> Trend | None:
+    """Returns the trend of at least four positive values in the order of time.
+
+    The slope is Theil and Sen's, the median of the slopes between all pairs, so that single slow steps don't
+    count. Long series are looked at as medians of twenty blocks.
+    """
+    if len(values) < _FEWEST:
+        return None
+    blocks = _blocks(values)
+    count, middle = len(blocks), median(blocks)
+    slope = median(
+        (blocks[later] - blocks[sooner]) / (later - sooner) for sooner, later in combinations(range(count), 2)
+    )
+    left = [value - slope * place for place, value in enumerate(blocks)]
+    level = median(left)
+    scatter = _DEVIATION * median(abs(value - level) for value in left)
+    span = count - 1
+    return Trend(change=slope * span / middle, error=scatter * span * sqrt(12 / (count**3 - count)) / middle)
+
+
+def _blocks(values: Sequence[float]) -> list[float]:
+    count = min(len(values), _MOST_BLOCKS)
+    edges = [place * len(values) // count for place in range(count + 1)]
+    return [median(values[begin:end]) for begin, end in pairwise(edges)]

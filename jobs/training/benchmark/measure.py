@@ -41,7 +41,7 @@ from jobs.training.task.measurement import Measurement, NoProfile, Profile, Rank
 from reporting.results.formulas import percentile
 
 MAX_WARMUP_STEPS = 50
-WARMUP_RULE = "rolling_median_5_within_1pct_max_50"
+WARMUP_RULE = "median_5_within_1pct_5_times_no_trend_max_50"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,15 @@ from statistics import median
 
 import torch
 
+from reporting.results.formulas import trend_of
+
 ROLLING = 5
-SETTLED = 0.01
+# Of the rolling median, with each of as many steps.
+_SETTLED = 0.01
+# By how much the newest steps may get faster or slower: so many of them, by this share.
+_STEADY = ((10, 0.02), (20, 0.04))
+# A trend within so many standard errors of it is noise.
+_ERRORS = 2.0
 
 
 class HostTimer:
@@ -46,8 +53,24 @@ class DeviceTimer:
 
 
 def has_settled(step_times_s: list[float]) -> bool:
-    """Whether the last step moved the rolling median of five step times by less than 1 %."""
-    if len(step_times_s) <= ROLLING:
+    """Whether none of the last five steps moved the rolling median of five by 1 %, and the newest steps show
+    no trend: 2 % over ten of them, 4 % over twenty.
+
+    Steps that are noisier than that settle nonetheless: what can't be told from their noise is no movement.
+    """
+    newest, _ = _STEADY[0]
+    if len(step_times_s) < newest:
         return False
-    before = median(step_times_s[-ROLLING - 1 : -1])
-    return abs(median(step_times_s[-ROLLING:]) - before) < SETTLED * before
+    ends = range(len(step_times_s) - ROLLING, len(step_times_s) + 1)
+    medians = [median(step_times_s[end - ROLLING : end]) for end in ends]
+    moved = max(abs(after - before) / before for before, after in pairwise(medians))
+    if moved >= max(_SETTLED, _noise(step_times_s[-newest:])):
+        return False
+    trends = ((trend_of(step_times_s[-number:]), share) for number, share in _STEADY)
+    return not any(trend and trend.exceeds(share, errors=_ERRORS) for trend, share in trends)
+
+
+def _noise(step_times_s: list[float]) -> float:
+    """The standard deviation of steps without their outliers, relative to their median."""
+    middle = median(step_times_s)
+    return 1.4826 * median(abs(seconds - middle) for seconds in step_times_s) / middle

@@ -10,15 +10,20 @@ from statistics import fmean, median
 
 from reporting.analysis.findings import CellSummary, Subject
 from reporting.analysis.formatting import counted, duration
-from reporting.analysis.inspections.seen import Seen, ok_rows
+from reporting.analysis.inspections.seen import Seen, name_of, ok_rows
+from reporting.results.formulas import Trend, trend_of
 from reporting.results.rows import Row
 
-# Fewer runs show no drift.
+# Fewer runs show no drift, fewer steps no trend.
 _FEWEST_RUNS = 10
+_FEWEST_STEPS = 20
 _FEWEST_OF_CELL = 3
 # A drift that noise of unordered runs shows in one of a thousand groups.
 _SIGNIFICANT = 3.29
 _LEAST_DRIFT = 0.01
+# A run's trend is clear beyond both; noise shows one in about a hundred runs, so a cell needs several.
+_LEAST_TREND, _TREND_ERRORS = 0.02, 3.0
+_MOST_WITH_TREND = 1 / 3
 
 _Span = tuple[float, float]
 
@@ -64,6 +69,31 @@ def drift(cells: Sequence[CellSummary]) -> Iterator[Seen]:
     for group, points in sorted(groups.items()):
         if len(points) >= _FEWEST_RUNS:
             yield _of_group(group, [value for _, value in sorted(points)])
+
+
+def trends(cells: Sequence[CellSummary]) -> Iterator[Seen]:
+    """Looks at the steps of each run: whether they got faster or slower within its window."""
+    for cell in cells:
+        found = [trend for row in ok_rows(cell) if (trend := _trend(row))]
+        if not found:
+            continue
+        clear = [trend.change for trend in found if trend.exceeds(_LEAST_TREND, errors=_TREND_ERRORS)]
+        if len(clear) <= len(found) * _MOST_WITH_TREND:
+            yield Seen(level="ok", subject=name_of(cell))
+            continue
+        change = median(clear)
+        yield Seen(
+            level="warning",
+            subject=name_of(cell),
+            found=f"steps got {100 * abs(change):.1f} % {'slower' if change > 0 else 'faster'} within the "
+            f"window of {len(clear)} of {counted(len(found), 'run')}",
+            advice="A longer measure.warmup if they get faster; heat or other jobs if slower.",
+            badness=abs(change),
+        )
+
+
+def _trend(row: Row) -> Trend | None:
+    return trend_of(row.raw_step_times) if len(row.raw_step_times) >= _FEWEST_STEPS else None
 
 
 def _of_group(group: str, values: Sequence[float]) -> Seen:

@@ -8,7 +8,7 @@ import pytest
 from reporting.analysis.cells import summarise
 from reporting.analysis.conclusions import conclude
 from reporting.analysis.inspections.seen import Seen
-from reporting.analysis.inspections.time_order import drift, one_after_the_other
+from reporting.analysis.inspections.time_order import drift, one_after_the_other, trends
 from reporting.results.rows import Row
 from tests.unit.result_rows import row
 
@@ -84,3 +84,27 @@ def test_a_drift_too_small_to_matter_and_too_few_runs_say_nothing() -> None:
     (seen,) = drifts(*runs("amd", begin_min=0, every_min=2, speeds=small))
     assert seen.level == "ok"
     assert drifts(*runs("amd", begin_min=0, every_min=2, speeds=[1000.0, 900.0, 800.0])) == []
+
+
+def _steps(growth: float, number: int = 40) -> tuple[float, ...]:
+    """Each step a little noisy, from 1 s on by ``growth`` in all."""
+    return tuple(1 + growth * step / number + 0.004 * (step * 7 % 5 - 2) for step in range(number))
+
+
+def _windows(*growths: float) -> Seen:
+    found = [row(1000.0, cell_id="c", raw_step_times=_steps(growth)) for growth in growths]
+    (seen,) = trends(summarise(found))
+    return seen
+
+
+def test_steps_that_get_slower_within_the_window_are_told() -> None:
+    seen = _windows(0.2, 0.2, 0.0)
+    assert seen.level == "warning"
+    assert "slower within the window of 2 of 3 runs" in seen.found
+    assert _windows(-0.3).found.startswith("steps got") and "faster" in _windows(-0.3).found
+
+
+def test_one_run_of_several_and_steps_without_trend_are_fine() -> None:
+    assert _windows(0.2, 0.0, 0.0).level == "ok"
+    assert _windows(0.0, 0.001).level == "ok"
+    assert list(trends(summarise([row(1000.0, raw_step_times=_steps(0.5, 10))]))) == []
