@@ -16,6 +16,7 @@ from tests.bench import (
     telemetry,
     timing_cost,
     uploading,
+    verdicts,
 )
 
 BENCHES = {
@@ -26,6 +27,7 @@ BENCHES = {
         recording,
         command_line,
         comparing,
+        verdicts,
         core,
         cross_entropy,
         reports,
