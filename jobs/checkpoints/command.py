@@ -34,6 +34,7 @@ from jobs.commandline.exit_codes import (
     OF_STORES,
     run_command,
 )
+from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from reporting.analysis.formatting import counted
@@ -113,7 +114,7 @@ def _verify(args: argparse.Namespace, repository: Repository) -> int:
         if args.quarantine:
             _quarantine(repository, verdict)
         if not args.json:
-            print(verdict_text(verdict, is_quarantined=args.quarantine), flush=True)
+            print(printable(verdict_text(verdict, is_quarantined=args.quarantine)), flush=True)
     num_problems = sum(verdict.problem is not None for verdict in verdicts)
     total = f"{counted(len(verdicts), 'generation')} read back, {num_problems} with a problem"
     _say(args, {"run": args.run, "generations": [asdict(verdict) for verdict in verdicts]}, total)
@@ -188,4 +189,4 @@ def _found(args: argparse.Namespace, repository: Repository) -> Generation:
 
 
 def _say(args: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
-    print(json.dumps(facts, indent=1) if args.json else text)
+    print(json.dumps(facts, indent=1) if args.json else printable(text))

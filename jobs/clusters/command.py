@@ -24,6 +24,7 @@ from jobs.commandline.exit_codes import (
     complain,
     run_command,
 )
+from jobs.commandline.output import printable
 
 # An interrupted sweep needs this time to end its worker groups.
 _PATIENCE_S = 45.0
@@ -123,7 +124,7 @@ def show(args: argparse.Namespace) -> int:
     view = query_cluster(address)
     findings = _held_against(promised, view) if promised else ()
     data, text = as_data(address, view.nodes, findings), as_lines(address, view.nodes, findings)
-    print(json.dumps(data, indent=1) if args.json else text)
+    print(json.dumps(data, indent=1) if args.json else printable(text))
     levels = {finding.level for finding in findings}
     return EXIT_FAILED if "failed" in levels else EXIT_UNDECIDED if "warning" in levels else EXIT_OK
 

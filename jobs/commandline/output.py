@@ -17,10 +17,22 @@ def open_closed_outputs() -> None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - it stays open to the end
 
 
+def printable(text: str) -> str:
+    """Returns ``text`` without what could steer a terminal, in names that somebody else chose. Lines and tabs
+    stay.
+    """
+    if all(line.isprintable() for line in text.replace("\t", " ").split("\n")):
+        return text
+    # The import loads what a plain line does not need.
+    from reporting.analysis.formatting import clean
+
+    return clean(text)
+
+
 def say(text: str, *, to: TextIO) -> None:
     """Prints a line, if it can still be printed. A terminal that is gone must not end the work."""
     with suppress(OSError):
-        print(text, file=to, flush=True)
+        print(printable(text), file=to, flush=True)
 
 
 def output_problem(*, is_failing: bool = False) -> str | None:

@@ -13,6 +13,7 @@ from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from cluster.probe.node_facts import NodeFacts, Question, Shape
 from cluster.this_machine import this_machine
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_USAGE, run_command
+from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.doctor.examination import Examination, Link, NodeAnswer, Promise, Unusable
@@ -40,7 +41,7 @@ def _doctor(args: argparse.Namespace) -> int:
     promised = read_cluster(args.cluster) if args.cluster else None
     seen = examination(spec, store, promised)
     findings = judge(seen)
-    print(as_json(seen, findings) if args.json else as_text(seen, findings), end="")
+    print(as_json(seen, findings) if args.json else printable(as_text(seen, findings)), end="")
     if not seen.store.failed:
         _keep_rates(store, seen)
     return exit_code(findings)

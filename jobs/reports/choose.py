@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, complain
+from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.text_table import TextColumn, as_text
 from jobs.commandline.usage_error import SpecError, nearest
@@ -52,7 +53,7 @@ def choose(args: argparse.Namespace, target: Target) -> int:
     if not shown:
         raise SpecError([f"{target.text}: no cell has numbers"])
     said = answer(shown, costs, bounds)
-    print(_as_json(shown, costs, bounds, said) if args.json else _as_text(shown, costs, said))
+    print(_as_json(shown, costs, bounds, said) if args.json else printable(_as_text(shown, costs, said)))
     return _CODES[shown[0].fit]
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from checkpointing.stores.contract import StoreError, Unavailable
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_OK, EXIT_UNDECIDED, EXIT_USAGE, complain, run_command
+from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.reports.choose import choose, is_choice
@@ -35,7 +36,7 @@ def _compare(args: argparse.Namespace) -> int:
     for file in skipped:
         complain("compare", f"{file.name}: {file.reason}, left out", EXIT_OK)
     write = as_json if args.json else as_markdown if args.markdown else as_text
-    print(write(found, *sides, args.threshold), end="")
+    print(printable(write(found, *sides, args.threshold)), end="")
     return EXIT_CODES[whole(found, args.threshold)]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain, run_command
+from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from reporting.analysis.formatting import counted
 from reporting.importers.contents import listed
@@ -44,7 +45,7 @@ def _import(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_summary(found, new, stored), indent=1))
     else:
-        print("\n".join(_lines(found, new, stored, store.url)))
+        print(printable("\n".join(_lines(found, new, stored, store.url))))
     return EXIT_FAILED if found.unread else EXIT_OK
 
 

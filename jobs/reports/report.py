@@ -17,6 +17,7 @@ from checkpointing.stores.contract import Missing, Store, is_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
+from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.reports.prices_file import read_prices
@@ -75,9 +76,9 @@ def _report(args: argparse.Namespace) -> int:
         publish(store, name, {**_files(findings), **_specs(store, findings.rows), **steps})
     place = f"{store.url}/reports/{name}"
     copied = pull(store, name, args.pull) if args.pull else None
-    print(_as_json(findings, place) if args.json else _as_text(findings, place))
+    print(_as_json(findings, place) if args.json else printable(_as_text(findings, place)))
     if copied and not args.json:
-        print(_copied(copied, args.pull))
+        print(printable(_copied(copied, args.pull)))
     if args.open:
         _open_page(store, name, args.pull)
     return EXIT_OK
@@ -92,7 +93,9 @@ def _pull_reports(args: argparse.Namespace) -> int:
     for name in names:
         folder = args.folder if len(names) == 1 else args.folder / name
         found = pull(store, name, folder)
-        print(_copied_json(found, name, folder) if args.json else f"{name}: {_copied(found, folder)}")
+        print(
+            _copied_json(found, name, folder) if args.json else printable(f"{name}: {_copied(found, folder)}")
+        )
     return EXIT_OK
 
 

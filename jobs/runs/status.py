@@ -16,6 +16,7 @@ from checkpointing.log.history import LogView
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_OK, EXIT_USAGE, run_command
+from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from jobs.recovery.journal import AttemptNote, given_up
 from jobs.run_progress.run_state import GOING_ON
@@ -139,7 +140,7 @@ def status(args: argparse.Namespace) -> int:
 
 def _status(args: argparse.Namespace) -> int:
     found = status_of(open_store(args.store, base=store_base()), args.run)
-    print(json.dumps(found, indent=1) if args.json else _text(found))
+    print(json.dumps(found, indent=1) if args.json else printable(_text(found)))
     return EXIT_OK
 
 

@@ -25,6 +25,7 @@ from jobs.commandline.exit_codes import (
     complain,
     run_command,
 )
+from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.executor import Executor, PeersFailed
@@ -82,7 +83,11 @@ def _sweep(args: argparse.Namespace) -> int:
         search = _search(spec, cells, plans) if args.best else None
         if args.dry_run:
             if executor.is_main_process:
-                print(_plans_json(spec, plans, search) if args.json else _plan_text(spec, plans, search))
+                print(
+                    _plans_json(spec, plans, search)
+                    if args.json
+                    else printable(_plan_text(spec, plans, search))
+                )
             return EXIT_OK
         store.probe()
         with SweepDriver(store, spec.name) if executor.is_main_process else nullcontext():
@@ -113,7 +118,7 @@ def _run(
     was_interrupted = _measure(args, spec, book, plans, executor, _missing(args, spec, book, plans))
     if not executor.is_main_process:
         return EXIT_OK
-    print(_runs_json(book) if args.json else _summary(book, cells, store.url))
+    print(_runs_json(book) if args.json else printable(_summary(book, cells, store.url)))
     if was_interrupted:
         return EXIT_INTERRUPTED
     return EXIT_OK if book.is_all_ok else EXIT_FAILED
@@ -235,7 +240,11 @@ def _find_best(
     cost = cost_of(spec, decisions)
     told = document(spec, decisions, cost)
     results.write_best(told)
-    print(json.dumps(told, indent=1) if args.json else f"{best_table(decisions, cost)}results: {store}")
+    print(
+        json.dumps(told, indent=1)
+        if args.json
+        else printable(f"{best_table(decisions, cost)}results: {store}")
+    )
     if was_interrupted:
         return EXIT_INTERRUPTED
     is_answered = all(one.is_decided and one.ranked for one in decisions if one.question in own)

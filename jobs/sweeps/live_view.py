@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from jobs.commandline.exit_codes import EXIT_READER_GONE
+from jobs.commandline.output import printable
 from jobs.execution.messages import Heartbeat
 from jobs.sweeps.grid import Run
 from jobs.sweeps.plan import Plan
@@ -131,7 +132,7 @@ class _LineDisplay:
         return None
 
     def note(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(printable(text), markup=False)
 
     def started(self, run: Run) -> None:
         self._lines[run.run_id] = _StepLine(run, shown_at=time.monotonic())
@@ -166,7 +167,7 @@ class _LiveDisplay:
         self._live.stop()
 
     def note(self, text: str) -> None:
-        self._live.console.print(text, markup=False)
+        self._live.console.print(printable(text), markup=False)
 
     def started(self, run: Run) -> None:
         self._lines[run.run_id] = _StepLine(run)

@@ -87,12 +87,13 @@ class Trend:
 
 
 def trend_of(values: Sequence[float]) -> Trend | None:
-    """Returns the trend of at least four positive values in the order of time.
+    """Returns the trend of at least four positive values in the order of time; None for fewer, or for values
+    that are not positive.
 
     The slope is Theil and Sen's, the median of the slopes between all pairs, so that single slow steps don't
     count. Long series are looked at as medians of twenty blocks.
     """
-    if len(values) < _FEWEST:
+    if len(values) < _FEWEST or min(values) <= 0:
         return None
     blocks = _blocks(values)
     count, middle = len(blocks), median(blocks)

@@ -10,6 +10,7 @@ from cluster.fingerprint.libraries import loaded_libraries
 from cluster.fingerprint.machine import device_place_facts, machine_facts
 from cluster.telemetry.readings import DeviceAddress
 from jobs.training.device.torch_settings import torch_facts
+from reporting.results.redaction import without_credentials
 
 
 def fingerprint_of(
@@ -21,13 +22,14 @@ def fingerprint_of(
     """Facts by name, the likelier causes of another speed first. ``settings`` are those that the device's
     driver tells; ``root`` is where the host's files are.
     """
-    return {
+    facts = {
         **settings,
         **torch_facts(device),
         **device_place_facts(_place_of(device), root),
         **loaded_libraries(root),
         **machine_facts(variables, root),
     }
+    return {name: without_credentials(value) for name, value in facts.items()}
 
 
 def _place_of(device: torch.device) -> str | None:

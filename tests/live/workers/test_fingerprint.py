@@ -176,3 +176,10 @@ def test_everything_that_differs_at_once_is_named(machines: tuple[Machine, Machi
     }  # fmt: skip
     assert len(found) >= 36
     assert found[:3] == ["MIG", "power cap watts", "attention kernel"]
+
+
+def test_an_images_address_keeps_no_credentials(tmp_path: Path) -> None:
+    found = fingerprint_of(
+        CPU, {}, {"LONGHAUL_IMAGE": "https://me:secret@registry/longhaul?token=x"}, tmp_path
+    )
+    assert found["image"] == "https://registry/longhaul"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.commandline.output import is_reader_gone, say
+from jobs.commandline.output import is_reader_gone, printable, say
 from tests.unit.older_store import unpack
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -159,3 +159,8 @@ def test_what_can_not_be_said_costs_nothing() -> None:
     say("anybody?", to=out)
     with pytest.raises(BrokenPipeError):
         out.close()
+
+
+def test_what_could_steer_a_terminal_is_not_printed_and_lines_and_tabs_stay() -> None:
+    assert printable("a\x1b]0;title\x07b\u202ec") == "a\ufffd]0;title\ufffdb\ufffdc"
+    assert printable("one\ttwo\nthree é 漢 ⇒\n") == "one\ttwo\nthree é 漢 ⇒\n"

@@ -41,3 +41,4 @@ def test_single_slow_steps_are_no_trend() -> None:
 def test_a_series_of_three_has_no_trend() -> None:
     assert trend_of([1.0, 2.0, 3.0]) is None
     assert trend_of([1.0] * 4) is not None
+    assert trend_of([0.0] * 40) is trend_of([-1.0, 1.0] * 20) is None
