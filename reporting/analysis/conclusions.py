@@ -15,8 +15,7 @@ from reporting.analysis.costs.telling import told
 from reporting.analysis.findings import CellSummary, Comparison, Findings, MatchUp, Prices
 from reporting.analysis.formatting import counted, short
 from reporting.analysis.inspections.time_order import drift, one_after_the_other
-from reporting.analysis.published.nearest import beside_published
-from reporting.analysis.published.table import published_results
+from reporting.analysis.published.nearest import Yardstick, beside_published
 from reporting.analysis.sides.at_its_best import at_its_best
 from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
@@ -34,8 +33,11 @@ def conclude(
     unfinished: Sequence[Unfinished] = (),
     prices: Prices | None = None,
     tokens: float | None = None,
+    yardstick: Yardstick | None = None,
 ) -> Findings:
-    """Concludes everything that a report says. With prices, or a number of tokens, it says what they cost."""
+    """Concludes everything that a report says. With prices, or a number of tokens, it says what they cost;
+    with a yardstick, which published results are nearest.
+    """
     cells = summarise(rows)
     comparisons, at_best = compare_groups(cells), at_its_best(cells)
     advice, pareto = advise(cells)
@@ -60,7 +62,7 @@ def conclude(
         unfinished=tuple(unfinished),
         money=costs,
         at_best=at_best,
-        published=beside_published(cells, published_results()),
+        published=beside_published(cells, yardstick) if yardstick else (),
     )
 
 

@@ -202,8 +202,8 @@ class MatchUp:
 class Published:
     """A result that somebody published, as its source says it; None where the source says nothing.
 
-    ``device`` is a word of the device's name. ``fp8`` and ``strategy`` may be ``unnamed``. ``other`` names
-    settings that nothing here has.
+    ``device`` is the name of its data sheet, such as ``H100 SXM``. ``fp8`` and ``strategy`` may be
+    ``unnamed``. ``other`` names settings that nothing here has.
     """
 
     source: str

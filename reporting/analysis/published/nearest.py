@@ -4,8 +4,8 @@ Only results of the same device stand beside a cell, of a model of at most twice
 distance adds up what differs: the model's size counts most, then precision, then settings, then sizes.
 """
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import log2
 
 from reporting.analysis.findings import BesidePublished, CellSummary, Published
@@ -18,9 +18,18 @@ _MOST_DOUBLINGS = 1.0
 _NONE = "none"
 
 
-def beside_published(
-    cells: Sequence[CellSummary], results: Sequence[Published]
-) -> tuple[BesidePublished, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yardstick:
+    """Published results, and by each name that drivers write the device that ``Published`` means by its own.
+
+    A name that is missing is that of an unknown device, or of a part of one.
+    """
+
+    results: Sequence[Published]
+    devices: Mapping[str, str]
+
+
+def beside_published(cells: Sequence[CellSummary], yardstick: Yardstick) -> tuple[BesidePublished, ...]:
     """Returns the fastest cell per device of each group, model and dtype of products, each beside the nearest
     result. Simulated and imported cells have none.
     """
@@ -31,13 +40,13 @@ def beside_published(
         key = (cell.group, cell.subject.model, _row(cell).product_dtype)
         if key not in fastest or _speed(cell) > _speed(fastest[key]):
             fastest[key] = cell
-    found = (_beside(cell, results) for _, cell in sorted(fastest.items(), key=lambda pair: str(pair[0])))
+    found = (_beside(cell, yardstick) for _, cell in sorted(fastest.items(), key=lambda pair: str(pair[0])))
     return tuple(one for one in found if one)
 
 
-def _beside(cell: CellSummary, results: Sequence[Published]) -> BesidePublished | None:
-    row = _row(cell)
-    near = [result for result in results if _is_near(row, result)]
+def _beside(cell: CellSummary, yardstick: Yardstick) -> BesidePublished | None:
+    row, device = _row(cell), _device(cell, yardstick)
+    near = [result for result in yardstick.results if result.device == device and _is_near(row, result)]
     if not near:
         return None
     result = min(near, key=lambda one: (_distance(row, one), one.source, one.tokens_per_sec_per_device))
@@ -54,10 +63,16 @@ def _beside(cell: CellSummary, results: Sequence[Published]) -> BesidePublished 
     )
 
 
+def _device(cell: CellSummary, yardstick: Yardstick) -> str | None:
+    """The one device of all runs that are ok."""
+    names = {yardstick.devices.get(row.device_name or "") for row in cell.rows if row.status == "ok"}
+    return names.pop() if len(names) == 1 else None
+
+
 def _is_near(row: Row, result: Published) -> bool:
-    """A device's name as drivers write it holds the short one as a word: ``NVIDIA H100 80GB HBM3``."""
-    is_same = re.search(rf"\b{re.escape(result.device)}\b", row.device_name or "", re.IGNORECASE)
-    return bool(is_same) and abs(_doublings(row.parameters, result.parameters)) <= _MOST_DOUBLINGS
+    if not row.parameters:
+        return False
+    return abs(_doublings(row.parameters, result.parameters)) <= _MOST_DOUBLINGS
 
 
 def _distance(row: Row, result: Published) -> float:
