@@ -33,6 +33,12 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NUMBER",
         help="say what a training of so many tokens takes, such as 15T or 300B",
     )
+    parser.add_argument(
+        "--published",
+        type=Path,
+        metavar="FILE",
+        help="a CSV table of published results to show beside measured cells (default: Longhaul's own)",
+    )
     parser.add_argument("--pull", type=Path, metavar="DIR", help="also fetch the report into this folder")
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")

@@ -21,10 +21,9 @@ from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.reports.prices_file import read_prices
-from jobs.reports.yardstick import yardstick_of
+from jobs.reports.yardstick import read_published, yardstick_of
 from reporting.analysis.conclusions import conclude
 from reporting.analysis.findings import Chart, Findings, as_plain
-from reporting.analysis.published.table import published_results
 from reporting.long_runs.summarising import long_runs, write_steps
 from reporting.results.gathering import Gathered, gather
 from reporting.results.publishing import Pulled, PullError, publish, pull, reports_of
@@ -57,6 +56,7 @@ def pull_reports(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace) -> int:
     prices = read_prices(args.prices) if args.prices else None
+    published = read_published(args.published)
     store = open_store(args.store, base=store_base())
     gathered = gather(store, sweeps=args.sweep)
     runs, unread = ((), ()) if args.sweep else long_runs(store)
@@ -72,7 +72,7 @@ def _report(args: argparse.Namespace) -> int:
             unfinished=gathered.unfinished,
             prices=prices,
             tokens=args.tokens,
-            yardstick=yardstick_of(published_results(), gathered.rows),
+            yardstick=yardstick_of(published, gathered.rows),
         )
         if not (findings.rows or findings.runs):
             raise NothingToReport(_nothing(store, args.sweep, findings))

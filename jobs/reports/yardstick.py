@@ -1,11 +1,35 @@
-"""Says which devices the names in measured rows mean, for published results of the same ones."""
+"""Reads a table of published results, and says which devices the names in measured rows mean."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from cluster.accelerators import accelerator
+from jobs.commandline.usage_error import SpecError
 from reporting.analysis.findings import Published
 from reporting.analysis.published.nearest import Yardstick
+from reporting.analysis.published.table import PublishedError, published_results, results_of
 from reporting.results.rows import Row
+
+_MOST_BYTES = 4_000_000
+
+
+def read_published(path: Path | None) -> tuple[Published, ...]:
+    """Returns the results in the file, or without one those that Longhaul brings. Raises ``SpecError``."""
+    if path is None:
+        return published_results()
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise SpecError([f"{path}: has more than the {_MOST_BYTES:,} bytes that are read"])
+        return results_of(data.decode())
+    except OSError as error:
+        wanted = "a CSV table of published results"
+        raise SpecError([f"{path}: can't be read ({error.strerror}); give the path of {wanted}"]) from None
+    except UnicodeDecodeError:
+        raise SpecError([f"{path}: is not text; expected CSV in UTF-8"]) from None
+    except PublishedError as error:
+        raise SpecError([f"{path}: {problem}" for problem in error.problems]) from None
 
 
 def yardstick_of(results: Sequence[Published], rows: Iterable[Row]) -> Yardstick:

@@ -2,15 +2,23 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from jobs.reports.yardstick import yardstick_of
+from jobs.commandline.usage_error import SpecError
+from jobs.reports.yardstick import read_published, yardstick_of
 from reporting.analysis.cells import summarise
 from reporting.analysis.conclusions import conclude
 from reporting.analysis.findings import BesidePublished, Findings, Published
 from reporting.analysis.published.nearest import beside_published
-from reporting.analysis.published.table import published_results
+from reporting.analysis.published.table import (
+    COLUMNS,
+    REQUIRED,
+    PublishedError,
+    published_results,
+    results_of,
+)
 from reporting.markdown.report import report_md
 from reporting.page import index_html
 from reporting.results.formulas import model_flops_utilization
@@ -151,3 +159,87 @@ def test_hostile_names_of_models_stay_text() -> None:
 def test_a_cell_that_ran_on_two_kinds_of_devices_has_nothing_beside_it() -> None:
     assert beside(cell(), cell(device_name="NVIDIA H100 80GB HBM3")) != []
     assert beside(cell(), cell(device_name=NAMES["H200 SXM"])) == []
+
+
+HEADERS = "source,url,model,parameters,device,tokens_per_sec_per_device"
+LINE = "ours,https://bench.example/1,llama-3.1-8b,8e9,H100 SXM,6000".replace("8e9", "8000000000")
+
+
+def test_a_table_of_ones_own_stands_in_the_place_of_longhauls(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(f"\ufeff{HEADERS},seq_len\r\n{LINE},8192\r\n", encoding="utf-8")
+    results = read_published(path)
+    assert [(one.source, one.parameters, one.seq_len, one.compile) for one in results] == [
+        ("ours", 8_000_000_000, 8192, None)
+    ]
+    (found,) = beside(cell(), results=results)
+    assert found.ratio == 1.0
+    assert "compile: block here, does not say there" in found.differences
+    assert read_published(None) == RESULTS
+
+
+def test_a_table_of_headers_alone_has_no_results(tmp_path: Path) -> None:
+    assert results_of(HEADERS) == ()
+
+
+def test_the_table_of_longhaul_has_every_column_in_the_order_of_its_documentation() -> None:
+    text = Path("reporting/analysis/published/results.csv").read_text()
+    assert sorted(text.split("\n", 1)[0].split(",")) == sorted(COLUMNS)
+    documented = Path("docs/report.md").read_text().partition("## Published results")[2].partition("\n## ")[0]
+    assert all(f"`{name}`" in documented for name in COLUMNS)
+    assert all(f"| `{name}` | yes |" in documented for name in REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "line 1: has no column source; expected source, url, model"),
+        (f"{HEADERS},tflop", "line 1: 'tflop' is not a column; expected some of source"),
+        (f"{HEADERS},url", "line 1: the column url is there twice"),
+        (f"{HEADERS}\nours", "line 2: has not as many fields as there are headers"),
+        (f"{HEADERS}\n{LINE},1", "line 2: has not as many fields as there are headers"),
+        (f"{HEADERS}\n{LINE.replace('6000', '-1')}", "found '-1', expected a number above 0"),
+        (f"{HEADERS}\n{LINE.replace('6000', 'nan')}", "found 'nan', expected a number above 0"),
+        (f"{HEADERS}\n{LINE.replace('6000', '9' * 400)}", "expected a number above 0"),
+        (f"{HEADERS}\n{LINE.replace('8000000000', '8B')}", "parameters: found '8B', expected a whole number"),
+        (f"{HEADERS}\n{LINE.replace('8000000000', '9' * 5000)}", "expected a whole number above 0"),
+        (
+            f"{HEADERS}\n{LINE.replace('https', 'javascript')}",
+            "expected an address that begins with https://",
+        ),
+        (
+            f"{HEADERS}\n{LINE.replace('/1', '/1)')}",
+            "url: found 'https://bench.example/1)', expected an address",
+        ),
+        (f"{HEADERS}\n{LINE.replace('ours', '')}", "source: found '', expected a value"),
+        (f"{HEADERS}\n{LINE.replace('ours', 'o' * 301)}", "expected at most 300 characters"),
+        (f"{HEADERS},date\n{LINE},last year", "date: found 'last year', expected a date such as 2024-12"),
+        (f"{HEADERS}\n" + f"{LINE}\n" * 10_001, "at most 10,000 results are read"),
+        (f'{HEADERS}\n"{"x" * 200_000}', "is not CSV"),
+    ],
+    ids=range(17),
+)
+def test_a_table_that_is_not_understood_is_refused_in_lines(text: str, problem: str) -> None:
+    with pytest.raises(PublishedError) as raised:
+        results_of(text)
+    assert any(problem in each for each in raised.value.problems)
+    assert all("\n" not in each for each in raised.value.problems)
+    assert len(raised.value.problems) <= 10
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (None, "can't be read (No such file or directory); give the path of a CSV table"),
+        (b"\xff\xfe", "is not text; expected CSV in UTF-8"),
+        (b"x" * 4_000_001, "has more than the 4,000,000 bytes that are read"),
+        (b"nothing", "own.csv: line 1: has no column source"),
+    ],
+)
+def test_a_file_that_is_no_table_is_named(tmp_path: Path, data: bytes | None, problem: str) -> None:
+    path = tmp_path / "own.csv"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(SpecError) as raised:
+        read_published(path)
+    assert problem in str(raised.value)
