@@ -49,7 +49,8 @@ def _beside(cell: CellSummary, yardstick: Yardstick) -> BesidePublished | None:
     near = [result for result in yardstick.results if result.device == device and _is_near(row, result)]
     if not near:
         return None
-    result = min(near, key=lambda one: (_distance(row, one), one.source, one.tokens_per_sec_per_device))
+    # Of equally near ones the first of the table, never the one that flatters.
+    result = min(near, key=lambda one: _distance(row, one))
     is_same_size = abs((row.parameters or 0) / result.parameters - 1) <= _SAME_SIZE
     return BesidePublished(
         cell_id=cell.cell_id,
@@ -79,7 +80,7 @@ def _distance(row: Row, result: Published) -> float:
     return (
         4 * abs(_doublings(row.parameters, result.parameters))
         + 2 * _differ(row.precision, result.precision)
-        + 2 * _differ(row.fp8 or _NONE, result.fp8)
+        + 2 * _fp8_differs(row.fp8 or _NONE, result.fp8)
         + _differ(row.strategy, result.strategy)
         + _differ(row.activation_checkpointing or _NONE, result.checkpointing)
         + _differ(row.compile or _NONE, result.compile)
@@ -93,6 +94,12 @@ def _distance(row: Row, result: Published) -> float:
 def _differ(ours: str | None, theirs: str | None) -> float:
     """What a source does not say is half a difference."""
     return 0.5 if theirs is None or ours is None else float(ours != theirs)
+
+
+def _fp8_differs(ours: str, theirs: str | None) -> float:
+    """Two recipes of fp8 are nearer to each other than to none."""
+    both = theirs is not None and _NONE not in (ours, theirs)
+    return 0.5 * _differ(ours, theirs) if both else _differ(ours, theirs)
 
 
 def _doublings(ours: int | None, theirs: int | None) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.accelerators import accelerator
 from jobs.commandline.usage_error import SpecError
 from jobs.reports.yardstick import read_published, yardstick_of
 from reporting.analysis.cells import summarise
@@ -28,7 +29,15 @@ from tests.unit.result_rows import row
 
 RESULTS = published_results()
 LLAMA = 8_030_261_248
-NAMES = {"H100 SXM": "NVIDIA H100 80GB HBM3", "H200 SXM": "NVIDIA H200", "MI300X": "AMD Instinct MI300X"}
+NAMES = {
+    "H100 SXM": "NVIDIA H100 80GB HBM3",
+    "H200 SXM": "NVIDIA H200",
+    "MI300X": "AMD Instinct MI300X",
+    "MI325X": "AMD Instinct MI325X",
+    "A100 80GB": "NVIDIA A100-SXM4-80GB",
+    "B200": "NVIDIA B200",
+}
+RECIPES = {"none", "tensorwise", "rowwise", "rowwise_with_gw_hp", "current scaling", "mxfp8", "unnamed"}
 
 
 def cell(tokens_per_sec: float = 48_000.0, **changes: object) -> Row:
@@ -49,14 +58,16 @@ def concluded(*rows: Row) -> Findings:
 
 
 def test_every_row_of_the_table_has_a_source_with_a_commit_and_numbers_that_can_be_true() -> None:
-    assert len(RESULTS) >= 30
+    assert {result.device for result in RESULTS} == NAMES.keys()
+    assert all((chip := accelerator(name)) and chip.name == device for device, name in NAMES.items())
     for result in RESULTS:
         assert re.fullmatch(r"https://github\.com/[\w./-]+/blob/[0-9a-f]{40}/[\w./-]+", result.url), result
-        assert result.date is None or re.fullmatch(r"20\d\d-\d\d", result.date)
-        assert result.device in NAMES and (result.devices or 0) > 0
-        assert 1e9 < result.parameters < 1e12 and 1e3 < result.tokens_per_sec_per_device < 1e6
+        assert result.date is None or re.fullmatch(r"20\d\d-\d\d(-\d\d)?", result.date)
+        assert (result.devices or 0) > 0
+        assert 1e8 < result.parameters < 1e12 and 1e2 < result.tokens_per_sec_per_device < 1e5
+        assert result.strategy in (None, "ddp", "fsdp", "zero2")
         assert result.checkpointing in (None, "none", "selective", "full")
-        assert result.fp8 in ("none", "tensorwise", "rowwise", "unnamed") and result.precision == "bf16"
+        assert result.fp8 in RECIPES and result.precision == "bf16"
     assert len({replace(result, source="") for result in RESULTS}) == len(RESULTS)
 
 
@@ -70,6 +81,18 @@ def test_torchtitans_results_are_those_whose_utilization_is_known(
     flops = 57.914e9
     assert (found.model, found.seq_len) == ("llama-3.1-8b", 8192)
     assert 100 * model_flops_utilization(tokens_per_sec, flops, 989e12) == pytest.approx(expected, abs=0.01)
+
+
+def test_the_published_utilization_of_mpt_7b_is_that_of_our_formula() -> None:
+    found = [one for one in RESULTS if one.model == "mpt-7b"]
+    (known,) = (one for one in found if one.tokens_per_sec_per_device == 10_475.0)
+    assert (known.parameters, known.devices, known.mfu_pct) == (6_658_859_008, 128, 45.71)
+    for one in found:
+        assert one.seq_len and one.mfu_pct
+        flops = 6 * one.parameters + 12 * 32 * 4096 * one.seq_len
+        peak = 989.5e12 if one.device == "H100 SXM" else 312e12
+        ours = 100 * model_flops_utilization(one.tokens_per_sec_per_device, flops, peak)
+        assert ours == pytest.approx(one.mfu_pct, abs=0.03)
 
 
 def test_the_nearest_result_of_the_same_device_stands_beside_a_cell() -> None:
@@ -88,6 +111,10 @@ def test_the_nearest_result_of_the_same_device_stands_beside_a_cell() -> None:
     ("changes", "expected"),
     [
         ({"fp8": "tensorwise"}, 8_532.0),
+        ({"device_name": NAMES["B200"], "fp8": "tensorwise", "strategy": "ddp"}, 30_624.0),
+        ({"device_name": NAMES["MI325X"], "fp8": "tensorwise"}, 16_224.0),
+        ({"device_name": NAMES["A100 80GB"], "seq_len": 2048, "parameters": 6_700_000_000}, 4_641.0),
+        ({"fp8": "tensorwise", "parameters": 2_700_000_000, "activation_checkpointing": "none"}, 19_146.0),
         ({"compile": "none"}, 5_762.0),
         ({"world_size": 128}, 6_514.0),
         ({"per_device_batch": 1}, 6_150.0),
