@@ -174,6 +174,28 @@ def sigterm_left_alone() -> Iterator[None]:
 
 
 @contextmanager
+def own_process_groups() -> Iterator[None]:
+    """Starts each of Ray's processes inside the block in a process group of its own.
+
+    So a signal to the driver's group, as of a terminal that closes, of ``timeout`` or of ``kill -TERM
+    -GROUP``, reaches the driver alone, which then ends Ray when it has saved.
+    """
+    from ray._private import services
+
+    as_it_is = services.ConsolePopen
+
+    class InAGroupOfItsOwn(as_it_is):  # type: ignore[misc,valid-type]  # Ray's class has no types
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{"process_group": 0, **options})
+
+    services.ConsolePopen = InAGroupOfItsOwn
+    try:
+        yield
+    finally:
+        services.ConsolePopen = as_it_is
+
+
+@contextmanager
 def ids_from_the_kernel() -> Iterator[None]:
     """Gives actor classes made inside the block an id from the kernel instead of Ray's own generator.
 

@@ -24,6 +24,7 @@ from cluster.nodes import query_cluster
 from cluster.ray_internals import (
     lost_node_messages,
     on_loopback,
+    own_process_groups,
     reread_authentication,
     sigterm_left_alone,
     start_options,
@@ -102,7 +103,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
 
     settings = environment_of(root) | where_unset(ON_ONE_MACHINE, os.environ)
     try:
-        with variables(settings), on_loopback(), lost_node_messages(verbose):
+        with variables(settings), on_loopback(), own_process_groups(), lost_node_messages(verbose):
             _init(
                 # "auto" would join any other Ray on this machine.
                 address="local",

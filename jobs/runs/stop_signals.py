@@ -1,6 +1,8 @@
-"""Collects stop requests while a driver works: Ctrl-C, SIGTERM, and ``longhaul stop`` through the run's log.
+"""Collects stop requests while a driver works: Ctrl-C, SIGTERM, SIGHUP, and ``longhaul stop`` through the
+run's log.
 
-``ray job stop`` and ``torchrun`` may send SIGTERM several times; the later ones mean the same as the first.
+``ray job stop`` and ``torchrun`` may send SIGTERM several times; the later ones mean the same as the first. A
+terminal that closes sends SIGHUP.
 """
 
 import signal
@@ -13,19 +15,20 @@ from typing import Any, Self
 
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.contract import Store, StoreError
+from jobs.commandline.interrupts import heeded
 from jobs.training.task.stop_request import StopRequest, stronger
 
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 3.0
 _CLOSE_TIMEOUT_S = 5.0
-_SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
 
 class StopSignals:
     """The stop requests of one driver. Entered in the main thread.
 
-    Inside, the first Ctrl-C and every SIGTERM is a stop request. The second Ctrl-C raises
-    ``KeyboardInterrupt``.
+    Inside, the first Ctrl-C, every SIGTERM and every SIGHUP is a stop request. The second Ctrl-C raises
+    ``KeyboardInterrupt``. A signal that the caller ignores, as ``nohup`` does, stays ignored.
     """
 
     def __init__(self, *, look_every_s: float = _LOOK_EVERY_S, ask_every_s: float = _ASK_EVERY_S) -> None:
@@ -38,7 +41,7 @@ class StopSignals:
         self._listener: _Listener | None = None
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._take) for number in _SIGNALS}
+        self._before = {number: signal.signal(number, self._take) for number in heeded(tuple(_SIGNALS))}
         return self
 
     def __exit__(self, *_: object) -> None:

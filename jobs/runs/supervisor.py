@@ -91,6 +91,8 @@ def _keep(args: argparse.Namespace) -> int:
 def _start_with(args: argparse.Namespace, spec: RunSpec) -> StartDriver:
     address = args.address or os.environ.get("RAY_ADDRESS", "")
     if not address.startswith(("http://", "https://")):
+        if args.address:
+            raise SpecError([f"--address: {address!r} takes no jobs; expected such as http://head:8265"])
         return Child
     from jobs.runs.driver_job import JobServer
 

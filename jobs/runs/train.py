@@ -78,6 +78,8 @@ def exit_code(error: Exception, *, is_kept: bool) -> int:
 
 
 def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
+    if args.address:
+        raise SpecError(["--address: only --keep submits jobs; give both, or set RAY_ADDRESS"])
     spec = RunSpec.load(args.spec, args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base()) if spec.is_kept else MemoryStore()

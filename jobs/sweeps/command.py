@@ -25,6 +25,7 @@ from jobs.commandline.exit_codes import (
     complain,
     run_command,
 )
+from jobs.commandline.interrupts import interrupting_signals
 from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
@@ -58,9 +59,17 @@ def sweep(args: argparse.Namespace) -> int:
     try:
         codes = {SpecError: EXIT_USAGE, ClusterError: EXIT_USAGE, **OF_STORES}
         is_main_process = LauncherPlace.of_this_process().rank == 0
-        return run_command("sweep", lambda: _sweep(args), codes, is_main_process=is_main_process)
+        code = run_command("sweep", lambda: _interruptible(args), codes, is_main_process=is_main_process)
+        if code == EXIT_INTERRUPTED and is_main_process:
+            complain("sweep", "interrupted; the same command goes on", code)
+        return code
     except PeersFailed as error:
         return complain("sweep", f"{error}; running it again goes on with the next run", EXIT_FAILED)
+
+
+def _interruptible(args: argparse.Namespace) -> int:
+    with interrupting_signals():
+        return _sweep(args)
 
 
 def _sweep(args: argparse.Namespace) -> int:

@@ -176,6 +176,12 @@ NAMES = (
         by=f"{RAY}.lost_node_messages",
         says=("target=listen_error_messages",),
     ),
+    Relied(name="ray._private.services.ConsolePopen", by=f"{RAY}.own_process_groups"),
+    Relied(
+        name="ray._private.services.start_ray_process",
+        by=f"{RAY}.own_process_groups",
+        says=("ConsolePopen(",),
+    ),
     Relied(name="ray._private.utils.set_sigterm_handler", by=f"{RAY}.sigterm_left_alone"),
     Relied(
         name="ray._private.worker.init",

@@ -11,6 +11,7 @@ from jobs.cli.arguments import train_parser
 from jobs.runs.driver_job import DriverJob, end_of
 from jobs.runs.driver_process import DriverEnd
 from jobs.runs.supervisor import keep_running
+from jobs.train import main
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,18 @@ def test_a_kept_job_is_given_the_time_that_its_own_last_save_may_take(
     assert keep_running(train_parser("longhaul train").parse_args(command)) == 0
     (asked,) = server.submitted
     assert asked["runtime_env"]["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"] == wait_s
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--address", "http://head:8265"), "--address: only --keep submits jobs; give both"),
+        (("--keep", "--address", "head:6379"), "--address: 'head:6379' takes no jobs; expected such as http"),
+    ],
+)
+def test_an_address_that_nothing_would_use_is_refused(
+    flags: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*flags, "--store", str(tmp_path / "store")]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()

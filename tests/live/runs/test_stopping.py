@@ -233,6 +233,20 @@ def test_ctrl_c_over_ray_ends_well_with_the_last_step_saved(tmp_path: Path) -> N
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_whole_process_group_leaves_ray_to_the_driver(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """As ``timeout``, ``kill -TERM -GROUP`` and a terminal that closes send it."""
+    spec, store = write_spec(tmp_path, RUN), tmp_path / "store"
+    code, output = stop_while(
+        command_of(spec, store), is_training(store), lambda process: os.killpg(process.pid, number)
+    )
+    assert code == 0, output
+    assert stopped_step(store, output) > 0
+
+
+@pytest.mark.soak
 def test_over_ray_a_run_stopped_three_ways_is_the_run_that_was_left_alone(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, RUN), tmp_path / "store"
     command = command_of(spec, store)

@@ -132,17 +132,26 @@ def test_a_loss_that_is_not_finite_is_no_result_and_can_be_retried(tmp_path: Pat
     assert [name for name in files(store) if name.endswith("attempts/001.json")]
 
 
-def test_ctrl_c_ends_cleanly_and_keeps_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.soak),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.soak),
+    ],
+)
+def test_a_signal_ends_it_cleanly_and_keeps_what_was_measured(number: signal.Signals, tmp_path: Path) -> None:
     store = tmp_path / "store"
     spec = write_spec(tmp_path, QUICK.replace("steps: 4", "steps: 200").replace("repeats: 1", "repeats: 3"))
 
     with running(sweep_command(spec, store)) as process:
         _wait_until(lambda: len(rows(store)) >= 1)
         children = psutil.Process(process.pid).children(recursive=True)
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, number)
         output, _ = process.communicate(timeout=DEADLINE_S)
 
     assert process.returncode == 130, output
+    assert output.endswith("longhaul sweep: interrupted; the same command goes on\n")
     assert all(row["status"] == "ok" for row in rows(store))
     assert 1 <= len(rows(store)) < 6
     _, alive = psutil.wait_procs(children, timeout=60)

@@ -88,7 +88,10 @@ def test_an_aim_survives_the_number_that_ranks_exchange(stop_request: StopReques
     assert aim_of(strength(stop_request)) == expected
 
 
-@pytest.mark.parametrize(("number", "why"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")],
+)
 def test_the_first_signal_is_a_wish(number: int, why: str, stop_signals: StopSignals) -> None:
     os.kill(os.getpid(), number)
     assert stop_signals.stop_request() == StopRequest(aim="stop", why=why)
@@ -109,8 +112,19 @@ def test_a_launcher_that_passes_on_what_its_processes_got_themselves_interrupts_
     assert stop_signals.stop_request() == StopRequest(aim="stop", why="SIGTERM")
 
 
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.stop_request() is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_afterwards_signals_are_whose_they_were() -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
     with StopSignals():
         assert [signal.getsignal(number) for number in numbers] != before
