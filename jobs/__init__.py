@@ -3,6 +3,8 @@
 
 The layers from the top. Each imports only the layers below it:
 
+- ``first_spec`` (writes a spec that fits), ``listing`` (what a store holds) and ``explaining`` (what a word
+  means);
 - ``runs``: one long run, from its spec to its end;
 - ``sweeps`` (many cells), ``reports``, ``checkpoints``, ``packing``, ``doctor`` and ``clusters``: one command
   each;

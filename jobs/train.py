@@ -10,7 +10,7 @@ from jobs.commandline.process_exit import run
 
 def main(argv: list[str] | None = None) -> int:
     args = train_parser("train.py").parse_args(argv)
-    if args.keep:
+    if args.keep and not args.dry_run:
         from jobs.runs.supervisor import keep_running
 
         return keep_running(args)

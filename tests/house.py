@@ -44,7 +44,7 @@ FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("reporting.long_runs",), ("reporting.recording", "reporting.importers"), ("reporting.results",),
     ),
     "jobs": (
-        ("jobs",), ("jobs.cli",), ("jobs.runs",),
+        ("jobs",), ("jobs.cli",), ("jobs.listing", "jobs.explaining", "jobs.first_spec"), ("jobs.runs",),
         ("jobs.sweeps", "jobs.doctor", "jobs.checkpoints", "jobs.packing", "jobs.reports", "jobs.clusters"),
         ("jobs.spec_schema",), ("jobs.recovery", "jobs.alerts", "jobs.launch"),
         ("jobs.execution", "jobs.run_progress"), ("jobs.training",), ("jobs.commandline",),
@@ -113,7 +113,7 @@ WALL_CLOCKS = (
     "checkpointing.stores.buckets", "checkpointing.log.log", "checkpointing.saving.local_tier",
     "checkpointing.saving.publisher", "checkpointing.generations.repository", "jobs.alerts.notifier",
     "jobs.sweeps.bookkeeper", "jobs.checkpoints.command", "jobs.doctor.survey", "jobs.doctor.node_actor",
-    "jobs.doctor.command", "jobs.run_progress.run_view", "jobs.runs.status",
+    "jobs.doctor.command", "jobs.listing.command", "jobs.run_progress.run_view", "jobs.runs.status",
     "jobs.training.loop.recording", "jobs.training.state.saving",
     "jobs.training.task.task", "reporting.recording.recorder", "reporting.recording.steady_clock",
 )  # fmt: skip

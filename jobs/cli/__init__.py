@@ -1,3 +1,4 @@
-"""``longhaul``, also as ``python -m jobs.cli``: ``arguments`` builds the whole command line, ``__main__``
-calls the command.
+"""``longhaul ...``, also as ``python -m jobs.cli``: ``arguments`` builds the whole command line, ``__main__``
+calls the command. ``first_steps`` is what ``longhaul`` alone says, ``version`` what ``--version`` says, and
+``completion`` what a shell needs for the Tab key.
 """

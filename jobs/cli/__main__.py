@@ -3,17 +3,27 @@
 from typing import NoReturn
 
 from jobs.cli.arguments import longhaul_parser
+from jobs.cli.first_steps import FIRST_STEPS
+from jobs.commandline.exit_codes import EXIT_OK
 from jobs.commandline.process_exit import run
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = longhaul_parser().parse_args(argv)
+    parser = longhaul_parser()
+    args = parser.parse_args(argv)
     match args.command:
+        case None:
+            print(FIRST_STEPS, end="", flush=True)
+            return EXIT_OK
+        case "init":
+            from jobs.first_spec.command import init
+
+            return init(args)
         case "sweep":
             from jobs.sweeps.command import sweep
 
             return sweep(args)
-        case "train" if args.keep:
+        case "train" if args.keep and not args.dry_run:
             from jobs.runs.supervisor import keep_running
 
             return keep_running(args)
@@ -21,6 +31,10 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.runs.train import train
 
             return train(args)
+        case "runs":
+            from jobs.listing.command import runs
+
+            return runs(args)
         case "status":
             from jobs.runs.status import status
 
@@ -61,6 +75,14 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.doctor.command import doctor
 
             return doctor(args)
+        case "explain":
+            from jobs.explaining.command import explain
+
+            return explain(args)
+        case "completion":
+            from jobs.cli.completion.command import completion
+
+            return completion(args, parser)
         case unknown:
             raise AssertionError(f"no command {unknown!r}: argparse lets only known ones through")
 

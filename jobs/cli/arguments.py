@@ -3,8 +3,12 @@
 import argparse
 
 from jobs.checkpoints.arguments import add_checkpoints_arguments
+from jobs.cli.version import ShowVersion
 from jobs.clusters.arguments import add_cluster_arguments
 from jobs.doctor.arguments import add_doctor_arguments
+from jobs.explaining.arguments import add_explain_arguments
+from jobs.first_spec.arguments import add_init_arguments
+from jobs.listing.arguments import add_runs_arguments
 from jobs.packing.arguments import add_pack_arguments
 from jobs.reports.arguments import (
     add_compare_arguments,
@@ -40,9 +44,12 @@ def longhaul_parser() -> argparse.ArgumentParser:
         description="Benchmark and train large models on Ray clusters that mix NVIDIA and AMD worker groups.",
         epilog="`longhaul COMMAND --help` explains a command.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action=ShowVersion, help="show the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    add_init_arguments(commands.add_parser("init", help="write a first spec that runs here and fits"))
     add_sweep_arguments(commands.add_parser("sweep", help="measure models x strategies x sizes x groups"))
     add_train_arguments(commands.add_parser("train", help="train one model, from its newest checkpoint"))
+    add_runs_arguments(commands.add_parser("runs", help="list the runs and sweeps of a store"))
     add_status_arguments(commands.add_parser("status", help="how a run is doing"))
     add_stop_arguments(commands.add_parser("stop", help="let a run save and end"))
     add_pack_arguments(commands.add_parser("pack", help="turn text into tokens that a run reads"))
@@ -53,4 +60,12 @@ def longhaul_parser() -> argparse.ArgumentParser:
     add_checkpoints_arguments(commands.add_parser("checkpoints", help="see, check and take out checkpoints"))
     add_cluster_arguments(commands.add_parser("cluster", help="see the cluster, or try one on this machine"))
     add_doctor_arguments(commands.add_parser("doctor", help="what is wrong with nodes, links and the store"))
+    add_explain_arguments(commands.add_parser("explain", help="what a word of the output means"))
+    _add_completion_arguments(commands.add_parser("completion", help="make the Tab key complete commands"))
     return parser
+
+
+def _add_completion_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Print a script with which a shell completes commands and flags."
+    parser.epilog = 'in ~/.bashrc: eval "$(longhaul completion bash)"; exit codes: 0 printed; 2 wrong usage'
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")

@@ -9,6 +9,7 @@ from typing import Any
 from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 
 _INTERVAL_S = 2.0
+_MOST_BYTES = 1_000_000
 _MOST = 1e300  # Whole numbers beyond it may be no floats.
 _TEXTS = {"stage", "why", "driver"}
 _NUMBERS = {
@@ -87,8 +88,11 @@ class StatusFile:
 
 def read_status_file(store: Store, run: str) -> dict[str, Any]:
     """What the run's driver reported last; empty if there is no report that can be read."""
+    name = _name_of(run)
     try:
-        told = json.loads(store.get(_name_of(run)))
+        if store.size(name) > _MOST_BYTES:
+            return {}
+        told = json.loads(store.get(name))
     except (Missing, ValueError, RecursionError):
         return {}
     return (

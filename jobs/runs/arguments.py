@@ -7,7 +7,7 @@ from jobs.commandline.options import add_nodes, add_set
 
 RUN_EXIT_CODES = (
     "exit codes: 0 finished, or saved and stopped as asked; 1 failed, run it again; 2 wrong usage or spec; "
-    "130 interrupted twice"
+    "3 with --dry-run: it may not fit into memory; 130 interrupted twice"
 )
 
 
@@ -45,6 +45,11 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_set(parser, "steps=40")
     add_nodes(parser)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show placement, forecast and where it would go on; start and write nothing",
+    )
     parser.add_argument("--no-retry", action="store_true", help="end with the first attempt that fails")
     parser.add_argument(
         "--keep", action="store_true", help="start it again if its driver dies, until it is done or given up"

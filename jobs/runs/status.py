@@ -33,6 +33,11 @@ _SILENT_AFTER_S = 30.0
 
 def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
     """The facts about a run for programs. Raises ``NothingToResume`` if there is no such run."""
+    return {**state_of(store, run, clock=clock), "recorded": _recorded(store, run)}
+
+
+def state_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
+    """``status_of`` without what the run has recorded: a few requests, however long it has run."""
     repository = existing_run(store, run)
     view = repository.view
     reported = read_status_file(store, run)
@@ -64,7 +69,6 @@ def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time)
         "attempts": view.term,
         "stop_asked": view.stop_asked,
         "stopped_step": view.stopped_step,
-        "recorded": _recorded(store, run),
     }
 
 
@@ -146,7 +150,7 @@ def _status(args: argparse.Namespace) -> int:
 
 def _text(found: dict[str, Any]) -> str:
     steps = f"{found['step']}/{found['num_steps']}" if found["num_steps"] else str(found["step"])
-    lines = [f"{found['run']}: {_state(found)}, step {steps}, attempt {found['attempts']}"]
+    lines = [f"{found['run']}: {state_text(found)}, step {steps}, attempt {found['attempts']}"]
     if found["loss"] is not None:
         lines.append(f"loss {found['loss']:.4f}")
     if found["stage"] == "training" and found["tokens_per_s"] is not None:
@@ -161,7 +165,7 @@ def _text(found: dict[str, Any]) -> str:
     return "\n".join(lines + (_recorded_lines(found["recorded"]) if found["recorded"] else []))
 
 
-def _state(found: dict[str, Any]) -> str:
+def state_text(found: Mapping[str, Any]) -> str:
     why = f" ({found['why']})" if found["why"] else ""
     match found["stage"]:
         case None:

@@ -13,14 +13,21 @@ from pathlib import Path
 from checkpointing.errors import Fenced
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import of_this_life
-from checkpointing.stores.contract import StoreError, Unavailable
+from checkpointing.stores.contract import Store, StoreError, Unavailable
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.opening import open_store
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from jobs.checkpoints.export import export_once
-from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, complain
-from jobs.commandline.output import say
+from jobs.commandline.exit_codes import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_UNDECIDED,
+    EXIT_USAGE,
+    complain,
+)
+from jobs.commandline.output import printable, say
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import Occupied, SpecError, nearest
 from jobs.execution.outcomes import EXPECTED, Cancelled, Completed, GivenUp, Setback, Unmendable
@@ -31,6 +38,8 @@ from jobs.run_progress.status_file import StatusFile
 from jobs.runs.attempts import Driver, work
 from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.driver_process import EXIT_GIVEN_UP, EXIT_NO_CLUSTER, EXIT_OCCUPIED
+from jobs.runs.dry_run.plan import as_data, plan_of
+from jobs.runs.dry_run.text import plan_text
 from jobs.runs.resume_checks import check_unchanged, model_of_last_start, samples_before, without_data
 from jobs.runs.resume_command import note_stop, resume_command
 from jobs.runs.status import status_of
@@ -86,6 +95,8 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
     is_folder_gone = spec.model.shape is None
     if is_folder_gone:
         spec = RunSpec.load(args.spec, [*args.set, model_of_last_start(spec.model, store, run)])
+    if args.dry_run:
+        return _show_plan(args, spec, store, run)
     with (
         DriverPresence(
             store, run, is_wanted=LauncherPlace.of_this_process().rank == 0 and not args.take_over
@@ -136,6 +147,26 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
             told = status_of(store, run) if repository.view.term else {"run": run}
             say(json.dumps({**told, **display.facts(), "ray_checkpoint": pointer}, indent=1), to=sys.stdout)
         return EXIT_OK if display.is_durable else EXIT_FAILED
+
+
+def _show_plan(args: argparse.Namespace, spec: RunSpec, store: Store, run: str) -> int:
+    """Checks all that a start checks, and prints what it would do. Nothing is started or written."""
+    repository = Repository(store, run)
+    begins = beginning(args.resume, repository, spec, fresh=args.fresh)
+    with choose_executor(
+        args.executor, verbose=args.verbose, share_nodes=True, spread=spec.spread, excluded=args.exclude_node
+    ) as executor:
+        inventory = read_cluster(args.cluster) if args.cluster else executor.inventory()
+        is_main_process = executor.is_main_process
+    group, tokens = _group(spec, inventory), find_tokens(spec)
+    begins = _checked(spec, repository, begins, tokens)
+    plan = plan_of(spec, repository, begins, inventory, group, tokens)
+    if is_main_process:
+        print(json.dumps(as_data(plan), indent=1) if args.json else printable(plan_text(plan)))
+        sys.stdout.flush()
+    if not plan.can_be_placed:
+        return EXIT_FAILED
+    return EXIT_UNDECIDED if plan.is_too_large else EXIT_OK
 
 
 def _carry_out(driver: Driver) -> str | None:

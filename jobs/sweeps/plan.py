@@ -14,7 +14,7 @@ from cluster.placement import Placed, Refused, place
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.spec_schema.combinations import impossible
 from jobs.sweeps.grid import Cell
-from jobs.sweeps.memory_forecast import offloaded_bytes, predict_memory
+from jobs.sweeps.memory_forecast import MemoryPrediction, offloaded_bytes, predict_memory
 from jobs.training.task.job import Recipe
 from jobs.training.task.measurement import Failure
 from jobs.training.task.search.largest_batch import BatchSearch, divisors
@@ -71,6 +71,32 @@ class Plan:
         return predict_memory(recipe, on_cpu=_is_on_cpu(self.group)).total
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFit:
+    """The memory that a rank needs, beside what it has; None where that is not known."""
+
+    predicted: MemoryPrediction
+    limit_bytes: int | None
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the forecast itself fits. Its error is not added; what is not known counts as fitting."""
+        return self.limit_bytes is None or self.predicted.total <= self.limit_bytes
+
+
+def memory_fit(recipe: Recipe, group: WorkerGroup, answer: Placed | Refused) -> MemoryFit:
+    return MemoryFit(
+        predicted=predict_memory(recipe, on_cpu=_is_on_cpu(group)),
+        limit_bytes=_memory_limit(group, answer, None),
+    )
+
+
+def seconds_per_step(recipe: Recipe, group: WorkerGroup) -> float | None:
+    """A guess, for plans alone; None for a device of unknown speed."""
+    speed = _reachable_flops(recipe, group)
+    return None if speed is None else _step_s(recipe, speed)
+
+
 def replanned(plan: Plan, cell: Cell) -> Plan:
     """The plan of a cell that differs from the plan's own only in its window."""
     return replace(plan, cell=cell, predicted_s=_predicted_s(cell, plan.group))
@@ -104,7 +130,7 @@ def plan_all(
 
 
 def _plan(cell: Cell, group: WorkerGroup | None, answer: Placed | Refused, limits: "SweepLimits") -> Plan:
-    limit = _memory_limit(group, answer, limits)
+    limit = _memory_limit(group, answer, limits.memory_gb_per_worker)
     search = _search(cell, group, limit, limits) if cell.question else None
     recipe = cell.recipe.in_micro_batches_of(search.guess) if search else cell.recipe
     predicted = predict_memory(recipe, on_cpu=_is_on_cpu(group)).total
@@ -208,12 +234,13 @@ def _host_refusal(offloads: Sequence[_Offload], limits: "SweepLimits") -> Failur
     return None
 
 
-def _memory_limit(group: WorkerGroup | None, answer: Placed | Refused, limits: "SweepLimits") -> int | None:
+def _memory_limit(group: WorkerGroup | None, answer: Placed | Refused, most_gb: float | None) -> int | None:
+    """``most_gb`` is what the user allows a worker on a CPU."""
     if group is None or isinstance(answer, Refused):
         return None
     if _is_on_cpu(group):
-        if limits.memory_gb_per_worker is not None:
-            return int(limits.memory_gb_per_worker * 1e9)
+        if most_gb is not None:
+            return int(most_gb * 1e9)
         return _fair_share_of_host(group, answer)
     chip = accelerator(group.device)
     return None if chip is None else chip.memory_bytes
@@ -259,23 +286,25 @@ def flops_again(recipe: Recipe) -> float:
 
 
 def _predicted_s(cell: Cell, group: WorkerGroup | None) -> float | None:
-    speed = _reachable_flops(cell, group)
+    speed = _reachable_flops(cell.recipe, group)
     if speed is None:
         return None
-    recipe, window = cell.recipe, cell.window
-    flops = flops_of(cell.recipe) + flops_again(cell.recipe)
-    step_s = recipe.tokens_per_step * flops / (recipe.world_size * speed)
+    window, step_s = cell.window, _step_s(cell.recipe, speed)
     num_steps = window.steps if window.max_s is None else min(window.steps, ceil(window.max_s / step_s))
     return _RUN_OVERHEAD_S + window.cooldown_s + (window.warmup + num_steps + window.profile_steps) * step_s
 
 
-def _reachable_flops(cell: Cell, group: WorkerGroup | None) -> float | None:
+def _step_s(recipe: Recipe, speed: float) -> float:
+    flops = flops_of(recipe) + flops_again(recipe)
+    return recipe.tokens_per_step * flops / (recipe.world_size * speed)
+
+
+def _reachable_flops(recipe: Recipe, group: WorkerGroup | None) -> float | None:
     if group is None:
         return None
     if group.vendor == "cpu" or group.simulated:
         return _CPU_CORE_FLOPS
     chip = accelerator(group.device)
-    recipe = cell.recipe
     # Without a published fp32 peak the forecast uses tf32's, the best that fp32 matmuls can reach.
     known = (
         (chip.peak_flops(dtype) for dtype in (recipe.product_dtype, recipe.precision, "tf32")) if chip else ()

@@ -89,6 +89,11 @@ class Results:
         text = json.dumps(document, separators=(",", ":"))
         self._store.put(f"{self._folder}/sweep.json", text.encode() + b"\n")
 
+    def finished_at(self, run_name: str) -> str | None:
+        """When the run was measured, in ISO 8601; None if its result can't be read."""
+        _, found = self._read(run_name)
+        return found.finished_at if isinstance(found, RunRecord) else None
+
     def write_best(self, document: dict[str, Any]) -> None:
         """Writes ``best.json``, which an earlier search may have left."""
         self._store.put(f"{self._folder}/best.json", json.dumps(document, indent=1).encode() + b"\n")

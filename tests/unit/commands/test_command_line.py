@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ def loaded(importtime: str) -> set[str]:
         ("longhaul_train", ("-m", "jobs.cli", "train", "--help")),
         ("longhaul_status", ("-m", "jobs.cli", "status", "--help")),
         ("longhaul_pack", ("-m", "jobs.cli", "pack", "--help")),
+        ("longhaul_init", ("-m", "jobs.cli", "init", "--help")),
+        ("longhaul_explain", ("-m", "jobs.cli", "explain", "--help")),
+        ("longhaul_runs", ("-m", "jobs.cli", "runs", "--help")),
+        ("longhaul_completion", ("-m", "jobs.cli", "completion", "--help")),
         ("longhaul_stop", ("-m", "jobs.cli", "stop", "--help")),
         ("longhaul_import", ("-m", "jobs.cli", "import", "--help")),
         ("longhaul_compare", ("-m", "jobs.cli", "compare", "--help")),
@@ -164,12 +169,32 @@ def test_wrong_usage_ends_with_2_and_one_line(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["swep"], ["sweep", "--executor", "slurm"], ["sweep", "--nodes", "3"]]
+    "arguments",
+    [["swep"], ["completion", "tcsh"], ["sweep", "--executor", "slurm"], ["sweep", "--nodes", "3"]],
 )
 def test_a_command_line_that_is_none_ends_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
+
+
+def test_longhaul_alone_says_what_to_do_first_with_commands_that_there_are(golden: Golden) -> None:
+    done = run(sys.executable, "-X", "importtime", "-m", "jobs.cli")
+    assert done.returncode == 0
+    assert loaded(done.stderr) & SLOW == set()
+    commands = re.findall(r"^  longhaul (\w+)", done.stdout, flags=re.MULTILINE)
+    assert commands[0] == "init"
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0
+    golden("first_steps.txt", done.stdout)
+
+
+def test_the_version_is_that_of_the_tree_which_runs() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    done = run(sys.executable, "-m", "jobs.cli", "--version")
+    assert (done.returncode, done.stdout) == (0, f"longhaul {told['project']['version']}\n")
 
 
 def test_two_mistakes_are_two_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,136 @@
+"""Reads how each run and sweep of a store is doing, many at a time. A line says what can't be read."""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from checkpointing.errors import Corrupt, NothingToResume
+from checkpointing.stores.contract import Missing, Store, Unavailable
+from jobs.listing.names import Found
+from jobs.runs.status import state_of, state_text
+from jobs.sweeps.results import Results
+from reporting.results.redaction import without_credentials
+
+_NUM_READERS = 16
+# A sweep of 100,000 runs names each in its description.
+_MOST_BYTES = 20_000_000
+_MOST_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLine:
+    """A run in the list. ``age_s``: since the newest word of it, a status or a checkpoint."""
+
+    run: str
+    state: str
+    step: int | None = None
+    num_steps: int | None = None
+    age_s: float | None = None
+    newest_generation: str | None = None
+    newest_durable_age_s: float | None = None
+    is_readable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepLine:
+    """A sweep in the list. ``age_s``: since the newest result, as far as its description tells."""
+
+    sweep: str
+    state: str
+    num_measured: int
+    num_runs: int | None = None
+    age_s: float | None = None
+    is_readable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """Both lists are in order of age, the newest first, then by name."""
+
+    runs: tuple[RunLine, ...]
+    sweeps: tuple[SweepLine, ...]
+    is_cut: bool
+
+    def as_data(self, store: str) -> dict[str, Any]:
+        return {"schema_version": 1, "store": store, **asdict(self)}
+
+
+def read(store: Store, found: Found, clock: Callable[[], float]) -> Listed:
+    with ThreadPoolExecutor(_NUM_READERS) as pool:
+        runs = [*pool.map(lambda run: _run(store, run, clock), sorted(found.runs))]
+        sweeps = [
+            *pool.map(lambda name: _sweep(store, name, found.sweeps[name], clock), sorted(found.sweeps))
+        ]
+    return Listed(
+        runs=tuple(sorted(runs, key=lambda line: _order(line.age_s, line.run))),
+        sweeps=tuple(sorted(sweeps, key=lambda line: _order(line.age_s, line.sweep))),
+        is_cut=found.is_cut,
+    )
+
+
+def _order(age_s: float | None, name: str) -> tuple[float, str]:
+    return float("inf") if age_s is None else age_s, name
+
+
+def _run(store: Store, run: str, clock: Callable[[], float]) -> RunLine:
+    try:
+        told = state_of(store, run, clock=clock)
+    except Unavailable:
+        raise
+    except (Corrupt, NothingToResume, Missing, ValueError, TypeError, OverflowError, RecursionError) as error:
+        return RunLine(run=run, state=f"can't be read: {_first_line(error)}", is_readable=False)
+    ages = [age for age in (told["told_age_s"], told["newest_durable_age_s"]) if age is not None]
+    return RunLine(
+        run=run,
+        state=state_text(told)[:_MOST_CHARS],
+        step=told["step"],
+        num_steps=told["num_steps"],
+        age_s=min(ages, default=None),
+        newest_generation=told["newest_generation"],
+        newest_durable_age_s=told["newest_durable_age_s"],
+    )
+
+
+def _sweep(store: Store, sweep: str, measured: Collection[str], clock: Callable[[], float]) -> SweepLine:
+    planned = _planned(store, sweep)
+    if planned is None:
+        state = "its sweep.json can't be read"
+        return SweepLine(sweep=sweep, state=state, num_measured=len(measured), is_readable=False)
+    left = sum(1 for run in planned if run not in measured)
+    newest = next((run for run in reversed(planned) if run in measured), None)
+    return SweepLine(
+        sweep=sweep,
+        state="unfinished" if left else "done",
+        num_measured=len(planned) - left,
+        num_runs=len(planned),
+        age_s=_age_s(store, sweep, newest, clock) if newest else None,
+    )
+
+
+def _planned(store: Store, sweep: str) -> list[str] | None:
+    """The names of the sweep's runs, in the order in which they are measured."""
+    with suppress(Missing, ValueError, RecursionError):
+        name = f"sweeps/{sweep}/sweep.json"
+        if store.size(name) <= _MOST_BYTES:
+            told = json.loads(store.get(name))
+            runs = told.get("runs") if isinstance(told, Mapping) else None
+            return [run for run in runs if isinstance(run, str)] if isinstance(runs, list) else None
+    return None
+
+
+def _age_s(store: Store, sweep: str, run: str, clock: Callable[[], float]) -> float | None:
+    with suppress(Missing, ValueError, OverflowError):
+        if store.size(f"sweeps/{sweep}/runs/{run}/result.json") > _MOST_BYTES:
+            return None
+        finished_at = Results(store, sweep).finished_at(run)
+        moment = datetime.fromisoformat(finished_at or "")
+        return max(0.0, clock() - moment.timestamp()) if moment.tzinfo else None
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return without_credentials(str(error) or type(error).__name__).splitlines()[0][:_MOST_CHARS]
