@@ -10,18 +10,15 @@ READY := $(VENV)/.longhaul-ready
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run unit test test-hosts gpu check format golden bench bench-gpu bench-recovery compare-damage soak clean
+.PHONY: help setup sweep mixed report dry-run unit test test-hosts gpu check format golden bench bench-gpu bench-recovery compare-damage soak lock clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## make the environment in .venv
 
-# torch alone and first: what comes after it must find it and not bring another build.
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	DS_BUILD_OPS=0 $(BIN)/pip install --quiet -c constraints.txt -e '.[test,check]'
+	$(PYTHON) cluster/set_up.py $(VENV) --extras test,check $(VENV_FLAGS)
 	@touch $@
 
 sweep: setup  ## run the smoke sweep (SPEC=file STORE=folder), print the table, write the report
@@ -78,6 +75,9 @@ compare-damage: setup  ## what the same damage does to checkpoints of torch DCP,
 
 soak: setup  ## the long proofs: hours; some of them need root
 	$(BIN)/python -m pytest -m soak $(SIDE_BY_SIDE)
+
+lock: setup  ## write the versions that are installed to constraints.txt
+	$(BIN)/python -m tests.unit.lock
 
 clean:  ## remove the environment and caches; results stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,250 @@
+"""Makes Longhaul's environment: `python3 cluster/set_up.py .venv --extras test,check`.
+
+What this promises:
+
+- The versions are those of ``constraints.txt``. uv installs them where it is there or can be had, else pip;
+  both obey pip's configuration. What uv does not know of that configuration is a reason for pip.
+- A torch that the environment already has (a vendor's build in an image) stays as it is. One whose version
+  was not tested ends the set-up with one line, before anything is installed.
+- A sign of life comes every 10 s. If the installation fails, what it printed last is shown, without
+  credentials.
+
+This file runs before anything is installed: it needs Python's own library alone.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# pip's settings, and the variables by which uv obeys the same. Lists are separated as uv wants them.
+_UV_SAYS = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "constraint": ("UV_CONSTRAINT", " "),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
+    "no-index": ("UV_NO_INDEX", " "),
+    "cert": ("SSL_CERT_FILE", " "),
+    "timeout": ("UV_HTTP_TIMEOUT", " "),
+    "default-timeout": ("UV_HTTP_TIMEOUT", " "),
+}
+# They change how pip looks or talks, and nothing that is installed.
+_MATTERS_NOT = frozenset(
+    {
+        "break-system-packages", "cache-dir", "config-file", "disable-pip-version-check", "no-cache-dir",
+        "no-color", "no-input", "progress-bar", "quiet", "retries", "root-user-action", "verbose",
+    }
+)  # fmt: skip
+_SIGN_OF_LIFE_S = 10
+_LAST_LINES = 20
+
+
+class SetUpError(Exception):
+    """Why there is no environment, as one line for whoever asked for it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Makes the environment in FOLDER.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--extras", default="", help="extras of the project, separated by commas")
+    parser.add_argument(
+        "--system-site-packages", action="store_true", help="use what the image has, its torch above all"
+    )
+    parser.add_argument(
+        "--with", dest="installer", choices=("uv", "pip"), help="the installer (default: uv, else pip)"
+    )
+    parser.add_argument("--project", type=Path, default=ROOT, help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    try:
+        set_up(asked.folder, asked.project, asked.extras, asked.system_site_packages, asked.installer)
+    except SetUpError as failure:
+        print(f"set-up: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def set_up(folder: Path, project: Path, extras: str, system: bool, installer: str | None) -> None:
+    """Makes the environment ``folder`` and installs the project with its extras into it."""
+    begun = time.monotonic()
+    python = _environment(folder, system)
+    constraints = project / "constraints.txt"
+    kept = _torch_that_stays(python, constraints)
+    settings = _settings_of_pip(python)
+    uv = None if installer == "pip" else _uv(python, constraints, settings, asked_for=installer == "uv")
+    target = str(project.resolve()) + (f"[{extras}]" if extras else "")
+    said = f"with {'uv' if uv else 'pip'}" + (f", beside torch {kept}, which stays" if kept else "")
+    print(f"installing into {folder} {said}", flush=True)
+    if uv:
+        _with_uv(uv, python, constraints, target, settings, kept)
+    else:
+        _with_pip(python, constraints, target, kept)
+    print(f"{folder} is ready after {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def _environment(folder: Path, system: bool) -> Path:
+    flags = ["--system-site-packages"] if system else []
+    _run([sys.executable, "-m", "venv", *flags, str(folder)], "making the environment")
+    return folder.absolute() / "bin" / "python"
+
+
+def _torch_that_stays(python: Path, constraints: Path) -> str | None:
+    """The version of torch in the environment, its local build too; None if there is none."""
+    ask = (
+        "import importlib.metadata as m\ntry: print(m.version('torch'))\nexcept m.PackageNotFoundError: pass"
+    )
+    there = _output([str(python), "-c", ask]).strip()
+    tested = pinned(constraints.read_text(encoding="utf-8"), "torch")
+    if there and tested and there.partition("+")[0] != tested:
+        raise SetUpError(
+            f"torch {there} is there, and stays; Longhaul was tested with torch {tested}. "
+            f"Take an image that has {tested}, or an environment without torch"
+        )
+    return there or None
+
+
+def pinned(constraints: str, package: str) -> str | None:
+    """The version that the lines ``name==version`` say of a package."""
+    pin = re.search(rf"^{re.escape(package)}==([^\s;]+)", constraints, re.MULTILINE)
+    return pin[1] if pin else None
+
+
+def _settings_of_pip(python: Path) -> dict[str, list[str]]:
+    return settings(_output([str(python), "-m", "pip", "config", "list"]))
+
+
+def settings(listed: str) -> dict[str, list[str]]:
+    """What `pip config list` says, as values by setting. A variable wins over a file, as with pip; a section
+    for another command than ``install`` says nothing here."""
+    values: dict[str, tuple[int, list[str]]] = {}
+    for line in listed.splitlines():
+        name, _, quoted = line.partition("=")
+        section, _, key = name.partition(".")
+        rank = {"global": 0, "install": 1, ":env:": 2}.get(section)
+        if rank is None or rank < values.get(key, (0, []))[0]:
+            continue
+        values[key.replace("_", "-")] = (rank, _unquoted(quoted).split())
+    return {key: value for key, (_, value) in values.items()}
+
+
+def _unquoted(text: str) -> str:
+    return text.strip().removeprefix("'").removesuffix("'").replace("\\n", " ")
+
+
+def as_uv_obeys(settings: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
+    """Variables by which uv does what pip would; None if it can't.
+
+    Like pip, uv then takes the best version of all indexes.
+    """
+    if set(settings) - set(_UV_SAYS) - _MATTERS_NOT:
+        return None
+    told = {
+        _UV_SAYS[key][0]: _UV_SAYS[key][1].join(value) for key, value in settings.items() if key in _UV_SAYS
+    }
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **told}
+
+
+def _uv(
+    python: Path, constraints: Path, settings: Mapping[str, Sequence[str]], *, asked_for: bool
+) -> str | None:
+    """The command uv: from PATH, else pip puts it into the environment. None if pip is to install."""
+    if as_uv_obeys(settings) is None:
+        unknown = ", ".join(sorted(set(settings) - set(_UV_SAYS) - _MATTERS_NOT))
+        if asked_for:
+            raise SetUpError(
+                f"uv does not know what pip's configuration says of {unknown}; leave out --with uv"
+            )
+        print(f"pip's configuration has {unknown}, which uv does not know: pip installs", flush=True)
+        return None
+    if there := shutil.which("uv"):
+        return there
+    wanted = f"uv=={pinned(constraints.read_text(encoding='utf-8'), 'uv')}"
+    got = subprocess.run(
+        [str(python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:", wanted],
+        capture_output=True, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    if got.returncode == 0:
+        return str(python.parent / "uv")
+    if asked_for:
+        raise SetUpError(f"{wanted} can't be had; leave out --with uv")
+    return None
+
+
+def _with_uv(
+    uv: str,
+    python: Path,
+    constraints: Path,
+    target: str,
+    settings: Mapping[str, Sequence[str]],
+    kept: str | None,
+) -> None:
+    with tempfile.TemporaryDirectory() as own:
+        overrides = Path(own) / "overrides.txt"
+        # uv does not see what an environment has from its image: torch is taken out of all requirements.
+        overrides.write_text('torch ; python_version < "0"\n' if kept else "", encoding="utf-8")
+        _run(
+            [uv, "pip", "install", "--python", str(python), "--overrides", str(overrides),
+             "-c", str(constraints), "-e", target],
+            "uv", **(as_uv_obeys(settings) or {}),
+        )  # fmt: skip
+
+
+def _with_pip(python: Path, constraints: Path, target: str, kept: str | None) -> None:
+    """torch alone and first: what comes after it must find it and not bring another build."""
+    install = [str(python), "-m", "pip", "install", "-c", str(constraints)]
+    if not kept:
+        _run([*install, "torch"], "pip, torch (1 of 2)")
+    _run([*install, "-e", target], "pip, the rest (2 of 2; some minutes)")
+
+
+def _run(command: Sequence[str], what: str, **variables: str) -> None:
+    """Runs a command to its end. What it prints is shown only if it fails."""
+    with tempfile.TemporaryFile() as printed:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
+            # What somebody set for uv wins over what pip's configuration says.
+            env={**variables, **os.environ, "DS_BUILD_OPS": "0"},
+        )  # fmt: skip
+        begun = time.monotonic()
+        while True:
+            try:
+                code = process.wait(_SIGN_OF_LIFE_S)
+                break
+            except subprocess.TimeoutExpired:
+                print(f"  {what}: {time.monotonic() - begun:.0f} s", flush=True)
+            except BaseException:
+                process.terminate()
+                process.wait()
+                raise
+        if code:
+            raise SetUpError(f"{what} failed (exit code {code}):\n{_last_lines(printed)}")
+
+
+def _last_lines(printed: IO[bytes]) -> str:
+    size = printed.seek(0, os.SEEK_END)
+    printed.seek(max(0, size - 20_000))
+    lines = printed.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+    return without_credentials("\n".join(lines))
+
+
+def without_credentials(text: str) -> str:
+    return re.sub(r"(://)[^/@\s]+@", r"\1", text)
+
+
+def _output(command: Sequence[str]) -> str:
+    return subprocess.run(
+        command, capture_output=True, stdin=subprocess.DEVNULL, text=True, encoding="utf-8", check=False
+    ).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Writes the versions that are installed to constraints.txt: `make lock`, in an environment that was tested.
+
+What torch alone brings has no line there: it belongs to the build of torch, which an image may have.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+
+FILE = Path(__file__).resolve().parents[2] / "constraints.txt"
+_HEAD = "# Exactly what was tested together (`make lock`). What torch alone brings belongs to its build.\n"
+# They make environments, and are no part of one.
+_NOT_OURS = {"longhaul", "pip", "setuptools", "wheel"}
+
+
+def main() -> None:
+    installed = {normal(one.metadata["Name"]): one.version for one in distributions()}
+    needs = {normal(one.metadata["Name"]): list(one.requires or ()) for one in distributions()}
+    FILE.write_text(lock(installed, needs), encoding="utf-8")
+    print(f"{FILE.name}: {len(installed)} packages are installed", file=sys.stderr)
+
+
+def lock(installed: Mapping[str, str], needs: Mapping[str, list[str]]) -> str:
+    """The text of constraints.txt. A local build (2.13.0+cpu) is written as its version."""
+    kept = set(installed) - _NOT_OURS - _of_torch_alone(installed, needs)
+    return _HEAD + "".join(f"{name}=={installed[name].partition('+')[0]}\n" for name in sorted(kept))
+
+
+def _of_torch_alone(installed: Mapping[str, str], needs: Mapping[str, list[str]]) -> set[str]:
+    """The packages that nothing but torch, or another of them, asks for."""
+    alone: set[str] = set()
+    while more := {
+        name
+        for name in set(installed) - alone
+        if (by := set(_who_asks(name, needs))) and by <= alone | {"torch"}
+    }:
+        alone |= more
+    return alone
+
+
+def _who_asks(name: str, needs: Mapping[str, list[str]]) -> Iterator[str]:
+    for asking, requirements in needs.items():
+        if any("extra ==" not in one and _name(one) == name for one in requirements):
+            yield asking
+
+
+def _name(requirement: str) -> str:
+    return normal(re.split(r"[^A-Za-z0-9._-]", requirement.strip(), maxsplit=1)[0])
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+if __name__ == "__main__":
+    main()
