@@ -33,7 +33,6 @@ _UV_SAYS = {
     "find-links": ("UV_FIND_LINKS", ","),
     "constraint": ("UV_CONSTRAINT", " "),
     "trusted-host": ("UV_INSECURE_HOST", " "),
-    "no-index": ("UV_NO_INDEX", " "),
     "cert": ("SSL_CERT_FILE", " "),
     "timeout": ("UV_HTTP_TIMEOUT", " "),
     "default-timeout": ("UV_HTTP_TIMEOUT", " "),
@@ -45,6 +44,7 @@ _MATTERS_NOT = frozenset(
         "no-color", "no-input", "progress-bar", "quiet", "retries", "root-user-action", "verbose",
     }
 )  # fmt: skip
+_NO_INDEX = "no-index"
 _SIGN_OF_LIFE_S = 10
 _LAST_LINES = 20
 
@@ -145,7 +145,7 @@ def as_uv_obeys(settings: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
 
     Like pip, uv then takes the best version of all indexes.
     """
-    if set(settings) - set(_UV_SAYS) - _MATTERS_NOT:
+    if _unknown_to_uv(settings):
         return None
     told = {
         _UV_SAYS[key][0]: _UV_SAYS[key][1].join(value) for key, value in settings.items() if key in _UV_SAYS
@@ -153,12 +153,16 @@ def as_uv_obeys(settings: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", **told}
 
 
+def _unknown_to_uv(settings: Mapping[str, Sequence[str]]) -> set[str]:
+    return set(settings) - set(_UV_SAYS) - {_NO_INDEX} - _MATTERS_NOT
+
+
 def _uv(
     python: Path, constraints: Path, settings: Mapping[str, Sequence[str]], *, asked_for: bool
 ) -> str | None:
     """The command uv: from PATH, else pip puts it into the environment. None if pip is to install."""
     if as_uv_obeys(settings) is None:
-        unknown = ", ".join(sorted(set(settings) - set(_UV_SAYS) - _MATTERS_NOT))
+        unknown = ", ".join(sorted(_unknown_to_uv(settings)))
         if asked_for:
             raise SetUpError(
                 f"uv does not know what pip's configuration says of {unknown}; leave out --with uv"
@@ -192,10 +196,15 @@ def _with_uv(
         # uv does not see what an environment has from its image: torch is taken out of all requirements.
         overrides.write_text('torch ; python_version < "0"\n' if kept else "", encoding="utf-8")
         _run(
-            [uv, "pip", "install", "--python", str(python), "--overrides", str(overrides),
+            [uv, "pip", "install", *_flags(settings), "--python", str(python), "--overrides", str(overrides),
              "-c", str(constraints), "-e", target],
             "uv", **(as_uv_obeys(settings) or {}),
         )  # fmt: skip
+
+
+def _flags(settings: Mapping[str, Sequence[str]]) -> list[str]:
+    """uv has no variable for this one."""
+    return ["--no-index"] if settings.get(_NO_INDEX, ["no"])[0].lower() in ("1", "true", "yes", "on") else []
 
 
 def _with_pip(python: Path, constraints: Path, target: str, kept: str | None) -> None:

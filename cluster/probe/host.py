@@ -6,7 +6,7 @@ import secrets
 import shutil
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from statistics import median
 
@@ -25,6 +25,16 @@ _LONGEST_WRITE_S = 3.0
 
 def versions() -> dict[str, str | None]:
     return {"python": ".".join(map(str, sys.version_info[:3])), **{name: _version(name) for name in PACKAGES}}
+
+
+def tested_versions() -> dict[str, str]:
+    """The exact versions that the installed Longhaul asks for; none where it runs without being installed."""
+    try:
+        asked = requires("longhaul") or []
+    except PackageNotFoundError:
+        return {}
+    pins = (re.match(r"([A-Za-z0-9-]+)(?:\[[^]]*\])?==([^\s;]+)", one) for one in asked)
+    return {pin[1]: pin[2] for pin in pins if pin and pin[1] in PACKAGES}
 
 
 def visible_devices() -> dict[str, str]:

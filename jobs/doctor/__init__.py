@@ -7,6 +7,7 @@ Reading order:
 - ``survey``: asks all nodes of a cluster, through ``node_sessions`` with one ``node_actor`` per node, and
   ``link_tests`` between the nodes;
 - ``forecast``: the space that a run will take;
-- ``node_checks``, ``cross_node_checks``, ``store_checks``: turn observations into findings;
+- ``node_checks``, ``cross_node_checks``, ``store_checks``, ``tested_versions``: turn observations into
+  findings;
 - ``text``: output for people and programs.
 """

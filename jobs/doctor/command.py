@@ -55,6 +55,7 @@ def examination(spec: RunSpec | None, store: Store, promised: Inventory | None) 
     return Examination(
         source=inventory.source,
         own_versions=_own_versions(),
+        tested=_tested_versions(),
         answers=answers,
         store=facts,
         links=links,
@@ -107,6 +108,12 @@ def _own_versions() -> dict[str, str | None]:
     from cluster.probe.host import versions
 
     return versions()
+
+
+def _tested_versions() -> dict[str, str]:
+    from cluster.probe.host import tested_versions
+
+    return tested_versions()
 
 
 def _promises(promised: Inventory) -> tuple[Promise, ...]:

@@ -1,7 +1,7 @@
 """The observations of ``longhaul doctor``, as plain data, before any check. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from checkpointing.stores.probing import StoreFacts
@@ -106,7 +106,10 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """All observations. ``own_versions`` are the driver's. Nodes in ``draining`` are listed but not asked."""
+    """All observations. Nodes in ``draining`` are listed but not asked.
+
+    ``own_versions`` are the driver's; ``tested`` are those that this Longhaul was tested with, by package.
+    """
 
     source: str
     own_versions: Mapping[str, str | None]
@@ -117,3 +120,4 @@ class Examination:
     forecast: Forecast | None = None
     draining: tuple[str, ...] = ()
     is_cluster: bool = False
+    tested: Mapping[str, str] = field(default_factory=dict)

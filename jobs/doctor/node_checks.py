@@ -12,6 +12,7 @@ from cluster.probe.node_facts import NodeFacts, NodePlatform
 from jobs.doctor.cross_node_checks import between_nodes, draining, links, promises, versions
 from jobs.doctor.examination import Asked, Examination, Finding, NodeAnswer, Skew
 from jobs.doctor.store_checks import forecast, store
+from jobs.doctor.tested_versions import tested_versions
 
 _PLATFORMS: dict[Vendor, NodePlatform] = {"nvidia": "cuda", "amd": "rocm", "cpu": "cpu"}
 _TELEMETRY = {"cuda": "nvidia-ml-py and NVIDIA's driver", "rocm": "ROCm's amdsmi package"}
@@ -34,6 +35,7 @@ def judge(seen: Examination) -> tuple[Finding, ...]:
     findings = [
         *(finding for answer in seen.answers for finding in _node(answer)),
         *versions(seen),
+        *tested_versions(seen),
         *between_nodes(seen.answers),
         *links(seen.links),
         *draining(seen.draining),

@@ -12,7 +12,7 @@ from pathlib import Path
 FILE = Path(__file__).resolve().parents[2] / "constraints.txt"
 _HEAD = "# Exactly what was tested together (`make lock`). What torch alone brings belongs to its build.\n"
 # They make environments, and are no part of one.
-_NOT_OURS = {"longhaul", "pip", "setuptools", "wheel"}
+_NOT_OURS = {"longhaul", "pip", "wheel"}
 
 
 def main() -> None:

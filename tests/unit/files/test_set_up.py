@@ -24,7 +24,6 @@ download.index-url='https://other.example'
         "UV_FIND_LINKS": "/a,/b",
         "UV_DEFAULT_INDEX": "https://mirror.example/simple",
         "UV_INDEX": "file:///c file:///d",
-        "UV_NO_INDEX": "1",
     }
 
 
