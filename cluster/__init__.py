@@ -12,5 +12,5 @@ environment where there is none yet.
 
 Folders: ``telemetry`` (a device's readings while it works), ``probe`` (measurements of a node),
 ``fingerprint`` (what a node's speed depends on and nobody writes down), ``local_ray`` (our own Ray on this
-machine).
+machine), ``slurm`` (what runs on the nodes of a Slurm job).
 """

@@ -5,7 +5,7 @@ The layers from the top. Each imports only the layers below it:
 
 - ``first_spec`` (writes a spec that fits), ``listing`` (what a store holds) and ``explaining`` (what a word
   means);
-- ``runs``: one long run, from its spec to its end;
+- ``runs``: one long run, from its spec to its end; ``slurm``: either of both as a job of Slurm;
 - ``sweeps`` (many cells), ``reports``, ``checkpoints``, ``packing``, ``doctor`` and ``clusters``: one command
   each;
 - ``spec_schema``: what a user's spec file may contain;

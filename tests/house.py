@@ -32,7 +32,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 # what lies in it. Files that lie in a room itself stand under the room's name.
 FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "cluster": (
-        ("cluster.probe",), ("cluster.telemetry", "cluster.fingerprint", "cluster.local_ray"), ("cluster",),
+        ("cluster.probe", "cluster.slurm"),
+        ("cluster.telemetry", "cluster.fingerprint", "cluster.local_ray"), ("cluster",),
     ),
     "checkpointing": (
         ("checkpointing.ray_hooks",), ("checkpointing.saving",), ("checkpointing.generations",),
@@ -44,7 +45,7 @@ FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("reporting.long_runs",), ("reporting.recording", "reporting.importers"), ("reporting.results",),
     ),
     "jobs": (
-        ("jobs",), ("jobs.cli",), ("jobs.listing", "jobs.explaining", "jobs.first_spec"), ("jobs.runs",),
+        ("jobs",), ("jobs.cli",), ("jobs.listing", "jobs.explaining", "jobs.first_spec"), ("jobs.runs", "jobs.slurm"),
         ("jobs.sweeps", "jobs.doctor", "jobs.checkpoints", "jobs.packing", "jobs.reports", "jobs.clusters"),
         ("jobs.spec_schema",), ("jobs.recovery", "jobs.alerts", "jobs.launch"),
         ("jobs.execution", "jobs.run_progress"), ("jobs.training",), ("jobs.commandline",),

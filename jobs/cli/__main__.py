@@ -71,6 +71,10 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.clusters.command import cluster
 
             return cluster(args)
+        case "slurm":
+            from jobs.slurm.command import slurm
+
+            return slurm(args)
         case "doctor":
             from jobs.doctor.command import doctor
 

@@ -17,6 +17,7 @@ from jobs.reports.arguments import (
     add_report_arguments,
 )
 from jobs.runs.arguments import add_status_arguments, add_stop_arguments, add_train_arguments
+from jobs.slurm.arguments import add_slurm_arguments
 from jobs.sweeps.arguments import add_sweep_arguments
 
 
@@ -59,6 +60,9 @@ def longhaul_parser() -> argparse.ArgumentParser:
     add_import_arguments(commands.add_parser("import", help="read older results into the same table"))
     add_checkpoints_arguments(commands.add_parser("checkpoints", help="see, check and take out checkpoints"))
     add_cluster_arguments(commands.add_parser("cluster", help="see the cluster, or try one on this machine"))
+    add_slurm_arguments(
+        commands.add_parser("slurm", help="a job for Slurm that runs a sweep or a run to its end")
+    )
     add_doctor_arguments(commands.add_parser("doctor", help="what is wrong with nodes, links and the store"))
     add_explain_arguments(commands.add_parser("explain", help="what a word of the output means"))
     _add_completion_arguments(commands.add_parser("completion", help="make the Tab key complete commands"))

@@ -84,6 +84,7 @@ def loaded(importtime: str) -> set[str]:
         ("longhaul_checkpoints_verify", ("-m", "jobs.cli", "checkpoints", "verify", "--help")),
         ("longhaul_checkpoints_export", ("-m", "jobs.cli", "checkpoints", "export", "--help")),
         ("longhaul_doctor", ("-m", "jobs.cli", "doctor", "--help")),
+        ("longhaul_slurm", ("-m", "jobs.cli", "slurm", "--help")),
         ("longhaul_cluster", ("-m", "jobs.cli", "cluster", "--help")),
         ("longhaul_cluster_local", ("-m", "jobs.cli", "cluster", "local", "--help")),
         ("longhaul_cluster_show", ("-m", "jobs.cli", "cluster", "show", "--help")),

@@ -1,0 +1,172 @@
+"""``longhaul slurm``: what it writes, submits and says. A fake stands for sbatch."""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jobs.cli.__main__ import main
+from tests.conftest import Golden
+from tests.unit.slurm.allocation import variables_of
+
+DEADLINE_S = 60
+RUN = "name: r\nmodel: llama-tiny\nworld_size: 2\nsteps: 10\n"
+SWEEP = "name: s\nmodels: [llama-tiny]\naxes: {world_size: [1]}\n"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory, no sbatch, no job."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+def slurm(text: str, *flags: str) -> int:
+    Path("spec.yaml").write_text(text, encoding="utf-8")
+    return main(["slurm", "spec.yaml", *flags])
+
+
+def script(name: str = "r") -> str:
+    return Path(f"longhaul-slurm/{name}/job.sh").read_text(encoding="utf-8")
+
+
+def directives(name: str = "r") -> list[str]:
+    return [line for line in script(name).splitlines() if line.startswith("#SBATCH")]
+
+
+def has_sbatch(text: str) -> None:
+    path = Path("bin/sbatch")
+    path.write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def test_the_script_of_a_run_is_the_one_that_was_reviewed(golden: Golden, tmp_path: Path) -> None:
+    assert slurm(RUN, "--nodes", "2", "--gpus", "8", "--time", "1-0", "--python", "/opt/lh/bin/python3") == 0
+    text = script().replace(str(tmp_path), "/home/me").replace(str(Path(__file__).parents[3]), "/opt/lh/tree")
+    golden("slurm_job.sh", re.sub(r"r\.[0-9a-f]{6}", "r.abc123", text))
+
+
+def test_a_job_for_two_vendors_has_a_part_for_each() -> None:
+    text = SWEEP + "groups: [nvidia, amd]\n"
+    groups = ("--group", "nvidia=-p h100", "--group", "amd=-p mi300 --nodes=3")
+    assert slurm(text, "--sbatch=--account=me", *groups) == 0
+    *_, time, first, between, _, second = directives("s")
+    assert (time, between) == ("#SBATCH --account=me", "#SBATCH hetjob")
+    assert first.endswith(" -p h100")
+    assert second.endswith(" -p mi300 --nodes=3")
+    assert variables_of(script("s"), ["NODE_GROUPS"]) == ["nvidia", "amd"]
+    assert "singleton" not in script("s").partition("set -uo")[0]
+
+
+def test_jobs_of_one_run_take_turns_and_those_of_another_store_do_not_wait() -> None:
+    names = []
+    for store in ("one", "one", "s3://bucket/other"):
+        slurm(RUN, "--store", store)
+        assert "#SBATCH --dependency=singleton" in directives()
+        names.append(next(line for line in directives() if "--job-name" in line))
+    assert names[0] == names[1] != names[2]
+
+
+def test_a_relative_store_starts_where_the_job_was_written(tmp_path: Path) -> None:
+    slurm(RUN, "--store", "below/st ore")
+    assert variables_of(script(), ["STORE"]) == [str(tmp_path / "below/st ore")]
+
+
+def test_hostile_places_and_words_reach_bash_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / 'it\'s "a"\n$(touch wrong) %j'
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert slurm(RUN + "# it's `touch wrong`\n", "--set", "environment.A='$(touch wrong)'") == 0
+    directory, spec, *arguments = variables_of(script(), ["DIRECTORY", "SPEC", "ARGUMENTS"])
+    assert directory == str(folder)
+    assert spec == RUN + "# it's `touch wrong`"
+    assert arguments[-1] == "environment.A='$(touch wrong)'"
+    assert not [line for line in directives() if "touch" in line]
+    assert not (folder / "wrong").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--run", "a b"), "--run: 'a b' is not a name"),
+        (("--run", "r\n#SBATCH --wrap=id"), "--run: "),
+        (("--time", "0"), "--time: 0 is 0 s; expected a minute to a year"),
+        (("--group", "gpu=-p x"), "--group: the spec wants 'local', found gpu"),
+        (("--group", "local=-p x", "--group", "local=-p y"), "--group local: is given twice"),
+        (("--group", "a b=-p x"), "--group: 'a b' is not a name"),
+        (("--sbatch", "gpu"), "--sbatch: found 'gpu', expected options of sbatch"),
+        (("--container", "x.sif", "--store", "/a:b"), "--container: '/a:b' has : or ,"),
+        (("--set", "stepps=3"), "--set stepps: is not a key here"),
+        (("--to", "spec.yaml/below"), "--to: "),
+        (("--submit",), "--submit: there is no sbatch on PATH"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_one_line(
+    flags: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slurm(RUN, *flags) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"longhaul slurm: {says}")
+
+
+def test_a_sweep_of_several_groups_needs_the_nodes_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert slurm(SWEEP + "groups: [nvidia, amd]\n") == 2
+    assert "give each its nodes by --group NAME=OPTIONS" in capsys.readouterr().err
+
+
+def test_without_submit_the_next_command_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slurm(RUN)
+    folder = tmp_path / "longhaul-slurm/r"
+    assert capsys.readouterr().out == (f"r: wrote {folder}/job.sh\nsubmit it: cd {folder} && sbatch job.sh\n")
+
+
+def test_what_is_written_is_closed_to_others_also_in_a_folder_that_was_open(tmp_path: Path) -> None:
+    Path("open").mkdir(mode=0o755)
+    slurm(RUN, "--to", "open")
+    assert stat.S_IMODE(Path("open").stat().st_mode) == 0o700
+    assert stat.S_IMODE(Path("open/job.sh").stat().st_mode) == 0o600
+    assert [path.name for path in Path("open").iterdir()] == ["job.sh"]
+
+
+def test_a_submitted_job_is_told_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    has_sbatch('echo "$*" "$PWD" "$(umask)" > asked; echo "42;cluster"')
+    assert slurm(RUN, "--submit", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    folder = tmp_path / "longhaul-slurm/r"
+    assert told["job_id"] == "42"
+    assert told["log"] == f"{folder}/{told['job_name']}-42.log"
+    assert (folder / "asked").read_text(encoding="utf-8") == f"--parsable job.sh {folder} 0077\n"
+
+
+def test_a_job_that_slurm_refuses_is_one_line_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    has_sbatch("echo 'sbatch: error: invalid partition' >&2; exit 1")
+    assert slurm(RUN, "--submit") == 1
+    assert "Slurm did not take" in (said := capsys.readouterr().err)
+    assert "invalid partition" in said
+    assert said.count("\n") == 1
+
+
+def test_a_spec_with_the_line_ends_of_windows_makes_a_script_that_sbatch_takes() -> None:
+    slurm(RUN.replace("\n", "\r\n"))
+    assert "\r" not in script()
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    slurm(RUN)
+    place = Path("longhaul-slurm/r/job.sh")
+    done = subprocess.run(
+        ["shellcheck", place], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.stdout == ""
