@@ -93,7 +93,7 @@ def test_a_run_that_meets_its_wall_time_is_queued_again_and_ends_as_one_that_was
 def test_ten_ends_of_wall_time_leave_the_run_as_if_it_had_been_left_alone(
     slurm: Slurm, tmp_path: Path
 ) -> None:
-    job = submit(slurm, tmp_path, "--nodes=2")
+    job = submit(slurm, tmp_path)
     job.wait_for_step(MORE)
     for _ in range(10):
         job.wait_for_step(job.meets_its_wall_time() + MORE)
