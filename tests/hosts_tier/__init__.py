@@ -1,5 +1,5 @@
 """Faults of whole hosts: needs root. `make test-hosts` proves the hosts, `make soak` trains on them.
 
-``slurm`` starts a real Slurm. ``clusters`` starts Ray and trainings on hosts, ``faults`` is what happens to them, ``stories`` what is looked
-at before and after; the tests are by what is struck.
+``clusters`` starts Ray and trainings on hosts, ``faults`` is what happens to them, ``stories`` what is looked
+at before and after; the tests are by what is struck. ``slurm`` starts a real Slurm for ``test_slurm``.
 """
