@@ -114,7 +114,7 @@ def _as_text(found: Sequence[Option], costs: Money, said: str) -> str:
         lines.append(f"{len(shown)} of {len(found)} cells are shown; --json has all")
     unknown = sorted({option.cost.group for option in found} - costs.goodputs.keys())
     if unknown:
-        lines.append(f"for steps alone, since no long run is known of: {', '.join(unknown)}")
+        lines.append(f"for steps alone, since no measured long run is known of: {', '.join(unknown)}")
     return "\n".join([*lines, said])
 
 

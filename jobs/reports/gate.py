@@ -39,8 +39,12 @@ def gate_of(found: Comparison, threshold: float) -> Gate:
 
 
 def whole(found: SetComparison, threshold: float) -> Gate:
-    """Returns ``worse`` if any cell is, else ``undecided`` if any cell is or is missing in B."""
+    """Returns ``worse`` if any cell is, else ``undecided`` if any cell is or is missing in B, or if no
+    cell is on both sides.
+    """
     gates = set(_gates(found, threshold))
+    if not found.comparisons:
+        return "undecided"
     if "worse" in gates:
         return "worse"
     return "undecided" if "undecided" in gates else "passes"

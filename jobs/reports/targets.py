@@ -6,6 +6,7 @@ from typing import Literal
 
 from checkpointing.stores.contract import Store
 from jobs.commandline.usage_error import SpecError, nearest
+from reporting.analysis.formatting import counted
 from reporting.results.gathering import Gathered, gather
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
@@ -71,11 +72,19 @@ def sweeps_of(targets: Sequence[Target]) -> list[str]:
 
 
 def rows_among(target: Target, store: Store, gathered: Gathered) -> tuple[Row, ...]:
-    """The target's rows among those of its store. Raises ``SpecError`` if there are none."""
-    rows = tuple(filter(target.takes, gathered.rows)) if target.wanted else gathered.rows
-    if not rows:
+    """The target's rows among those of its store, without the short runs of searches, which measure nothing.
+    Raises ``SpecError`` if there are none.
+    """
+    rows = tuple(filter(target.takes, gathered.rows))
+    whole = tuple(row for row in rows if row.rung is None)
+    if rows and not whole:
+        short = counted(len(rows), "short run")
+        raise SpecError(
+            [f"{target.text}: there are no results but {short} of a search, which are no measurements"]
+        )
+    if not whole:
         raise SpecError([f"{target.text}: there are no results{_hint(target, store, gathered.rows)}"])
-    return rows
+    return whole
 
 
 def _hint(target: Target, store: Store, rows: Iterable[Row]) -> str:

@@ -41,7 +41,7 @@ def conclude(
     cells = summarise(rows)
     comparisons, at_best = compare_groups(cells), at_its_best(cells)
     advice, pareto = advise(cells)
-    costs = money(cells, comparisons, runs, prices=prices, tokens=tokens)
+    costs = money(cells, comparisons, runs, at_best=at_best, prices=prices, tokens=tokens)
     return Findings(
         name=name,
         store=store,
@@ -90,7 +90,7 @@ def _of_groups(
     cells: Sequence[CellSummary], comparisons: Sequence[Comparison], at_best: Sequence[MatchUp]
 ) -> Iterator[str]:
     groups = sorted({cell.group for cell in cells})
-    yield from of_pairs(comparisons, at_best)
+    yield from of_pairs(groups, comparisons, at_best)
     yield from fastest(cells)
     yield from of_grounds(cells, comparisons, at_best)
     if not comparisons and not at_best:

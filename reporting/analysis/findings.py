@@ -345,7 +345,8 @@ class BreakEven:
 class Money:
     """What training costs. ``prices`` and ``tokens`` are what was asked for; ``goodputs`` are by group.
 
-    Costs are ordered as cells, break-even prices as comparisons.
+    Costs are ordered as cells, break-even prices as comparisons, ``best_break_evens`` as match-ups: their
+    subject is the other's best setting.
     """
 
     prices: Prices | None
@@ -353,6 +354,7 @@ class Money:
     goodputs: Mapping[str, float]
     costs: tuple[CellCost, ...]
     break_evens: tuple[BreakEven, ...]
+    best_break_evens: tuple[BreakEven, ...] = ()
 
 
 # The name of the chart that belongs to the answer.

@@ -7,6 +7,7 @@ from typing import TypeVar
 from reporting.analysis.findings import CellCost, CellSummary, Check, Comparison, Findings, Money, Subject
 from reporting.analysis.formatting import counted, moment
 from reporting.analysis.sides.environments import groups_of
+from reporting.long_runs.summary import LongRun
 from reporting.results.rows import Row
 
 _LEVELS = ("failed", "warning", "unknown", "ok")
@@ -108,13 +109,13 @@ def origins(findings: Findings) -> Origins:
     return found
 
 
-def simulated_runs(findings: Findings) -> frozenset[str]:
+def simulated_runs(rows: Iterable[Row], runs: Iterable[LongRun]) -> frozenset[str]:
     """Returns the names of long runs with numbers that are not of real devices.
 
     Older runs did not record it, so cells of their group tell.
     """
-    groups = {row.group for row in findings.rows if row.simulated and not row.is_emulated}
-    return frozenset(run.name for run in findings.runs if run.simulated or run.group in groups)
+    groups = {row.group for row in rows if row.simulated and not row.is_emulated}
+    return frozenset(run.name for run in runs if run.simulated or run.group in groups)
 
 
 def _rank(cell: CellSummary, advised: Iterable[str | None]) -> int:

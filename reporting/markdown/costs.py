@@ -1,6 +1,6 @@
 """These functions write the part of ``report.md`` about money. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from reporting.analysis.findings import BreakEven, CellCost, Estimate, Findings
 from reporting.analysis.formatting import interval, number, plain
@@ -17,18 +17,10 @@ def costs(findings: Findings) -> Iterator[str]:
         return
     known, currency = origins(findings), found.prices.currency if found.prices else ""
     yield "## Money"
-    if found.break_evens:
-        shown = found.break_evens[:_MOST_BREAK_EVENS]
-        heads = (
-            "measured on both sides",
-            "group",
-            f"worth, {currency}/h [95 %]",
-            "while",
-            "price",
-            "tokens are",
-        )
-        yield table(heads, "llrlrl", [_break_even(each, known) for each in shown])
-        yield from left_out(len(shown), len(found.break_evens), "break-even price")
+    yield from _break_evens("measured on both sides", found.break_evens, currency, known)
+    if found.best_break_evens:
+        yield "Each at its best:"
+    yield from _break_evens("its best setting", found.best_break_evens, currency, known)
     cells = costs_shown(found, _MOST_CELLS)
     heads = (
         "group",
@@ -40,6 +32,15 @@ def costs(findings: Findings) -> Iterator[str]:
     )
     yield table(heads, "llrrrr", [_cell(each, known) for each in cells])
     yield from left_out(len(cells), len(found.costs), "cell")
+
+
+def _break_evens(what: str, found: Sequence[BreakEven], currency: str, known: Origins) -> Iterator[str]:
+    if not found:
+        return
+    shown = found[:_MOST_BREAK_EVENS]
+    heads = (what, "group", f"worth, {currency}/h [95 %]", "while", "price", "tokens are")
+    yield table(heads, "llrlrl", [_break_even(each, known) for each in shown])
+    yield from left_out(len(shown), len(found), "break-even price")
 
 
 def _break_even(found: BreakEven, known: Origins) -> list[str]:

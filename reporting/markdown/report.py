@@ -60,6 +60,7 @@ from reporting.markdown.profiles import profiles
 from reporting.markdown.published import published
 
 _MOST_CHARACTERS = 64_000  # GitHub takes 65,536 in a comment
+_LONGEST_SENTENCE = 2_000
 _MOST_COMPARISONS = 20
 _MOST_CELLS = 60
 _MOST = 30
@@ -125,7 +126,7 @@ def _summary(findings: Findings) -> Iterator[str]:
 
 
 def _answer(findings: Findings) -> Iterator[str]:
-    sentences = [plain(sentence, 600) for sentence in findings.answer if sentence.strip()]
+    sentences = [plain(sentence, _LONGEST_SENTENCE) for sentence in findings.answer if sentence.strip()]
     yield f"**{sentences[0]}**" if sentences else "**There are no results to answer from yet.**"
     if sentences[1:]:
         yield bullets(sentences[1:])
@@ -266,7 +267,7 @@ def _cell(cell: CellSummary) -> list[str]:
 
 
 def _runs(findings: Findings) -> Iterator[str]:
-    runs, simulated = findings.runs, simulated_runs(findings)
+    runs, simulated = findings.runs, simulated_runs(findings.rows, findings.runs)
     if runs:
         heads = ("run", "what", "steps", "done again", "tokens/s", "wall time", "goodput", "incidents")
         yield table(

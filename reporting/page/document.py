@@ -98,7 +98,11 @@ def _body(findings: Findings, sections: Sequence[Section]) -> Markup:
 
 def _header(findings: Findings) -> Markup:
     flags = [
-        *(["simulated"] if any(row.simulated for row in findings.rows) or simulated_runs(findings) else []),
+        *(
+            ["simulated"]
+            if any(row.simulated for row in findings.rows) or simulated_runs(findings.rows, findings.runs)
+            else []
+        ),
         *(["imported"] if any(row.imported for row in findings.rows) else []),
     ]
     items = [element("li", fact) for fact in (*extent(findings), f"store {short(findings.store, 200)}")]

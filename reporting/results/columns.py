@@ -174,7 +174,12 @@ _METRICS = _columns(
     ("micro_batch_asked", "text", "", "max if the largest micro-batch that fits was asked for"),
     ("micro_batch_trials", "int", "", "number of micro-batches tried; 0 if an earlier repeat had found it"),
     ("micro_batch_failed", "int", "sequences", "smallest micro-batch that ran out of memory"),
-    ("rung", "int", "", "number of the short round of --best; null for a full measurement"),
+    (
+        "rung",
+        "int",
+        "",
+        "number of the short round of --best; 0 for a search that goes on; null for a measurement",
+    ),
     ("status", "text", "", "ok, or the kind of failure"),
     ("error_reason", "text", "", "why the run has no numbers"),
     ("error_phase", "text", "", "what the run was doing when it failed"),

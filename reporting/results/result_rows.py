@@ -47,6 +47,8 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "gpu_info": {"name": "device_name", "count": "device_count", "driver": "driver"},
     "environment": {field.name: field.name for field in fields(EnvironmentRecord)},
 }
+# The number of a round that is no round of ``--best``.
+_TRIAL = 0
 # Of each 64-bit integer, and of its sign.
 _MOST_DIGITS = 20
 _TUPLES = [name for name in NAMES if kind_of(name) is tuple]
@@ -98,6 +100,8 @@ def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
         if (inner := found.get(section)) is not None:
             for name, column in columns.items():
                 values[column] = inner.get(name)
+    if _is_trial(found):
+        values["rung"] = _TRIAL
     if (ranks := found.get("per_rank")) is not None:
         values["nodes"] = [*dict.fromkeys(ranks["node"])]
         values["rank_total_sec_max"] = max(ranks["total_sec"], default=None)
@@ -105,6 +109,14 @@ def _flat(found: Mapping[str, Any]) -> dict[str, Any]:
     for name in _TUPLES:
         values[name] = _frozen(values.get(name))
     return values
+
+
+def _is_trial(found: Mapping[str, Any]) -> bool:
+    """Whether the run was only looking for the largest micro-batch, and goes on with that: what it ran out of
+    memory with is no result of its cell.
+    """
+    search = found.get("batch_search")
+    return search is not None and found["status"] == "oom" and search.get("is_over") is False
 
 
 def _frozen(value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from reporting.results.columns import TABLES
 from reporting.results.records import RecordError
+from reporting.results.redaction import without_credentials, without_secrets
 
 
 # Rows are never changed, but not frozen: frozen ones take twice as long to make, and reports make very many.
@@ -199,7 +200,18 @@ def row_from(found: Mapping[str, Any]) -> Row:
         }
     if max([abs(value) for value in values.values() if type(value) in (int, float)], default=0) > _MANY:
         _check_sizes(values)
-    return Row(**values)
+    return Row(**_redacted(values))
+
+
+def _redacted(values: dict[str, Any]) -> dict[str, Any]:
+    """Replaces secrets, which results of older versions and of other tools may hold."""
+    for name in _PAIRS_OF_TEXTS & values.keys():
+        values[name] = without_secrets(values[name])
+    for name in _MESSAGES & values.keys():
+        values[name] = without_credentials(values[name])
+    for name in _LINES & values.keys():
+        values[name] = tuple(map(without_credentials, values[name]))
+    return values
 
 
 def _check_sizes(values: Mapping[str, Any]) -> None:
@@ -245,6 +257,9 @@ _KINDS = {column.name: _CLASSES[column.kind] for column in TABLES["metrics"]}
 _ALLOWED = {name: frozenset({float, int} if kind is float else {kind}) for name, kind in _KINDS.items()}
 _PAIRS = frozenset(column.name for column in TABLES["metrics"] if column.kind == "pairs")
 _PAIRS_OF_TEXTS = frozenset({"packages", "variables", "fingerprint"})
+# What says in words what happened.
+_MESSAGES = frozenset({"error_reason", "profile_problem", "profile_trace_problem"})
+_LINES = frozenset({"error_log_tail", "warnings"})
 _TEXT: frozenset[type] = frozenset({str})
 _PLAIN: frozenset[type] = frozenset({str, int, float, bool, type(None)})
 # Every whole number up to here is exactly one float. An integer column holds more, and so does a float, whose

@@ -22,7 +22,7 @@ class Unfinished:
 def unfinished(store: Store, rows: Sequence[Row], skipped: Sequence[Skipped]) -> tuple[Unfinished, ...]:
     """Looks at the sweeps of ``rows``. A search for the best setting leaves out runs on purpose."""
     there = {*(row.source for row in rows), *(one.name for one in skipped)}
-    searches = {row.sweep for row in rows if row.rung is not None}
+    searches = {row.sweep for row in rows if row.rung}
     sweeps = sorted({row.sweep for row in rows if row.sweep and not row.imported} - searches)
     return tuple(_unfinished(store, sweeps, there))
 

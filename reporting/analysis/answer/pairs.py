@@ -1,14 +1,22 @@
 """Says which of two groups is faster: at the same settings, and each at its best. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
+from typing import Literal
 
 from reporting.analysis.findings import Comparison, MatchUp
-from reporting.analysis.formatting import counted
+from reporting.analysis.formatting import counted, joined, short
 
 _MOST_REASONS = 3
+# More pairs than those of four groups are in the table alone.
+_MOST_PAIRS = 6
+_LONGEST_NAME = 60
+
+# How a group stands beside another: faster in all, faster more often than slower, neither, or slower.
+Stand = Literal["all", "more", "open", "behind", "not compared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +48,28 @@ class Tally:
             return self.other if faster > slower else self.baseline
         return "nobody" if self.verdicts["equivalent"] == len(self.found) else None
 
+    def stand(self, group: str) -> Stand:
+        if not self.found:
+            return "not compared"
+        if self.leader == group:
+            won = "faster" if group == self.other else "slower"
+            return "all" if self.verdicts[won] == len(self.found) else "more"
+        return "open" if self.leader in (None, "nobody") else "behind"
+
     def clause(self) -> str:
         """Names the group that is faster in most of them, or says that neither is shown to be."""
         verdicts, num = self.verdicts, len(self.found)
         faster, slower = verdicts["faster"], verdicts["slower"]
-        first, second = (self.baseline, self.other) if slower > faster else (self.other, self.baseline)
+        leading = self.baseline if slower > faster else self.other
+        baseline, other = _name(self.baseline), _name(self.other)
+        first, second = (baseline, other) if slower > faster else (other, baseline)
         won, lost = max(faster, slower), min(faster, slower)
-        speed, of_all = _speed(self._ratios(first)), counted(num, self.noun)
+        speed, of_all = _speed(self._ratios(leading)), counted(num, self.noun)
         if won == num:
             return f"{first} is faster than {second} in {_all(num)}{of_all}: {speed}"
         beside = f"; {first} does {speed}" if speed else ""
         if not won:
-            neither = f"neither {self.baseline} nor {self.other} is shown to be faster in {of_all}"
+            neither = f"neither {baseline} nor {other} is shown to be faster in {of_all}"
             return f"{neither}: {_rest(verdicts)}{beside}"
         others = [f"{second} in {lost:,}"] if lost else []
         told = ", ".join([*others, *([_rest(verdicts)] if won + lost < num else [])])
@@ -69,6 +87,15 @@ class PairTally:
     same: Tally
     best: Tally
     match_ups: Sequence[MatchUp]
+
+    @property
+    def groups(self) -> tuple[str, str]:
+        return self.same.baseline, self.same.other
+
+    @property
+    def best_or_same(self) -> Tally:
+        """Where each side has a single setting, which is the same, that is its best."""
+        return self.best if self.best.found else self.same
 
 
 def tallies(comparisons: Sequence[Comparison], at_best: Sequence[MatchUp]) -> tuple[PairTally, ...]:
@@ -89,25 +116,71 @@ def _tally(pair: tuple[str, str], comparisons: Sequence[Comparison], at_best: Se
     )
 
 
-def of_pairs(comparisons: Sequence[Comparison], at_best: Sequence[MatchUp]) -> Iterator[str]:
+def of_pairs(
+    groups: Collection[str], comparisons: Sequence[Comparison], at_best: Sequence[MatchUp]
+) -> Iterator[str]:
     """Yields, for each pair of groups, what both comparisons say: first that they disagree, if they do. Of
-    three groups and more the one that is faster than all others is named first.
+    three groups and more the one that leads is named first. ``groups`` are all that ran anything.
     """
     found = tallies(comparisons, at_best)
-    if len(found) > 1:
-        yield from _of_all(found)
-    for pair in found:
+    leader = _leader_of_all(found) if len(found) > 1 else None
+    if leader:
+        yield _of_all(leader, sorted({*groups} - {leader}), found)
+    shown = sorted(found, key=lambda pair: leader not in pair.groups)[:_MOST_PAIRS]
+    for pair in shown:
         yield from _of_pair(pair)
+    if len(found) > len(shown):
+        yield f"{counted(len(found) - len(shown), 'further pair')} of groups: see the table of comparisons."
+    alone = sorted({*groups} - {group for pair in found for group in pair.groups})
+    if found and alone:
+        yield f"Not compared with any group, since no other ran the same: {joined(alone)}."
 
 
-def _of_all(found: Sequence[PairTally]) -> Iterator[str]:
-    """Names the group that leads in all of its pairs, in both comparisons, if there is one."""
-    groups = sorted({group for pair in found for group in (pair.same.baseline, pair.same.other)})
-    for group in groups:
-        own = [pair for pair in found if group in (pair.same.baseline, pair.same.other)]
-        leaders = {tally.leader for pair in own for tally in (pair.same, pair.best) if tally.found}
-        if leaders == {group} and len(own) == len(groups) - 1:
-            yield f"{group} is faster than every other group, at the same settings and each at its best."
+def _leader_of_all(found: Sequence[PairTally]) -> str | None:
+    """The only group that leads in a pair and is behind in none; None if there are several such groups."""
+    stands = [
+        (group, tally.stand(group))
+        for pair in found
+        for group in pair.groups
+        for tally in (pair.same, pair.best)
+    ]
+    ahead = {group for group, stand in stands if stand in ("all", "more")}
+    leaders = ahead - {group for group, stand in stands if stand == "behind"}
+    return leaders.pop() if len(leaders) == 1 else None
+
+
+def _of_all(leader: str, others: Sequence[str], found: Sequence[PairTally]) -> str:
+    """Says what is shown of the leading group against each other one, in both comparisons."""
+    own = {group: pair for pair in found if leader in pair.groups for group in pair.groups}
+    same, best = (
+        {other: tally_of(own[other]).stand(leader) if other in own else "not compared" for other in others}
+        for tally_of in (attrgetter("same"), attrgetter("best_or_same"))
+    )
+    name = _name(leader)
+    if same == best:
+        both = " and each at its best" if any(pair.best.found for pair in found) else ""
+        return f"{name} is {_stands(same, 'cell')}, at the same settings{both}."
+    return (
+        f"At the same settings {name} is {_stands(same, 'cell')}. "
+        f"Each at its best, it is {_stands(best, 'question')}."
+    )
+
+
+def _stands(stands: Mapping[str, str], noun: str) -> str:
+    if set(stands.values()) == {"all"}:
+        return "faster than every other group"
+    # The leading group is behind nobody.
+    texts: Mapping[str, str] = {
+        "all": f"faster than {{}} in all {noun}s of both",
+        "more": f"faster than {{}} in more {noun}s than slower",
+        "open": "not shown to be faster than {}",
+        "not compared": "not compared with {}",
+    }
+    found = {
+        text: [_name(other) for other, own in stands.items() if own == stand] for stand, text in texts.items()
+    }
+    told = [text.format(joined(names)) for text, names in found.items() if names]
+    return told[0] if len(told) == 1 else f"{', '.join(told[:-1])}, and {told[-1]}"
 
 
 def disagree(same: str | None, best: str | None) -> bool:
@@ -136,6 +209,10 @@ def _reasons(match_ups: Sequence[MatchUp]) -> Iterator[str]:
         yield f"At their best they differ{where}: {why}."
     if len(counts) > _MOST_REASONS:
         yield f"{counted(len(counts) - _MOST_REASONS, 'further combination')} of settings: see the table."
+
+
+def _name(group: str) -> str:
+    return short(group, _LONGEST_NAME)
 
 
 def _all(number: int) -> str:

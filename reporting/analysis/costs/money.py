@@ -12,12 +12,14 @@ from reporting.analysis.findings import (
     CellSummary,
     Comparison,
     Estimate,
+    MatchUp,
     Money,
     Price,
     Prices,
     PriceVerdict,
     TrainingCost,
 )
+from reporting.analysis.selection import simulated_runs
 from reporting.long_runs.summary import LongRun
 
 _MILLION = 1e6
@@ -31,20 +33,26 @@ def money(
     comparisons: Sequence[Comparison],
     runs: Sequence[LongRun],
     *,
+    at_best: Sequence[MatchUp] = (),
     prices: Prices | None,
     tokens: float | None,
 ) -> Money | None:
-    """Returns what measured cells cost, or None if neither prices nor a number of tokens were given."""
+    """Returns what measured cells cost, or None if neither prices nor a number of tokens were given.
+
+    What simulated long runs lose says nothing of real ones, so they have no part in it.
+    """
     if prices is None and tokens is None:
         return None
     by_group = {price.group: price for price in prices.groups} if prices else {}
-    goodputs = goodputs_of(runs)
+    simulated = simulated_runs([row for cell in cells for row in cell.rows], runs)
+    goodputs = goodputs_of([run for run in runs if run.name not in simulated])
     return Money(
         prices=prices,
         tokens=tokens,
         goodputs=goodputs,
         costs=tuple(_costs(cells, by_group, goodputs, tokens)),
         break_evens=tuple(_break_evens(comparisons, by_group)),
+        best_break_evens=tuple(_break_evens([each.comparison for each in at_best], by_group)),
     )
 
 

@@ -4,29 +4,31 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import median
 
+from reporting.analysis.answer.sizes import at_sizes, setting_of, sizes_of, usual_sizes
 from reporting.analysis.findings import BreakEven, CellCost, Estimate, Money
-from reporting.analysis.formatting import counted, fraction, is_known, number
+from reporting.analysis.formatting import counted, fraction, is_known, joined, number, short
 
 _DECIDED = ("cheaper", "dearer", "undecided", "too few repeats")
 
 
 def told(found: Money) -> Iterator[str]:
-    """Yields, for each model, where its tokens cost least, then each pair's break-even price."""
+    """Yields, for each model, where its tokens cost least, then each pair's break-even prices."""
     currency = found.prices.currency if found.prices else ""
     for model in sorted({cost.subject.model for cost in found.costs}):
         best = _cheapest(found, model)
         yield from _of_model(model, best, currency)
         yield from _of_training(model, best, found)
-    pairs = sorted(found.break_evens, key=_pair)
-    for _, members in groupby(pairs, key=_pair):
-        yield _of_pair(list(members), currency)
+    for beginning, break_evens in (("", found.break_evens), ("Each at its best, ", found.best_break_evens)):
+        for _, members in groupby(sorted(break_evens, key=_pair), key=_pair):
+            yield _of_pair(beginning, list(members), currency)
     if found.prices:
         yield from _without_price(found)
 
 
 def _cheapest(found: Money, model: str) -> list[CellCost]:
-    """Returns each group's cell with the lowest cost per token of a model, the cheapest first. Groups without
-    a price are left out; if no group has one, the cells with the fastest training are returned.
+    """Returns each group's cell with the lowest cost per token of a model, the cheapest first, among cells of
+    the sizes that most groups have. Groups without a price are left out; if no group has one, the cells with
+    the fastest training are returned.
     """
     has_prices = any(cost.per_million_tokens for cost in found.costs)
     known = [
@@ -34,9 +36,11 @@ def _cheapest(found: Money, model: str) -> list[CellCost]:
         for cost in found.costs
         if cost.subject.model == model and (key := _key(cost, has_prices=has_prices))
     ]
+    usual = usual_sizes(cost for _, cost in known)
     best: dict[str, CellCost] = {}
     for _, cost in sorted(known, key=lambda pair: pair[0]):
-        best.setdefault(cost.group, cost)
+        if sizes_of(cost.subject) == usual:
+            best.setdefault(cost.group, cost)
     return list(best.values())
 
 
@@ -58,33 +62,37 @@ def _of_model(model: str, best: Sequence[CellCost], currency: str) -> Iterator[s
     if not best or not best[0].per_million_tokens:
         return
     first, *others = best
-    dearer = [f"{cost.group} {_amount(cost.per_million_tokens, currency)}" for cost in others[:3]]
-    price = _amount(first.per_million_tokens, currency)
-    if dearer:
-        yield (
-            f"A million tokens of {model} cost least on {first.group}: {price} with {_how(first)}; "
-            f"{', '.join(dearer)}."
-        )
-    else:
-        yield f"A million tokens of {model} cost {price} on {first.group} with {_how(first)}."
+    what = f"{at_sizes(first.subject)}, a million tokens of {short(model, 60)}"
+    price, how = _amount(first.per_million_tokens, currency), setting_of(first.subject)
+    if not others:
+        yield f"{what} cost {price} on {short(first.group, 60)} with {how}."
+        return
+    dearer = [f"{short(cost.group, 60)} {_amount(cost.per_million_tokens, currency)}" for cost in others]
+    as_cheap = [cost.group for cost in others if not _is_dearer(cost, first)]
+    unsure = f" Not shown to be dearer: {joined(as_cheap, 3)}." if as_cheap else ""
+    yield f"{what} cost least on {short(first.group, 60)}: {price} with {how}; {joined(dearer, 3)}.{unsure}"
+
+
+def _is_dearer(cost: CellCost, first: CellCost) -> bool:
+    return bool(cost.per_million_tokens and cost.per_million_tokens.is_above(first.per_million_tokens))
 
 
 def _of_training(model: str, best: Sequence[CellCost], found: Money) -> Iterator[str]:
     for cost in best[:1]:
-        training = cost.training
+        training, group, how = cost.training, short(cost.group, 60), setting_of(cost.subject)
         if training is None or found.tokens is None:
             continue
         price = ""
         if found.prices and training.cost:
             price = f" and {_amount(training.cost, found.prices.currency)}"
         losses = (
-            f"at the goodput of {fraction(training.goodput)} that long runs on {cost.group} had"
+            f"at the goodput of {fraction(training.goodput)} that long runs on {group} had"
             if training.goodput
-            else f"for steps alone, since no long run on {cost.group} is known"
+            else f"for steps alone, since no measured long run on {group} is known"
         )
         yield (
-            f"{tokens_text(found.tokens)} tokens of {model} take {number(training.days.median)} days{price} "
-            f"on {cost.group} with {_how(cost)}, {losses}."
+            f"{at_sizes(cost.subject)}, {tokens_text(found.tokens)} tokens of {short(model, 60)} take "
+            f"{number(training.days.median)} days{price} on {group} with {how}, {losses}."
         )
 
 
@@ -96,17 +104,13 @@ def tokens_text(tokens: float) -> str:
     return f"{tokens:g}"
 
 
-def _how(cost: CellCost) -> str:
-    subject = cost.subject
-    return f"{subject.strategy} on {counted(subject.world_size, 'device')}"
-
-
 def _pair(found: BreakEven) -> tuple[str, str]:
     return found.baseline, found.other
 
 
-def _of_pair(members: Sequence[BreakEven], currency: str) -> str:
+def _of_pair(beginning: str, members: Sequence[BreakEven], currency: str) -> str:
     first = members[0]
+    baseline, other = short(first.baseline, 60), short(first.other, 60)
     prices = [found.price for found in members]
     if len(members) == 1:
         has_interval = is_known(first.low) and is_known(first.high)
@@ -115,8 +119,8 @@ def _of_pair(members: Sequence[BreakEven], currency: str) -> str:
         cells = counted(len(members), "cell")
         spread = f" in the median of {cells} ({number(min(prices))} to {number(max(prices))})"
     said = (
-        f"A device of {first.other} is worth {number(median(prices))} {currency} an hour{spread} "
-        f"while one of {first.baseline} costs {number(first.baseline_price)}"
+        f"{beginning}{'a' if beginning else 'A'} device of {other} is worth {number(median(prices))} "
+        f"{currency} an hour{spread} while one of {baseline} costs {number(first.baseline_price)}"
     )
     if first.other_price is None:
         return f"{said}."
@@ -132,6 +136,6 @@ def _without_price(found: Money) -> Iterator[str]:
     given = {price.group for price in found.prices.groups}
     measured = {cost.group for cost in found.costs}
     if missing := sorted(measured - given):
-        yield f"No price was given for {', '.join(missing)}: nothing is said of what it costs there."
+        yield f"No price was given for {joined(missing)}: nothing is said of what it costs there."
     if unknown := sorted(given - measured):
-        yield f"Prices were given for {', '.join(unknown)}, of which nothing was measured."
+        yield f"Prices were given for {joined(unknown)}, of which nothing was measured."

@@ -78,7 +78,15 @@ def answer(findings: Findings, first_charts: Markup) -> Markup:
         element("p", first, class_="lead"),
         first_charts,
         bullets(others[:_MOST_SENTENCES], "plain"),
+        _further(others[_MOST_SENTENCES:]),
     )
+
+
+def _further(sentences: Sequence[str]) -> Markup:
+    """Folds away what is too much for a first screen: nothing is left out."""
+    if not sentences:
+        return NOTHING
+    return details(counted(len(sentences), "further sentence"), bullets(sentences, "plain"))
 
 
 def comparisons(findings: Findings) -> Markup:
@@ -253,7 +261,7 @@ def _reach(shown: Sequence[Comparison]) -> float:
     by eye.
     """
     bounds = [bound for found in shown for bound in (found.low, found.high) if is_known(bound)]
-    return min(1.0, max((abs(bound - 1) for bound in bounds), default=0.05))
+    return min(1.0, max((abs(bound - 1) for bound in bounds), default=0.0) or 0.05)
 
 
 def _bar(found: Comparison, reach: float) -> Markup:

@@ -1,5 +1,7 @@
 """This section says what tokens and trainings cost, and at which price one group is worth another. Pure."""
 
+from collections.abc import Sequence
+
 from reporting.analysis.findings import BreakEven, CellCost, Estimate, Findings, Money, PriceVerdict
 from reporting.analysis.formatting import UNKNOWN, fraction, interval, number, short
 from reporting.analysis.selection import Origins, costs_shown, origins
@@ -38,26 +40,38 @@ def costs(findings: Findings) -> Markup:
 
 
 def _break_evens(found: Money, known: Origins) -> Markup:
-    if not found.break_evens or found.prices is None:
+    """Both comparisons' prices, each in a table of its own."""
+    if found.prices is None or not (found.break_evens or found.best_break_evens):
         return NOTHING
     currency = found.prices.currency
+    same = _break_even_table("break-even", "Measured on both sides", found.break_evens, currency, known)
+    best = _break_even_table("best-break-even", "Its best setting", found.best_break_evens, currency, known)
+    return together((element("h3", "Break-even price"), same, best))
+
+
+def _break_even_table(
+    label: str, what: str, found: Sequence[BreakEven], currency: str, known: Origins
+) -> Markup:
+    if not found:
+        return NOTHING
     columns = (
-        TableColumn(title="Measured on both sides"),
+        TableColumn(title=what),
         TableColumn(title="Group"),
         TableColumn(title=f"Worth, {currency}/h [95 %]", is_number=True, hint="per device and hour"),
         TableColumn(title="While"),
         TableColumn(title=f"Price, {currency}/h", is_number=True, hint="what was given for the group"),
         TableColumn(title="So its tokens are"),
     )
-    shown = found.break_evens[:_MOST_BREAK_EVENS]
+    shown = found[:_MOST_BREAK_EVENS]
+    how = "at the same settings" if label == "break-even" else "each at its best"
     whole = Table(
-        label="break-even-table",
-        caption="The price at which a device is worth as much as one of the other group",
+        label=f"{label}-table",
+        caption=f"The price at which a device is worth as much as one of the other group, {how}",
         columns=columns,
         rows=[_break_even(each, known) for each in shown],
     )
-    rest = left_out(len(shown), len(found.break_evens), "break-even price", "findings.json has all")
-    return together((element("h3", "Break-even price"), table(without_repetition(whole, (1, 3, 4))), rest))
+    rest = left_out(len(shown), len(found), "break-even price", "findings.json has all")
+    return together((table(without_repetition(whole, (1, 3, 4))), rest))
 
 
 def _break_even(found: BreakEven, known: Origins) -> list[TableCell]:
@@ -135,8 +149,8 @@ def _basis(found: Money) -> Markup:
     ]
     if found.tokens is not None:
         said.append(
-            "Days and costs of a training include the goodput of the group's long runs where one is known; "
-            "else they are those of steps alone. "
+            "Days and costs of a training include the goodput of the group's long runs where one is known, "
+            "simulated ones apart; else they are those of steps alone. "
         )
     said.append("Prices are those that were given for this report; no result holds them.")
     return note("".join(said))

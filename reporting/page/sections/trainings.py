@@ -31,7 +31,7 @@ def trainings(findings: Findings) -> Markup:
     if not findings.runs:
         return NOTHING
     shown = findings.runs[:MOST_RUNS]
-    simulated = simulated_runs(findings)
+    simulated = simulated_runs(findings.rows, findings.runs)
     items = [
         _run(run, index, ["simulated"] if run.name in simulated else []) for index, run in enumerate(shown)
     ]

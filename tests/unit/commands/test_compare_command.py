@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from jobs.cli.__main__ import main
+from jobs.reports.gate import whole
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.training.task.measurement import Failure
+from reporting.analysis.comparing import SetComparison
 from tests.conftest import Golden
 from tests.unit.builders import group, measurement, record, run_of, sweep
 
@@ -110,6 +112,52 @@ def test_the_same_results_pass_however_noisy_or_few_they_are() -> None:
     measure("all", SLOW_MS[:2], strategy="fsdp")
     measure("all", [OOM] * 5, strategy="zero1")
     assert compare("all", "all") == 0
+
+
+def as_short_runs(store: str, **changes: Any) -> None:
+    """Turns all results of a store into those of a search, or into what ``changes`` says."""
+    for place in Path(store).rglob("result.json"):
+        found = json.loads(place.read_text(encoding="utf-8"))
+        place.write_text(json.dumps(found | (changes or {"rung": 1})), encoding="utf-8")
+
+
+@pytest.mark.parametrize("side", ["old", "new"])
+def test_short_runs_of_a_search_are_no_results_of_a_side(
+    side: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure("old", SLOW_MS)
+    measure("new", SLOW_MS)
+    as_short_runs(side)
+    assert compare("old", "new") == 2
+    said = f"{side}: there are no results but 5 short runs of a search, which are no measurements"
+    assert said in capsys.readouterr().err
+
+
+def test_short_runs_beside_measurements_have_no_say() -> None:
+    measure("old", FAST_MS)
+    measure("old", FAST_MS, strategy="fsdp", name="search")
+    measure("new", FAST_MS)
+    measure("new", SLOW_MS, strategy="fsdp", name="search")
+    as_short_runs("old/sweeps/search")
+    as_short_runs("new/sweeps/search")
+    assert compare("old", "new") == 0
+
+
+def test_a_search_for_the_largest_micro_batch_that_goes_on_has_not_run_out_of_memory() -> None:
+    search = {"asked": "max", "question": "q", "num_trials": 2, "smallest_failed": 4, "fitted": [2],
+              "failed": [4]}  # fmt: skip
+    measure("old", SLOW_MS)
+    measure("new", [OOM] * 5)
+    as_short_runs("new", batch_search={**search, "is_over": True}, per_device_batch=1)
+    as_short_runs("old", batch_search={**search, "is_over": True}, per_device_batch=1)
+    assert compare("old", "new") == 1
+    as_short_runs("new", batch_search={**search, "is_over": False}, per_device_batch=1)
+    assert compare("old", "new") == 2
+
+
+def test_where_nothing_is_on_both_sides_nothing_passes() -> None:
+    nothing = SetComparison(comparisons=(), only_in_baseline=(), only_in_other=())
+    assert whole(nothing, 0.02) == "undecided"
 
 
 def test_slower_outweighs_undecided() -> None:

@@ -31,7 +31,7 @@ def test_a_report_of_an_unfinished_sweep_says_what_is_missing() -> None:
 def test_where_one_cell_has_numbers_the_others_come_last() -> None:
     rows = [row(), row(None, cell_id="other", strategy="fsdp")]
     answer = conclude("trial", "results", rows).answer
-    assert "1,000 tokens/s per device with ddp" in answer[0]
+    assert "1,000 tokens/s per device with ddp at micro-batch 1" in answer[0]
     assert answer[-1] == "1 cell of 2 has no numbers: 1 oom."
 
 
@@ -50,7 +50,7 @@ def test_the_fastest_is_so_among_cells_of_the_same_sizes() -> None:
     usual = [*_runs(1000.0, strategy="ddp", world_size=2), *_runs(900.0, strategy="fsdp", world_size=2)]
     other = _runs(5000.0, strategy="zero1", world_size=2, seq_len=16)
     assert _fastest(*usual, *other) == (
-        "llama-tiny is fastest per device with ddp on 2 devices of nvidia at S=64 in fp32: "
+        "At 2 devices, S=64 and fp32, llama-tiny is fastest per device with ddp at micro-batch 1 on nvidia: "
         "500 tokens/s each, from too few runs to be sure."
     )
 
@@ -61,7 +61,31 @@ def test_who_is_not_shown_to_be_slower_than_the_fastest_is_named() -> None:
         *_runs(985.0, 995.0, 1005.0, strategy="fsdp"),
         *_runs(690.0, 700.0, 710.0, strategy="zero1"),
     )
-    assert _fastest(*found).endswith("1,000 tokens/s each; fsdp of nvidia is not shown to be slower.")
+    assert _fastest(*found).endswith(
+        "1,000 tokens/s each; fsdp at micro-batch 1 on nvidia is not shown to be slower."
+    )
+
+
+def test_the_fastest_is_so_at_the_sizes_that_most_groups_have_and_its_settings_are_named() -> None:
+    alone = [
+        *_runs(9000.0, strategy="ddp", seq_len=16),
+        *_runs(8000.0, strategy="fsdp", seq_len=16),
+        *_runs(7000.0, strategy="zero1", seq_len=16),
+    ]
+    both = [
+        *_runs(990.0, 1000.0, 1010.0, strategy="ddp", group="amd", fp8="tensorwise", cross_entropy="chunked"),
+        *_runs(690.0, 700.0, 710.0, strategy="ddp"),
+    ]
+    assert _fastest(*alone, *both) == (
+        "At 1 device, S=64 and fp32, llama-tiny is fastest per device with ddp at micro-batch 1 with chunked "
+        "loss and tensorwise fp8 on amd: 1,000 tokens/s each."
+    )
+
+
+def test_the_same_setting_of_another_sweep_is_not_named_beside_itself() -> None:
+    runs = [*_runs(990.0, 1000.0, 1010.0, strategy="ddp"), *_runs(700.0, 700.0, 700.0, strategy="fsdp")]
+    again = _runs(985.0, 995.0, 1005.0, strategy="ddp", sweep="again")
+    assert _fastest(*runs, *again).endswith("1,000 tokens/s each.")
 
 
 def _first(*ratios: float) -> str:

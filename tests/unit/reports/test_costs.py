@@ -1,5 +1,6 @@
 """What tokens and trainings cost at given prices, and at which price one group is worth another."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -114,14 +115,65 @@ def test_without_prices_nothing_is_guessed() -> None:
 def test_the_answer_says_where_tokens_cost_least_and_what_a_device_is_worth() -> None:
     rows = [*_rows("amd", 990.0, 1000.0, 1000.0, 1010.0), *_rows("nvidia", 1480.0, 1500.0, 1500.0, 1520.0)]
     answer = _found([*rows, *_rows("l40s", 10.0)], tokens=15e12).answer
+    sizes = "At 2 devices, S=64 and fp32, "
     assert any(
-        said.startswith("A million tokens of llama-tiny cost least on amd: 1.00 USD (") for said in answer
+        said.startswith(f"{sizes}a million tokens of llama-tiny cost least on amd: 1.00 USD (")
+        for said in answer
     )
-    assert any(said.startswith("15T tokens of llama-tiny take 173,611 days and ") for said in answer)
-    assert any("for steps alone, since no long run on amd is known" in said for said in answer)
+    assert any(said.startswith(f"{sizes}15T tokens of llama-tiny take 173,611 days and ") for said in answer)
+    assert any("for steps alone, since no measured long run on amd is known" in said for said in answer)
     assert any(said.startswith("A device of nvidia is worth 2.70 USD an hour (95 %: 2.") for said in answer)
     assert any("It costs 3.60: dearer in 1." in said for said in answer)
     assert "No price was given for l40s: nothing is said of what it costs there." in answer
+
+
+def _cheapest(*rows: Row, **more: object) -> str:
+    (said,) = (one for one in _found(list(rows), **more).answer if "a million tokens" in one)  # type: ignore[arg-type] # by name
+    return said
+
+
+def test_tokens_are_cheapest_among_cells_of_the_same_sizes() -> None:
+    amd, nvidia = _rows("amd", 990.0, 1000.0, 1010.0), _rows("nvidia", 990.0, 1000.0, 1010.0)
+    short_ones = _rows("nvidia", 9000.0, 9000.0, 9000.0, strategy="fsdp", seq_len=16, precision="bf16")
+    more = _rows("nvidia", 8000.0, 8000.0, 8000.0, strategy="zero1", seq_len=16, precision="bf16")
+    assert _cheapest(*amd, *nvidia, *short_ones, *more) == (
+        "At 2 devices, S=64 and fp32, a million tokens of llama-tiny cost least on amd: 1.00 USD (0.969 to "
+        "1.03) with ddp at micro-batch 1; nvidia 2.00 USD (1.94 to 2.06)."
+    )
+
+
+def test_who_is_not_shown_to_be_dearer_than_the_cheapest_is_named() -> None:
+    amd, nvidia = _rows("amd", 990.0, 1000.0, 1010.0), _rows("nvidia", 1980.0, 1990.0, 2010.0)
+    assert _cheapest(*amd, *nvidia).endswith(" Not shown to be dearer: nvidia.")
+    few = _rows("nvidia", 1000.0)
+    assert _cheapest(*amd, *few).endswith(" Not shown to be dearer: nvidia.")
+
+
+def test_what_a_simulated_long_run_loses_says_nothing_of_what_a_training_costs() -> None:
+    run = _run("amd", 0.5, 1000.0)
+    rows, unreal = _rows("amd", 1000.0), _rows("amd", 1000.0, simulated=True)
+    for own, of_run in ((rows, replace(run, simulated=True)), (unreal, run)):
+        found = _money(_found(own, tokens=86_400_000.0, runs=[of_run]))
+        assert found.goodputs == {}
+        assert found.costs[0].training and found.costs[0].training.goodput is None
+    assert _money(_found(rows, tokens=86_400_000.0, runs=[run])).goodputs == {"amd": 0.5}
+
+
+def test_the_break_even_price_of_each_at_its_best_is_in_text_page_and_findings() -> None:
+    amd = [
+        *_rows("amd", 990.0, 1000.0, 1000.0, 1010.0),
+        *_rows("amd", 1480.0, 1500.0, 1500.0, 1520.0, strategy="fsdp"),
+    ]
+    found = _found([*amd, *_rows("nvidia", 1980.0, 2000.0, 2000.0, 2020.0)])
+    same, best = _money(found).break_evens, _money(found).best_break_evens
+    assert [round(one.price, 2) for one in (*same, *best)] == [3.6, 2.4]
+    assert best[0].low and best[0].high and best[0].low < 2.4 < best[0].high and best[0].verdict == "dearer"
+    said = "Each at its best, a device of nvidia is worth 2.40 USD an hour (95 %: 2."
+    assert any(one.startswith(said) for one in found.answer)
+    text, page = report_md(found, []), index_html(found, [])
+    assert "Each at its best:\n\n| its best setting | group |" in text and "| nvidia | 2.40 [2." in text
+    assert "best-break-even-table" in page and '<td class="n" data-order="2.4">2.40' in page
+    assert as_plain(found)["money"]["best_break_evens"][0]["price"] == pytest.approx(2.4)
 
 
 def test_page_text_and_picture_show_costs_and_findings_hold_them() -> None:

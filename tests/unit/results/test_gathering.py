@@ -49,6 +49,8 @@ def test_runs_that_a_sweep_named_and_that_have_no_result_are_missing() -> None:
 
 def test_a_search_for_the_best_setting_misses_no_run() -> None:
     assert gather(described(store_of(a=result(rung=1)), "a", "b")).unfinished == ()
+    trial = result(status="oom", batch_search={"asked": "max", "is_over": False})
+    assert [one.num_missing for one in gather(described(store_of(a=trial), "a", "b")).unfinished] == [1]
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"runs": 5}', b"[" * 100_000])
