@@ -167,7 +167,7 @@ start_cluster() {
 # As Slurm reaches it; a job on one node needs no network.
 address_of_a_peer() {
     local names name
-    names=$(for name in ${SLURM_JOB_NODELIST_HET_GROUP_1:-} "${SLURM_JOB_NODELIST:-}"; do
+    names=$(for name in "${SLURM_JOB_NODELIST_HET_GROUP_1:-}" "${SLURM_JOB_NODELIST:-}"; do
         [[ -z $name ]] || scontrol show hostnames "$name"
     done | grep -Fxv -- "${SLURMD_NODENAME:-}" | head -n 1)
     [[ -n $names ]] || { echo 127.0.0.1; return; }
