@@ -7,5 +7,6 @@ Reading order:
 - ``objects`` is object storage; ``buckets`` opens a bucket from a URL; ``refusals`` says what a server's
   answer means.
 - ``transfers`` bounds how long a transfer may stand still; ``retrying`` waits for a store that is away.
+- ``bounded`` reads objects that others wrote, up to a bound.
 - ``opening`` opens the store that a user named; ``probing`` tests whether it can be relied on.
 """

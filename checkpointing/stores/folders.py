@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from errno import ELOOP
+from errno import ELOOP, ENXIO
 from io import FileIO
 from pathlib import Path
 
@@ -19,6 +19,10 @@ _OURS_ALONE = 0o700
 
 class LinkFound(OSError):
     """``filename`` is a link below a folder in which there must be none."""
+
+
+class NotPlain(OSError):
+    """``filename`` is a pipe, a socket or a device, where only a file can be."""
 
 
 class NotOurs(OSError):
@@ -127,19 +131,29 @@ def refuse_link(folder: int, name: str, full_name: str) -> None:
 
 
 def file_in(folder: int, name: str, mode: str = "r") -> FileIO:
-    """Opens a file like ``open(name, mode)`` within ``folder``; raises ``LinkFound`` if ``name`` is
-    a link.
+    """Opens a file like ``open(name, mode)`` within ``folder``. Raises ``LinkFound`` if ``name`` is a link,
+    and ``NotPlain`` if it is neither a file nor a folder: whoever put a pipe there would never let go.
     """
 
     def opened(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+        return _plain(os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=folder), name)
 
     try:
         return FileIO(name, mode, opener=opened)
     except OSError as error:
         if error.errno == ELOOP:
             raise LinkFound(ELOOP, "is a link", name) from None
+        if error.errno == ENXIO:  # A pipe without a reader, or a socket.
+            raise NotPlain(ENXIO, "is no file", name) from None
         raise
+
+
+def _plain(descriptor: int, name: str) -> int:
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # Of a folder the caller's error is the usual one.
+        return descriptor
+    os.close(descriptor)
+    raise NotPlain(ENXIO, "is no file", name)
 
 
 def files_below(folder: int, within: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:

@@ -24,6 +24,7 @@ from checkpointing.stores.contract import (
 )
 from checkpointing.stores.folders import (
     LinkFound,
+    NotPlain,
     file_in,
     files_below,
     folder_at,
@@ -180,6 +181,11 @@ class LocalStore:
             raise Denied(
                 f"store: {self.root}: {link} is a link, and inside a store none is followed; put what it "
                 "leads to in its place, or choose another with --store"
+            ) from None
+        except NotPlain:
+            raise Denied(
+                f"store: {self.root}: {name} is a pipe, a socket or a device, where a file must be; "
+                "remove it, or choose another with --store"
             ) from None
         except OSError as error:
             raise _kind_of(error)(

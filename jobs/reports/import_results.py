@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain, run_command
@@ -22,6 +23,8 @@ from reporting.results.records import RecordError
 from reporting.results.rows import Row
 
 _MOST_LINES = 200
+_MOST_BYTES = 256 << 20  # of an import in the store
+_MOST_MAPPING_BYTES = 4 << 20
 
 
 def import_results(args: argparse.Namespace) -> int:
@@ -57,9 +60,12 @@ def _mapping(path: Path | None) -> NameMapping:
     if path is None:
         return shipped()
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MOST_MAPPING_BYTES + 1)
     except OSError as error:
         raise MappingError(f"{path}: {error.strerror}; expected a mapping file, TOML or JSON") from None
+    if len(data) > _MOST_MAPPING_BYTES:
+        raise MappingError(f"{path}: has more than the {_MOST_MAPPING_BYTES:,} bytes that are read")
     return shipped().extended(read_mapping(data, path.name))
 
 
@@ -68,8 +74,9 @@ def _known_runs(store: Store) -> dict[str, Row]:
     known: dict[str, Row] = {}
     for name in sorted(store.list(FOLDER)):
         try:
-            known |= {row.run_id: row for row in read_imported(store.get(name), name) if row.run_id}
-        except RecordError:
+            data = get_bounded(store, name, most_bytes=_MOST_BYTES)
+            known |= {row.run_id: row for row in read_imported(data, name) if row.run_id}
+        except (RecordError, TooLarge):
             continue
     return known
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, is_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
@@ -31,6 +32,7 @@ from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 
 _MOST_CHECKS = 10
+_MOST_SPEC_BYTES = 64 << 20
 
 
 class NothingToReport(Exception):
@@ -141,9 +143,11 @@ def _specs(store: Store, rows: Sequence[Row]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for sweep in sorted({row.sweep for row in rows if row.sweep and not row.imported}):
         # A result written by another tool may hold a sweep name that is no valid name here.
-        with suppress(Missing, ValueError, KeyError, TypeError, RecursionError):
+        with suppress(Missing, TooLarge, ValueError, KeyError, TypeError, RecursionError):
             if is_name(sweep):
-                told = json.loads(store.get(f"sweeps/{sweep}/sweep.json"))
+                told = json.loads(
+                    get_bounded(store, f"sweeps/{sweep}/sweep.json", most_bytes=_MOST_SPEC_BYTES)
+                )
                 found[f"specs/{sweep}.yaml"] = json.dumps(told["spec"], indent=1).encode() + b"\n"
     return found
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store
 from reporting.long_runs.superseded import counted_until
 from reporting.recording.attempts import RecordedAttempt
@@ -17,6 +18,7 @@ from reporting.recording.parts import PartError, PartName, Rows, decode_part, pa
 from reporting.results.skipped import Skipped
 
 _NUM_READERS = 8
+_MOST_BYTES = 256 << 20  # of a part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +81,8 @@ def _attempt(store: Store, names: Sequence[PartName]) -> RecordedAttempt | None:
     newest: RecordedAttempt | None = None
     for name in sorted(names, key=lambda name: name.last, reverse=True):
         try:
-            attempt = part_attempt(name, store.get(str(name)))
-        except (PartError, Missing):
+            attempt = part_attempt(name, get_bounded(store, str(name), most_bytes=_MOST_BYTES))
+        except (PartError, Missing, TooLarge):
             continue
         newest = newest or attempt
         if attempt.start_step is not None:
@@ -90,8 +92,8 @@ def _attempt(store: Store, names: Sequence[PartName]) -> RecordedAttempt | None:
 
 def _read(store: Store, name: PartName) -> Rows | Skipped:
     try:
-        return decode_part(name, store.get(str(name)))
-    except PartError as error:
+        return decode_part(name, get_bounded(store, str(name), most_bytes=_MOST_BYTES))
+    except (PartError, TooLarge) as error:
         return Skipped(name=str(name), reason=str(error))
     except Missing:
         return Skipped(name=str(name), reason="deleted while the report was made")

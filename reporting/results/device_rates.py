@@ -14,6 +14,7 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, is_name
 from reporting.results.records import RecordError
 from reporting.results.rows import Row
@@ -21,6 +22,7 @@ from reporting.results.skipped import Skipped
 
 FOLDER = "machines"
 _VERSION = 1
+_MOST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +68,8 @@ def read_machines(store: Store) -> tuple[tuple[MachineRecord, ...], tuple[Skippe
     for name in sorted(name for name in store.list(FOLDER) if name.endswith(".json")):
         with suppress(Missing):
             try:
-                machines.append(_machine(store.get(name)))
-            except RecordError as error:
+                machines.append(_machine(get_bounded(store, name, most_bytes=_MOST_BYTES)))
+            except (RecordError, TooLarge) as error:
                 skipped.append(Skipped(name=name, reason=str(error)))
     return tuple(machines), tuple(skipped)
 

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain
 from time import perf_counter
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, is_name
 from reporting.results.device_rates import read_machines, with_measured_peaks
 from reporting.results.imported import FOLDER, read_imported
@@ -24,6 +25,8 @@ from reporting.results.unfinished import Unfinished, unfinished
 
 _NUM_READERS = 16
 _BATCH = 64
+# Of a result or an import. A run of a million steps on 10,000 ranks has a tenth of it.
+_MOST_BYTES = 256 << 20
 # Seconds per file. Only a local disk answers faster than this.
 _FAST_S = 0.001
 
@@ -60,13 +63,15 @@ def _read_all(
     skipped: list[Skipped] = []
     for name, data in _contents(store, sorted(names)):
         try:
+            if isinstance(data, TooLarge):
+                raise RecordError(str(data))
             rows.extend(read(data, name))
         except RecordError as error:
             skipped.append(Skipped(name=name, reason=str(error)))
     return tuple(rows), tuple(skipped)
 
 
-def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes | TooLarge]]:
     """Yields each file's name and bytes, in order; files deleted since they were listed are left out.
 
     For a remote store, threads read a batch of files while nothing is parsed: parsing at the same time slows
@@ -86,12 +91,15 @@ def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes]]
             yield from chain(*list(pool.map(partial(_get, store), _split(turn, _BATCH))))
 
 
-def _get(store: Store, names: Sequence[str]) -> list[tuple[str, bytes]]:
+def _get(store: Store, names: Sequence[str]) -> list[tuple[str, bytes | TooLarge]]:
     """Reads the files; one deleted since it was listed is left out without a message."""
-    found = []
+    found: list[tuple[str, bytes | TooLarge]] = []
     for name in names:
         with suppress(Missing):
-            found.append((name, store.get(name)))
+            try:
+                found.append((name, get_bounded(store, name, most_bytes=_MOST_BYTES)))
+            except TooLarge as error:
+                found.append((name, error))
     return found
 
 

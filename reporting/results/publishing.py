@@ -8,13 +8,18 @@ don't match the manifest, and starts again with the new manifest.
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
+from stat import S_ISREG
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, is_name
+from checkpointing.stores.folders import LinkFound, NotPlain, file_in, folder_at, names_in, write_all
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
@@ -23,7 +28,10 @@ _NUM_TRIES = 5
 _PAUSE_S = 1.0
 # No name in a store begins with a dot, so this prefix can't collide with a published file.
 _UNFINISHED = ".unfinished-"
-_BEGINNING_OF_DIGEST = "[0-9a-f]" * 16
+_DIGEST = re.compile("[0-9a-f]{64}")
+_MOST_MANIFEST_BYTES = 16 << 20
+# A file of this name is not there, or not one of ours.
+_NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, LinkFound, NotPlain)
 
 
 class PullError(Exception):
@@ -104,70 +112,109 @@ def _pull(store: Store, name: str, entries: Mapping[str, PublishedFile], folder:
     before = _local_manifest(folder)
     fetched, unchanged = [], []
     for file, entry in sorted(entries.items()):
-        if _is_same(folder / file, entry):
-            unchanged.append(file)
-        else:
-            _fetch(store, f"reports/{name}/{file}", entry, folder / file)
-            fetched.append(file)
+        with _place_in_errors(folder, file):
+            if _is_same(folder, file, entry):
+                unchanged.append(file)
+            else:
+                _fetch(store, f"reports/{name}/{file}", entry, folder, file)
+                fetched.append(file)
+    # Files that the user changed, or replaced by a link, are kept.
     removed = [
-        file for file in sorted(before.keys() - entries.keys()) if _is_unchanged(folder, file, before[file])
+        file for file in sorted(before.keys() - entries.keys()) if _is_same(folder, file, before[file])
     ]
     for file in removed:
         (folder / file).unlink()
-    for leftover in _unfinished(folder, sorted({*before, *entries})):
-        leftover.unlink()
-    _write(folder / MANIFEST, _encode(entries))
+    _remove_unfinished(folder, {*before, *entries})
+    with _place_in_errors(folder, MANIFEST):
+        _write(folder, MANIFEST, _encode(entries))
     num_bytes = sum(entries[file].num_bytes for file in fetched)
     return Pulled(
         fetched=tuple(fetched), unchanged=tuple(unchanged), removed=tuple(removed), num_bytes=num_bytes
     )
 
 
-def _is_unchanged(folder: Path, file: str, entry: PublishedFile) -> bool:
-    """Whether the file is unchanged since it was fetched and lies inside the folder. Files that the user
-    changed, or replaced by a link, are kept.
+@contextmanager
+def _place_in_errors(folder: Path, file: str) -> Iterator[None]:
+    """Errors of the operating system, which may hold a name alone, get the whole path."""
+    try:
+        yield
+    except OSError as error:
+        place = Path(error.filename2 or error.filename or "")
+        is_above = isinstance(error, LinkFound) and file.startswith(f"{place}/")
+        path = place if place.is_absolute() else folder / (place if is_above else file)
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def _opened(folder: Path, file: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """Opens the folder of ``file`` and yields it with the file's own name in it.
+
+    Others may be able to write to ``folder``, so that a link below it could lead a write to somewhere else.
+    No link below ``folder`` is followed: ``LinkFound`` names it.
     """
-    return _is_inside(folder, folder / file) and _is_same(folder / file, entry)
+    *names, last = file.split("/")
+    if make:
+        folder.mkdir(parents=True, exist_ok=True)
+    with folder_at(folder, names, make=make) as within:
+        yield within, last
 
 
-def _is_inside(folder: Path, path: Path) -> bool:
-    return path.parent.resolve() == folder.resolve() / path.parent.relative_to(folder)
+def _remove_unfinished(folder: Path, files: Iterable[str]) -> None:
+    """Removes unfinished downloads of these files that an interrupted pull left in the folder."""
+    for file in sorted(files):
+        with suppress(*_NOT_THERE), _opened(folder, file) as (within, last):
+            name = re.compile(re.escape(_UNFINISHED) + "[0-9a-f]{16}-" + re.escape(last))
+            for leftover in filter(name.fullmatch, names_in(within)):
+                os.unlink(leftover, dir_fd=within)
 
 
-def _unfinished(folder: Path, files: Iterable[str]) -> Iterator[Path]:
-    """Yields unfinished downloads of these files that an interrupted pull left in the folder."""
-    for path in (folder / file for file in files):
-        if _is_inside(folder, path):
-            yield from path.parent.glob(f"{_UNFINISHED}{_BEGINNING_OF_DIGEST}-{path.name}")
-
-
-def _fetch(store: Store, source: str, entry: PublishedFile, target: Path) -> None:
+def _fetch(store: Store, source: str, entry: PublishedFile, folder: Path, file: str) -> None:
     """Downloads the file, resuming an unfinished download. Its name contains the digest, so that a download
     of another version is never resumed.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f"{_UNFINISHED}{entry.sha256[:16]}-{target.name}")
-    room = memoryview(bytearray(min(_CHUNK_BYTES, entry.num_bytes)))
-    with open(unfinished, "ab", opener=_no_link) as file:
-        while (done := file.tell()) < entry.num_bytes:
-            try:
-                count = store.get_range(source, done, room[: entry.num_bytes - done])
-            except Missing:
-                raise _Changed(f"{source} is gone") from None
-            if not count:
-                break
-            file.write(room[:count])
-    if not _is_same(unfinished, entry):
-        unfinished.unlink()
-        raise _Changed(f"{source} is not what its manifest says")
-    unfinished.replace(target)
+    with _opened(folder, file, make=True) as (within, last):
+        unfinished = f"{_UNFINISHED}{entry.sha256[:16]}-{last}"
+        room = memoryview(bytearray(min(_CHUNK_BYTES, entry.num_bytes)))
+        with _resumed(within, unfinished) as download:
+            while (done := download.tell()) < entry.num_bytes:
+                try:
+                    count = store.get_range(source, done, room[: entry.num_bytes - done])
+                except Missing:
+                    raise _Changed(f"{source} is gone") from None
+                if not count:
+                    break
+                write_all(download, room[:count])
+        if not _is_same_in(within, unfinished, entry):
+            os.unlink(unfinished, dir_fd=within)
+            raise _Changed(f"{source} is not what its manifest says")
+        os.replace(unfinished, last, src_dir_fd=within, dst_dir_fd=within)
 
 
-def _is_same(path: Path, entry: PublishedFile) -> bool:
-    if not path.is_file() or path.stat().st_size != entry.num_bytes:
+def _resumed(within: int, name: str) -> FileIO:
+    """Opens an unfinished download to append to it. Its name can be foreseen: what is there and is not a file
+    of this user alone was put there by somebody else, and is replaced.
+    """
+    with suppress(FileNotFoundError):
+        found = os.stat(name, dir_fd=within, follow_symlinks=False)
+        if not S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
+            os.unlink(name, dir_fd=within)
+    return file_in(within, name, "a")
+
+
+def _is_same(folder: Path, file: str, entry: PublishedFile) -> bool:
+    """Whether the file lies inside the folder, behind no link, and has the bytes of the entry."""
+    try:
+        with _opened(folder, file) as (within, last):
+            return _is_same_in(within, last, entry)
+    except _NOT_THERE:
         return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+
+
+def _is_same_in(within: int, name: str, entry: PublishedFile) -> bool:
+    with suppress(*_NOT_THERE), file_in(within, name) as file:
+        if os.fstat(file.fileno()).st_size == entry.num_bytes:
+            return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+    return False
 
 
 def _is_stored(store: Store, name: str, entry: PublishedFile) -> bool:
@@ -188,15 +235,19 @@ def _encode(entries: Mapping[str, PublishedFile]) -> bytes:
 
 
 def _read_manifest(store: Store, name: str) -> dict[str, PublishedFile]:
+    place = f"reports/{name}/{MANIFEST}"
     try:
-        return _decode(store.get(f"reports/{name}/{MANIFEST}"), f"reports/{name}/{MANIFEST}")
+        return _decode(get_bounded(store, place, most_bytes=_MOST_MANIFEST_BYTES), place)
     except Missing:
         return {}
+    except TooLarge as error:
+        raise PullError(f"{place} {error}; make the report again with `longhaul report`") from None
 
 
 def _local_manifest(folder: Path) -> dict[str, PublishedFile]:
     try:
-        return _decode((folder / MANIFEST).read_bytes(), MANIFEST)
+        with _opened(folder, MANIFEST) as (within, last), file_in(within, last) as file:
+            return _decode(file.read(_MOST_MANIFEST_BYTES), MANIFEST)
     except (OSError, PullError):
         return {}
 
@@ -215,21 +266,21 @@ def _decode(data: bytes, where: str) -> dict[str, PublishedFile]:
         raise PullError(f"{where} has schema_version {version!r}, expected {SCHEMA_VERSION}")
     if bad := [file for file in entries if not is_name(file)]:
         raise PullError(f"{where} names {bad[0]!r}, which would not stay in the folder")
+    if not all(entry.num_bytes >= 0 and _DIGEST.fullmatch(entry.sha256) for entry in entries.values()):
+        raise PullError(
+            f"{where} has a size or a digest that is none; make the report again with `longhaul report`"
+        )
     return entries
 
 
-def _write(path: Path, data: bytes) -> None:
-    unfinished = path.with_name(_UNFINISHED + path.name)
-    with open(unfinished, "wb", opener=_no_link) as file:
-        file.write(data)
-    unfinished.replace(path)
-
-
-def _no_link(path: str, flags: int) -> int:
-    """Opens without following links. The file's name is predictable and others may be able to write to the
-    folder, so that a link placed there could redirect the write.
-    """
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+def _write(folder: Path, file: str, data: bytes) -> None:
+    with _opened(folder, file, make=True) as (within, last):
+        unfinished = _UNFINISHED + last
+        with suppress(FileNotFoundError):
+            os.unlink(unfinished, dir_fd=within)
+        with file_in(within, unfinished, "x") as opened:
+            write_all(opened, memoryview(data))
+        os.replace(unfinished, last, src_dir_fd=within, dst_dir_fd=within)
 
 
 def _other_reports(store: Store) -> str:

@@ -5,9 +5,12 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, is_name
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
+
+_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +41,9 @@ def _unfinished(store: Store, sweeps: Sequence[str], there: Collection[str]) -> 
 def _names(store: Store, sweep: str) -> set[str]:
     """The runs that the sweep wanted; none if its description is missing or is no such one."""
     # A result written by another tool may hold a sweep name that is no valid name here.
-    with suppress(Missing, ValueError, KeyError, TypeError, RecursionError):
+    with suppress(Missing, TooLarge, ValueError, KeyError, TypeError, RecursionError):
         if is_name(sweep):
-            names = json.loads(store.get(f"sweeps/{sweep}/sweep.json"))["runs"]
+            data = get_bounded(store, f"sweeps/{sweep}/sweep.json", most_bytes=_MOST_BYTES)
+            names = json.loads(data)["runs"]
             return {name for name in names if isinstance(name, str)}
     return set()

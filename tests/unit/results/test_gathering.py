@@ -1,21 +1,24 @@
 """Reading all results of a store: what is there counts, what can't be read is named."""
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checkpointing.stores.contract import Unavailable
+from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from reporting.results.gathering import gather
 from reporting.results.imported import file_of
 from reporting.results.rows import Row
 from reporting.results.unfinished import Unfinished
-from tests.unit.builders import measurement, record, run_of, sweep
+from tests.unit.builders import measurement, put_results, record, run_of, sweep
 
 PLACE = "sweeps/trial/runs/a/result.json"
 
@@ -249,3 +252,16 @@ def test_a_sweep_whose_ranks_were_spread_says_so_in_its_rows() -> None:
     assert row.spread is True
     (row,) = gather(store_of(a=result())).rows
     assert row.spread is False
+
+
+def test_a_result_or_an_import_that_no_memory_holds_is_named_and_skipped(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    put_results(store)
+    names = ["sweeps/trial/runs/huge/result.json", "imports/huge.json", "machines/a/huge.json"]
+    for name in names:
+        store.put(name, b"")
+        os.truncate(tmp_path / name, 1 << 40)
+    found = gather(store)
+    assert len(found.rows) == 4
+    assert {skipped.name for skipped in found.skipped} == set(names)
+    assert all("has 1,099,511,627,776 bytes, at most" in skipped.reason for skipped in found.skipped)

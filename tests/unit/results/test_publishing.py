@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ class Counting(MemoryStore):
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
         count = super().get_range(name, start, into)
-        self.num_bytes += count
+        self.num_bytes += 0 if name.endswith("/manifest.json") else count
         return count
 
     def put(self, name: str, data: bytes | memoryview) -> None:
@@ -109,6 +111,8 @@ class Breaking(Counting):
         self.num_reads = 10**9
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
+        if name.endswith("/manifest.json"):
+            return super().get_range(name, start, into)
         self.num_reads -= 1
         if self.num_reads < 0:
             raise Unavailable("store: gone")
@@ -237,18 +241,74 @@ def test_a_copy_removes_nothing_through_a_link(tmp_path: Path) -> None:
     assert contents(elsewhere) == before
 
 
+PLANTS: dict[str, Callable[[Path, Path], None]] = {
+    "link": lambda path, victim: path.symlink_to(victim),
+    "hard link": lambda path, victim: path.hardlink_to(victim),
+    "pipe": lambda path, victim: os.mkfifo(path),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("planted", ["manifest.json", "metrics.csv"])
-def test_a_copy_is_not_written_through_a_link_that_was_there_first(planted: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_unfinished", [True, False])
+def test_a_copy_harms_nobody_through_what_was_there_first(
+    plant: str, planted: str, is_unfinished: bool, tmp_path: Path
+) -> None:
     store, copy, victim = MemoryStore(), tmp_path / "copy", tmp_path / "victim"
     publish(store, "all", {"metrics.csv": FILES["metrics.csv"]})
     victim.write_text("mine alone")
     digest = hashlib.sha256(FILES["metrics.csv"]).hexdigest()[:16]
     copy.mkdir()
-    name = planted if planted == "manifest.json" else f"{digest}-{planted}"
-    (copy / f".unfinished-{name}").symlink_to(victim)
-    with pytest.raises(PullError, match="symbolic links"):
-        pulled(store, copy)
+    unfinished = f".unfinished-{planted if planted == 'manifest.json' else f'{digest}-{planted}'}"
+    PLANTS[plant](copy / (unfinished if is_unfinished else planted), victim)
+
+    pulled(store, copy)
+
     assert victim.read_text() == "mine alone"
+    assert contents(copy).keys() == {"metrics.csv", "manifest.json"}
+    assert (copy / "metrics.csv").read_bytes() == FILES["metrics.csv"]
+    assert not any(path.is_symlink() for path in copy.iterdir())
+
+
+def test_a_copy_writes_nothing_into_a_folder_that_a_link_leads_to(tmp_path: Path) -> None:
+    store, copy, theirs = MemoryStore(), tmp_path / "copy", tmp_path / "theirs"
+    publish(store, "all", FILES)
+    theirs.mkdir()
+    (theirs / "one.png").write_text("mine alone")
+    copy.mkdir()
+    (copy / "plots").symlink_to(theirs)
+
+    with pytest.raises(PullError, match=re.escape(f"{copy}/plots: can't be written (is a link)")):
+        pulled(store, copy)
+
+    assert contents(theirs) == {"one.png": b"mine alone"}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"num_bytes": -5, "sha256": "0" * 64},
+        {"num_bytes": 1, "sha256": "../../../../escape"},
+        {"num_bytes": 1, "sha256": "0" * 63 + "\0"},
+    ],
+)
+def test_a_manifest_of_impossible_entries_is_told_in_one_line(
+    tmp_path: Path, entry: dict[str, object]
+) -> None:
+    store = MemoryStore()
+    manifest = {"schema_version": 1, "files": {"a": entry}}
+    store.put("reports/all/manifest.json", json.dumps(manifest).encode())
+    with pytest.raises(PullError, match="has a size or a digest that is none; make the report again"):
+        pulled(store, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_manifest_without_an_end_is_not_read(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    publish(store, "all", FILES)
+    os.truncate(tmp_path / "store/reports/all/manifest.json", 1 << 40)
+    with pytest.raises(PullError, match=r"manifest.json has 1,099,511,627,776 bytes, at most"):
+        pulled(store, tmp_path / "copy")
 
 
 def test_a_folder_that_can_not_be_written_is_named_without_an_error_number(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The contract over a directory, the memory and what wraps them; a directory when things stand in its way."""
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -190,6 +191,22 @@ def test_an_object_that_is_a_link_is_neither_read_nor_deleted(
     with pytest.raises(Denied, match=f"^store: {store.root}: a/g1/rank is a link"):
         BELOW_A_LINK[asked](store, "a")
     assert (store.root / "a" / "g1" / "rank").is_symlink()
+
+
+@pytest.mark.parametrize("asked", ["get", "get_range", "size"])
+def test_a_pipe_in_place_of_an_object_is_refused_without_waiting_for_its_writer(
+    tmp_path: Path, asked: str
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.put("a/b", b"")
+    os.mkfifo(store.root / "a" / "pipe")
+    ask: dict[str, Callable[[], object]] = {
+        "get": lambda: store.get("a/pipe"),
+        "get_range": lambda: store.get_range("a/pipe", 0, memoryview(bytearray(1))),
+        "size": lambda: store.size("a/pipe"),
+    }
+    with pytest.raises(Denied, match="a/pipe is a pipe, a socket or a device"):
+        ask[asked]()
 
 
 def test_what_replaces_a_link_leaves_what_it_led_to(tmp_path: Path, elsewhere: Path) -> None:
