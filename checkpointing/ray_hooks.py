@@ -50,4 +50,6 @@ class Pointers(ray.train.UserCallback):  # type: ignore[misc]  # ray's types are
         if checkpoint is not None:
             folder = Path(checkpoint.path)
             folder.mkdir(exist_ok=True)
-            (folder / POINTER).write_text(json.dumps({"generation": pointed_at(checkpoint)}))
+            (folder / POINTER).write_text(
+                json.dumps({"generation": pointed_at(checkpoint)}), encoding="utf-8"
+            )

@@ -69,7 +69,7 @@ def address_kept_in(temp_dir: Path) -> str:
     """Returns the address of the head started with this ``--temp-dir``. Call it after ``ray start`` has
     returned.
     """
-    return (temp_dir / "ray_current_cluster").read_text().strip()
+    return (temp_dir / "ray_current_cluster").read_text(encoding="utf-8").strip()
 
 
 def session_directory() -> str:

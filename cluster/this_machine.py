@@ -33,7 +33,7 @@ def _memory_bytes() -> int:
     """Returns the host's memory, or the container's limit if that is lower."""
     total = int(psutil.virtual_memory().total)
     try:
-        bound = _CGROUP_MEMORY.read_text().strip()
+        bound = _CGROUP_MEMORY.read_text(encoding="utf-8").strip()
     except OSError:
         return total
     return min(total, int(bound)) if bound.isdigit() else total
@@ -56,7 +56,7 @@ def _amd() -> tuple[Vendor, int, str | None] | None:
     """Reads the kernel's own list, where a node with SIMDs is a GPU. It has no market names, so the device
     is None.
     """
-    properties = (path.read_text() for path in sorted(_KFD_NODES.glob("*/properties")))
+    properties = (path.read_text(encoding="utf-8") for path in sorted(_KFD_NODES.glob("*/properties")))
     count = sum(1 for text in properties if _has_simds(text))
     return ("amd", count, None) if count else None
 

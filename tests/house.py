@@ -255,6 +255,17 @@ def wall_clocks(module: Module) -> list[str]:
     ]
 
 
+def unnamed_encodings(module: Module) -> list[str]:
+    """Without a name the locale decides, and a file of ours can't be read on somebody's machine."""
+    calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+    return [
+        f"{module.name}:{call.lineno}: {call.func.attr} without encoding="
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("read_text", "write_text")
+        if not any(keyword.arg == "encoding" for keyword in call.keywords)
+    ]
+
+
 def unpickling(module: Module) -> list[str]:
     """To unpickle what others sent or wrote is to run it. See ``jobs.training.ranks.gathering`` instead."""
     used = [(one.line, one.target) for one in module.imports]

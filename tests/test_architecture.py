@@ -76,6 +76,10 @@ def test_only_moments_are_taken_from_the_wall_clock_never_durations() -> None:
     assert unused == []
 
 
+def test_texts_are_read_and_written_in_an_encoding_that_no_locale_changes() -> None:
+    assert problems(house.unnamed_encodings, OURS) == []
+
+
 def test_nothing_is_unpickled() -> None:
     assert problems(house.unpickling, OURS) == []
 
@@ -351,6 +355,12 @@ def test_an_exception_without_a_reason_is_seen(comment: str) -> None:
 def test_a_look_at_the_wall_clock_is_seen(source: str) -> None:
     assert "asks the wall clock" in one(house.wall_clocks, "jobs.plan", source)
     assert house.wall_clocks(Module("jobs.plan", "import time\nstart = time.monotonic()")) == []
+
+
+@pytest.mark.parametrize("call", ["Path('a').read_text()", "path.write_text(text, errors='replace')"])
+def test_a_text_of_no_named_encoding_is_seen(call: str) -> None:
+    assert "without encoding=" in one(house.unnamed_encodings, "jobs.plan", call)
+    assert house.unnamed_encodings(Module("jobs.plan", "path.read_text(encoding='utf-8')")) == []
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def _environment(pid: int) -> list[bytes]:
 
 def _segments_of(pid: int) -> set[str]:
     try:
-        maps = (_PROC / str(pid) / "maps").read_text(errors="replace")
+        maps = (_PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return set()
     paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if _SHARED_MEMORY in line)

@@ -203,7 +203,7 @@ class MixedCluster:
         return self.root / f"{name}.log"
 
     def _log_end(self, name: str) -> str:
-        output = " ".join(self._log(name).read_text(errors="replace").split())
+        output = " ".join(self._log(name).read_text(encoding="utf-8", errors="replace").split())
         return f": {output[-_LOG_CHARS:]}" if output else ""
 
 

@@ -96,7 +96,7 @@ def _sync_time(descriptor: int) -> float:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return ""
 

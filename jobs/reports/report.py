@@ -25,6 +25,7 @@ from jobs.reports.prices_file import read_prices
 from jobs.reports.yardstick import read_published, yardstick_of
 from reporting.analysis.conclusions import conclude
 from reporting.analysis.findings import Chart, Findings, as_plain
+from reporting.charts.importing import undisturbed
 from reporting.long_runs.summarising import long_runs, write_steps
 from reporting.results.gathering import Gathered, gather
 from reporting.results.publishing import Pulled, PullError, publish, pull, reports_of
@@ -125,7 +126,8 @@ def _nothing(store: Store, sweeps: Sequence[str], findings: Findings) -> str:
 
 
 def _files(findings: Findings) -> dict[str, bytes | memoryview]:
-    from reporting.charts.drawing import draw
+    with undisturbed():
+        from reporting.charts.drawing import draw
     from reporting.results.tables import metrics_csv, metrics_parquet
 
     charts = draw(findings)

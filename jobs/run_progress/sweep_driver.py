@@ -140,7 +140,7 @@ def _whose(told: Mapping[str, Any]) -> str:
 def _machine() -> str | None:
     """Names this boot of this machine, and the numbering of its processes; None where that is not known."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return None
@@ -151,7 +151,9 @@ def _started(pid: object) -> str | None:
     if not isinstance(pid, int) or isinstance(pid, bool):
         return None
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        )
     except OSError:
         return None
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else None

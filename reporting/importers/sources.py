@@ -88,10 +88,17 @@ def _files_below(folder: Path, unread: list[UnreadSource]) -> Iterator[tuple[Pat
         here = Path(directory).relative_to(folder)
         folders[:] = sorted(folders) if len(here.parts) < _DEEPEST else []
         for name in sorted(names):
+            path, label = folder / here / name, (Path(folder.name) / here / name).as_posix()
             # Only regular files: reading a pipe of such a name would never end.
-            if num_found <= MOST_FILES and _is_wanted(Path(name)) and (folder / here / name).is_file():
-                num_found += 1
-                yield folder / here / name, (Path(folder.name) / here / name).as_posix()
+            if num_found > MOST_FILES or not _is_wanted(path) or not path.is_file():
+                continue
+            # Whoever may write here could have the user read, and store, what only the user can read.
+            if not path.resolve().is_relative_to(folder):
+                reason = "a link to somewhere else, which is not followed: name what it leads to"
+                unread.append(UnreadSource(label=label, reason=reason))
+                continue
+            num_found += 1
+            yield path, label
 
 
 def _is_wanted(path: Path) -> bool:

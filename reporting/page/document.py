@@ -79,7 +79,7 @@ def _head(findings: Findings) -> Markup:
         void("meta", name="viewport", content="width=device-width, initial-scale=1"),
         void("meta", name="color-scheme", content="light dark"),
         element("title", f"{short(findings.name)} – Longhaul report"),
-        element("style", Markup((_HERE / "style.css").read_text())),
+        element("style", Markup((_HERE / "style.css").read_text(encoding="utf-8"))),
     )
 
 
@@ -132,4 +132,4 @@ def _policy(script: str) -> str:
 
 
 def _script() -> str:
-    return (_HERE / "tables.js").read_text()
+    return (_HERE / "tables.js").read_text(encoding="utf-8")

@@ -27,13 +27,13 @@ def commit_of(root: Path) -> str | None:
     """The commit that HEAD names, read from ``.git`` without running git. None outside a checkout."""
     git = root / ".git"
     try:
-        head = (git / "HEAD").read_text().strip()
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
         if not head.startswith("ref: "):
             return head
         branch = head.removeprefix("ref: ")
         if (git / branch).exists():
-            return (git / branch).read_text().strip()
-        packed = (line.split() for line in (git / "packed-refs").read_text().splitlines())
+            return (git / branch).read_text(encoding="utf-8").strip()
+        packed = (line.split() for line in (git / "packed-refs").read_text(encoding="utf-8").splitlines())
         return next((words[0] for words in packed if words[1:] == [branch]), None)
     except OSError:
         return None

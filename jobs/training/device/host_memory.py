@@ -33,7 +33,7 @@ def reset_peak() -> int:
     give_back_freed_memory()
     # Some containers forbid the reset; the peak then covers the process's whole life.
     with suppress(OSError):
-        _CLEAR_REFS.write_text(_RESET_PEAK)
+        _CLEAR_REFS.write_text(_RESET_PEAK, encoding="utf-8")
     return resident_bytes()
 
 
@@ -75,7 +75,7 @@ def give_back_freed_memory() -> None:
 
 
 def _status(field: str) -> int:
-    for line in _STATUS.read_text().splitlines():
+    for line in _STATUS.read_text(encoding="utf-8").splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
     raise LookupError(f"/proc/self/status has no {field}")

@@ -75,7 +75,12 @@ def stacks(pid: int, file: str) -> tuple[str, ...]:
 
 def _is_stopped(pid: int) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
     except OSError:
         return False
     return state in "Tt"
@@ -131,7 +136,7 @@ def _no_link(path: str, flags: int) -> int:
 def oom_kills() -> int:
     """How many processes the kernel has killed for lack of memory; 0 if the kernel doesn't say."""
     try:
-        counters = dict(line.split() for line in _VMSTAT.read_text().splitlines())
+        counters = dict(line.split() for line in _VMSTAT.read_text(encoding="utf-8").splitlines())
     except OSError:
         return 0
     return int(counters.get("oom_kill", 0))

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -363,3 +364,35 @@ def test_a_thinned_trace_keeps_its_peaks_and_what_can_be_drawn(values: list[floa
     assert len(kept) <= most and kept == sorted(kept)
     if can_be_drawn := [value for value in values if wording.is_number(value)]:
         assert {min(can_be_drawn), max(can_be_drawn)} <= {value for _, value in kept}
+
+
+_IMPORT = """
+import os, sys
+from reporting.charts.importing import undisturbed
+with undisturbed():
+    import reporting.charts.drawing
+print(os.getcwd(), os.environ["MPLBACKEND"], "MATPLOTLIBRC" in os.environ)
+"""
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.write_bytes(b"\xff\x00")])
+def test_no_file_beside_the_user_and_no_variable_disturbs_the_drawing(
+    tmp_path: Path, plant: Callable[[Path], object]
+) -> None:
+    plant(tmp_path / "matplotlibrc")
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORT],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "MPLBACKEND": "none such",
+            "HOME": os.devnull,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path} none such False\n"

@@ -199,6 +199,19 @@ def test_a_pipe_by_the_name_of_a_result_is_not_waited_for(results: Path) -> None
     assert len(imported(results).rows) == 2
 
 
+def test_a_link_out_of_a_folder_brings_in_nothing_that_only_this_user_can_read(
+    results: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "private.csv").write_text("strategy,gpus,tokens/s\nfsdp,8,123\n")
+    (results / "more.csv").symlink_to(tmp_path / "private.csv")
+    (results / "same.csv").symlink_to(results / "metrics.csv")
+    found = imported(results)
+    (problem,) = found.unread
+    assert (problem.label, len(found.rows)) == ("results/more.csv", 2)
+    assert "a link to somewhere else, which is not followed: name what it leads to" in problem.reason
+    assert len(imported(results / "more.csv").rows) == 1
+
+
 def test_a_file_that_is_too_large_is_not_opened(results: Path) -> None:
     with (results / "huge.csv").open("wb") as file:
         file.truncate(65 << 20)
