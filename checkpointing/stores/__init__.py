@@ -4,8 +4,8 @@ Reading order:
 
 - ``contract`` is what every store promises.
 - ``local`` is a directory, whose ``folders`` are reached without following links; ``memory`` is for tests.
-- ``objects`` is object storage; ``buckets`` opens a bucket from a URL; ``refusals`` says what a server's
-  answer means.
+- ``objects`` is object storage; ``buckets`` opens a bucket from a URL; ``settings`` looks at the cloud's
+  settings first; ``refusals`` says what a server's answer means.
 - ``transfers`` bounds how long a transfer may stand still; ``retrying`` waits for a store that is away.
 - ``bounded`` reads objects that others wrote, up to a bound.
 - ``opening`` opens the store that a user named; ``probing`` tests whether it can be relied on.

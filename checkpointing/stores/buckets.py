@@ -23,6 +23,7 @@ from checkpointing.stores.contract import Store, StoreError, Upload, is_name
 from checkpointing.stores.objects import ObjectStore, TransferPace
 from checkpointing.stores.refusals import NO_KEYS, ServerAnswer, refusal
 from checkpointing.stores.retrying import RetryingStore
+from checkpointing.stores.settings import check_settings
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config, S3Credential
@@ -64,6 +65,7 @@ def open_bucket(url: str) -> Store:
 
 def open_objects(url: str, *, pace: TransferPace | None = None) -> ObjectStore:
     address = _parse(url)
+    check_settings(address.scheme)
     try:
         match address.scheme:
             case "s3":
@@ -73,7 +75,7 @@ def open_objects(url: str, *, pace: TransferPace | None = None) -> ObjectStore:
                 return ObjectStore(_azure(address), address.url, pace=pace)
             case _:
                 return ObjectStore(_google(address), address.url, pace=pace)
-    except BaseError as error:
+    except (BaseError, ValueError) as error:
         raise StoreError(f"store: {address.url}: {_first_line(error)}") from None
 
 
@@ -223,5 +225,5 @@ def _answer(error: ClientError) -> ServerAnswer:
     return ServerAnswer(status=status, code=error.response.get("Error", {}).get("Code", ""))
 
 
-def _first_line(error: BaseError) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
