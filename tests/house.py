@@ -96,7 +96,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "wandb": ("reporting.recording.sinks",),
     "obstore": ("checkpointing.stores.objects", "checkpointing.stores.buckets"),
     "boto3": ("checkpointing.stores.buckets",),
-    "botocore": ("checkpointing.stores.buckets",),
+    "botocore": ("checkpointing.stores.buckets", "checkpointing.stores.settings"),
     "xxhash": ("checkpointing.format.digests",),
 }  # fmt: skip
 
