@@ -3,6 +3,7 @@
 
 The layers from the top. Each imports only the layers below it:
 
+- ``watching``: a run or a sweep while it goes on, for people;
 - ``first_spec`` (writes a spec that fits), ``listing`` (what a store holds) and ``explaining`` (what a word
   means);
 - ``runs``: one long run, from its spec to its end; ``slurm``: either of both as a job of Slurm;

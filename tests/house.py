@@ -45,7 +45,7 @@ FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("reporting.long_runs",), ("reporting.recording", "reporting.importers"), ("reporting.results",),
     ),
     "jobs": (
-        ("jobs",), ("jobs.cli",), ("jobs.listing", "jobs.explaining", "jobs.first_spec"),
+        ("jobs",), ("jobs.cli",), ("jobs.listing", "jobs.explaining", "jobs.first_spec", "jobs.watching"),
         ("jobs.runs", "jobs.slurm"),
         ("jobs.sweeps", "jobs.doctor", "jobs.checkpoints", "jobs.packing", "jobs.reports", "jobs.clusters"),
         ("jobs.spec_schema",), ("jobs.recovery", "jobs.alerts", "jobs.launch"),
@@ -79,7 +79,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "torchao": ("jobs.training.models.fp8",),
     "pydantic": ("jobs.spec_schema",),
     "yaml": ("cluster.yaml_file",),
-    "rich": ("jobs.sweeps.live_view",),
+    "rich": ("jobs.sweeps.live_view", "jobs.watching.terminal"),
     "psutil": ("cluster.this_machine",),
     "pynvml": ("cluster.this_machine", "cluster.telemetry", "jobs.training.device.environment"),
     "amdsmi": ("cluster.telemetry",),
@@ -116,6 +116,7 @@ WALL_CLOCKS = (
     "checkpointing.saving.publisher", "checkpointing.generations.repository", "jobs.alerts.notifier",
     "jobs.sweeps.bookkeeper", "jobs.checkpoints.command", "jobs.doctor.survey", "jobs.doctor.node_actor",
     "jobs.doctor.command", "jobs.listing.command", "jobs.run_progress.run_view", "jobs.runs.status",
+    "jobs.watching.runs", "jobs.watching.sweeps", "jobs.run_progress.sweep_progress",
     "jobs.training.loop.recording", "jobs.training.state.saving",
     "jobs.training.task.task", "reporting.recording.recorder", "reporting.recording.steady_clock",
 )  # fmt: skip

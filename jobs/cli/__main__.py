@@ -39,6 +39,10 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.runs.status import status
 
             return status(args)
+        case "watch":
+            from jobs.watching.command import watch
+
+            return watch(args)
         case "stop":
             from jobs.runs.stop import stop
 

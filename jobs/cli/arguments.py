@@ -19,6 +19,7 @@ from jobs.reports.arguments import (
 from jobs.runs.arguments import add_status_arguments, add_stop_arguments, add_train_arguments
 from jobs.slurm.arguments import add_slurm_arguments
 from jobs.sweeps.arguments import add_sweep_arguments
+from jobs.watching.arguments import add_watch_arguments
 
 
 def train_parser(prog: str) -> argparse.ArgumentParser:
@@ -52,6 +53,7 @@ def longhaul_parser() -> argparse.ArgumentParser:
     add_train_arguments(commands.add_parser("train", help="train one model, from its newest checkpoint"))
     add_runs_arguments(commands.add_parser("runs", help="list the runs and sweeps of a store"))
     add_status_arguments(commands.add_parser("status", help="how a run is doing"))
+    add_watch_arguments(commands.add_parser("watch", help="a live page of a run or a sweep"))
     add_stop_arguments(commands.add_parser("stop", help="let a run save and end"))
     add_pack_arguments(commands.add_parser("pack", help="turn text into tokens that a run reads"))
     add_report_arguments(commands.add_parser("report", help="make one report of everything in a store"))

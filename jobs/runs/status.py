@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from checkpointing.errors import NothingToResume
-from checkpointing.generations.repository import existing_run
+from checkpointing.generations.repository import Repository, existing_run
 from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import LogView
 from checkpointing.stores.contract import Store, StoreError
@@ -24,6 +24,7 @@ from jobs.run_progress.status_file import read_status_file
 from reporting.analysis.formatting import counted
 from reporting.long_runs.recoveries import Recovery
 from reporting.long_runs.summarising import long_run
+from reporting.long_runs.summary import LongRun
 
 _NUM_INCIDENTS = 5
 _FREQUENT = ("save", "skipped save")
@@ -33,13 +34,17 @@ _SILENT_AFTER_S = 30.0
 
 def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
     """The facts about a run for programs. Raises ``NothingToResume`` if there is no such run."""
-    return {**state_of(store, run, clock=clock), "recorded": _recorded(store, run)}
+    return {**state_of(store, run, clock=clock), "recorded": recorded_facts(long_run(store, run))}
 
 
 def state_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
     """``status_of`` without what the run has recorded: a few requests, however long it has run."""
-    repository = existing_run(store, run)
-    view = repository.view
+    return reported_status(existing_run(store, run), clock=clock)
+
+
+def reported_status(repository: Repository, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
+    """``state_of`` a run whose log was just refreshed."""
+    store, run, view = repository.store, repository.run, repository.view
     reported = read_status_file(store, run)
     if reported.get("attempt", view.term) < view.life_term:
         # The run was started with --fresh since, so the old status is about an earlier life.
@@ -96,11 +101,10 @@ def _is_begun_again(reported: Mapping[str, Any], now_s: float) -> bool:
     return is_waiting and now_s - reported.get("told_s", 0.0) <= _SILENT_AFTER_S
 
 
-def _recorded(store: Store, run: str) -> dict[str, Any] | None:
+def recorded_facts(found: LongRun | None) -> dict[str, Any] | None:
     """What the run's metrics parts say so far; None before the first part. Times are seconds since the first
     start.
     """
-    found = long_run(store, run)
     if found is None:
         return None
     notable = [one for one in found.incidents if one[1] not in _FREQUENT] or found.incidents

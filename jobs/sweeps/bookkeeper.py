@@ -1,15 +1,16 @@
 """Turns events of running jobs into rows in the store and lines for the waiting user."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import assert_never
 
 from checkpointing.stores.contract import StoreError
 from jobs.execution.messages import Event, Finished, Heartbeat, Started
+from jobs.run_progress.sweep_progress import SweepProgress
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Run
-from jobs.sweeps.live_view import Display
+from jobs.sweeps.live_view import Display, expected_s
 from jobs.sweeps.plan import Plan
 from jobs.sweeps.results import Results, StoredResults
 from jobs.sweeps.rows.result_record import RunAttempt, record_of, trace_name, without_trace
@@ -95,6 +96,10 @@ class Bookkeeper:
         assert answer is not None
         reason = f"no micro-batch fits, as {answer.found_by} has found; --retry-failed looks again"
         self._finish(run, Failure(status="oom", reason=reason), display)
+
+    def progress(self, runs: Sequence[Run]) -> SweepProgress:
+        """What tells the store how far ``runs`` are, for those who look there."""
+        return self._results.progress(num_runs=len(runs), expected_s=expected_s(runs, self._plans))
 
     def refuse(self, run: Run, failure: Failure, display: Display) -> None:
         """Stores a row for a run that is never started."""

@@ -38,8 +38,9 @@ from jobs.run_progress.sweep_driver import SweepDriver
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.bookkeeper import Bookkeeper
 from jobs.sweeps.grid import MAX, Cell, Run, expand, schedule
-from jobs.sweeps.live_view import open_display
+from jobs.sweeps.live_view import Display, open_display
 from jobs.sweeps.plan import Plan, check_groups, plan_all
+from jobs.sweeps.progress_display import ProgressDisplay
 from jobs.sweeps.results import Results, StoredResults
 from jobs.sweeps.search.questions import questions_of
 from jobs.sweeps.sessions import Sessions
@@ -186,7 +187,7 @@ def _measure(
     work: _Work,
 ) -> bool:
     """Measures what is missing. Returns True if Ctrl-C ended the work early."""
-    with open_display(work.expected, plans, quiet=args.json, silent=not executor.is_main_process) as display:
+    with _display(args, book, plans, executor, work) as display:
         for problem in book.unreadable:
             display.note(problem)
         if work.session > 1:
@@ -211,6 +212,14 @@ def _measure(
         except KeyboardInterrupt:
             return True
     return False
+
+
+def _display(
+    args: argparse.Namespace, book: Bookkeeper, plans: Plans, executor: Executor, work: _Work
+) -> Display:
+    is_main_process = executor.is_main_process
+    display = open_display(work.expected, plans, quiet=args.json, silent=not is_main_process)
+    return ProgressDisplay(display, book.progress(work.expected)) if is_main_process else display
 
 
 def _groups_of(names: Iterable[str], plans: Plans) -> dict[str, WorkerGroup]:

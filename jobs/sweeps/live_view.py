@@ -48,7 +48,7 @@ def open_display(
     ``quiet`` writes to standard error, so that standard output stays free for JSON. ``silent`` shows nothing.
     """
     console = _Console(stderr=quiet, quiet=silent, highlight=False, soft_wrap=True)
-    clock = _Clock(total=len(runs), expected_s=_expected_s(runs, plans))
+    clock = _Clock(total=len(runs), expected_s=expected_s(runs, plans))
     return _LiveDisplay(console, clock) if console.is_terminal else _LineDisplay(console, clock)
 
 
@@ -59,17 +59,17 @@ class _Console(Console):
         raise SystemExit(EXIT_READER_GONE)
 
 
-def _expected_s(runs: Sequence[Run], plans: dict[str, Plan]) -> float | None:
+def expected_s(runs: Sequence[Run], plans: dict[str, Plan]) -> float | None:
     """The expected time of the longest queue, since groups work in parallel.
 
     None if the time of any run can't be predicted.
     """
     queues: dict[str, float] = {}
     for run in runs:
-        expected_s = plans[run.cell.cell_id].predicted_s
-        if expected_s is None:
+        predicted_s = plans[run.cell.cell_id].predicted_s
+        if predicted_s is None:
             return None
-        queues[run.cell.group] = queues.get(run.cell.group, 0.0) + expected_s
+        queues[run.cell.group] = queues.get(run.cell.group, 0.0) + predicted_s
     return max(queues.values(), default=0.0)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from checkpointing.stores.contract import Conflict, Missing, Store
+from jobs.run_progress.sweep_progress import SweepProgress
 from jobs.spec_schema.sweep_spec import SweepSpec
 from jobs.sweeps.grid import Run
 from jobs.sweeps.sessions import Sessions
@@ -32,6 +33,7 @@ class StoredResults:
 class Results:
     def __init__(self, store: Store, sweep: str) -> None:
         self._store = store
+        self._sweep = sweep
         self._folder = f"sweeps/{sweep}"
 
     def load(self) -> StoredResults:
@@ -93,6 +95,9 @@ class Results:
         """When the run was measured, in ISO 8601; None if its result can't be read."""
         _, found = self._read(run_name)
         return found.finished_at if isinstance(found, RunRecord) else None
+
+    def progress(self, *, num_runs: int, expected_s: float | None) -> SweepProgress:
+        return SweepProgress(self._store, self._sweep, num_runs=num_runs, expected_s=expected_s)
 
     def write_best(self, document: dict[str, Any]) -> None:
         """Writes ``best.json``, which an earlier search may have left."""

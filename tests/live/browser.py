@@ -135,13 +135,13 @@ def running_chromium(program: str, profile: Path) -> Iterator[Browser]:
 @contextmanager
 def open_page(
     browser: Browser,
-    page: Path,
+    page: Path | str,
     *,
     width: int = 1280,
     scheme: Literal["light", "dark"] = "light",
     media: Literal["screen", "print"] = "screen",
 ) -> Iterator[Tab]:
-    """Loaded, and watched from before its first byte."""
+    """A file or an address, loaded, and watched from before its first byte."""
     browser.events.clear()
     target = browser.call("Target.createTarget", url="about:blank")["targetId"]
     session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -157,7 +157,7 @@ def open_page(
     )
     stop_requests = [{"name": "prefers-color-scheme", "value": scheme}]
     tab.call("Emulation.setEmulatedMedia", media=media, features=stop_requests)
-    tab.call("Page.navigate", url=page.as_uri())
+    tab.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
     browser.wait_for("Page.loadEventFired")
     try:
         yield tab

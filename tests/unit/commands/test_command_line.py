@@ -72,6 +72,7 @@ def loaded(importtime: str) -> set[str]:
         ("longhaul_sweep", ("-m", "jobs.cli", "sweep", "--help")),
         ("longhaul_train", ("-m", "jobs.cli", "train", "--help")),
         ("longhaul_status", ("-m", "jobs.cli", "status", "--help")),
+        ("longhaul_watch", ("-m", "jobs.cli", "watch", "--help")),
         ("longhaul_pack", ("-m", "jobs.cli", "pack", "--help")),
         ("longhaul_init", ("-m", "jobs.cli", "init", "--help")),
         ("longhaul_explain", ("-m", "jobs.cli", "explain", "--help")),
