@@ -10,8 +10,8 @@ The layers from the top. Each imports only the layers below it:
 - ``sweeps`` (many cells), ``reports``, ``checkpoints``, ``packing``, ``doctor`` and ``clusters``: one command
   each;
 - ``spec_schema``: what a user's spec file may contain;
-- ``recovery`` (what to do after a failure), ``alerts``, and ``launch`` (through Ray Train, ``torchrun`` or in
-  this process);
+- ``recovery`` (what to do after a failure), ``alerts``, ``gauges`` (for Prometheus), and ``launch`` (through
+  Ray Train, ``torchrun`` or in this process);
 - ``execution`` (the executor contract, and how reports of ranks are interpreted; imports no Ray) and
   ``run_progress`` (what a driver knows and publishes about its run);
 - ``training``: what happens inside a worker;

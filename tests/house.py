@@ -48,7 +48,7 @@ FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("jobs",), ("jobs.cli",), ("jobs.listing", "jobs.explaining", "jobs.first_spec", "jobs.watching"),
         ("jobs.runs", "jobs.slurm"),
         ("jobs.sweeps", "jobs.doctor", "jobs.checkpoints", "jobs.packing", "jobs.reports", "jobs.clusters"),
-        ("jobs.spec_schema",), ("jobs.recovery", "jobs.alerts", "jobs.launch"),
+        ("jobs.spec_schema",), ("jobs.recovery", "jobs.alerts", "jobs.gauges", "jobs.launch"),
         ("jobs.execution", "jobs.run_progress"), ("jobs.training",), ("jobs.commandline",),
     ),
     "jobs.launch": (("jobs.launch",), ("jobs.launch.ray_train",), ("jobs.launch.forkserver",)),
@@ -71,7 +71,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     ),
     "ray": (
         "cluster.live", "cluster.local_ray", "cluster.ray_internals", "checkpointing.ray_hooks",
-        "jobs.launch.ray_train",
+        "jobs.launch.ray_train", "jobs.gauges.ray_gauges",
         "jobs.launch.forkserver", "jobs.runs.supervisor", "jobs.runs.driver_job", "jobs.doctor",
         "jobs.packing.ray_pack",
     ),
@@ -114,6 +114,7 @@ PURE = (
 WALL_CLOCKS = (
     "checkpointing.stores.buckets", "checkpointing.log.log", "checkpointing.saving.local_tier",
     "checkpointing.saving.publisher", "checkpointing.generations.repository", "jobs.alerts.notifier",
+    "jobs.gauges.emitter",
     "jobs.sweeps.bookkeeper", "jobs.checkpoints.command", "jobs.doctor.survey", "jobs.doctor.node_actor",
     "jobs.doctor.command", "jobs.listing.command", "jobs.run_progress.run_view", "jobs.runs.status",
     "jobs.watching.runs", "jobs.watching.sweeps", "jobs.run_progress.sweep_progress",

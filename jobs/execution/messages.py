@@ -65,6 +65,7 @@ class Heartbeat:
     doing: str = ""
     pace_s: float = 0.0
     utilization_pct: float | None = None
+    power_watts: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

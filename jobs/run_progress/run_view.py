@@ -52,7 +52,7 @@ class RunDisplay:
         self._saves: deque[SaveNote] = deque(maxlen=_MOST_SAVES)
         self._is_news = False
         self._shown_s = float("-inf")
-        self._tell: Callable[[Mapping[str, Any]], None] = _tell_nobody
+        self._told: tuple[Callable[[Mapping[str, Any]], None], ...] = ()
         self._lock = threading.RLock()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="status line", daemon=True)
@@ -71,9 +71,10 @@ class RunDisplay:
             why = without_credentials(str(error)).partition("\n")[0] if is_failure else None
             self.ends("failed" if is_failure else "interrupted", why)
 
-    def on_progress(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
+    def on_progress(self, *tell: Callable[[Mapping[str, Any]], None]) -> None:
+        """Each of ``tell`` gets every record of the run, at least once a second."""
         if not self._is_silent:
-            self._tell = tell
+            self._told = tell
 
     @property
     def is_durable(self) -> bool:
@@ -116,7 +117,7 @@ class RunDisplay:
             if isinstance(told, Progress):
                 self.renew()
             if isinstance(told, Progress) or (isinstance(told, Ended) and self._did_a_step(told)):
-                self._tell(self._record())
+                self._tell()
 
     def renew(self) -> None:
         """Prints the status line, if its time has come."""
@@ -162,7 +163,7 @@ class RunDisplay:
         while not self._done.wait(_RENEWED_EVERY_S):
             with self._lock:
                 self.renew()
-                self._tell(self._record())
+                self._tell()
 
     def _interval_s(self) -> float:
         if self._lines.is_terminal:
@@ -176,7 +177,12 @@ class RunDisplay:
 
     def _changed(self) -> None:
         self._is_news = True
-        self._tell(self._record())
+        self._tell()
+
+    def _tell(self) -> None:
+        record = self._record()
+        for tell in self._told:
+            tell(record)
 
     def _record(self) -> dict[str, Any]:
         record = self._state.record(self._ticks(), self._clock())
@@ -267,7 +273,3 @@ def _save(saved: SaveNote) -> str:
         return f"{what} failed, training goes on: {saved.problem}"
     size = f"{saved.num_bytes / 1e6:,.1f} MB of rank 0"
     return f"{what}: {size}, blocked for {saved.blocked_s:.3f} s, done in {saved.took_s:.2f} s"
-
-
-def _tell_nobody(_status: Mapping[str, Any]) -> None:
-    return None

@@ -29,6 +29,7 @@ from jobs.execution.outcomes import (
     Unmendable,
     outcome_of,
 )
+from jobs.gauges.run_gauges import RunGauges
 from jobs.recovery.journal import open_journal
 from jobs.recovery.loop import RecoveryLoop, RunEnd
 from jobs.recovery.policy import Policy
@@ -65,6 +66,7 @@ class Driver:
     repository: Repository
     make_task: Callable[[int, float], Task]
     display: RunDisplay
+    gauges: RunGauges
     stop_signals: StopSignals
     may_retry: bool
 
@@ -197,6 +199,7 @@ class _Attempts:
         self.ended_by = None
         self._report_surplus()
         self.notifier.begins(task)
+        self.driver.gauges.begins(task.recipe, time.monotonic())
         self.driver.stop_signals.began(task.term)
         return task
 
@@ -224,10 +227,13 @@ class _Attempts:
         if setback.cause == "no room":
             self.resizing.had_no_place()
         self.notifier.failed(setback.cause, setback.reason)
+        self.driver.gauges.failed(setback.cause, time.monotonic())
 
     def _handle(self, message: RunEvent | Heartbeat) -> None:
         self.notifier.hear(message)
-        if not isinstance(message, Heartbeat):
+        if isinstance(message, Heartbeat):
+            self.driver.gauges.hear(message, time.monotonic())
+        else:
             self.resizing.hear(message)
             self.driver.display.hear(message)
 

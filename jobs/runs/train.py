@@ -7,6 +7,7 @@ Each attempt takes a lease of its own in the run's log, which fences every attem
 import argparse
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,9 @@ from jobs.commandline.output import printable, say
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import Occupied, SpecError, nearest
 from jobs.execution.outcomes import EXPECTED, Cancelled, Completed, GivenUp, Setback, Unmendable
+from jobs.gauges.emitter import Emitter
+from jobs.gauges.ray_gauges import RayGauges
+from jobs.gauges.run_gauges import RunGauges
 from jobs.launch.choose import choose_executor
 from jobs.launch.torchrun import LauncherPlace
 from jobs.run_progress.run_view import RunDisplay
@@ -121,8 +125,9 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
         tasks = Tasks(spec, repository, group, begins, tokens, presence)
         display = RunDisplay(run, quiet=args.json, silent=not executor.is_main_process)
         status = StatusFile(store, run, presence.own, is_fresh=begins.fresh, may_speak=presence.may_speak)
-        with status, display:
-            display.on_progress(status.tell)
+        gauges = RunGauges(group.device, time.monotonic())
+        with status, display, Emitter(gauges, RayGauges(run).publish):
+            display.on_progress(status.tell, gauges.tell)
             if is_folder_gone:
                 display.note(f"{spec.model.path} is gone; the model is that of the run's last start")
             if executor.is_main_process:
@@ -134,6 +139,7 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
                 repository=repository,
                 make_task=tasks.make,
                 display=display,
+                gauges=gauges,
                 stop_signals=stop_signals,
                 may_retry=spec.is_kept and not args.no_retry,
             )

@@ -40,5 +40,6 @@ def _watch(status: RankStatus, rank: int, post: Callable[[Heartbeat], None], don
                 doing=status.doing,
                 pace_s=status.pace_s,
                 utilization_pct=status.utilization_pct,
+                power_watts=status.power_watts,
             )
         )

@@ -209,6 +209,7 @@ def _device_sampling(context: Context, sampler: Sampler) -> SampleDevice | None:
     def sample() -> DeviceSample:
         reading = sampler.newest()
         context.status.utilization_pct = reading.utilization_pct
+        context.status.power_watts = reading.power_watts
         return sample_of(name, reading, torch.cuda.memory_allocated(device))
 
     return sample

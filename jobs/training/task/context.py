@@ -25,7 +25,7 @@ class RankStatus:
     * ``step_s`` is the host's time between the last two step boundaries.
     * ``doing`` is the phase's name in a long run's ledger, such as ``eval``.
     * ``pace_s`` is how long the device last took for the test product of ``rank_speed``; 0 before the first.
-    * ``utilization_pct`` is how busy the device was; None without telemetry.
+    * ``utilization_pct`` is how busy the device was, ``power_watts`` its power; None without telemetry.
     """
 
     run_id: str = ""
@@ -38,6 +38,7 @@ class RankStatus:
     doing: str = ""
     pace_s: float = 0.0
     utilization_pct: float | None = None
+    power_watts: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
