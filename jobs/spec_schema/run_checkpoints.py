@@ -10,7 +10,7 @@ from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
 from jobs.alerts.rules import Wanted
 from jobs.spec_schema.file import Count, Every, Name, NodeFolder, Span, Strict
-from jobs.training.task.task import Recording, Saving, WandbProject
+from jobs.training.task.task import MlflowExperiment, Recording, Saving, WandbProject
 
 
 class LocalTierSettings(Strict):
@@ -81,10 +81,19 @@ class Wandb(WandbProject):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mlflow(MlflowExperiment):
+    """MLflow. Its environment variables hold the server's address and the login."""
+
+    experiment: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSettings(Recording):
     wandb: Wandb | None = None
+    mlflow: Mlflow | None = None
 
     def policy(self) -> Recording:
         """The same settings for workers, which import nothing of this package."""
         wandb = self.wandb and WandbProject(project=self.wandb.project, entity=self.wandb.entity)
-        return Recording(flush_s=self.flush_s, tensorboard=self.tensorboard, wandb=wandb)
+        mlflow = self.mlflow and MlflowExperiment(experiment=self.mlflow.experiment)
+        return Recording(flush_s=self.flush_s, tensorboard=self.tensorboard, wandb=wandb, mlflow=mlflow)

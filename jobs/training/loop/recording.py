@@ -193,6 +193,11 @@ def _sinks(wanted: Recording, store: Store) -> list[Sink]:
         from reporting.recording.sinks import InThread, WeightsAndBiases
 
         sinks.append(InThread(WeightsAndBiases(project=wanted.wandb.project, entity=wanted.wandb.entity)))
+    if wanted.mlflow:
+        from reporting.recording.mlflow import Mlflow
+        from reporting.recording.sinks import InThread
+
+        sinks.append(InThread(Mlflow(experiment=wanted.mlflow.experiment)))
     return sinks
 
 

@@ -55,6 +55,13 @@ class WandbProject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MlflowExperiment:
+    """The MLflow experiment that gets the run's metrics, at the server that ``MLFLOW_TRACKING_URI`` names."""
+
+    experiment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """How a run's metrics are recorded.
 
@@ -65,6 +72,7 @@ class Recording:
     flush_s: float = field(default=10.0, metadata={"gt": 0})
     tensorboard: bool = True
     wandb: WandbProject | None = None
+    mlflow: MlflowExperiment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ A CPU tells neither its power nor its peak, so a real training here lacks these 
 """
 
 import os
-import sys
+import signal
 import time
 from dataclasses import replace
 
@@ -26,8 +26,7 @@ def main() -> None:
     for rank in range(2):
         gauges.hear(replace(BEAT, rank=rank, pace_s=1.0 + rank, power_watts=300.0), time.monotonic())
     with Emitter(gauges, RayGauges(RUN).publish, every_s=1.0):
-        print("emits", flush=True)
-        sys.stdin.read()
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes Ray while a small run trains: each panel of the dashboard has something to show."""
+"""A real Prometheus scrapes Ray while a small run trains: each panel of the dashboard shows something."""
 
 import json
 import shutil

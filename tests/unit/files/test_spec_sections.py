@@ -29,7 +29,8 @@ optimizer: {lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-7, weight_decay: 0, warmup
   schedule: cosine, min_lr_ratio: 0.1, decay_steps: 30}
 checkpoint: {every_s: 30, retention: {last: 1, epochs: false, best: 2, metric: loss, mode: max, every_s: 60,
   every_steps: 100, every_epochs: 2}}
-record: {flush_s: 2, tensorboard: false, wandb: {project: big-runs, entity: team}}
+record: {flush_s: 2, tensorboard: false, wandb: {project: big-runs, entity: team},
+  mlflow: {experiment: big-runs}}
 recovery: {max_attempts: 4, losses: 1, hangs: 2, errors: 5, step_backs: 0, patience_s: 9, pause_s: 0,
   most_pause_s: 8, spares: devices}
 alarms: {command: [notify, a b], timeout_s: 5, min_interval_s: 0, loss_spike: 3, throughput_drop: null,

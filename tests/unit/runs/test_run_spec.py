@@ -37,6 +37,8 @@ def test_what_is_asked_for_is_recorded(tmp_path: Path) -> None:
         ("record: {wandb: {}}", "record.wandb.project"),
         ("record: {wandb: {project: 'a b'}}", "'a b' is not a name"),
         ("record: {wandb: {project: p, api_key: x}}", "api_key"),
+        ("record: {mlflow: {experiment: \"x' or '\"}}", "is not a name"),
+        ("record: {mlflow: {experiment: e, token: x}}", "token"),
     ],
 )
 def test_what_can_not_be_meant_is_said(more: str, says: str, tmp_path: Path) -> None:
