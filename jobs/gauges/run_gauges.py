@@ -5,7 +5,7 @@ every few seconds.
 """
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from statistics import median
@@ -51,7 +51,7 @@ class RunGauges:
         self._restarts: Counter[str] = Counter()
         self._beats: dict[int, Heartbeat] = {}
         self._phase, self._since = "start", now
-        self._spent: Counter[str] = Counter()
+        self._spent: dict[str, float] = defaultdict(float)
         self._highest_step = 0
         self._lock = threading.Lock()
 
