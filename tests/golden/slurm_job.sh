@@ -149,9 +149,7 @@ refuse_python() {
 start_cluster() {
     local peer tasks part size=${SLURM_HET_SIZE:-1} num_nodes=0
     peer=$(address_of_a_peer)
-    (LONGHAUL_SLURM_FOLDER=$FOLDER inside -m cluster.slurm.head "$FOLDER" "$peer") >"$FOLDER/head.log" 2>&1 </dev/null &
-    HEAD=$!
-    wait_for_head || return
+    start_head "$peer" || return
     LONGHAUL_HEAD=$(<"$FOLDER/ray/ray_current_cluster")
     export LONGHAUL_HEAD
     for ((part = 0; part < size; part++)); do
@@ -175,11 +173,27 @@ address_of_a_peer() {
     echo "${name:-$names}"
 }
 
+# Ray gives its start 30 s, which a busy node may need for reading the libraries alone.
+start_head() {
+    local try code
+    for try in 1 2 3; do
+        (LONGHAUL_SLURM_FOLDER=$FOLDER inside -m cluster.slurm.head "$FOLDER" "$1") \
+            >"$FOLDER/head.log" 2>&1 </dev/null &
+        HEAD=$!
+        wait_for_head
+        code=$?
+        ((code == 1 && try < 3)) || return "$code"
+        say "it is started again"
+        end_marked
+        rm -rf -- "$FOLDER/ray"
+    done
+}
+
 wait_for_head() {
     until [[ -s $FOLDER/ray/ray_current_cluster ]]; do
         [[ -z $STOPS ]] || return "$EXIT_STOPPED"
         if ! kill -0 "$HEAD" 2>/dev/null || ((SECONDS > START_TIMEOUT_S)); then
-            say "Ray's head did not start: $(tail -n 5 -- "$FOLDER/head.log")"
+            say "Ray's head did not start: $(tail -n 1 -- "$FOLDER/head.log")"
             return 1
         fi
         sleep 0.2
@@ -210,7 +224,7 @@ PIPES=()
 # The functions that a node needs: it may not see this file.
 node_program() {
     declare -p PYTHON TREE IMAGE DIRECTORY STORE_FOLDER
-    declare -f say open_folder keep_token inside refuse_python end_this_node marked node
+    declare -f say open_folder keep_token inside refuse_python end_this_node end_marked marked node
     echo node
 }
 
@@ -259,10 +273,15 @@ end_nodes() {
     done
 }
 
-# Ends what carries this folder's mark, and nothing else: its children keep it, whatever they call themselves.
 end_this_node() {
-    local processes segments tries
     [[ -n ${FOLDER:-} ]] || return
+    end_marked
+    cd / && rm -rf -- "$FOLDER"
+}
+
+# Ends what carries this folder's mark, and nothing else: its children keep it, whatever they call themselves.
+end_marked() {
+    local processes segments tries
     # Else bash tells of each that it was killed.
     disown -a
     for ((tries = 0; tries < 50; tries++)); do
@@ -274,7 +293,6 @@ end_this_node() {
         ((${#segments[@]} == 0)) || rm -f -- "${segments[@]}"
         sleep 0.1
     done
-    cd / && rm -rf -- "$FOLDER"
 }
 
 marked() {

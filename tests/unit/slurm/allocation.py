@@ -4,7 +4,7 @@ Each fake writes down what it was asked. The driver saves when it gets SIGTERM.
 """
 
 import os
-import shlex
+import secrets
 import signal
 import subprocess
 import time
@@ -32,7 +32,8 @@ printf '%s\n' "$2" >> "$HERE/started"
 case $2 in
     cluster.slurm.head)
         cat "$RAY_AUTH_TOKEN_PATH" > "$HERE/token"
-        [[ -z ${HEAD_FAILS:-} ]] || { echo no room; exit 1; }
+        echo >> "$HERE/heads"
+        (($(wc -l < "$HERE/heads") > ${HEAD_FAILS:-0})) || { mkdir "$3/ray"; echo no room; exit 1; }
         mkdir "$3/ray"; echo 127.0.0.1:7 > "$3/ray/ray_current_cluster"
         sleep 1000 & wait ;;
     cluster.slurm.worker) cat "$RAY_AUTH_TOKEN_PATH" > "$HERE/token_of_node"; sleep 1000 & wait ;;
@@ -54,6 +55,8 @@ class Allocation:
 
     def __init__(self, here: Path) -> None:
         self.here = here
+        # Others may run the same test on this machine.
+        self.number = str(secrets.randbelow(10**9))
         (here / "bin").mkdir()
         (here / "tmp").mkdir()
         for name, text in (("srun", _SRUN), ("scontrol", _SCONTROL), ("python-of-ours", _PYTHON)):
@@ -127,14 +130,18 @@ class Allocation:
         path = self.here / name
         return path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
 
+    def folders(self) -> list[Path]:
+        """Those that the job has made, on its node and for its script."""
+        return [*Path("/tmp").glob(f"lhs-{self.number}-*")]
+
     def is_queued_again(self) -> bool:
-        return "requeue 17" in self.seen("scontrol")
+        return f"requeue {self.number}" in self.seen("scontrol")
 
     def _environment(self) -> dict[str, str]:
         return {
             "PATH": f"{self.here}/bin:{os.environ['PATH']}",
             "HERE": str(self.here),
-            "SLURM_JOB_ID": "17",
+            "SLURM_JOB_ID": self.number,
             "SLURM_JOB_NUM_NODES": "1",
             "SLURM_JOB_NODELIST": "n1",
             "SLURMD_NODENAME": "n1",
@@ -149,7 +156,3 @@ def variables_of(text: str, names: Sequence[str]) -> list[str]:
         ["bash", "-c", top + show], capture_output=True, timeout=DEADLINE_S, check=True, env={"PATH": "/bin"}
     )
     return done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
-
-
-def is_one_word(text: str) -> bool:
-    return shlex.split(text) == [text]
