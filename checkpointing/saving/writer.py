@@ -1,7 +1,8 @@
 """Carries saves in the background from arena to local disk to store, one save at a time at each place.
 
 Every outcome of a save ends in a ``SaveNote``, never in the training. An unreachable store or a full disk
-costs that save and is reported. A slower place takes fewer saves and never delays a faster one.
+costs that save and is reported, as does whatever a library raises: no thread ends. A slower place takes
+fewer saves and never delays a faster one.
 """
 
 import logging
@@ -110,12 +111,13 @@ class Writer:
 
     def _carry(self, save: Save, place: str, carry: Callable[[Save], None]) -> Save:
         started = time.perf_counter()
-        save = _with_digests(save)
         problem = None
         try:
+            save = _with_digests(save)
             carry(save)
-        except Exception as error:
-            # Even an unexpected error must not end the training; the next save goes on.
+        except BaseException as error:
+            # Whatever a library raises costs this save and not this thread, without which none would ever
+            # end. A panic of the object library is no Exception.
             problem = str(error) or type(error).__name__
             self._tally.num_failed += 1
             self._tally.is_fenced = self._tally.is_fenced or isinstance(error, Fenced)
@@ -130,7 +132,7 @@ class Writer:
         )
         try:
             self._tell(note)
-        except Exception:
+        except BaseException:
             # Nothing else reports this error, and without this thread no save would ever end.
             _log.exception("could not tell of %s", note)
         return save

@@ -219,16 +219,21 @@ def test_a_disk_that_fails_does_not_keep_a_save_from_the_store(tmp_path: Path) -
     assert load(bench.repository, found) == content(found.name, 1)
 
 
-def test_what_nobody_thought_of_costs_one_save_too(tmp_path: Path) -> None:
+class PanicException(BaseException):
+    """As libraries in Rust raise it: no Exception."""
+
+
+@pytest.mark.parametrize("surprise", [ZeroDivisionError, PanicException])
+def test_what_nobody_thought_of_costs_one_save_too(tmp_path: Path, surprise: type[BaseException]) -> None:
     class Surprising(LocalTier):
         def keep(self, *args: object) -> None:
-            raise ZeroDivisionError
+            raise surprise
 
     bench = Bench(MemoryStore(), Surprising(tmp_path, RUN, 2))
     for step in (10, 20):
         bench.save(step, to_disk=True)
         bench.finish()
-    assert [note.problem for note in bench.notes if note.place == "disk"] == ["ZeroDivisionError"] * 2
+    assert [note.problem for note in bench.notes if note.place == "disk"] == [surprise.__name__] * 2
     assert [found.step for found in bench.repository.view.generations] == [10, 20]
 
 
