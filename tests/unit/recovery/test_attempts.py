@@ -27,6 +27,7 @@ from jobs.execution.outcomes import (
     Unmendable,
     crashed,
 )
+from jobs.gauges.run_gauges import RunGauges
 from jobs.recovery.loop import RunEnd
 from jobs.run_progress.run_view import RunDisplay
 from jobs.runs.attempts import Driver, work
@@ -165,6 +166,7 @@ class Loading(Cluster):
             repository=self.repository,
             make_task=lambda world_size, leased_s: self.lease(),
             display=RunDisplay("r", quiet=True, silent=True),
+            gauges=RunGauges(None, 0.0),
             stop_signals=StopSignals(),
             may_retry=may_retry,
         )
@@ -326,6 +328,7 @@ def elastic(cluster: Cluster, stop_signals: StopSignals) -> RunEnd | Setback:
         repository=repository,
         make_task=lambda world_size, leased_s: task(repository.take_over("driver"), MemoryStore()),
         display=RunDisplay("r", quiet=True, silent=True),
+        gauges=RunGauges(None, 0.0),
         stop_signals=stop_signals,
         may_retry=True,
     )
