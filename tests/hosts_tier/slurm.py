@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.local import LocalStore
@@ -48,7 +49,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
 SlurmdTimeout=10
-KillWait=30
+# 30 s by default: too little for a save where a machine is as busy as one that runs tests.
+KillWait=120
 MpiDefault=none
 SlurmdParameters=config_overrides
 AccountingStorageType=accounting_storage/none
@@ -56,6 +58,8 @@ JobCompType=jobcomp/none
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+# Of a job that has not ended, or that Slurm is about to queue again.
+_GOING_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "NODE_FAIL")
 _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=4000"
 
 
@@ -253,7 +257,7 @@ class SlurmJob:
     def end(self) -> str:
         """The state in which it ends."""
         wait_until(
-            lambda: self.state() not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"),
+            lambda: self.state() not in _GOING_ON,
             START_S,
             "its end",
         )
@@ -261,7 +265,7 @@ class SlurmJob:
 
     def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         def is_there() -> bool:
-            assert self.state() in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), self.says()
+            assert self.state() in _GOING_ON, self.says()
             return is_so()
 
         try:
@@ -281,7 +285,10 @@ def slurm_with(*nodes: str) -> Iterator[Slurm]:
         Path(folder).chmod(0o755)
         slurm = Slurm(Path(folder), nodes)
         try:
-            slurm.start()
+            try:
+                slurm.start()
+            except (RuntimeError, TimeoutError) as error:
+                pytest.skip(f"Slurm does not start on this machine: {error}")
             yield slurm
         finally:
             slurm.end()
