@@ -76,6 +76,7 @@ def folders_of(job: SlurmJob) -> list[str]:
     return [path.name for path in Path("/tmp").glob(f"lhs-{job.number}-*")]
 
 
+@pytest.mark.soak
 def test_a_run_that_meets_its_wall_time_is_queued_again_and_ends_as_one_that_was_left_alone(
     slurm: Slurm, tmp_path: Path
 ) -> None:
