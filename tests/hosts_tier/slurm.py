@@ -6,6 +6,7 @@ All nodes are this machine under other names. Everything lies in one folder and 
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -31,6 +32,8 @@ _CONF = """
 ClusterName=longhaul
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
+# So that folders of its jobs are theirs, whatever other Slurm there is on this machine.
+FirstJobId={first_job}
 SlurmdUser=root
 AuthType=auth/munge
 # A job that was queued again waits for so long; 120 s by default.
@@ -155,7 +158,13 @@ class Slurm:
             _NODE.format(name=name, host=host, port=port)
             for name, port in zip(self.nodes, ports[1:], strict=True)
         ]
-        text = _CONF.format(host=host, folder=self.folder, ports=ports, nodes="\n".join(nodes))
+        text = _CONF.format(
+            host=host,
+            folder=self.folder,
+            ports=ports,
+            first_job=1 + secrets.randbelow(10**7),
+            nodes="\n".join(nodes),
+        )
         self.conf.write_text(text, encoding="utf-8")
         for name in ("state", *(f"spool-{node}" for node in self.nodes)):
             (self.folder / name).mkdir()
