@@ -62,7 +62,11 @@ class BoundedStore:
         return data
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
-        return self._store.get_range(name, start, into)
+        if part_name(name) is None:
+            return self._store.get_range(name, start, into)
+        found = self.get(name)[start : start + len(into)]
+        into[: len(found)] = found
+        return len(found)
 
     def size(self, name: str) -> int:
         return self._store.size(name)
