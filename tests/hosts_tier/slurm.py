@@ -61,8 +61,8 @@ JobCompType=jobcomp/none
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-# Of a job that has not ended, or that Slurm is about to queue again.
-_GOING_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "NODE_FAIL")
+# Of a job that is not queued again. A controller that is too busy to answer says nothing of it.
+_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE")
 _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=4000"
 
 
@@ -121,7 +121,7 @@ class Slurm:
         return self._run(*command)
 
     def facts(self, job: str) -> dict[str, str]:
-        """What Slurm says of a job; nothing of one that it has forgotten."""
+        """What Slurm says of a job; nothing if it does not answer."""
         with suppress(RuntimeError):
             return dict(re.findall(r"(\S+?)=(\S*)", self._run("scontrol", "--oneliner", "show", "job", job)))
         return {}
@@ -239,7 +239,7 @@ class SlurmJob:
         self.store = store
 
     def state(self) -> str:
-        return self._slurm.facts(self.number).get("JobState", "forgotten")
+        return self._slurm.facts(self.number).get("JobState", "unknown")
 
     def num_restarts(self) -> int:
         return int(self._slurm.facts(self.number).get("Restarts", "0"))
@@ -266,7 +266,7 @@ class SlurmJob:
     def end(self) -> str:
         """The state in which it ends."""
         wait_until(
-            lambda: self.state() not in _GOING_ON,
+            lambda: self.state() in _ENDED,
             START_S,
             "its end",
         )
@@ -274,7 +274,7 @@ class SlurmJob:
 
     def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         def is_there() -> bool:
-            assert self.state() in _GOING_ON, self.says()
+            assert self.state() not in _ENDED, self.says()
             return is_so()
 
         try:
