@@ -261,6 +261,8 @@ class SlurmJob:
             "scontrol", "update", f"JobId={self.number}", f"TimeLimit={int(hours) * 60 + int(minutes) + 2}"
         )
         self.wait_until(lambda: self.num_restarts() > before, "its next start")
+        # Its next start has all the time that was asked for.
+        self._slurm.run("scontrol", "update", f"JobId={self.number}", "TimeLimit=60")
         return self.newest_step()
 
     def end(self) -> str:
