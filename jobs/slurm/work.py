@@ -50,4 +50,4 @@ def _text(path: Path) -> str:
     """As it was checked just now. Other line ends than Unix' make sbatch refuse a script."""
     with path.open("rb") as file:
         text = file.read(MOST_BYTES).decode("utf-8-sig")
-    return "\n".join(text.splitlines())
+    return text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
