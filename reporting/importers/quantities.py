@@ -50,7 +50,7 @@ def value_for(column: str, value: Any, factor: float = 1.0) -> Any:
         return None  # A column of that name with something else in it, such as a loss.
     kind = kind_of(column)
     if kind is str:
-        return " ".join(str(value).split())[:_LONGEST_TEXT] or None
+        return whole(" ".join(str(value).split())[:_LONGEST_TEXT]) or None
     number = _number(column, value, factor)
     if number is None:
         return None
@@ -61,6 +61,11 @@ def value_for(column: str, value: Any, factor: float = 1.0) -> Any:
     if not number.is_integer() or number > _LARGEST:
         raise Unreadable(f"{column} is {value!r}, expected a whole number")
     return int(number)
+
+
+def whole(text: str) -> str:
+    """Replaces halves of surrogate pairs, which no file of a report can hold."""
+    return text.encode(errors="replace").decode()
 
 
 def _number(column: str, value: Any, factor: float) -> float | None:

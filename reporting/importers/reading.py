@@ -16,7 +16,7 @@ from reporting.importers.contents import ImportProblem, SourceContents, Values
 from reporting.importers.documents import read_document
 from reporting.importers.events import read_events
 from reporting.importers.mapping import NameMapping
-from reporting.importers.quantities import Unreadable, value_for
+from reporting.importers.quantities import Unreadable, value_for, whole
 from reporting.importers.separated import read_separated
 from reporting.importers.sources import ImportSource, UnreadSource, find_sources, is_log
 from reporting.importers.spreadsheets import read_spreadsheet
@@ -118,7 +118,7 @@ def _row(
     found = trusted({**_values_in_path(label, mapping), **values}, kind)
     vendor = vendor or _vendor(found, mapping)
     found |= {"vendor": vendor, "group": group or (f"imported-{vendor}" if vendor else "imported")}
-    return row_from({**found, "imported": True, "source": label})
+    return row_from({**found, "imported": True, "source": whole(label)})
 
 
 def _values_in_path(label: str, mapping: NameMapping) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from reporting.results.records import RecordError
+from reporting.results.records import RecordError, parsed
 from reporting.results.rows import NAMES, Row, kind_of, row_from
 
 FOLDER = "imports"
@@ -35,10 +35,7 @@ def read_imported(data: bytes, name: str) -> tuple[Row, ...]:
     """Reads the rows of an import. Each row's ``source`` is ``name``, then ``#`` and the file that was
     imported. Raises ``RecordError``.
     """
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"not JSON ({error})") from None
+    found = parsed(data)
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise RecordError(f"not an import: expected format {_FORMAT!r}")
     if found.get("version") != _VERSION:

@@ -8,7 +8,11 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import orjson
+
 SCHEMA_VERSION = 1
+# Of each 64-bit integer, and of its sign.
+_MOST_DIGITS = 20
 
 
 class RecordError(Exception):
@@ -308,6 +312,33 @@ def read_record(data: bytes) -> RunRecord:
         return _record(found)
     except (TypeError, KeyError, AttributeError) as error:
         raise RecordError(f"not a run's result ({error})") from None
+
+
+def parsed(data: bytes) -> Any:
+    """Parses JSON that anybody may have written. Raises ``RecordError``.
+
+    NaN is not valid JSON but other programs write it, so the slower parser that accepts it comes second. It
+    also accepts halves of surrogate pairs, which no file of a report can hold.
+    """
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        pass
+    try:
+        found = json.loads(data, parse_int=_whole)
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(f"not JSON in UTF-8 ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"not JSON ({error})") from None
+    return found
+
+
+def _whole(text: str) -> float:
+    """A number that the faster parser would not read as an integer is none here either, since no float may
+    hold it.
+    """
+    return int(text) if len(text) <= _MOST_DIGITS else float(text)
 
 
 def check_version(found: Any) -> None:

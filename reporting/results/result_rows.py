@@ -1,11 +1,8 @@
 """This module reads a ``result.json`` as a row, fast: reports read tens of thousands of them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
-
-import orjson
 
 from reporting.results.records import (
     EnvironmentRecord,
@@ -16,6 +13,7 @@ from reporting.results.records import (
     RecordError,
     RunRecord,
     check_version,
+    parsed,
 )
 from reporting.results.rows import NAMES, Row, kind_of, row_from
 
@@ -49,8 +47,6 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
 }
 # The number of a round that is no round of ``--best``.
 _TRIAL = 0
-# Of each 64-bit integer, and of its sign.
-_MOST_DIGITS = 20
 _TUPLES = [name for name in NAMES if kind_of(name) is tuple]
 _PLAIN = sorted({*NAMES} & {field.name for field in fields(RunRecord)})
 
@@ -59,7 +55,7 @@ def row_of(data: bytes, source: str) -> Row:
     """Reads a result as a row. ``source`` is the file's name in its store; unknown keys are ignored. Raises
     ``RecordError``.
     """
-    found = _parsed(data)
+    found = parsed(data)
     check_version(found)
     if not isinstance(found.get("status"), str):
         raise RecordError("not a run's result (without a status)")
@@ -67,31 +63,6 @@ def row_of(data: bytes, source: str) -> Row:
         return row_from({**_flat(found), "source": source})
     except (TypeError, AttributeError, KeyError) as error:
         raise RecordError(f"not a run's result ({error})") from None
-
-
-def _parsed(data: bytes) -> Any:
-    """Parses JSON. NaN is not valid JSON but other programs write it, so the slower parser that accepts it
-    comes second. It also accepts halves of surrogate pairs, which no file of a report can hold.
-    """
-    try:
-        return orjson.loads(data)
-    except ValueError:
-        pass
-    try:
-        found = json.loads(data, parse_int=_whole)
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise RecordError(f"not JSON in UTF-8 ({error})") from None
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"not JSON ({error})") from None
-    return found
-
-
-def _whole(text: str) -> float:
-    """A number that the faster parser would not read as an integer is none here either, since no float may
-    hold it.
-    """
-    return int(text) if len(text) <= _MOST_DIGITS else float(text)
 
 
 def _flat(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,6 +118,10 @@ def row_without_source(row: Row) -> dict[str, Any]:
             b'{"format": "longhaul import", "version": 1, "rows": [{"raw_step_times": ["a"]}]}',
             "raw_step_times",
         ),
+        (
+            b'{"format": "longhaul import", "version": 1, "rows": [{"strategy": "a\\ud800"}]}',
+            "not JSON in UTF-8",
+        ),
     ],
 )
 def test_a_stored_import_that_is_none_says_why(data: bytes, said: str) -> None:

@@ -250,6 +250,15 @@ def test_what_a_table_leaves_out_of_a_run_makes_no_other_run(tmp_path: Path) -> 
     assert len(imported(tmp_path).rows) == 1
 
 
+def test_half_a_character_in_a_text_or_in_a_files_name_is_not_stored(tmp_path: Path) -> None:
+    """A report could not write it."""
+    path = tmp_path / os.fsdecode(b"half\xff.json")
+    path.write_text('{"model": "own\\ud800", "tokens_per_sec": 18147.0}')
+    (row,) = imported(path).rows
+    assert row.model == "own?"
+    assert row.source.endswith("/half?.json")
+
+
 def test_a_store_of_ours_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "runs/r/parts/steps").mkdir(parents=True)
     (tmp_path / "runs/r/events.json").write_text("{}")
