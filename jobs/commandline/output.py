@@ -29,6 +29,11 @@ def printable(text: str) -> str:
     return clean(text)
 
 
+def one_line(text: str) -> str:
+    """Returns ``text`` as a single line, so that a name that somebody else chose forges no further one."""
+    return " ".join(text.splitlines())
+
+
 def say(text: str, *, to: TextIO) -> None:
     """Prints a line, if it can still be printed. A terminal that is gone must not end the work."""
     with suppress(OSError):

@@ -1,7 +1,9 @@
 """Formats a table as plain text. A column with one value only may fold into a line above the table. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from jobs.commandline.output import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +15,8 @@ class TextColumn:
 
 
 def as_text(columns: Sequence[TextColumn]) -> str:
-    """Returns the folded columns as one line, then the table. Trailing blanks are cut."""
+    """Returns the folded columns as one line, then the table, a line a row. Trailing blanks are cut."""
+    columns = [replace(column, texts=tuple(map(_in_a_cell, column.texts))) for column in columns]
     folded = [column for column in columns if column.may_fold and len(set(column.texts)) == 1]
     shown = [column for column in columns if column not in folded]
     lines = ["  ".join(f"{column.title} {column.texts[0]}" for column in folded)] if folded else []
@@ -26,3 +29,7 @@ def as_text(columns: Sequence[TextColumn]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _in_a_cell(text: str) -> str:
+    return one_line(text).replace("\t", " ")

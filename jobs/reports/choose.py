@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, complain
-from jobs.commandline.output import printable
+from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.text_table import TextColumn, as_text
 from jobs.commandline.usage_error import SpecError, nearest
@@ -115,7 +115,7 @@ def _as_text(found: Sequence[Option], costs: Money, said: str) -> str:
     unknown = sorted({option.cost.group for option in found} - costs.goodputs.keys())
     if unknown:
         lines.append(f"for steps alone, since no measured long run is known of: {', '.join(unknown)}")
-    return "\n".join([*lines, said])
+    return "\n".join([lines[0], *map(one_line, [*lines[1:], said])])
 
 
 def _numbers(title: str, texts: Sequence[str]) -> TextColumn:

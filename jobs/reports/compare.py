@@ -31,13 +31,13 @@ def _compare(args: argparse.Namespace) -> int:
         return choose(args, read_target(args.baseline))
     targets = read_target(args.baseline), read_target(_other(args))
     with _without_garbage_collection():
-        sides, skipped = _sides(targets)
+        sides, unread = _sides(targets)
         found = compare_sets(sides[0].rows, sides[1].rows, args.threshold)
-    for file in skipped:
+    for file in unread:
         complain("compare", f"{file.name}: {file.reason}, left out", EXIT_OK)
     write = as_json if args.json else as_markdown if args.markdown else as_text
-    print(printable(write(found, *sides, args.threshold)), end="")
-    return EXIT_CODES[whole(found, args.threshold)]
+    print(printable(write(found, *sides, args.threshold, unread)), end="")
+    return EXIT_CODES[whole(found, args.threshold, unread)]
 
 
 def _other(args: argparse.Namespace) -> str:
@@ -65,7 +65,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _sides(targets: tuple[Target, Target]) -> tuple[tuple[Side, Side], tuple[Skipped, ...]]:
-    """Reads both sides. A store on both sides is read once."""
+    """Reads both sides, and which results can't be read. A store on both sides is read once."""
     stores = {url: open_store(url, base=store_base()) for url in dict.fromkeys(each.url for each in targets)}
     gathered = {
         url: gather(store, sweeps=sweeps_of([target for target in targets if target.url == url]))
@@ -75,4 +75,4 @@ def _sides(targets: tuple[Target, Target]) -> tuple[tuple[Side, Side], tuple[Ski
         Side(text=target.text, rows=rows_among(target, stores[target.url], gathered[target.url]))
         for target in targets
     )
-    return (baseline, other), tuple(file for found in gathered.values() for file in found.skipped)
+    return (baseline, other), tuple(file for found in gathered.values() for file in found.unread_results)

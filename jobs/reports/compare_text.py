@@ -5,13 +5,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from jobs.commandline.output import one_line
 from jobs.commandline.text_table import TextColumn
 from jobs.commandline.text_table import as_text as table_text
 from jobs.reports.gate import EXIT_CODES, Gate, gate_of, whole
 from reporting.analysis.comparing import SetComparison, Unmatched
 from reporting.analysis.findings import Comparison, Difference
-from reporting.analysis.formatting import counted, plain, probability
+from reporting.analysis.formatting import counted, joined, plain, probability
 from reporting.results.rows import Row
+from reporting.results.skipped import Skipped
 
 _MOST_DIFFERENCES = 30
 _MOST_UNMATCHED = 30
@@ -33,7 +35,9 @@ class Side:
     rows: tuple[Row, ...]
 
 
-def as_text(found: SetComparison, baseline: Side, other: Side, threshold: float) -> str:
+def as_text(
+    found: SetComparison, baseline: Side, other: Side, threshold: float, unread: Sequence[Skipped] = ()
+) -> str:
     """Formats the comparison for a terminal. A difference that several cells share is printed once."""
     lines = [
         f"A {baseline.text}: {counted(len(baseline.rows), 'run')}, the baseline",
@@ -42,20 +46,23 @@ def as_text(found: SetComparison, baseline: Side, other: Side, threshold: float)
     ]
     if found.comparisons:
         lines.append(table_text(_columns(found.comparisons, threshold)))
-    lines += [f"only in A: {_name(one)}" for one in found.only_in_baseline[:_MOST_UNMATCHED]]
-    lines += [f"only in B: {_name(one)}" for one in found.only_in_other[:_MOST_UNMATCHED]]
-    lines += [f"differed{where}: {_difference(one)}" for one, where in _differences(found)]
-    lines += _warnings(baseline, other)
-    answer = f"{summary(found)}; threshold {_percent(threshold)}: {_ANSWERS[whole(found, threshold)]}"
-    return "\n".join([*lines, answer]) + "\n"
+    notes = [f"only in A: {_name(one)}" for one in found.only_in_baseline[:_MOST_UNMATCHED]]
+    notes += [f"only in B: {_name(one)}" for one in found.only_in_other[:_MOST_UNMATCHED]]
+    notes += [f"differed{where}: {_difference(one)}" for one, where in _differences(found)]
+    notes += [*_warnings(baseline, other), *_of_unread(unread)]
+    answer = _ANSWERS[whole(found, threshold, unread)]
+    said = f"{summary(found)}; threshold {_percent(threshold)}: {answer}"
+    return "\n".join([*lines, *map(one_line, [*notes, said])]) + "\n"
 
 
-def as_markdown(found: SetComparison, baseline: Side, other: Side, threshold: float) -> str:
+def as_markdown(
+    found: SetComparison, baseline: Side, other: Side, threshold: float, unread: Sequence[Skipped] = ()
+) -> str:
     """Formats a comment for a pull request: the answer, then the cells that are not equivalent."""
     heads = ["cell", "A tokens/s", "B tokens/s", "B / A", "95 % interval", "p adjusted", "runs", "verdict"]
     shown = [each for each in found.comparisons if each.verdict != "equivalent"]
     lines = [
-        f"**{summary(found)}: {_ANSWERS[whole(found, threshold)]}**",
+        f"**{plain(summary(found), 600)}: {_ANSWERS[whole(found, threshold, unread)]}**",
         "",
         f"B is `{_code(other.text)}`, the baseline A is `{_code(baseline.text)}`; ratios of median tokens/s, "
         f"the threshold is {_percent(threshold)}.",
@@ -67,11 +74,14 @@ def as_markdown(found: SetComparison, baseline: Side, other: Side, threshold: fl
     notes += [f"only in B: {plain(_name(one))}" for one in found.only_in_other[:_MOST_UNMATCHED]]
     notes += [f"differed{where}: {plain(_difference(one), 300)}" for one, where in _differences(found)]
     notes += map(plain, _warnings(baseline, other))
+    notes += [plain(text, 300) for text in _of_unread(unread)]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]).rstrip("\n") + "\n"
 
 
-def as_json(found: SetComparison, baseline: Side, other: Side, threshold: float) -> str:
-    answer = whole(found, threshold)
+def as_json(
+    found: SetComparison, baseline: Side, other: Side, threshold: float, unread: Sequence[Skipped] = ()
+) -> str:
+    answer = whole(found, threshold, unread)
     comparisons = [{**asdict(each), "gate": gate_of(each, threshold)} for each in found.comparisons]
     document = {
         "schema_version": _SCHEMA_VERSION,
@@ -82,10 +92,17 @@ def as_json(found: SetComparison, baseline: Side, other: Side, threshold: float)
         "threshold": threshold,
         "simulated_groups": _groups_of(row for row in (*baseline.rows, *other.rows) if row.simulated),
         "summary": summary(found),
+        "unread": [asdict(file) for file in unread],
         **asdict(found),
         "comparisons": comparisons,
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _of_unread(unread: Sequence[Skipped]) -> Iterator[str]:
+    if unread:
+        files = counted(len(unread), "file")
+        yield f"not in it, since {files} could not be read: {joined((file.name for file in unread), 3)}"
 
 
 def _warnings(baseline: Side, other: Side) -> list[str]:

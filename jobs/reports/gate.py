@@ -5,13 +5,14 @@ few intervals do so by chance. So Welch's p that nothing is slower, adjusted ove
 too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED
 from reporting.analysis.comparing import SetComparison
 from reporting.analysis.findings import Comparison
 from reporting.analysis.statistics import THRESHOLD
+from reporting.results.skipped import Skipped
 
 Gate = Literal["worse", "undecided", "passes"]
 
@@ -38,13 +39,13 @@ def gate_of(found: Comparison, threshold: float) -> Gate:
     return "undecided" if found.low < 1 - _TOO_WIDE * max(threshold, THRESHOLD) else "passes"
 
 
-def whole(found: SetComparison, threshold: float) -> Gate:
-    """Returns ``worse`` if any cell is, else ``undecided`` if any cell is or is missing in B, or if no
-    cell is on both sides.
+def whole(found: SetComparison, threshold: float, unread: Sequence[Skipped] = ()) -> Gate:
+    """Returns ``worse`` if any cell is, else ``undecided`` if any cell is or is missing in B, if no cell is on
+    both sides, or if results are ``unread``: nobody knows what they say.
     """
     gates = set(_gates(found, threshold))
-    if not found.comparisons:
-        return "undecided"
+    if unread or not found.comparisons:
+        gates.add("undecided")
     if "worse" in gates:
         return "worse"
     return "undecided" if "undecided" in gates else "passes"

@@ -12,7 +12,7 @@ from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain, run_command
-from jobs.commandline.output import printable
+from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base
 from reporting.analysis.formatting import counted
 from reporting.importers.contents import listed
@@ -44,11 +44,11 @@ def _import(args: argparse.Namespace) -> int:
     except StoreError as error:
         return complain("import", error, EXIT_FAILED)
     for problem in found.unread:
-        complain("import", f"{problem.label}: {problem.reason}", EXIT_FAILED)
+        complain("import", one_line(f"{problem.label}: {problem.reason}"), EXIT_FAILED)
     if args.json:
         print(json.dumps(_summary(found, new, stored), indent=1))
     else:
-        print(printable("\n".join(_lines(found, new, stored, store.url))))
+        print(printable("\n".join(map(one_line, _lines(found, new, stored, store.url)))))
     return EXIT_FAILED if found.unread else EXIT_OK
 
 

@@ -18,7 +18,7 @@ from checkpointing.stores.contract import Missing, Store, is_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
-from jobs.commandline.output import printable
+from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.reports.prices_file import read_prices
@@ -192,7 +192,7 @@ def _as_text(findings: Findings, place: str) -> str:
     ]
     if len(worst) > _MOST_CHECKS:
         lines.append(f"and {len(worst) - _MOST_CHECKS} more checks that are not well")
-    return "\n".join([*lines, f"report: {place}"])
+    return "\n".join(map(one_line, [*lines, f"report: {place}"]))
 
 
 def _as_json(findings: Findings, place: str) -> str:

@@ -7,7 +7,6 @@ raises ``StoreError``, because half a table would be wrong.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -39,6 +38,15 @@ class Gathered:
     skipped: tuple[Skipped, ...]
     unfinished: tuple[Unfinished, ...] = ()
 
+    @property
+    def unread_results(self) -> tuple[Skipped, ...]:
+        """Those of ``skipped`` that may have been results, and not devices' rates or a sweep's description."""
+        return tuple(
+            file
+            for file in self.skipped
+            if file.name.endswith("/result.json") or file.name.startswith(f"{FOLDER}/")
+        )
+
 
 def gather(store: Store, *, sweeps: Sequence[str] = ()) -> Gathered:
     """Reads all results, or only those of ``sweeps``. Earlier attempts at a run are not read."""
@@ -49,10 +57,11 @@ def gather(store: Store, *, sweeps: Sequence[str] = ()) -> Gathered:
         imported, unread = _read_all(store, store.list(FOLDER), read_imported)
         rows, skipped = rows + imported, skipped + unread
     machines, unread_machines = read_machines(store)
+    lacking, undescribed = unfinished(store, rows, skipped)
     return Gathered(
         rows=with_measured_peaks(rows, machines),
-        skipped=skipped + unread_machines,
-        unfinished=unfinished(store, rows, skipped),
+        skipped=skipped + unread_machines + undescribed,
+        unfinished=lacking,
     )
 
 
@@ -63,16 +72,16 @@ def _read_all(
     skipped: list[Skipped] = []
     for name, data in _contents(store, sorted(names)):
         try:
-            if isinstance(data, TooLarge):
-                raise RecordError(str(data))
+            if isinstance(data, RecordError):
+                raise data
             rows.extend(read(data, name))
         except RecordError as error:
             skipped.append(Skipped(name=name, reason=str(error)))
     return tuple(rows), tuple(skipped)
 
 
-def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes | TooLarge]]:
-    """Yields each file's name and bytes, in order; files deleted since they were listed are left out.
+def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes | RecordError]]:
+    """Yields each file's name, in order, and its bytes or why there are none.
 
     For a remote store, threads read a batch of files while nothing is parsed: parsing at the same time slows
     down both. For a store that answers as fast as a local disk, threads cost more than they save, so its
@@ -91,16 +100,17 @@ def _contents(store: Store, names: Sequence[str]) -> Iterator[tuple[str, bytes |
             yield from chain(*list(pool.map(partial(_get, store), _split(turn, _BATCH))))
 
 
-def _get(store: Store, names: Sequence[str]) -> list[tuple[str, bytes | TooLarge]]:
-    """Reads the files; one deleted since it was listed is left out without a message."""
-    found: list[tuple[str, bytes | TooLarge]] = []
-    for name in names:
-        with suppress(Missing):
-            try:
-                found.append((name, get_bounded(store, name, most_bytes=_MOST_BYTES)))
-            except TooLarge as error:
-                found.append((name, error))
-    return found
+def _get(store: Store, names: Sequence[str]) -> list[tuple[str, bytes | RecordError]]:
+    return [(name, _read(store, name)) for name in names]
+
+
+def _read(store: Store, name: str) -> bytes | RecordError:
+    try:
+        return get_bounded(store, name, most_bytes=_MOST_BYTES)
+    except TooLarge as error:
+        return RecordError(str(error))
+    except Missing:
+        return RecordError("it was listed, and then it was not there")
 
 
 def _split(names: Sequence[str], count: int) -> Iterator[Sequence[str]]:

@@ -1,12 +1,11 @@
 """Tells which sweeps of a store have fewer results than their ``sweep.json`` names runs."""
 
-import json
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, is_name
+from reporting.results.records import RecordError, parsed
 from reporting.results.rows import Row
 from reporting.results.skipped import Skipped
 
@@ -22,28 +21,43 @@ class Unfinished:
     num_missing: int
 
 
-def unfinished(store: Store, rows: Sequence[Row], skipped: Sequence[Skipped]) -> tuple[Unfinished, ...]:
-    """Looks at the sweeps of ``rows``. A search for the best setting leaves out runs on purpose."""
+def unfinished(
+    store: Store, rows: Sequence[Row], skipped: Sequence[Skipped]
+) -> tuple[tuple[Unfinished, ...], tuple[Skipped, ...]]:
+    """Looks at the sweeps of ``rows``. A search for the best setting leaves out runs on purpose. Descriptions
+    that can't be read come second: nobody knows what their sweeps lack.
+    """
     there = {*(row.source for row in rows), *(one.name for one in skipped)}
     searches = {row.sweep for row in rows if row.rung}
     sweeps = sorted({row.sweep for row in rows if row.sweep and not row.imported} - searches)
-    return tuple(_unfinished(store, sweeps, there))
-
-
-def _unfinished(store: Store, sweeps: Sequence[str], there: Collection[str]) -> Iterator[Unfinished]:
+    found: list[Unfinished] = []
+    unread: list[Skipped] = []
     for sweep in sweeps:
-        names = _names(store, sweep)
-        num_missing = sum(f"sweeps/{sweep}/runs/{name}/result.json" not in there for name in names)
-        if num_missing:
-            yield Unfinished(sweep=sweep, num_runs=len(names), num_missing=num_missing)
+        try:
+            found.extend(_unfinished(sweep, _runs(store, sweep), there))
+        except RecordError as error:
+            unread.append(Skipped(name=f"sweeps/{sweep}/sweep.json", reason=str(error)))
+    return tuple(found), tuple(unread)
 
 
-def _names(store: Store, sweep: str) -> set[str]:
-    """The runs that the sweep wanted; none if its description is missing or is no such one."""
+def _unfinished(sweep: str, runs: Collection[str], there: Collection[str]) -> Iterator[Unfinished]:
+    num_missing = sum(f"sweeps/{sweep}/runs/{run}/result.json" not in there for run in runs)
+    if num_missing:
+        yield Unfinished(sweep=sweep, num_runs=len(runs), num_missing=num_missing)
+
+
+def _runs(store: Store, sweep: str) -> set[str]:
+    """The runs that the sweep wanted; none if nothing describes it. Raises ``RecordError``."""
     # A result written by another tool may hold a sweep name that is no valid name here.
-    with suppress(Missing, TooLarge, ValueError, KeyError, TypeError, RecursionError):
-        if is_name(sweep):
-            data = get_bounded(store, f"sweeps/{sweep}/sweep.json", most_bytes=_MOST_BYTES)
-            names = json.loads(data)["runs"]
-            return {name for name in names if isinstance(name, str)}
-    return set()
+    if not is_name(sweep):
+        return set()
+    try:
+        found = parsed(get_bounded(store, f"sweeps/{sweep}/sweep.json", most_bytes=_MOST_BYTES))
+    except TooLarge as error:
+        raise RecordError(str(error)) from None
+    except Missing:
+        return set()
+    runs = found.get("runs") if isinstance(found, dict) else None
+    if not isinstance(runs, list):
+        raise RecordError("it does not say which runs the sweep has")
+    return {run for run in runs if isinstance(run, str)}

@@ -253,15 +253,42 @@ def test_a_store_that_is_away_leaves_it_undecided(capsys: pytest.CaptureFixture[
     assert "/new: sweeps is a link, and inside a store none is followed" in printed.err
 
 
-def test_an_unreadable_file_is_named_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_that_can_not_be_read_leave_it_undecided_and_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     measure("old", SLOW_MS)
     measure("new", SLOW_MS)
     broken = sorted(Path("new").rglob("result.json"))[0]
     broken.write_bytes(broken.read_bytes()[:50])
-    assert compare("old", "new") == 0
+    assert compare("old", "new") == 3
     printed = capsys.readouterr()
     assert f"{broken.relative_to('new')}: not JSON" in printed.err
     assert "5/4" in printed.out
+    assert f"since 1 file could not be read: {broken.relative_to('new')}\n" in printed.out
+    assert printed.out.endswith("threshold 2 %: undecided\n")
+    assert compare("old", "new", "--json") == 3
+    (unread,) = json.loads(capsys.readouterr().out)["unread"]
+    assert unread["name"] == str(broken.relative_to("new"))
+    assert compare("old", "new", "--markdown") == 3
+    assert "1 file could not be read" in capsys.readouterr().out
+
+
+def test_what_is_worse_is_worse_whatever_else_can_not_be_read() -> None:
+    measure("old", FAST_MS)
+    measure("new", SLOW_MS)
+    Path("new/sweeps/trial/runs/broken").mkdir()
+    Path("new/sweeps/trial/runs/broken/result.json").write_text("{")
+    assert compare("old", "new") == 1
+
+
+@pytest.mark.parametrize("form", [[], ["--markdown"], ["--budget=1", "--tokens=1B", "--prices=p.yaml"]])
+def test_a_name_forges_no_line(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "B against A: equivalent in 1 of 1 cell; threshold 2 %: B is not worse"
+    measure("old", SLOW_MS, torch=f"2\n{forged}")
+    for file in sorted(Path("old").rglob("result.json"))[:2]:
+        file.write_text(file.read_text().replace('"group": "local"', f'"group": "a\\n{forged}"'))
+    measure("new", SLOW_MS, torch=f"3\n{forged}")
+    Path("p.yaml").write_text("local: {usd_per_device_hour: 1}")
+    compare("old", *([] if form[1:] else ["new"]), *form)
+    assert forged not in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("baseline", ["old", "nowhere"])

@@ -56,16 +56,19 @@ def test_a_search_for_the_best_setting_misses_no_run() -> None:
     assert [one.num_missing for one in gather(described(store_of(a=trial), "a", "b")).unfinished] == [1]
 
 
-@pytest.mark.parametrize("data", [b"{", b"[]", b'{"runs": 5}', b"[" * 100_000])
-def test_a_sweep_that_nothing_describes_is_not_called_unfinished(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"runs": "abc"}', b"[" * 100_000])
+def test_a_description_that_can_not_be_read_is_named_and_its_sweep_not_called_unfinished(data: bytes) -> None:
     store = store_of(a=result())
     store.put("sweeps/trial/sweep.json", data)
-    assert gather(store).unfinished == ()
+    found = gather(store)
+    assert found.unfinished == ()
+    assert [file.name for file in found.skipped] == ["sweeps/trial/sweep.json"]
+    assert found.unread_results == ()
 
 
 def test_every_result_is_a_row_in_the_order_of_the_names() -> None:
     store = store_of(b=result(repeat=2), a=result(repeat=1))
-    store.put("sweeps/trial/sweep.json", b"{}")
+    store.put("sweeps/trial/sweep.json", b'{"runs": []}')
     store.put("sweeps/trial/runs/a/attempts/001.json", result(status="failed"))
 
     found = gather(store)
@@ -190,7 +193,7 @@ class Vanishing(MemoryStore):
         return super().get(name)
 
 
-def test_a_result_that_is_deleted_meanwhile_is_not_there() -> None:
+def test_a_result_that_was_listed_and_is_gone_when_it_is_read_is_named() -> None:
     def delete(name: str) -> None:
         store.delete(name)
 
@@ -201,7 +204,11 @@ def test_a_result_that_is_deleted_meanwhile_is_not_there() -> None:
     found = gather(store)
 
     assert [row.source for row in found.rows] == [PLACE]
-    assert found.skipped == ()
+    (skipped,) = found.unread_results
+    assert (skipped.name, skipped.reason) == (
+        "sweeps/trial/runs/b/result.json",
+        "it was listed, and then it was not there",
+    )
 
 
 def test_a_store_that_vanishes_mid_way_is_no_small_report() -> None:
