@@ -40,7 +40,7 @@ class Gathered:
 
     @property
     def unread_results(self) -> tuple[Skipped, ...]:
-        """Those of ``skipped`` that may have been results, and not devices' rates or a sweep's description."""
+        """Those of ``skipped`` that may have been results: not devices' rates, not a sweep's description."""
         return tuple(
             file
             for file in self.skipped

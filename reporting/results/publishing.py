@@ -110,14 +110,16 @@ class _Changed(Exception):
 
 def _pull(store: Store, name: str, entries: Mapping[str, PublishedFile], folder: Path) -> Pulled:
     before = _local_manifest(folder)
-    fetched, unchanged = [], []
+    fetched: list[str] = []
     for file, entry in sorted(entries.items()):
         with _place_in_errors(folder, file):
-            if _is_same(folder, file, entry):
-                unchanged.append(file)
-            else:
+            if not _is_same(folder, file, entry):
                 _fetch(store, f"reports/{name}/{file}", entry, folder, file)
                 fetched.append(file)
+    # Only now, so that a pull that breaks off leaves the report that was there.
+    for file in fetched:
+        with _place_in_errors(folder, file), _opened(folder, file) as (within, last):
+            os.replace(_unfinished(entries[file], last), last, src_dir_fd=within, dst_dir_fd=within)
     # Files that the user changed, or replaced by a link, are kept.
     removed = [
         file for file in sorted(before.keys() - entries.keys()) if _is_same(folder, file, before[file])
@@ -129,7 +131,10 @@ def _pull(store: Store, name: str, entries: Mapping[str, PublishedFile], folder:
         _write(folder, MANIFEST, _encode(entries))
     num_bytes = sum(entries[file].num_bytes for file in fetched)
     return Pulled(
-        fetched=tuple(fetched), unchanged=tuple(unchanged), removed=tuple(removed), num_bytes=num_bytes
+        fetched=tuple(fetched),
+        unchanged=tuple(file for file in sorted(entries) if file not in fetched),
+        removed=tuple(removed),
+        num_bytes=num_bytes,
     )
 
 
@@ -169,11 +174,11 @@ def _remove_unfinished(folder: Path, files: Iterable[str]) -> None:
 
 
 def _fetch(store: Store, source: str, entry: PublishedFile, folder: Path, file: str) -> None:
-    """Downloads the file, resuming an unfinished download. Its name contains the digest, so that a download
-    of another version is never resumed.
+    """Downloads the file beside its place, under the name that ``_unfinished`` gives it. Resumes a download
+    that broke off.
     """
     with _opened(folder, file, make=True) as (within, last):
-        unfinished = f"{_UNFINISHED}{entry.sha256[:16]}-{last}"
+        unfinished = _unfinished(entry, last)
         room = memoryview(bytearray(min(_CHUNK_BYTES, entry.num_bytes)))
         with _resumed(within, unfinished) as download:
             while (done := download.tell()) < entry.num_bytes:
@@ -187,7 +192,11 @@ def _fetch(store: Store, source: str, entry: PublishedFile, folder: Path, file: 
         if not _is_same_in(within, unfinished, entry):
             os.unlink(unfinished, dir_fd=within)
             raise _Changed(f"{source} is not what its manifest says")
-        os.replace(unfinished, last, src_dir_fd=within, dst_dir_fd=within)
+
+
+def _unfinished(entry: PublishedFile, last: str) -> str:
+    """The name contains the digest, so that a download of another version is never resumed."""
+    return f"{_UNFINISHED}{entry.sha256[:16]}-{last}"
 
 
 def _resumed(within: int, name: str) -> FileIO:

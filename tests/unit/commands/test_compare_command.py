@@ -253,7 +253,9 @@ def test_a_store_that_is_away_leaves_it_undecided(capsys: pytest.CaptureFixture[
     assert "/new: sweeps is a link, and inside a store none is followed" in printed.err
 
 
-def test_results_that_can_not_be_read_leave_it_undecided_and_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_that_can_not_be_read_leave_it_undecided_and_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     measure("old", SLOW_MS)
     measure("new", SLOW_MS)
     broken = sorted(Path("new").rglob("result.json"))[0]

@@ -136,6 +136,20 @@ def test_a_pull_that_broke_off_is_gone_on_with(tmp_path: Path) -> None:
     assert store.num_bytes == sum(map(len, FILES.values()))
 
 
+def test_a_pull_that_breaks_off_leaves_the_report_that_was_there(tmp_path: Path) -> None:
+    store = MemoryStore()
+    publish(store, "all", FILES)
+    pulled(store, tmp_path)
+    before = contents(tmp_path)
+    publish(store, "all", {file: b"new " + data for file, data in FILES.items()})
+    store.delete("reports/all/plots/one.png")
+
+    with pytest.raises(PullError):
+        pulled(store, tmp_path)
+
+    assert contents(tmp_path).items() >= before.items()
+
+
 def test_bytes_that_the_manifest_does_not_know_never_get_their_name(tmp_path: Path) -> None:
     store = MemoryStore()
     publish(store, "all", FILES)
