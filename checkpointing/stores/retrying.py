@@ -91,7 +91,7 @@ class Waiter:
                 wait_s = self._patience.wait_s(num_failures, self._spread())
                 if self._clock() + wait_s > gives_up_at:
                     raise Unavailable(f"{error} (tried {num_failures} times)") from error
-                _log.info("%s; again in %.1f s", error, wait_s)
+                _log.info("%s; again in %.0f s", error, wait_s, extra={"wait_s": wait_s})
             self._sleep(wait_s)
 
 

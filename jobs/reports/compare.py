@@ -10,6 +10,7 @@ from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_OK, EXIT_UNDECIDED, EXIT_USAGE, complain, run_command
 from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
+from jobs.commandline.store_waits import waits_told
 from jobs.commandline.usage_error import SpecError
 from jobs.reports.choose import choose, is_choice
 from jobs.reports.compare_text import Side, as_json, as_markdown, as_text
@@ -23,7 +24,8 @@ from reporting.results.skipped import Skipped
 def compare(args: argparse.Namespace) -> int:
     # An unavailable store says nothing about B, so the answer is undecided. Trying again may help.
     codes = {SpecError: EXIT_USAGE, StoreError: EXIT_USAGE, Unavailable: EXIT_UNDECIDED}
-    return run_command("compare", lambda: _compare(args), codes)
+    with waits_told("compare"):
+        return run_command("compare", lambda: _compare(args), codes)
 
 
 def _compare(args: argparse.Namespace) -> int:

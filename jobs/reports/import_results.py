@@ -14,6 +14,7 @@ from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain, run_command
 from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base
+from jobs.commandline.store_waits import waits_told
 from reporting.analysis.formatting import counted
 from reporting.importers.contents import listed
 from reporting.importers.mapping import MappingError, NameMapping, read_mapping, shipped
@@ -29,7 +30,10 @@ _MOST_MAPPING_BYTES = 4 << 20
 
 def import_results(args: argparse.Namespace) -> int:
     """Imports the paths in ``args``. A run already in the store is left out, so repeating changes nothing."""
-    return run_command("import", lambda: _import(args), {StoreError: EXIT_USAGE, MappingError: EXIT_USAGE})
+    with waits_told("import"):
+        return run_command(
+            "import", lambda: _import(args), {StoreError: EXIT_USAGE, MappingError: EXIT_USAGE}
+        )
 
 
 def _import(args: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base
+from jobs.commandline.store_waits import waits_told
 from jobs.commandline.usage_error import SpecError
 from jobs.reports.prices_file import read_prices
 from jobs.reports.yardstick import read_published, yardstick_of
@@ -50,11 +51,13 @@ _CODES: Mapping[type[Exception], int] = {
 
 
 def report(args: argparse.Namespace) -> int:
-    return run_command("report", lambda: _report(args), _CODES)
+    with waits_told("report"):
+        return run_command("report", lambda: _report(args), _CODES)
 
 
 def pull_reports(args: argparse.Namespace) -> int:
-    return run_command("pull", lambda: _pull_reports(args), _CODES)
+    with waits_told("pull"):
+        return run_command("pull", lambda: _pull_reports(args), _CODES)
 
 
 def _report(args: argparse.Namespace) -> int:

@@ -33,6 +33,22 @@ _NAME = re.compile(
 _TYPES = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 Rows: TypeAlias = pa.Table
 _ROWS_PER_GROUP = 100_000
+# Without these a row says nothing. Times and durations are in them, and no clock tells larger ones.
+_NEEDED = {
+    "steps": ("step", "ended_s", "step_s", "data_wait_s"),
+    "samples": ("device", "taken_s"),
+    "incidents": ("kind", "happened_s"),
+    "phases": ("phase", "started_s", "ended_s", "seconds"),
+}
+_NEVER_NEGATIVE = ("step_s", "data_wait_s", "seconds")
+_MOST_S, _MOST_FLOAT, _MOST_INT = 1e12, 1e100, 2**53
+# A part holds the rows of some seconds, a merged one those of some thousand flushes.
+_MOST_ROWS = 10_000_000
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "run": (str,), "term": (int,), "leased_s": (int, float), "group": (str,), "vendor": (str,),
+    "model": (str,), "strategy": (str,), "world_size": (int,), "num_steps": (int,), "tokens_per_step": (int,),
+    "start_step": (int, type(None)), "parent_term": (int, type(None)), "simulated": (bool,),
+}  # fmt: skip
 # The columns that say who recorded a row. All rows of a part have the same values in them.
 KEY_COLUMNS = ("run", "term", "rank")
 
@@ -122,12 +138,14 @@ def encode_part(table: str, attempt: RecordedAttempt, rows: Rows) -> bytes:
 
 def decode_part(name: PartName, data: bytes) -> Rows:
     """Reads a part's rows. Columns that this version doesn't know are dropped; columns added since the part
-    was written are null. Raises ``PartError``.
+    was written are null, and so are numbers that are none. Raises ``PartError``.
     """
     with _opened(name, data) as (_, file):
+        if file.metadata.num_rows > _MOST_ROWS:
+            raise PartError(f"it has {file.metadata.num_rows:,} rows, expected at most {_MOST_ROWS:,}")
         names = [column.name for column in PARTS[name.table]]
         rows = _completed(name.table, file.read(columns=names))
-        return rows.select(names).cast(schema_of(name.table))
+        return _believed(name.table, rows.select(names).cast(schema_of(name.table)))
 
 
 def part_attempt(name: PartName, data: bytes) -> RecordedAttempt:
@@ -200,10 +218,42 @@ def _attempt(name: PartName, about: Mapping[bytes, bytes]) -> RecordedAttempt:
         raise PartError(f"its rows are not {name.table}")
     of_older_parts: dict[str, Any] = {"simulated": False}
     found = of_older_parts | json.loads(about[_ATTEMPT])
-    attempt = RecordedAttempt(**{field.name: found[field.name] for field in fields(RecordedAttempt)})
+    attempt = RecordedAttempt(**{field.name: _fact(found, field.name) for field in fields(RecordedAttempt)})
     if (attempt.run, attempt.term) != (name.run, name.term):
         raise PartError(f"it was recorded by attempt {attempt.term} of {attempt.run}")
     return attempt
+
+
+def _fact(found: Mapping[str, Any], name: str) -> Any:
+    """What the part says of its attempt by that name, if it can be that. Raises ``PartError``."""
+    value = found[name]
+    is_large = type(value) in (int, float) and not abs(value) <= _MOST_INT
+    if type(value) not in _KINDS[name] or is_large or (isinstance(value, str) and not _is_text(value)):
+        raise PartError(f"the {name} of its attempt is {value!r:.60}")
+    return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether it has no half of a surrogate pair, which no file of a report can hold."""
+    return value.encode(errors="replace").decode() == value
+
+
+def _believed(table: str, rows: Rows) -> Rows:
+    """Returns the rows, with null for each number that is none. Raises ``PartError`` where what a row needs
+    is missing, or is nothing that a clock could tell.
+    """
+    rows.validate(full=True)
+    for place, column in enumerate(PARTS[table]):
+        values = rows.column(place)
+        if column.kind == "float":
+            most = _MOST_S if column.name in _NEEDED[table] else _MOST_FLOAT
+            values = pc.if_else(pc.less_equal(pc.abs(values), most), values, None)
+            if column.name in _NEVER_NEGATIVE:
+                values = pc.max_element_wise(values, 0.0, skip_nulls=False)
+            rows = rows.set_column(place, rows.schema.field(place), values)
+        if column.name in _NEEDED[table] and values.null_count:
+            raise PartError(f"it has no {column.name} that can be read in {values.null_count} rows")
+    return rows
 
 
 def _completed(table: str, rows: Rows) -> Rows:

@@ -198,7 +198,8 @@ def row_from(found: Mapping[str, Any]) -> Row:
         values = {
             name: value for name, value in values.items() if type(value) is not float or isfinite(value)
         }
-    if max([abs(value) for value in values.values() if type(value) in (int, float)], default=0) > _MANY:
+    sizes = [abs(value) for value in values.values() if value and type(value) in (int, float)]
+    if sizes and (max(sizes) > _MANY or min(sizes) < _LEAST_FLOAT):
         _check_sizes(values)
     return Row(**_redacted(values))
 
@@ -224,6 +225,8 @@ def _check_sizes(values: Mapping[str, Any]) -> None:
             continue
         if abs(value) > most:
             _raise_too_large(name, value)
+        if 0 < abs(value) < _LEAST_FLOAT:
+            raise RecordError(f"{name} is {value!r}, which is too small")
 
 
 def _check_pairs(name: str, pairs: tuple[tuple[str, Any], ...]) -> None:
@@ -265,6 +268,8 @@ _PLAIN: frozenset[type] = frozenset({str, int, float, bool, type(None)})
 # Every whole number up to here is exactly one float. An integer column holds more, and so does a float, whose
 # square must still be one.
 _MANY, _MOST_INT, _MOST_FLOAT = 2**53, 2**63 - 1, 1e100
+# Its inverse must be a number, too.
+_LEAST_FLOAT = 1e-100
 _ELEMENTS = {
     column.name: _CLASSES_IN[column.kind] for column in TABLES["metrics"] if column.kind in _CLASSES_IN
 }

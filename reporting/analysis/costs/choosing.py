@@ -148,7 +148,7 @@ def _bounds_text(money: Money, bounds: Bounds) -> str:
 
 
 def money_text(value: float, money: Money) -> str:
-    return f"{value:,.0f} {money.prices.currency if money.prices else ''}".strip()
+    return f"{number(value)} {money.prices.currency if money.prices else ''}".strip()
 
 
 def _amount_of_tokens(money: Money) -> str:

@@ -122,6 +122,7 @@ def test_a_row_says_what_the_sections_of_the_result_say() -> None:
         (result(group="a\ud800b"), "not JSON in UTF-8"),
         (result(environment={"variables": {"a\ud800": "b"}}), "not JSON in UTF-8"),
         (result(tokens_per_sec=1e300), "tokens_per_sec is 1e+300, which is too large"),
+        (result(tokens_per_sec=1e-300), "tokens_per_sec is 1e-300, which is too small"),
         (result(mean_loss=-(2**60)), "mean_loss is -1152921504606846976, which is too large"),
         (result(seq_len=2**63), "seq_len is 9223372036854775808, which is too large"),
         (result(raw_step_times=[0.1, 2**60]), "raw_step_times is (0.1, 1152921504606846976), which is too"),

@@ -1,6 +1,8 @@
 """Parts are created once, say what they are, and are named when they can't be read."""
 
-from dataclasses import fields
+import json
+import math
+from dataclasses import asdict, fields
 from io import BytesIO
 from typing import Any
 
@@ -129,6 +131,15 @@ def with_metadata(**changes: str) -> bytes:
     return sink.getvalue()
 
 
+def with_column(name: str, values: Any) -> bytes:
+    with pq.ParquetFile(BytesIO(a_part())) as file:
+        rows = file.read()
+    changed = rows.set_column(rows.column_names.index(name), name, values)
+    sink = BytesIO()
+    pq.write_table(changed.replace_schema_metadata(rows.schema.metadata), sink)
+    return sink.getvalue()
+
+
 def foreign() -> bytes:
     sink = BytesIO()
     pq.write_table(pa.table({"step": [1]}), sink)
@@ -152,6 +163,41 @@ def foreign() -> bytes:
 def test_what_is_no_part_says_why(data: bytes, says: str) -> None:
     with pytest.raises(PartError, match=says):
         decode_part(name_of(1, 1), data)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("leased_s", None), ("leased_s", "noon"), ("leased_s", math.nan), ("leased_s", 1e300),
+        ("group", 5), ("group", "a\ud800"), ("world_size", "2"), ("world_size", 2**70), ("world_size", True),
+        ("tokens_per_step", math.inf), ("start_step", []), ("parent_term", 0.5), ("simulated", 1),
+    ],
+)  # fmt: skip
+def test_a_part_whose_attempt_can_not_be_that_is_none(name: str, value: object) -> None:
+    told = json.dumps({**asdict(attempt()), name: value})
+    with pytest.raises(PartError, match=f"the {name} of its attempt is "):
+        decode_part(name_of(1, 1), with_metadata(**{"longhaul.attempt": told}))
+
+
+@pytest.mark.parametrize("number", [None, math.nan, math.inf, 1e300])
+@pytest.mark.parametrize("column", ["ended_s", "step_s", "data_wait_s"])
+def test_a_part_without_a_time_that_it_needs_is_none(column: str, number: float | None) -> None:
+    with pytest.raises(PartError, match=f"it has no {column} that can be read in 1 rows"):
+        decode_part(name_of(1, 1), with_column(column, pa.array([number], pa.float64())))
+
+
+def test_a_part_without_its_steps_or_with_bytes_that_are_no_text_is_none() -> None:
+    with pytest.raises(PartError, match="it has no step that can be read"):
+        decode_part(name_of(1, 1), with_column("step", pa.array([None], pa.int64())))
+    with pytest.raises(PartError, match="not a part that can be read"):
+        decode_part(name_of(1, 1), with_column("run", pa.array([b"\xff"]).view(pa.string())))
+
+
+def test_a_loss_that_is_none_is_null_and_a_duration_is_never_negative() -> None:
+    loss = decode_part(name_of(1, 1), with_column("loss", pa.array([math.inf])))
+    assert loss.column("loss").to_pylist() == [None]
+    step = decode_part(name_of(1, 1), with_column("step_s", pa.array([-5.0])))
+    assert step.column("step_s").to_pylist() == [0.0]
 
 
 def test_a_part_of_another_run_that_was_copied_here_is_not_believed() -> None:
