@@ -40,8 +40,8 @@ def gate_of(found: Comparison, threshold: float) -> Gate:
 
 
 def whole(found: SetComparison, threshold: float, unread: Sequence[Skipped] = ()) -> Gate:
-    """Returns ``worse`` if any cell is, else ``undecided`` if any cell is or is missing in B, if no cell is on
-    both sides, or if results are ``unread``: nobody knows what they say.
+    """Returns ``worse`` if any cell is, else ``undecided`` if any cell is or is missing in B, if no cell is
+    on both sides, or if results are ``unread``: nobody knows what they say.
     """
     gates = set(_gates(found, threshold))
     if unread or not found.comparisons:
