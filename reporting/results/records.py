@@ -8,8 +8,6 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-import orjson
-
 SCHEMA_VERSION = 1
 # Of each 64-bit integer, and of its sign.
 _MOST_DIGITS = 20
@@ -315,15 +313,9 @@ def read_record(data: bytes) -> RunRecord:
 
 
 def parsed(data: bytes) -> Any:
-    """Parses JSON that anybody may have written. Raises ``RecordError``.
-
-    NaN is not valid JSON but other programs write it, so the slower parser that accepts it comes second. It
-    also accepts halves of surrogate pairs, which no file of a report can hold.
+    """Parses JSON that anybody may have written, also NaN, which is not valid JSON. Refuses halves of
+    surrogate pairs, which no file of a report can hold. Raises ``RecordError``.
     """
-    try:
-        return orjson.loads(data)
-    except ValueError:
-        pass
     try:
         found = json.loads(data, parse_int=_whole)
         json.dumps(found, ensure_ascii=False).encode()
@@ -335,8 +327,8 @@ def parsed(data: bytes) -> Any:
 
 
 def _whole(text: str) -> float:
-    """A number that the faster parser would not read as an integer is none here either, since no float may
-    hold it.
+    """An integer that has more digits than 64 bits is a float, as for faster parsers, since no float may hold
+    it.
     """
     return int(text) if len(text) <= _MOST_DIGITS else float(text)
 
