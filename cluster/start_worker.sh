@@ -24,14 +24,18 @@ readonly FIRST_WAIT_S=2
 readonly LONGEST_WAIT_S=60
 # What ran for so long was well: the next failure is a new one.
 readonly HEALTHY_S=600
+# Ray tells its makers nothing of the cluster.
+export RAY_USAGE_STATS_ENABLED=0
 
 main() {
     [[ -n ${LONGHAUL_HEAD:-} ]] || refuse "LONGHAUL_HEAD is not set; expected the head's address, host:6379"
     "$SCRIPTS/require_token.sh" || exit
-    local vendor device labels folder
+    local vendor device group labels folder
     vendor=$(find_vendor) || exit
     device=$(find_device "$vendor") || exit
-    labels="longhaul.group=$(as_label "${LONGHAUL_GROUP:-$vendor}"),longhaul.vendor=$vendor"
+    group=$(as_label "${LONGHAUL_GROUP:-$vendor}")
+    [[ -n $group ]] || refuse "LONGHAUL_GROUP is '$LONGHAUL_GROUP'; expected a name with letters or digits"
+    labels="longhaul.group=$group,longhaul.vendor=$vendor"
     [[ -z $device ]] || labels+=",longhaul.device=$(as_label "$device")"
     folder=$(closed_folder) || exit
     [[ $vendor != amd ]] || warn_of_numa_balancing

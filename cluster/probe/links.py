@@ -107,6 +107,7 @@ def _start(seat: LinkSeat) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        encoding="utf-8",
         cwd=_PROJECT,
     )
 

@@ -124,7 +124,7 @@ def _recipes(group: WorkerGroup, model: str | None) -> Iterator[Recipe]:
     is_known = on_cpu or accelerator(group.device) is not None
     usual = _ON_CPU if on_cpu else _ON_DEVICES if is_known else _ON_UNKNOWN
     most = min(_MOST_CPU_RANKS if on_cpu else _MOST_RANKS, max(node.num_devices for node in group.nodes))
-    precision: Precision = "fp32" if on_cpu else "bf16"
+    precision: Precision = "fp32" if on_cpu or _lacks_bf16(group) else "bf16"
     settings: tuple[Checkpointing, ...] = ("none", "full") if is_known and not on_cpu else ("full",)
     for name in (model,) if model else usual:
         config = PRESETS[name]
@@ -172,6 +172,12 @@ def _nothing(group: WorkerGroup, tried: Sequence[MemoryFit]) -> NothingFits:
         reason=f"nothing fits on group {group.name!r}: the smallest training needs "
         f"{least.predicted.total / 1e9:.2f} GB per worker, and {least.limit_bytes / 1e9:.2f} GB are there"
     )
+
+
+def _lacks_bf16(group: WorkerGroup) -> bool:
+    """True for a known device without bf16, such as a V100."""
+    chip = accelerator(group.device)
+    return chip is not None and chip.vendor == "nvidia" and chip.bf16_tflops is None
 
 
 def _is_on_cpu(group: WorkerGroup) -> bool:

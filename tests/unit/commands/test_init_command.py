@@ -43,6 +43,7 @@ ODD = [
     group("on", (2,), vendor="nvidia", device="Some Card 9000"),
     group("1e3", (2,), vendor="nvidia", device="L40S"),
     group("a.b", (2,), vendor="cpu"),
+    group("a", (4,), vendor="nvidia", device="Tesla V100-SXM2-16GB"),
 ]
 odd = pytest.mark.parametrize("one", ODD, ids=range(len(ODD)))
 

@@ -114,6 +114,53 @@ def test_a_unit_comes_back_and_ends_within_its_time(name: str) -> None:
     assert {"After", "Wants"} <= unit["Unit"].keys()
 
 
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_gains_no_rights_and_writes_to_no_system_folder(name: str) -> None:
+    service = _sections(UNITS[name])["Service"]
+    wanted = {
+        "NoNewPrivileges": "yes", "ProtectSystem": "full", "ProtectControlGroups": "yes",
+        "RestrictSUIDSGID": "yes", "UMask": "0077",
+    }  # fmt: skip
+    assert {key: service[key] for key in wanted} == {key: [value] for key, value in wanted.items()}
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_finds_a_unit_less_exposed_than_without_these_settings(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(UNITS[name], encoding="utf-8")
+    now = _exposure(path)
+    bare = "".join(
+        line
+        for line in UNITS[name].splitlines(keepends=True)
+        if not re.match("NoNew|Protect|Restrict|UMask", line)
+    )
+    path.write_text(bare, encoding="utf-8")
+    assert now < _exposure(path) - 0.5
+
+
+def _exposure(unit: Path) -> float:
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = re.search(r"exposure level for \S+: (\d+\.\d+)", done.stdout)
+    if found is None:
+        pytest.skip(f"this systemd can't judge a file: {done.stderr.strip()[:100]}")
+    return float(found[1])
+
+
+def test_ray_tells_its_makers_nothing_wherever_our_files_start_it() -> None:
+    off = "RAY_USAGE_STATS_ENABLED=0"
+    starts = _starts(LAUNCHER["head_start_ray_commands"] + LAUNCHER["worker_start_ray_commands"])
+    texts = [*starts, *UNITS.values()]
+    texts += [path.read_text(encoding="utf-8") for path in (ROOT / "cluster/docker").glob("Dockerfile.*")]
+    texts.append((ROOT / "cluster/start_worker.sh").read_text(encoding="utf-8"))
+    assert len(texts) == 2 + 2 + 3 + 1
+    assert [text[:60] for text in texts if off not in text] == []
+    for name in ("raycluster", "rayjob"):
+        manifest = (ROOT / f"cluster/kuberay/{name}.yaml").read_text(encoding="utf-8")
+        assert '{name: RAY_USAGE_STATS_ENABLED, value: "0"}' in manifest
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("name", UNITS)
 def test_systemd_finds_nothing_wrong_with_a_unit(name: str, tmp_path: Path) -> None:

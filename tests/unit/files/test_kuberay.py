@@ -1,8 +1,10 @@
 """The manifests for KubeRay, held against the fields of its API and against the rest of this tree."""
 
 import copy
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,19 @@ def test_an_unknown_field_or_an_unsafe_value_is_refused(name: str, path: str, va
     _set(manifest, path.split("."), value)
     with pytest.raises(jsonschema.ValidationError):
         check(manifest)
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 0), (2, 1), (130, 1), (137, 1)])
+def test_a_sweep_with_a_failed_cell_is_an_answer_and_not_tried_on_another_cluster(
+    code: int, expected: int, tmp_path: Path
+) -> None:
+    (tmp_path / "longhaul").write_text(f"#!/bin/sh\nexit {code}\n", encoding="utf-8")
+    (tmp_path / "longhaul").chmod(0o755)
+    # Ray runs a job's entry point in a shell.
+    entrypoint = MANIFESTS["rayjob"]["spec"]["entrypoint"]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(["sh", "-c", entrypoint], env={"PATH": path}, timeout=60, check=False)
+    assert done.returncode == expected
 
 
 def test_a_job_gets_the_same_cluster_as_one_that_stays() -> None:

@@ -252,6 +252,15 @@ def test_settings_override_what_it_would_have_chosen(machine: Machine) -> None:
     assert started.endswith(" --block --num-gpus=4")
 
 
+def test_an_empty_group_is_the_vendors_and_one_without_letters_is_refused(machine: Machine) -> None:
+    with_amd(machine, "AMD Instinct MI300X OAM")
+    machine.run(LONGHAUL_GROUP="")
+    assert machine.labels()["longhaul.group"] == "amd"
+    code, said = machine.run(LONGHAUL_GROUP="-./ -")
+    assert code == 2
+    assert "LONGHAUL_GROUP is '-./ -'; expected a name with letters or digits" in said
+
+
 @pytest.mark.parametrize(("setting", "warns"), [("1\n", True), ("0\n", False)])
 def test_numa_balancing_on_an_amd_node_is_warned_of(machine: Machine, setting: str, warns: bool) -> None:
     with_amd(machine, "AMD Instinct MI300X OAM")
