@@ -31,6 +31,7 @@ class Caller:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
+                encoding="utf-8",
                 errors="replace",
                 env={**os.environ, **_variables(facts)},
                 # Ctrl-C is for the training alone, and a command that hangs is killed with all that it

@@ -2,13 +2,15 @@
 
 from typing import NoReturn
 
-from jobs.cli.arguments import longhaul_parser
 from jobs.cli.first_steps import FIRST_STEPS
 from jobs.commandline.exit_codes import EXIT_OK
 from jobs.commandline.process_exit import run
 
 
 def main(argv: list[str] | None = None) -> int:
+    # Here, so that a Ctrl-C while it loads is one line.
+    from jobs.cli.arguments import longhaul_parser
+
     parser = longhaul_parser()
     args = parser.parse_args(argv)
     match args.command:

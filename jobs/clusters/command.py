@@ -107,7 +107,7 @@ def _terminal_has_told_it() -> bool:
     alone.
     """
     try:
-        with Path("/dev/tty").open() as terminal:
+        with Path("/dev/tty").open(encoding="utf-8") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:
         return False

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from checkpointing.stores.contract import StoreError, Unavailable
-from jobs.commandline.output import is_reader_gone, say
+from jobs.commandline.output import is_reader_gone, output_problem, say
 
 EXIT_OK = 0
 # The answer is no, or the command failed: a cell is slower, a checkpoint is damaged, a run did not finish.
@@ -39,7 +39,7 @@ def run_command(
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except tuple(codes) as error:
-        if is_reader_gone(error):
+        if is_reader_gone(error) or (isinstance(error, OSError) and output_problem(is_failing=True)):
             raise
         code = next(codes[kind] for kind in type(error).__mro__ if kind in codes)
         return complain(name, error, code) if is_main_process else code

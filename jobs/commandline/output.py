@@ -1,20 +1,58 @@
 """Standard output and error whose reader may have ended, as in ``longhaul ... | head``. Pure."""
 
+import codecs
+import errno
 import os
 import select
 import sys
 from contextlib import suppress
+from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
 _OUTPUTS = (1, 2)  # the descriptors of standard output and error
 
 
+# What people read, where the terminal's character set lacks it.
+_INSTEAD = {"–": "-", "×": "x", "…": "...", "·": "-", "µ": "u", "°": " ", "≥": ">=", "≤": "<=", "→": "->"}
+
+
+class _Closed(FileIO):
+    """An output that the caller closed: what is written there is lost, and the writer learns it."""
+
+    def write(self, _data: object) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
 def open_closed_outputs() -> None:
-    """Discards what goes to an output that the caller closed (``>&-``), for which Python has None."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - it stays open to the end
+    """Opens what the caller closed (``>&-``), for which Python has None.
+
+    Answers that go to standard output are lost then, which is an error as on a full disk. What goes to
+    standard error is discarded.
+    """
+    if sys.stdout is None:
+        sys.stdout = TextIOWrapper(BufferedWriter(_Closed(os.devnull, "w")), encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open to the end
+
+
+def let_outputs_say_anything() -> None:
+    """Replaces what the character set of an output lacks, as Latin-1 and ASCII do, instead of failing."""
+    codecs.register_error("longhaul", _instead)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="longhaul")
+
+
+def _instead(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    plain = (
+        " " if one.isspace() else _INSTEAD.get(one) or one.encode("ascii", "backslashreplace").decode()
+        for one in lacking
+    )
+    return "".join(plain), error.end
 
 
 def printable(text: str) -> str:

@@ -13,7 +13,13 @@ from contextlib import suppress
 from typing import NoReturn
 
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_USAGE
-from jobs.commandline.output import is_reader_gone, open_closed_outputs, output_problem, say
+from jobs.commandline.output import (
+    is_reader_gone,
+    let_outputs_say_anything,
+    open_closed_outputs,
+    output_problem,
+    say,
+)
 from jobs.commandline.store_location import is_working_directory_gone
 
 
@@ -36,6 +42,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     # Handlers run in reverse order: the first one registered runs last.
     atexit.register(end)
     open_closed_outputs()
+    let_outputs_say_anything()
     try:
         code = _code(main)
     except SystemExit as ended:
@@ -45,7 +52,7 @@ def run(main: Callable[[], int]) -> NoReturn:
         raise
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
-        raise
+        say("longhaul: interrupted", to=sys.stderr)
     except BrokenPipeError as error:
         if not is_reader_gone(error):
             raise

@@ -40,6 +40,12 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
         help="a CSV table of published results to show beside measured cells (default: Longhaul's own)",
     )
     parser.add_argument("--pull", type=Path, metavar="DIR", help="also fetch the report into this folder")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        metavar="DIR",
+        help="write the report into this folder and nothing into the store, which may be read-only",
+    )
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 

@@ -61,6 +61,10 @@ def pull_reports(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
+    if args.to and args.pull:
+        raise SpecError(
+            ["--to and --pull exclude each other: --to writes into a folder, and not to the store"]
+        )
     prices = read_prices(args.prices) if args.prices else None
     published = read_published(args.published)
     store = open_store(args.store, base=store_base())
@@ -82,14 +86,19 @@ def _report(args: argparse.Namespace) -> int:
         )
         if not (findings.rows or findings.runs):
             raise NothingToReport(_nothing(store, args.sweep, findings))
-        publish(store, name, {**_files(findings), **_specs(store, findings.rows), **steps})
-    place = f"{store.url}/reports/{name}"
-    copied = pull(store, name, args.pull) if args.pull else None
+        files = {**_files(findings), **_specs(store, findings.rows), **steps}
+        if args.to:
+            place = str(args.to)
+            copied: Pulled | None = _write_to(args.to, name, files)
+        else:
+            publish(store, name, files)
+            place = f"{store.url}/reports/{name}"
+            copied = pull(store, name, args.pull) if args.pull else None
     print(_as_json(findings, place) if args.json else printable(_as_text(findings, place)))
     if copied and not args.json:
-        print(printable(_copied(copied, args.pull)))
+        print(printable(_copied(copied, args.to or args.pull)))
     if args.open:
-        _open_page(store, name, args.pull)
+        _open_page(store, name, args.to or args.pull)
     return EXIT_OK
 
 
@@ -155,6 +164,14 @@ def _specs(store: Store, rows: Sequence[Row]) -> dict[str, bytes]:
                 )
                 found[f"specs/{sweep}.yaml"] = json.dumps(told["spec"], indent=1).encode() + b"\n"
     return found
+
+
+def _write_to(folder: Path, name: str, files: Mapping[str, bytes | memoryview]) -> Pulled:
+    """Makes ``folder`` the report, as a pull does: what an earlier report left there goes."""
+    with TemporaryDirectory(prefix="longhaul-") as place:
+        made = LocalStore(Path(place))
+        publish(made, name, files)
+        return pull(made, name, folder)
 
 
 def _pages(findings: Findings, charts: Sequence[Chart]) -> dict[str, bytes]:

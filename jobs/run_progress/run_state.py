@@ -80,7 +80,7 @@ class RunState:
     def line(self, now: float) -> str:
         match self.stage:
             case "starting":
-                which = f"attempt {self._attempt}" if self._attempt else "the next attempt"
+                which = f"attempt {self._attempt}" if self._attempt else "an attempt"
                 return f"{which} has been starting for {_span(now - self._since)}"
             case "waiting":
                 left = ceil(max(0.0, (self._retry_at or now) - now))

@@ -25,6 +25,7 @@ _LINE_EVERY_S = 5.0
 _SAME_LINE_EVERY_S = 60.0
 # Only the newest saves; a run of weeks has tens of thousands.
 _MOST_SAVES = 1_000
+_BEGINS = "begins at step 0"
 
 
 class RunDisplay:
@@ -45,7 +46,7 @@ class RunDisplay:
         self._is_silent = silent
         self._ticks = ticks
         self._clock = clock
-        self._lines = _Lines(run, sys.stderr if quiet else sys.stdout)
+        self._lines = _Lines(run, sys.stderr if quiet else sys.stdout, clock)
         self._state = RunState(ticks())
         self._start: Resumption | None = None
         self._end: Ended | None = None
@@ -138,7 +139,7 @@ class RunDisplay:
             kept = self._end.generation or "nothing was saved"
             self._say(f"finished at step {self._end.step}{loss}: {kept}")
         if pointer:
-            self._say(f"Ray's checkpoint points at {pointer}")
+            self._say(f"Ray Train's own result names {pointer}, for programs that read it")
         if self._end and self._end.problem:
             done = "ended as asked" if self._end.stop_request else f"all {self._end.step} steps are done"
             newest = self._end.generation
@@ -209,8 +210,9 @@ class RunDisplay:
 
     def _say_start(self, start: Resumption) -> None:
         for line in start.trail:
-            self._say(line)
-        self._say(f"goes on after step {start.step}" if start.generation else "begins at step 0")
+            if start.generation or not line.endswith(_BEGINS):
+                self._say(line)
+        self._say(f"goes on after step {start.step}" if start.generation else _BEGINS)
 
     def _say(self, text: str) -> None:
         if not self._is_silent:
@@ -220,11 +222,12 @@ class RunDisplay:
 
 class _Lines:
     """Lines that stay and, in a terminal, one line below them that is redrawn. The output may be closed at
-    any time.
+    any time. Each line begins with the time of day, by this machine's clock and time zone.
     """
 
-    def __init__(self, run: str, out: TextIO) -> None:
+    def __init__(self, run: str, out: TextIO, clock: Callable[[], float]) -> None:
         self._run = run
+        self._clock = clock
         self._out = out
         self._renewed = ""
         self.is_terminal = out.isatty()
@@ -232,15 +235,18 @@ class _Lines:
     def say(self, text: str) -> None:
         renewed = self._renewed
         self.clear()
-        self._write(f"{self._run}: {text}\n")
+        self._write(f"{self._beginning()}{text}\n")
         if renewed:
             self._draw(renewed)
 
     def renew(self, text: str) -> None:
         if self.is_terminal:
-            self._draw(f"{self._run}: {text}")
+            self._draw(f"{self._beginning()}{text}")
         else:
             self.say(text)
+
+    def _beginning(self) -> str:
+        return f"{time.strftime('%H:%M:%S', time.localtime(self._clock()))} {self._run}: "
 
     def clear(self) -> None:
         if self._renewed:

@@ -168,6 +168,7 @@ def _submit(place: Path) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=_SUBMIT_TIMEOUT_S,
             check=False,

@@ -216,7 +216,7 @@ def stopped_step(store: Path, output: str) -> int:
     view = view_of(store, "r")
     newest = view.generations[-1]
     last = output.splitlines()[-1]
-    assert last.startswith(
+    assert last[9:].startswith(
         f"r: stopped at step {view.stopped_step} ({newest.name}), resume with `longhaul train "
     )
     assert newest.step == view.stopped_step
@@ -288,7 +288,7 @@ def test_while_it_waits_for_its_place_it_ends_at_once(
     # A start tells of itself before its workers are there.
     code, output = stop_while(command_of(spec, store), lambda: view_of(store, "r").term > 0, stop_and_time)
     assert code == 0, output
-    assert output.splitlines()[-1].startswith("r: stopped at step 0, with nothing to save, resume with")
+    assert output.splitlines()[-1][9:].startswith("r: stopped at step 0, with nothing to save, resume")
     assert view_of(store, "r").stopped_step == 0
 
 
@@ -447,7 +447,7 @@ def nodes_at_work(cluster: MixedCluster) -> list[str]:
 
 
 def steps_told(output: str) -> list[int]:
-    return [int(step) for step in re.findall(r"^r: step ([0-9]+)/", output, re.MULTILINE)]
+    return [int(step) for step in re.findall(r"^\S+ r: step ([0-9]+)/", output, re.MULTILINE)]
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,84 @@ def test_a_training_that_is_done_says_so_with_its_code_whoever_reads(older: Path
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_command_whose_outputs_are_closed_does_its_work(older: Path) -> None:
-    command = f"{sys.executable} -m jobs.cli checkpoints verify latest --run whole --store results >&- 2>&-"
-    assert run("bash", "-c", command, cwd=older, out=subprocess.DEVNULL).returncode == 0
+def test_an_answer_to_an_output_that_is_closed_is_lost_and_a_failure(older: Path) -> None:
+    command = f"{sys.executable} -m jobs.cli checkpoints verify latest --run whole --store results >&-"
+    done = run("bash", "-c", command, cwd=older, out=subprocess.DEVNULL)
+    assert done.returncode == 1
+    assert (
+        done.stderr == "longhaul: the output can't be written (Bad file descriptor); nothing else was lost\n"
+    )
+
+
+@pytest.mark.parametrize("outputs", [">&-", ">&- 2>&-", ">/dev/full"])
+def test_a_training_whose_output_is_lost_keeps_its_own_code(older: Path, outputs: str) -> None:
+    words = "train whole.yaml --store results --executor inline"
+    done = run(
+        "bash", "-c", f"{sys.executable} -m jobs.cli {words} {outputs}", cwd=older, out=subprocess.DEVNULL
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["", "--version", "--help", "runs", "explain oom", "completion bash", "checkpoints list --run whole"],
+)
+@pytest.mark.parametrize("output", [">/dev/full", ">&-"])
+def test_no_command_calls_lost_output_a_success(older: Path, words: str, output: str) -> None:
+    done = run(
+        "bash", "-c", f"{sys.executable} -m jobs.cli {words} {output}", cwd=older, out=subprocess.DEVNULL
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "the output can't be written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [("latin-1", "a - b, 4 \xd7 8, \\u6f22, c d, e..."), ("ascii", "a - b, 4 x 8, \\u6f22, c d, e...")],
+)
+def test_what_a_character_set_lacks_is_replaced_and_ends_no_command(
+    tmp_path: Path, encoding: str, expected: str
+) -> None:
+    script = """
+from jobs.commandline.process_exit import run
+
+def main():
+    print("a \u2013 b, 4 \u00d7 8, \u6f22, c\u202fd, e\u2026")
+    return 0
+
+run(main)
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": f"{encoding}:strict"}
+    command = (sys.executable, "-c", script)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode(encoding) == f"{expected}\n"
+
+
+def test_an_interrupt_before_a_command_has_begun_is_one_line(tmp_path: Path) -> None:
+    script = """
+import os, signal
+from jobs.commandline.process_exit import run
+
+def main():
+    os.kill(os.getpid(), signal.SIGINT)
+    import this_never_loads
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+run(main)
+"""
+    done = run(sys.executable, "-c", script, cwd=tmp_path, out=subprocess.DEVNULL)
+    assert (done.returncode, done.stderr) == (130, "longhaul: interrupted\n")
+
+
+def test_the_command_line_is_built_where_an_interrupt_is_caught() -> None:
+    """It takes the longest of what every command loads."""
+    script = "import sys, jobs.cli.__main__; print(int('jobs.cli.arguments' in sys.modules))"
+    done = run(sys.executable, "-c", script, cwd=ROOT, out=subprocess.PIPE)
+    assert done.stdout == "0\n"
 
 
 def test_a_sweep_whose_reader_goes_is_no_failure_of_a_cell(tmp_path: Path) -> None:

@@ -57,6 +57,27 @@ def test_a_sweep_becomes_a_report_of_its_name(store: LocalStore, capsys: pytest.
     assert f"report: {store.url}/reports/trial" in printed
 
 
+def test_a_report_of_a_store_that_may_only_be_read_goes_into_a_folder(
+    store: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_results(store)
+    before = sorted(store.contents())
+    folder = tmp_path / "mine"
+
+    assert report(store, "--to", str(folder)) == 0
+
+    assert sorted(store.contents()) == before
+    assert f"report: {folder}" in capsys.readouterr().out
+    assert {"index.html", "report.md", "metrics.parquet"} <= {path.name for path in folder.iterdir()}
+    mine = folder / "mine.txt"
+    mine.write_text("mine", encoding="utf-8")
+    assert report(store, "--to", str(folder)) == 0
+    assert "0 files fetched" in capsys.readouterr().out
+    assert mine.exists()
+    assert report(store, "--to", str(folder), "--pull", str(folder)) == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
 def test_what_programs_read_is_json(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
     put_results(store)
 

@@ -58,7 +58,13 @@ def display(*told: RunEvent, quiet: bool = False, silent: bool = False) -> RunDi
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     printed = capsys.readouterr()
     assert printed.err == ""
-    return printed.out.splitlines()
+    return [without_time(line) for line in printed.out.splitlines()]
+
+
+def without_time(line: str) -> str:
+    """The line without the time of day at its beginning, which each has."""
+    assert re.match(r"\d\d:\d\d:\d\d r: ", line), line
+    return line[9:]
 
 
 def summary(capsys: pytest.CaptureFixture[str], *told: RunEvent, pointer: str | None = None) -> list[str]:
@@ -71,7 +77,7 @@ def summary(capsys: pytest.CaptureFixture[str], *told: RunEvent, pointer: str | 
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        (BEGINNING, ["r: no generation yet: begins at step 0", "r: begins at step 0"]),
+        (BEGINNING, ["r: begins at step 0"]),
         (RESUMED, ["r: g6: passed over, torn", "r: g4: chosen, from the store", "r: goes on after step 4"]),
         (GOING_ON, ["r: step 5/8  loss 2.3457  12,346 tokens/s  nothing durable yet"]),
         (Evaluated(step=6, val_loss=2.5), ["r: step 6: val_loss 2.5000"]),
@@ -231,7 +237,7 @@ def test_before_it_has_a_lease_nobody_knows_which_attempt_comes_next(
     display.renew()
     display.waits(8.0, "there is no node")
     assert lines(capsys) == [
-        "r: the next attempt has been starting for 0:00:05",
+        "r: an attempt has been starting for 0:00:05",
         "r: the next attempt comes in 0:00:08: there is no node",
     ]
 
@@ -273,9 +279,10 @@ def test_in_a_terminal_the_line_is_renewed_in_its_place(monkeypatch: pytest.Monk
         display.hear(step(2))
     erased = "\r\x1b[K"
     # One column less than there are, so that it never wraps.
-    first, second = "r: step 1/100  loss 2.3457  1", "r: step 2/100  loss 2.3457  1"
+    then, later = (time.strftime("%H:%M:%S", time.localtime(at_s)) for at_s in (1000.0, 1001.0))
+    first, second = f"{then} r: step 1/100  loss ", f"{later} r: step 2/100  loss "
     assert terminal.getvalue() == (
-        f"{erased}{first}{erased}r: warning: careful\n{erased}{first}{erased}{second}"
+        f"{erased}{first}{erased}{then} r: warning: careful\n{erased}{first}{erased}{second}"
     )
 
 
@@ -301,7 +308,7 @@ def test_a_terminal_that_lacks_a_letter_costs_a_run_no_more_than_that_letter() -
     terminal = TextIOWrapper(BytesIO(), encoding="ascii")
     with redirect_stdout(terminal):
         display().note("node J\u00e4ger is left out")
-    assert terminal.buffer.getvalue() == b"r: node J\\xe4ger is left out\n"
+    assert terminal.buffer.getvalue()[9:] == b"r: node J\\xe4ger is left out\n"
 
 
 def test_as_a_context_it_speaks_while_nothing_is_heard_and_tells_those_who_ask() -> None:
@@ -437,7 +444,9 @@ def test_of_a_run_that_was_stopped_the_last_line_says_where_and_how_it_goes_on(
 
 
 def test_rays_pointer_is_named_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert summary(capsys, BEGINNING, END, pointer="g8")[1:] == ["r: Ray's checkpoint points at g8"]
+    assert summary(capsys, BEGINNING, END, pointer="g8")[1:] == [
+        "r: Ray Train's own result names g8, for programs that read it"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -463,7 +472,7 @@ def test_where_standard_output_is_a_programs_people_read_the_other_one(
     display(BEGINNING, GOING_ON, quiet=True).summarise(None)
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert len(printed.err.splitlines()) == 4
+    assert len(printed.err.splitlines()) == 3
 
 
 def test_who_is_silent_tells_nobody(capsys: pytest.CaptureFixture[str]) -> None:
