@@ -17,6 +17,9 @@ MOST_RECIPES = 3
 MOST_PANELS = 6
 MOST_STRATEGIES = 6
 
+# Longer names would leave a panel no room, or cover the one beside it.
+_LONGEST_NAME = 40
+
 NAMES_MEAN = " In names x is devices, S tokens per sequence, b the micro-batch, g the accumulated ones."
 
 Key = TypeVar("Key", bound=Hashable)
@@ -143,13 +146,16 @@ def curve_recipes(cells: Sequence[CellSummary]) -> list[Recipe]:
 
 
 def differing_names(subjects: Iterable[Subject]) -> dict[Subject, str]:
-    """Names each subject by its strategy and by the settings that are not the same for all subjects."""
+    """Names each subject by its strategy and by the settings that are not the same for all subjects. A name
+    that is too long for a picture lacks its middle.
+    """
     parts = {subject: _parts(subject) for subject in subjects}
     places = range(len(_parts(next(iter(parts))))) if parts else range(0)
     differ = [place for place in places if len({found[place] for found in parts.values()}) > 1]
     return {
-        subject: " ".join(
-            [name_of(subject.strategy, 12), *(found[place] for place in differ if found[place])]
+        subject: model_of(
+            " ".join([name_of(subject.strategy, 12), *(found[place] for place in differ if found[place])]),
+            _LONGEST_NAME,
         )
         for subject, found in parts.items()
     }

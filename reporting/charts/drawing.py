@@ -8,7 +8,7 @@ from reporting.charts.front import front
 from reporting.charts.heat_map import heat_map
 from reporting.charts.limit import memory_limit
 from reporting.charts.panels import comparison
-from reporting.charts.sheet import own_style, render
+from reporting.charts.sheet import Drawing, own_style, render
 from reporting.charts.trainings.devices import power_and_clocks
 from reporting.charts.trainings.goodput import goodput
 from reporting.charts.trainings.losses import losses
@@ -17,17 +17,22 @@ from reporting.charts.verdicts import verdicts
 
 def draw(findings: Findings) -> tuple[Chart, ...]:
     """Draws the charts; findings without data give none. The same findings give the same bytes."""
-    view = view_of(findings)
     with own_style():
-        of_cells = [
-            *verdicts(view, findings),
-            *comparison(view),
-            *costs(view, findings.money),
-            *curves(view),
-            *memory_limit(view),
-            *front(view),
-            *heat_map(view),
-        ]
-        runs = findings.runs
-        of_runs = [*losses(view, runs), *goodput(view, runs), *power_and_clocks(view, runs)]
-        return tuple(render(drawing) for drawing in (*of_cells, *of_runs))
+        return tuple(map(render, drawings(findings)))
+
+
+def drawings(findings: Findings) -> tuple[Drawing, ...]:
+    """Returns the finished figures. Call it, and render them, in ``own_style``."""
+    view, runs = view_of(findings), findings.runs
+    return (
+        *verdicts(view, findings),
+        *comparison(view),
+        *costs(view, findings.money),
+        *curves(view),
+        *memory_limit(view),
+        *front(view),
+        *heat_map(view),
+        *losses(view, runs),
+        *goodput(view, runs),
+        *power_and_clocks(view, runs),
+    )

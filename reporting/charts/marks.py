@@ -206,6 +206,14 @@ def line_style(group: GroupLook) -> Any:
     return (0, group.dashes) if group.dashes else "-"
 
 
+def fitting(axes: Axes) -> int:
+    """Returns how many letters of small text fit into a panel's width."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None, "a panel is in a figure"
+    inches = axes.get_position().width * figure.get_size_inches()[0]
+    return max(8, int(inches / 0.068))
+
+
 def write_above(axes: Axes, text: str, up: float = 21) -> None:
     """Writes a muted line above the panel's title, about the whole panel."""
     beside(axes, 0, 1, text, (0, up), xycoords="axes fraction", fontsize=8)

@@ -37,6 +37,8 @@ from reporting.charts.svg import INK, SURFACE
 NAME = "comparison_plot"
 _NUMBERS_SIDE_BY_SIDE = 6
 _MOST_BESIDE = 2
+# What fits into a line of the picture, and what the patch beside a name takes of it.
+_MOST_LETTERS, _PATCH_LETTERS = 118, 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ def _where(cell: CellSummary) -> tuple[object, int]:
 def _drawing(
     view: View, cells: Sequence[CellSummary], groups: Sequence[str], strategies: Sequence[str]
 ) -> Drawing:
-    has_long_key = len(groups) > _MOST_BESIDE
+    has_long_key = _has_long_key(view, cells[0], groups)
     figure, ((times, rates), (memory, spread)) = panels(
         PanelGrid(rows=2, widths=(1, 1), row_height=2.1, gap=0.75, header=0.72 if has_long_key else 0.5)
     )
@@ -202,11 +204,20 @@ def _draw_box(view: View, axes: Axes, place: _Place, steps: np.ndarray) -> None:
     axes.plot([place.x], [middle], markerfacecolor=face, markeredgecolor=edge, **shape)
 
 
+def _where(cell: CellSummary) -> str:
+    return f"{recipe_of(cell.subject)}, {counted(cell.subject.world_size, 'device')}"
+
+
+def _has_long_key(view: View, cell: CellSummary, groups: Sequence[str]) -> bool:
+    """Whether the key, of many groups or of long names, needs a line of its own."""
+    letters = len(_where(cell)) + sum(len(view.titles[group]) + _PATCH_LETTERS for group in groups)
+    return len(groups) > _MOST_BESIDE or letters > _MOST_LETTERS
+
+
 def _head(view: View, figure: Figure, cell: CellSummary, groups: Sequence[str]) -> None:
     inches = figure.get_size_inches()
-    where = f"{recipe_of(cell.subject)}, {counted(cell.subject.world_size, 'device')}"
-    # The key of many groups needs the whole line.
-    below = 0.72 if len(groups) > _MOST_BESIDE else 0.5
+    below = 0.72 if _has_long_key(view, cell, groups) else 0.5
+    where = wording.name_of(_where(cell), _MOST_LETTERS)
     figure.text(0.72 / inches[0], 1 - below / inches[1], where, color=MUTED, fontsize=8, va="center")
     handles = [_patch(view, group) for group in groups]
     place = (1 - 0.15 / inches[0], 1 - 0.5 / inches[1])

@@ -16,7 +16,7 @@ from reporting.analysis.selection import most_relevant
 from reporting.analysis.statistics import THRESHOLD
 from reporting.charts import wording
 from reporting.charts.choice import NAMES_MEAN, View, differing_names, same_for_all
-from reporting.charts.marks import beside, write_above
+from reporting.charts.marks import beside, fitting, write_above
 from reporting.charts.sheet import FAINT, MUTED, Drawing, PanelGrid, panels
 from reporting.charts.svg import INK, SURFACE
 
@@ -167,10 +167,10 @@ def _draw(view: View, axes: Axes, panel: _Panel, pair: tuple[str, str], reach: f
     axes.set_yticks(range(len(panel.dots)), [dot.label for dot in panel.dots])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}x"))
     axes.set_title(panel.title, pad=34)
-    write_above(axes, panel.same, up=21)
-    axes.set_xlabel(
-        f"{view.titles.get(pair[0], pair[0])} faster  |  {view.titles.get(pair[1], pair[1])} faster"
-    )
+    write_above(axes, wording.name_of(panel.same, fitting(axes)) if panel.same else "", up=21)
+    sides = [f"{view.titles.get(group, wording.name_of(group, 18))} faster" for group in pair]
+    is_long = len("  |  ".join(sides)) > fitting(axes)
+    axes.set_xlabel(" |\n".join(sides) if is_long else "  |  ".join(sides))
 
 
 def _draw_dot(view: View, axes: Axes, row: int, dot: _Dot, pair: tuple[str, str]) -> None:

@@ -1,6 +1,6 @@
 """These types hold what one source contains, before it is judged. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,13 @@ class SourceContents:
 
 def is_measured(values: Values) -> bool:
     return any(values.get(name) is not None for name in MEASURED)
+
+
+def left_out(places: Sequence[int], noun: str, why: str) -> Iterator[str]:
+    """Yields a note that names what is not taken in: ``left out, without a measurement: rows 3, 5``."""
+    if places:
+        numbers = listed(map(str, places), most=20)
+        yield f"left out, {why}: {noun if len(places) == 1 else noun + 's'} {numbers}"
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reporting.importers.contents import ImportProblem, SourceContents, is_measured, listed
+from reporting.importers.contents import ImportProblem, SourceContents, is_measured, left_out, listed
 from reporting.importers.mapping import NameMapping
 from reporting.importers.quantities import Unreadable, value_for
 from reporting.results.records import SCHEMA_VERSION
@@ -36,6 +36,8 @@ def read_document(data: bytes, mapping: NameMapping) -> SourceContents:
             "JSON, but no result: expected keys such as tokens_per_sec or mean_step_time_sec, "
             f"found {listed(keys) or 'none'}; add names with --mapping"
         )
+    empty = [number for number, run in enumerate(runs, start=1) if not is_measured(run)]
+    notes += left_out(empty, "result", "without a measurement")
     return SourceContents(
         kind="benchmark" if _SECTIONS & set(objects[0]) else "result",
         runs=tuple(run for run in runs if is_measured(run)),
@@ -60,6 +62,10 @@ def _run(
         if not target or target.column == "step" or target.column in run:
             unknown.append(".".join(path))
             continue
+        if isinstance(value, list) and len(value) > _MOST_RAW_TIMES:
+            notes.append(
+                f"{target.column} has {len(value):,} values: only the first {_MOST_RAW_TIMES:,} are read"
+            )
         try:
             filled = _value(target.column, value, target.factor)
         except Unreadable as error:

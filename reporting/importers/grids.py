@@ -6,7 +6,7 @@ table ("Model", "Llama") apply to all its runs. A table with step numbers is one
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ from reporting.importers.contents import (
     SourceContents,
     Values,
     is_measured,
+    left_out,
     listed,
 )
 from reporting.importers.mapping import STEP, MappedColumn, NameMapping
@@ -39,12 +40,13 @@ _SUMMARIES = {"average", "avg", "mean", "total", "sum", "min", "max", "std", "st
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
     """The headers of a table. ``row`` is the last row of the header; ``targets`` is by index in the sheet,
-    with each column at most once.
+    with each column at most once. ``noun`` is what a run stands in.
     """
 
     row: int
     targets: Mapping[int, MappedColumn]
     unknown: tuple[str, ...]
+    noun: str = "row"
 
 
 def read_grids(grids: Sequence[tuple[str, Grid]], mapping: NameMapping) -> SourceContents:
@@ -78,6 +80,8 @@ def _read(name: str, grid: Grid, mapping: NameMapping) -> SourceContents:
     if len(header.targets) >= _FEWEST_KNOWN:
         above = _labelled_values(grid[: header.row], mapping, notes)
         runs = [{**above, **run} for run in _runs(grid[header.row + 1 :], header, mapping, notes)]
+    if not runs and any(cell not in (None, "") for row in grid for cell in row):
+        notes.append("nothing is taken from it: no run in it")
     return SourceContents(
         kind="table",
         runs=tuple(runs),
@@ -92,7 +96,7 @@ def _best_header(grid: Grid, mapping: NameMapping) -> tuple[_Header, Grid]:
     """
     upright, transposed = _header(grid, mapping), _header(_transposed(grid[:_MOST_LABELS]), mapping)
     if len(transposed.targets) > len(upright.targets):
-        return transposed, _transposed(grid)
+        return replace(transposed, noun="column"), _transposed(grid)
     return upright, grid
 
 
@@ -122,16 +126,27 @@ def _labels(grid: Grid, row: int, index: int) -> tuple[str, ...]:
 
 
 def _runs(rows: Grid, header: _Header, mapping: NameMapping, notes: list[str]) -> list[dict[str, Any]]:
-    runs = [_run(row, header, mapping, notes) for row in _of_table(rows, header, notes)]
-    runs = [run for run in runs if run]
+    lines = [(line, _run(row, header, mapping, notes)) for line, row in _of_table(rows, header, notes)]
     if STEP not in {target.column for target in header.targets.values()}:
-        return runs
+        return _measured(lines, header, notes)
+    notes += left_out([line for line, run in lines if STEP not in run], header.noun, "without a step")
     found = []
-    for config, points in _by_config(runs).items():
+    for config, points in _by_config([run for _, run in lines if STEP in run]).items():
         run, new_notes = run_of_points(_series(points))
         notes.extend(new_notes)
         found += [{**run, **dict(config)}] if run else []
     return found
+
+
+def _measured(
+    lines: Sequence[tuple[int, dict[str, Any]]], header: _Header, notes: list[str]
+) -> list[dict[str, Any]]:
+    """Returns the runs with a measurement. A single one without is what a sheet says of all other sheets."""
+    if len(lines) == 1:
+        return [run for _, run in lines if run]
+    empty = [line for line, run in lines if not is_measured(run)]
+    notes += left_out(empty, header.noun, "without a measurement")
+    return [run for _, run in lines if is_measured(run)]
 
 
 def _by_config(steps: Sequence[dict[str, Any]]) -> dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]]:
@@ -152,23 +167,31 @@ def _series(steps: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, Any]]]
     return series
 
 
-def _of_table(rows: Grid, header: _Header, notes: list[str]) -> Iterator[Cells]:
+def _of_table(rows: Grid, header: _Header, notes: list[str]) -> Iterator[tuple[int, Cells]]:
+    """Yields the table's rows with their numbers, counted from 1 at the sheet's top. Summaries are named."""
     is_below_empty = False
+    summaries: list[int] = []
     for index, row in enumerate(rows):
+        line = header.row + index + 2
         filled = [cell for cell in row if cell not in (None, "")]
         if not filled:
             is_below_empty = True
             continue
         if is_below_empty and not _has_measurement(row, header):
             num_left = sum(any(cell not in (None, "") for cell in rest) for rest in rows[index:])
-            line = header.row + index + 2
-            notes.append(f"row {line} stands below an empty row and has no measurement: the table ends there")
+            noun = header.noun
+            notes.append(
+                f"{noun} {line} stands below an empty {noun} and has no measurement: the table ends there"
+            )
             if num_left > 1:
-                more = "1 more row" if num_left == 2 else f"{num_left - 1} more rows"
-                notes.append(f"left out below row {line}: {more}")
-            return
-        if str(filled[0]).strip().rstrip(":").lower() not in _SUMMARIES:
-            yield row
+                more = f"1 more {noun}" if num_left == 2 else f"{num_left - 1} more {noun}s"
+                notes.append(f"left out below {noun} {line}: {more}")
+            break
+        if str(filled[0]).strip().rstrip(":").lower() in _SUMMARIES:
+            summaries.append(line)
+        else:
+            yield line, row
+    notes += left_out(summaries, header.noun, "since it sums up others")
 
 
 def _has_measurement(row: Cells, header: _Header) -> bool:

@@ -86,7 +86,11 @@ def _files_below(folder: Path, unread: list[UnreadSource]) -> Iterator[tuple[Pat
     num_found = 0
     for directory, folders, names in os.walk(folder, onerror=add_error):
         here = Path(directory).relative_to(folder)
-        folders[:] = sorted(folders) if len(here.parts) < _DEEPEST else []
+        if folders and len(here.parts) >= _DEEPEST:
+            reason = f"more than {_DEEPEST} folders deep: what lies in it is not read"
+            unread.append(UnreadSource(label=(Path(folder.name) / here).as_posix(), reason=reason))
+            folders.clear()
+        folders.sort()
         for name in sorted(names):
             path, label = folder / here / name, (Path(folder.name) / here / name).as_posix()
             # Only regular files: reading a pipe of such a name would never end.

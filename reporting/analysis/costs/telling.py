@@ -8,6 +8,8 @@ from reporting.analysis.answer.sizes import at_sizes, setting_of, sizes_of, usua
 from reporting.analysis.findings import BreakEven, CellCost, Estimate, Money
 from reporting.analysis.formatting import counted, fraction, is_known, joined, number, short
 
+# As many as four groups have.
+_MOST_PAIRS = 6
 _DECIDED = ("cheaper", "dearer", "undecided", "too few repeats")
 
 
@@ -19,8 +21,12 @@ def told(found: Money) -> Iterator[str]:
         yield from _of_model(model, best, currency)
         yield from _of_training(model, best, found)
     for beginning, break_evens in (("", found.break_evens), ("Each at its best, ", found.best_break_evens)):
-        for _, members in groupby(sorted(break_evens, key=_pair), key=_pair):
-            yield _of_pair(beginning, list(members), currency)
+        pairs = [list(members) for _, members in groupby(sorted(break_evens, key=_pair), key=_pair)]
+        for members in pairs[:_MOST_PAIRS]:
+            yield _of_pair(beginning, members, currency)
+        if len(pairs) > _MOST_PAIRS:
+            further = counted(len(pairs) - _MOST_PAIRS, "further pair")
+            yield f"{further} of groups: see the table of break-even prices."
     if found.prices:
         yield from _without_price(found)
 

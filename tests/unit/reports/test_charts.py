@@ -7,20 +7,27 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
+from reporting.analysis.conclusions import conclude
 from reporting.analysis.findings import FIRST_CHART, Chart, Comparison, Findings, Money, Price, Prices
 from reporting.charts import wording
 from reporting.charts.choice import MOST_GROUPS, MOST_STRATEGIES
-from reporting.charts.drawing import draw
+from reporting.charts.drawing import draw, drawings
 from reporting.charts.looks import group_looks, strategy_look
 from reporting.charts.marks import apart
+from reporting.charts.sheet import own_style
 from reporting.charts.svg import INK, SURFACE
 from reporting.charts.trainings.traces import downsampled
 from reporting.long_runs.summary import LongRun
@@ -34,6 +41,7 @@ from tests.unit.example_findings import (
     long_run,
     summary,
 )
+from tests.unit.result_rows import row
 
 # In the order of a page, each with what its axes or titles say of the unit.
 UNITS = {
@@ -396,3 +404,53 @@ def test_no_file_beside_the_user_and_no_variable_disturbs_the_drawing(
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{tmp_path} none such False\n"
+
+
+_SETTINGS: dict[str, Any] = {
+    "activation_checkpointing": "full", "cross_entropy": "chunked", "compile": "block", "attention": "flash",
+    "fp8": "tensorwise", "offload": "optimizer", "shard_within": 8,
+}  # fmt: skip
+
+
+def _long(letter: str) -> str:
+    return letter * 200
+
+
+@pytest.mark.parametrize("names", [(_long("a"), _long("b")), ("amd", "nvidia")], ids=["long", "short"])
+def test_no_text_of_a_picture_covers_another_however_long_names_and_settings_are(
+    names: tuple[str, str],
+) -> None:
+    is_long = len(names[0]) > 10
+    model, strategies = (_long("m"), (_long("s"), "ddp")) if is_long else ("llama-tiny", ("ddp", "fsdp"))
+    rows = [
+        row(
+            speed * noise * world_size, group=name, model=model, strategy=strategy, world_size=world_size,
+            cell_id=f"{name}-{strategy}-{world_size}-{settings}", simulated=True, peak_vram_gb=9.0,
+            raw_step_times=(0.1, 0.11, 0.12), **settings,
+        )
+        for name, speed in zip(names, (1000.0, 1100.0), strict=True)
+        for strategy in strategies
+        for world_size in (1, 2)
+        for settings in ({}, _SETTINGS)
+        for noise in (0.999, 1.0, 1.0, 1.001)
+    ]  # fmt: skip
+    prices = Prices(currency="USD", groups=tuple(Price(group=name, per_device_hour=1.0) for name in names))
+    with own_style():
+        found = [_covering(one.figure) for one in drawings(conclude("x", "results", rows, prices=prices))]
+    assert len(found) > 4
+    assert [texts for texts in found if texts] == []
+
+
+def _covering(figure: Figure) -> list[tuple[str, str]]:
+    """Pairs of texts of which one covers more than a fifth of the other."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    texts = [one for one in figure.findobj(Text) if one.get_visible() and one.get_text().strip()]
+    boxes = [(one.get_text(), one.get_window_extent(canvas.get_renderer())) for one in texts]
+    return [(text, other) for (text, a), (other, b) in combinations(boxes, 2) if _share(a, b) > 0.2]
+
+
+def _share(a: Bbox, b: Bbox) -> float:
+    wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+    smaller = min(a.width * a.height, b.width * b.height)
+    return wide * high / smaller if min(wide, high, smaller) > 0 else 0.0

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reporting.analysis.conclusions import conclude
-from reporting.analysis.findings import Findings
+from reporting.analysis.findings import Findings, Price, Prices
 from reporting.markdown.report import report_md
 from reporting.page import index_html
 from reporting.results.rows import Row
@@ -82,6 +82,17 @@ def test_of_many_groups_the_answer_is_short_and_no_sentence_is_cut_off(count: in
     assert told.answer[7] == f"{num_pairs - 6} further pairs of groups: see the table of comparisons."
     shown = page_of(told).by_id("answer").shown
     assert all(sentence in shown for sentence in told.answer)
+
+
+def test_of_many_groups_with_prices_the_table_has_the_other_pairs() -> None:
+    rows = [one for number in range(7) for one in runs(f"group-{number}", 1000.0 + 100 * number)]
+    prices = Prices(
+        currency="USD",
+        groups=tuple(Price(group=f"group-{number}", per_device_hour=1.0) for number in range(7)),
+    )
+    answer = conclude("trial", "results", rows, prices=prices).answer
+    assert sum("is worth" in one for one in answer) == 6
+    assert "15 further pairs of groups: see the table of break-even prices." in answer
 
 
 def test_sentences_beyond_those_of_a_screen_are_folded_away_and_not_left_out() -> None:

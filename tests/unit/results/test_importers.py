@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from reporting.importers.contents import ImportProblem, SourceContents
 from reporting.importers.documents import read_document
+from reporting.importers.grids import read_grids
 from reporting.importers.mapping import NameMapping, shipped
 from reporting.importers.reading import read_all
 from reporting.importers.separated import read_separated
@@ -273,6 +274,56 @@ def test_runs_of_one_cell_are_its_repeats(tmp_path: Path) -> None:
     assert [row.repeat for row in rows] == [0, 1, 0]
     assert rows[0].cell_id == rows[1].cell_id != rows[2].cell_id
     assert len({row.run_id for row in rows}) == 3
+
+
+def _notes(path: Path, text: str) -> tuple[str, ...]:
+    path.write_text(text, encoding="utf-8")
+    (read,) = imported(path).read
+    return read.notes
+
+
+def test_rows_that_are_not_taken_in_are_named(tmp_path: Path) -> None:
+    head = "strategy,world_size,tokens_per_sec\n"
+    lines = "ddp,2,800\nfsdp,2,OOM\nzero1,2,\nAverage,,800\nzero2,2,900\n\nend,,\n"
+    assert _notes(tmp_path / "metrics.csv", head + lines) == (
+        "row 8 stands below an empty row and has no measurement: the table ends there",
+        "left out, since it sums up others: row 5",
+        "left out, without a measurement: rows 3, 4",
+    )
+
+
+def test_columns_that_are_not_taken_in_are_named(tmp_path: Path) -> None:
+    lines = "strategy,ddp,fsdp,zero1\nworld_size,2,2,2\ntokens_per_sec,800,,700\n"
+    assert _notes(tmp_path / "metrics.csv", lines) == ("left out, without a measurement: column 3",)
+
+
+def test_steps_without_a_number_are_named(tmp_path: Path) -> None:
+    notes = _notes(tmp_path / "log.csv", "step,loss,tokens/s\n1,3,10\n2,2.9,11\n,2.8,12\n")
+    assert "left out, without a step: row 4" in notes
+
+
+def test_objects_and_values_that_are_not_taken_in_are_named(tmp_path: Path) -> None:
+    found = [{"tokens_per_sec": 5}, {"model": "a"}, {"raw_step_times": [1] * 100_001}, {"model": "b"}]
+    assert _notes(tmp_path / "result.json", json.dumps(found)) == (
+        "raw_step_times has 100,001 values: only the first 100,000 are read",
+        "left out, without a measurement: results 2, 4",
+    )
+
+
+def test_a_sheet_from_which_nothing_is_taken_is_named() -> None:
+    mapping = shipped()
+    found = read_grids(
+        [("runs", [("gpus", "tokens/s"), (2, 5)]), ("notes", [("it", "was"), ("a", "b")])], mapping
+    )
+    assert "notes: nothing is taken from it: no run in it" in found.notes
+
+
+def test_folders_that_are_too_deep_are_named(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath("results", *"abcdefghijklmn")
+    deep.mkdir(parents=True)
+    (deep / "result.json").write_text(RESULT, encoding="utf-8")
+    reasons = [one.reason for one in imported(tmp_path / "results").unread]
+    assert "more than 12 folders deep: what lies in it is not read" in reasons
 
 
 def test_our_own_table_keeps_what_was_asked_and_what_was_short(tmp_path: Path) -> None:
