@@ -204,20 +204,20 @@ def _draw_box(view: View, axes: Axes, place: _Place, steps: np.ndarray) -> None:
     axes.plot([place.x], [middle], markerfacecolor=face, markeredgecolor=edge, **shape)
 
 
-def _where(cell: CellSummary) -> str:
+def _told_of(cell: CellSummary) -> str:
     return f"{recipe_of(cell.subject)}, {counted(cell.subject.world_size, 'device')}"
 
 
 def _has_long_key(view: View, cell: CellSummary, groups: Sequence[str]) -> bool:
     """Whether the key, of many groups or of long names, needs a line of its own."""
-    letters = len(_where(cell)) + sum(len(view.titles[group]) + _PATCH_LETTERS for group in groups)
+    letters = len(_told_of(cell)) + sum(len(view.titles[group]) + _PATCH_LETTERS for group in groups)
     return len(groups) > _MOST_BESIDE or letters > _MOST_LETTERS
 
 
 def _head(view: View, figure: Figure, cell: CellSummary, groups: Sequence[str]) -> None:
     inches = figure.get_size_inches()
     below = 0.72 if _has_long_key(view, cell, groups) else 0.5
-    where = wording.name_of(_where(cell), _MOST_LETTERS)
+    where = wording.name_of(_told_of(cell), _MOST_LETTERS)
     figure.text(0.72 / inches[0], 1 - below / inches[1], where, color=MUTED, fontsize=8, va="center")
     handles = [_patch(view, group) for group in groups]
     place = (1 - 0.15 / inches[0], 1 - 0.5 / inches[1])

@@ -443,7 +443,7 @@ def test_no_text_of_a_picture_covers_another_however_long_names_and_settings_are
 
 def _covering(figure: Figure) -> list[tuple[str, str]]:
     """Pairs of texts of which one covers more than a fifth of the other."""
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     texts = [one for one in figure.findobj(Text) if one.get_visible() and one.get_text().strip()]
     boxes = [(one.get_text(), one.get_window_extent(canvas.get_renderer())) for one in texts]
