@@ -30,6 +30,10 @@ class ClusterError(Exception):
     """The cluster, or the file that describes it, cannot be used; the message says what to do."""
 
 
+class DidNotStart(ClusterError):
+    """Ray did not start on this machine. Nothing that the user wrote is wrong."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One machine. The numbers are totals, not what is free now; unknown memory is None.

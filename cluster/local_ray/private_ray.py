@@ -5,18 +5,19 @@ token of its own. It ends with the ``with`` block; if the driver is killed, ``cl
 ends it.
 """
 
+import logging
 import os
 import secrets
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
 from cluster import this_machine
-from cluster.inventory import ClusterError
+from cluster.inventory import ClusterError, DidNotStart
 from cluster.local_ray.marked_directory import check_closed, environment_of, marked_directory
 from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
@@ -32,6 +33,9 @@ from cluster.ray_internals import (
 
 # Results never use the object store, and containers often have only 64 MiB of /dev/shm.
 OBJECT_STORE_BYTES = 128 * 2**20
+# Ray gives its own processes 30 s, which a busy machine may exceed once.
+_TRIES = 3
+_log = logging.getLogger(__name__)
 
 
 def ray_for_driver(verbose: bool = False) -> AbstractContextManager[None]:
@@ -73,7 +77,31 @@ def private_ray(num_cpus: int | None = None, verbose: bool = False) -> Iterator[
 
     That holds at once after a normal end, an exception, Ctrl-C and SIGTERM, and within 15 s after ``kill
     -9`` of the driver. SIGTERM raises ``SystemExit(143)`` unless the caller handles it.
+
+    Raises ``DidNotStart`` after three tries, of which nothing is left either.
     """
+    with ExitStack() as stack:
+        _start_in(stack, lambda: _one_try(num_cpus, verbose))
+        yield
+
+
+def _start_in(stack: ExitStack, one_try: Callable[[], AbstractContextManager[None]]) -> None:
+    for number in range(1, _TRIES + 1):
+        try:
+            stack.enter_context(one_try())
+        except DidNotStart as problem:
+            if number == _TRIES:
+                raise DidNotStart(
+                    f"Ray did not start on this machine, in {_TRIES} tries ({problem}); see whether it is "
+                    "busy or out of memory, or give RAY_ADDRESS"
+                ) from None
+            _log.warning("Ray did not start (%s): another try", problem)
+        else:
+            return
+
+
+@contextmanager
+def _one_try(num_cpus: int | None, verbose: bool) -> Iterator[None]:
     with (
         marked_directory() as root,
         random_token(),
@@ -101,9 +129,14 @@ def random_token() -> Iterator[None]:
 def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
     import ray
 
-    settings = environment_of(root) | where_unset(ON_ONE_MACHINE, os.environ)
     try:
-        with variables(settings), on_loopback(), own_process_groups(), lost_node_messages(verbose):
+        with (
+            variables(_settings(root)),
+            on_loopback(),
+            own_process_groups(),
+            lost_node_messages(verbose),
+            _said_in_one_line(),
+        ):
             _init(
                 # "auto" would join any other Ray on this machine.
                 address="local",
@@ -120,6 +153,22 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _said_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    # Ray raises errors of many types, and the bare one for a start that takes too long.
+    except Exception as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise DidNotStart(f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}") from error
+
+
+def _settings(root: str) -> dict[str, str]:
+    return environment_of(root) | where_unset(ON_ONE_MACHINE, os.environ)
 
 
 def _on_this_machine(executable: str) -> dict[str, Any]:

@@ -1,22 +1,20 @@
 """``longhaul ...``, also as ``python -m jobs.cli``, dispatches to one function per command."""
 
+import os
 from typing import NoReturn
-
-from jobs.cli.first_steps import FIRST_STEPS
-from jobs.commandline.exit_codes import EXIT_OK
-from jobs.commandline.process_exit import run
 
 
 def main(argv: list[str] | None = None) -> int:
-    # Here, so that a Ctrl-C while it loads is one line.
     from jobs.cli.arguments import longhaul_parser
 
     parser = longhaul_parser()
     args = parser.parse_args(argv)
     match args.command:
         case None:
+            from jobs.cli.first_steps import FIRST_STEPS
+
             print(FIRST_STEPS, end="", flush=True)
-            return EXIT_OK
+            return 0
         case "init":
             from jobs.first_spec.command import init
 
@@ -98,7 +96,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def longhaul() -> NoReturn:
-    run(main)
+    try:
+        # Imported here, so that Ctrl-C while it is loaded is no traceback either.
+        from jobs.commandline.process_exit import run
+
+        run(main)
+    except KeyboardInterrupt:
+        os._exit(130)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+# Ctrl-C too: where a class is just being made, Python turns its exception into another one.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def interrupting_signals() -> Iterator[None]:
     """Inside, each of them raises ``KeyboardInterrupt``, unless it is ignored, as by ``nohup``.
 
-    An error that comes of it becomes ``KeyboardInterrupt`` too: where a class is just being made, Python
-    turns the one into the other.
+    An error that comes of it becomes ``KeyboardInterrupt`` too.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -28,7 +28,7 @@ def run(main: Callable[[], int]) -> NoReturn:
 
     A command whose output nobody reads any more ends without a word. One whose output can't be written, as on
     a full disk, ends with one line and has failed. In a working directory that was deleted ``main`` is not
-    called, and one line says so.
+    called, and one line says so. Ctrl-C is no error of the program, so it leaves no traceback.
     """
     code = 1  # of an exception, which Python has printed by then
 
@@ -51,6 +51,7 @@ def run(main: Callable[[], int]) -> NoReturn:
             code = _lost(problem)
         raise
     except KeyboardInterrupt:
+        # No traceback: somebody who ends a command knows where.
         code = EXIT_INTERRUPTED
         say("longhaul: interrupted", to=sys.stderr)
     except BrokenPipeError as error:

@@ -78,6 +78,9 @@ class Executor(Protocol):
     def describe(self) -> str:
         """What the executor can run, for messages."""
 
+    def starts(self) -> str:
+        """What ``groups`` starts first, for people; empty if that takes no time."""
+
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         """The groups as they are now, right before the work begins: starts what must run."""
 

@@ -41,6 +41,9 @@ class InlineExecutor:
     def describe(self) -> str:
         return f"world size {self._place.world_size}; torchrun --nproc_per_node=N starts others"
 
+    def starts(self) -> str:
+        return ""
+
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         return planned
 

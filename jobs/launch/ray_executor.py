@@ -114,6 +114,12 @@ class RayExecutor:
     def describe(self) -> str:
         return "any world size"
 
+    def starts(self) -> str:
+        if self._live is not None:
+            return ""
+        address = os.environ.get("RAY_ADDRESS")
+        return f"connecting to the Ray cluster at {address}" if address else "starting Ray on this machine"
+
     def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
         # A group that only a cluster file names may still come up: the autoscaler starts nodes on request.
         live = self._connect()

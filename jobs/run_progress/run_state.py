@@ -80,8 +80,9 @@ class RunState:
     def line(self, now: float) -> str:
         match self.stage:
             case "starting":
-                which = f"attempt {self._attempt}" if self._attempt else "an attempt"
-                return f"{which} has been starting for {_span(now - self._since)}"
+                # Before it has the run's lease, nobody knows which attempt it will be.
+                which = f"attempt {self._attempt} has been " if self._attempt else ""
+                return f"{which}starting for {_span(now - self._since)}"
             case "waiting":
                 left = ceil(max(0.0, (self._retry_at or now) - now))
                 which = f"attempt {self._attempt + 1}" if self._attempt else "the next attempt"

@@ -116,9 +116,7 @@ class _Listener:
                 self._ask()
                 asked_s = time.monotonic()
             if stop_request := self._stop_signals.stop_request():
-                self._announce(
-                    f"{stop_request.why}: it saves and ends at the next step; Ctrl-C ends it at once"
-                )
+                self._announce(_announcement(stop_request.why))
                 return
 
     def _ask(self) -> None:
@@ -126,3 +124,9 @@ class _Listener:
             view = self._repository.refresh()
             if view.stop_asked and view.term == self._stop_signals.term:
                 self._stop_signals.hear(StopRequest(aim="stop", why="longhaul stop"))
+
+
+def _announcement(why: str) -> str:
+    if why == _SIGNALS[signal.SIGINT]:
+        return f"{why}: it saves; a second Ctrl-C ends it at once"
+    return f"{why}: it saves and ends at the next step; Ctrl-C twice ends it at once"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from checkpointing.stores.contract import Store
 from checkpointing.stores.opening import open_store
 from cluster.cluster_file import read_cluster
-from cluster.inventory import ClusterError, WorkerGroup
+from cluster.inventory import ClusterError, DidNotStart, WorkerGroup
 from jobs.commandline.exit_codes import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -58,7 +58,7 @@ Plans = dict[str, Plan]
 
 def sweep(args: argparse.Namespace) -> int:
     try:
-        codes = {SpecError: EXIT_USAGE, ClusterError: EXIT_USAGE, **OF_STORES}
+        codes = {SpecError: EXIT_USAGE, ClusterError: EXIT_USAGE, DidNotStart: EXIT_FAILED, **OF_STORES}
         is_main_process = LauncherPlace.of_this_process().rank == 0
         code = run_command("sweep", lambda: _interruptible(args), codes, is_main_process=is_main_process)
         if code == EXIT_INTERRUPTED and is_main_process:
@@ -205,7 +205,11 @@ def _measure(
             return start
 
         try:
+            if not args.json and not work.waves and not work.refused:
+                display.note(_nothing_to_do(book))
             if work.waves:
+                if starts := executor.starts():
+                    display.note(starts)
                 groups = executor.groups(_groups_of(work.waves, plans))
                 listen = partial(book.listen, display=display)
                 executor.run(queues(spec, work.waves, plans, groups, start_of), _limits(spec), listen)
@@ -220,6 +224,14 @@ def _display(
     is_main_process = executor.is_main_process
     display = open_display(work.expected, plans, quiet=args.json, silent=not is_main_process)
     return ProgressDisplay(display, book.progress(work.expected)) if is_main_process else display
+
+
+def _nothing_to_do(book: Bookkeeper) -> str:
+    num_failed = sum(record.status != "ok" for record in book.records)
+    again = (
+        f"; --retry-failed measures again what failed ({counted(num_failed, 'run')})" if num_failed else ""
+    )
+    return f"nothing to do: every run has its result{again}"
 
 
 def _groups_of(names: Iterable[str], plans: Plans) -> dict[str, WorkerGroup]:

@@ -1,12 +1,13 @@
 """Shows a sweep's progress while it runs. No other module imports ``rich``.
 
-A terminal gets a live table. Elsewhere each event prints one line, which ``ray job submit`` streams.
+A terminal gets a live table. Elsewhere each event prints one line, which ``ray job submit`` streams, and so
+does a silence of some seconds.
 """
 
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import NoReturn, Protocol, Self
 
 from rich.console import Console, Group
@@ -18,10 +19,13 @@ from jobs.commandline.output import printable
 from jobs.execution.messages import Heartbeat
 from jobs.sweeps.grid import Run
 from jobs.sweeps.plan import Plan
+from jobs.sweeps.sweep_clock import SweepClock
 from reporting.results.records import RunRecord
 
 _STEP_LINE_EVERY = 10
 _STEP_LINE_EVERY_S = 10.0
+# After so long without a line one tells that the sweep goes on.
+_SILENCE_S = 8.0
 
 
 class Display(Protocol):
@@ -48,15 +52,25 @@ def open_display(
     ``quiet`` writes to standard error, so that standard output stays free for JSON. ``silent`` shows nothing.
     """
     console = _Console(stderr=quiet, quiet=silent, highlight=False, soft_wrap=True)
-    clock = _Clock(total=len(runs), expected_s=expected_s(runs, plans))
+    clock = SweepClock(total=len(runs), guess_s=expected_s(runs, plans), began_s=time.monotonic())
     return _LiveDisplay(console, clock) if console.is_terminal else _LineDisplay(console, clock)
 
 
 class _Console(Console):
+    is_reader_gone = False
+
     def on_broken_pipe(self) -> NoReturn:
         """Ends the sweep as a shell expects it, with no more output. No cell takes it for its own failure."""
-        self.quiet = True
+        self.quiet = self.is_reader_gone = True
         raise SystemExit(EXIT_READER_GONE)
+
+    def say(self, text: str) -> None:
+        """Prints a line. In another thread than the main one the reader's end would go unheard, so the next
+        line ends the sweep.
+        """
+        if self.is_reader_gone:
+            raise SystemExit(EXIT_READER_GONE)
+        self.print(printable(text), markup=False)
 
 
 def expected_s(runs: Sequence[Run], plans: dict[str, Plan]) -> float | None:
@@ -71,29 +85,6 @@ def expected_s(runs: Sequence[Run], plans: dict[str, Plan]) -> float | None:
             return None
         queues[run.cell.group] = queues.get(run.cell.group, 0.0) + predicted_s
     return max(queues.values(), default=0.0)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Clock:
-    """How far the sweep is. Once a run has ended, the remaining time comes from measured times.
-
-    A search for the best setting may take more runs than the ``total`` that it expects.
-    """
-
-    total: int
-    expected_s: float | None
-    done: int = 0
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self.started
-
-    @property
-    def remaining_s(self) -> float | None:
-        if self.done:
-            return self.elapsed_s / self.done * max(0, self.total - self.done)
-        return self.expected_s
 
 
 @dataclass(slots=True)
@@ -120,21 +111,33 @@ class _StepLine:
 
 
 class _LineDisplay:
-    def __init__(self, console: Console, clock: _Clock) -> None:
+    def __init__(self, console: _Console, clock: SweepClock) -> None:
         self._console = console
         self._clock = clock
         self._lines: dict[str, _StepLine] = {}
+        self._shown_s = time.monotonic()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._break_silence, name="sign of life", daemon=True)
 
     def __enter__(self) -> Self:
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        return None
+        self._done.set()
+        self._thread.join()
 
     def note(self, text: str) -> None:
-        self._console.print(printable(text), markup=False)
+        self._shown_s = time.monotonic()
+        self._console.say(text)
+
+    def _break_silence(self) -> None:
+        while not self._done.wait(max(0.0, self._shown_s + _SILENCE_S - time.monotonic())):
+            if time.monotonic() - self._shown_s >= _SILENCE_S:
+                self.note(self._clock.text(time.monotonic()))
 
     def started(self, run: Run) -> None:
+        self._clock.started(time.monotonic())
         self._lines[run.run_id] = _StepLine(run, shown_at=time.monotonic())
 
     def beat(self, run: Run, beat: Heartbeat) -> None:
@@ -147,14 +150,14 @@ class _LineDisplay:
             self.note(text)
 
     def finished(self, run: Run, record: RunRecord) -> None:
-        self._clock.done += 1
-        self.note(f"{_progress(self._clock)} {_outcome(run, record)}")
+        self._clock.finished(time.monotonic())
+        self.note(f"{self._clock.text(time.monotonic())} {_outcome(run, record)}")
 
 
 class _LiveDisplay:
-    def __init__(self, console: Console, clock: _Clock) -> None:
+    def __init__(self, console: _Console, clock: SweepClock) -> None:
+        self._console = console
         self._clock = clock
-        self._lines: dict[str, _StepLine] = {}
         self._running: dict[str, str] = {}
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render)
 
@@ -167,29 +170,31 @@ class _LiveDisplay:
         self._live.stop()
 
     def note(self, text: str) -> None:
-        self._live.console.print(printable(text), markup=False)
+        self._console.say(text)
 
     def started(self, run: Run) -> None:
-        self._lines[run.run_id] = _StepLine(run)
-        self._running[run.run_id] = f"{run.name}: starts"
+        self._clock.started(time.monotonic())
+        self._running[run.run_id] = f"starts {run.name}"
 
     def beat(self, run: Run, beat: Heartbeat) -> None:
-        line = self._lines.setdefault(run.run_id, _StepLine(run))
-        self._running[run.run_id] = line.text(beat)
+        self._running[run.run_id] = _short_line(run, beat)
 
     def finished(self, run: Run, record: RunRecord) -> None:
-        self._clock.done += 1
+        self._clock.finished(time.monotonic())
         self._running.pop(run.run_id, None)
         self.note(_outcome(run, record))
 
     def _render(self) -> Group:
-        return Group(*(Text(text) for text in self._running.values()), Text(_progress(self._clock)))
+        lines = (*self._running.values(), self._clock.text(time.monotonic()))
+        # A line that wraps would not be erased as a whole.
+        return Group(*(Text(text, no_wrap=True, overflow="ellipsis") for text in lines))
 
 
-def _progress(clock: _Clock) -> str:
-    remaining = "?" if clock.remaining_s is None else _duration(clock.remaining_s)
-    total = max(clock.total, clock.done)
-    return f"{clock.done}/{total} runs, {_duration(clock.elapsed_s)} elapsed, {remaining} remaining"
+def _short_line(run: Run, beat: Heartbeat) -> str:
+    """What changes comes first: a narrow terminal cuts off the end of the name."""
+    is_stepping = beat.phase in ("warmup", "window")
+    steps = f" {beat.step}/{beat.num_steps}, {beat.step_s:.3f} s" if is_stepping else ""
+    return f"{beat.phase}{steps}: {run.name}"
 
 
 def _outcome(run: Run, record: RunRecord) -> str:
@@ -198,7 +203,3 @@ def _outcome(run: Run, record: RunRecord) -> str:
         return f"{run.name}: ok, {record.tokens_per_sec:,.0f} tokens/s, {step_ms:.1f} ms/step"
     reason = record.error.reason if record.error else ""
     return f"{run.name}: {record.status}: {reason}"
-
-
-def _duration(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))

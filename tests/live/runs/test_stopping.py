@@ -364,7 +364,7 @@ def test_the_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
         in_its_step_s = seconds_computed(process) + 3
         wait_until(lambda: seconds_computed(process) > in_its_step_s)
         process.send_signal(signal.SIGINT)
-        read_until(process, "r: Ctrl-C: it saves and ends at the next step; Ctrl-C ends it at once")
+        read_until(process, "r: Ctrl-C: it saves; a second Ctrl-C ends it at once")
         process.send_signal(signal.SIGINT)
         code = process.wait(DEADLINE_S)
         killer.cancel()

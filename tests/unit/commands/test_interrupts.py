@@ -2,21 +2,45 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from jobs.commandline.interrupts import interrupting_signals
 
-BOTH = (signal.SIGTERM, signal.SIGHUP)
+ROOT = Path(__file__).resolve().parents[3]
+INTERRUPTS_AN_IMPORT = """
+import sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "jobs.commandline.process_exit":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+"""
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@pytest.mark.parametrize("number", BOTH)
+@pytest.fixture(autouse=True)
+def _as_in_a_terminal() -> Iterator[None]:
+    """Under ``nohup`` the tests would have been started with SIGHUP ignored."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", ALL)
 def test_it_interrupts_and_afterwards_signals_are_whose_they_were(number: signal.Signals) -> None:
-    before = [signal.getsignal(one) for one in BOTH]
+    before = [signal.getsignal(one) for one in ALL]
     with pytest.raises(KeyboardInterrupt), interrupting_signals():
         os.kill(os.getpid(), number)
-    assert [signal.getsignal(one) for one in BOTH] == before
+    assert [signal.getsignal(one) for one in ALL] == before
 
 
 def test_what_python_makes_of_an_interruption_is_one() -> None:
@@ -40,6 +64,34 @@ def test_what_nohup_ignores_interrupts_nothing() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_command_that_is_interrupted_ends_with_its_code_and_no_traceback() -> None:
+    script = """
+import os, signal
+from jobs.commandline.process_exit import run
+
+run(lambda: os.kill(os.getpid(), signal.SIGINT))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "longhaul: interrupted\n")
+
+
+def test_ctrl_c_while_a_command_is_loaded_is_no_traceback(tmp_path: Path) -> None:
+    """As in the first second, in which modules are imported."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS_AN_IMPORT, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", "status", "r"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "longhaul: interrupted\n")
 
 
 def test_another_thread_has_no_signals_to_take() -> None:

@@ -237,7 +237,7 @@ def test_before_it_has_a_lease_nobody_knows_which_attempt_comes_next(
     display.renew()
     display.waits(8.0, "there is no node")
     assert lines(capsys) == [
-        "r: an attempt has been starting for 0:00:05",
+        "r: starting for 0:00:05",
         "r: the next attempt comes in 0:00:08: there is no node",
     ]
 

@@ -115,7 +115,7 @@ def test_an_accelerator_is_bounded_by_its_own_memory_and_not_by_us() -> None:
 
 
 def test_an_unknown_accelerator_refuses_nothing_and_has_no_forecast() -> None:
-    there = group("nvidia", (8,), vendor="nvidia", device="NVIDIA GB200")
+    there = group("nvidia", (8,), vendor="nvidia", device="NVIDIA Z900")
     found = plan(there, groups=["nvidia"], models=["mistral-7b"])
     assert (found.refused, found.memory_limit_bytes, found.predicted_s) == (None, None, None)
 

@@ -148,7 +148,9 @@ def test_what_somebody_else_asks_of_the_run_is_heard_through_its_log_even_after_
     stop_signals.listen(store, "r", announced)
     assert announced.wait()
     assert stop_signals.stop_request() == StopRequest(aim="stop", why="longhaul stop")
-    assert announced.texts == ["longhaul stop: it saves and ends at the next step; Ctrl-C ends it at once"]
+    assert announced.texts == [
+        "longhaul stop: it saves and ends at the next step; Ctrl-C twice ends it at once"
+    ]
 
 
 def test_a_wish_of_an_earlier_attempt_or_for_a_later_one_is_not_this_drivers(
