@@ -46,7 +46,7 @@ FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "jobs": (
         ("jobs",), ("jobs.cli",), ("jobs.listing", "jobs.explaining", "jobs.first_spec", "jobs.watching"),
-        ("jobs.runs", "jobs.slurm"),
+        ("jobs.durable",), ("jobs.runs", "jobs.slurm"),
         ("jobs.sweeps", "jobs.doctor", "jobs.checkpoints", "jobs.packing", "jobs.reports", "jobs.clusters"),
         ("jobs.spec_schema",), ("jobs.recovery", "jobs.alerts", "jobs.gauges", "jobs.launch"),
         ("jobs.execution", "jobs.run_progress"), ("jobs.training",), ("jobs.commandline",),
@@ -67,7 +67,7 @@ MOST_MODULES = 15
 FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "torch": (
         "jobs.training", "jobs.launch.inline", "jobs.launch.ray_train.worker", "cluster.probe",
-        "checkpointing.saving.snapshot",
+        "checkpointing.saving.snapshot", "jobs.durable",
     ),
     "ray": (
         "cluster.live", "cluster.local_ray", "cluster.ray_internals", "checkpointing.ray_hooks",
@@ -118,6 +118,7 @@ WALL_CLOCKS = (
     "jobs.sweeps.bookkeeper", "jobs.checkpoints.command", "jobs.doctor.survey", "jobs.doctor.node_actor",
     "jobs.doctor.command", "jobs.listing.command", "jobs.run_progress.run_view", "jobs.runs.status",
     "jobs.watching.runs", "jobs.watching.sweeps", "jobs.run_progress.sweep_progress",
+    "jobs.durable.records",
     "jobs.training.loop.recording", "jobs.training.state.saving",
     "jobs.training.task.task", "reporting.recording.recorder", "reporting.recording.steady_clock",
 )  # fmt: skip

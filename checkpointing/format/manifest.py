@@ -21,7 +21,10 @@ _GENERATION = re.compile(r"[0-9]{12,}-t([0-9]{1,12})-[A-Za-z0-9._]+")
 _SAVED_FILE = re.compile(rf"rank-[0-9]{{5,}}\.(safetensors|json)|{re.escape(MANIFEST)}")
 CHUNK_BYTES = 4 * 2**20
 # Names of types as safetensors spells them.
-DTYPE_BYTES: Mapping[str, int] = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "U8": 1}
+DTYPE_BYTES: Mapping[str, int] = {
+    "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "U8": 1,
+    "F64": 8, "I32": 4, "I16": 2, "I8": 1, "BOOL": 1,
+}  # fmt: skip
 
 # Limits above any training of this decade; a manifest that claims more is damaged or forged.
 _MOST_RANKS = 2**16

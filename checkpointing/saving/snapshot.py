@@ -6,7 +6,7 @@ as much as a copy.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -22,7 +22,14 @@ _DTYPES = {
     torch.float16: "F16",
     torch.int64: "I64",
     torch.uint8: "U8",
+    torch.float64: "F64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.bool: "BOOL",
 }
+# The types of tensors that can be saved.
+DTYPES: Mapping[str, torch.dtype] = {name: dtype for dtype, name in _DTYPES.items()}
 # The data begins at a multiple of a page, so that elements of every size are aligned.
 _PAGE = 4096
 

@@ -194,7 +194,7 @@ class Alarms:
 
     def _speed(self, progress: Progress, now: float) -> Alarm | None:
         drop = self._bounds.throughput_drop
-        if self._has_evaluated:
+        if self._has_evaluated or progress.tokens_per_s is None:
             # This speed includes the time of the evaluation, which trains nothing.
             return None
         self._speeds.append(progress.tokens_per_s)

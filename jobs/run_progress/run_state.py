@@ -127,8 +127,8 @@ class RunState:
         facts = [
             f"step {told.step}/{told.num_steps}",
             "loss not finite" if told.loss is None else f"loss {told.loss:.4f}",
-            f"{told.tokens_per_s:,.0f} tokens/s",
         ]
+        facts += [] if told.tokens_per_s is None else [f"{told.tokens_per_s:,.0f} tokens/s"]
         eta_s = self._eta_s()
         facts += [f"ETA {_span(eta_s)}"] if eta_s is not None else []
         facts.append(self._at_risk(told, now))

@@ -7,6 +7,7 @@ place, found, expected, and the nearest known word.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
@@ -161,12 +162,18 @@ class SpecFile(Strict):
         data = _read(cls, path)
         for setting in overrides:
             _apply(cls, data, setting)
-        set_paths = {setting.partition("=")[0] for setting in overrides}
+        return cls.of_data(data, path, {setting.partition("=")[0] for setting in overrides})
+
+    @classmethod
+    def of_data(
+        cls, data: dict[str, Any], place: Path | str, set_paths: AbstractSet[str] = frozenset()
+    ) -> Self:
+        """The spec with these keys. ``place`` is where they stand, for messages; ``set_paths`` are flags'."""
         try:
             # A strict model accepts a list for a tuple only in JSON.
-            return cls.model_validate_json(_as_json(cls, data, path))
+            return cls.model_validate_json(_as_json(cls, data, place))
         except ValidationError as error:
-            problems = [_problem(cls, details, path, set_paths) for details in error.errors()]
+            problems = [_problem(cls, details, place, set_paths) for details in error.errors()]
             raise SpecError(problems) from None
 
 
@@ -194,7 +201,7 @@ def _kind(data: object) -> str:
     return {type(None): "nothing", list: "a list"}.get(type(data), "a single value")
 
 
-def _as_json(model: type[SpecFile], data: dict[str, Any], path: Path) -> str:
+def _as_json(model: type[SpecFile], data: dict[str, Any], path: Path | str) -> str:
     try:
         text = json.dumps(data, default=str, ensure_ascii=False)
         text.encode()
@@ -223,7 +230,7 @@ def _apply(model: type[SpecFile], data: dict[str, Any], setting: str) -> None:
     data[keys[-1]] = value
 
 
-def _problem(model: type[SpecFile], details: Any, path: Path, set_paths: set[str]) -> str:
+def _problem(model: type[SpecFile], details: Any, path: Path | str, set_paths: AbstractSet[str]) -> str:
     # Numbers are positions in a list; "[key]" says that the key itself is wrong.
     keys = [key for key in details["loc"] if isinstance(key, str) and key != "[key]"]
     place = ".".join(keys)

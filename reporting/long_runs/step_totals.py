@@ -130,8 +130,11 @@ def _last_of_others(names: Sequence[PartName]) -> list[PartName]:
 
 
 def tokens_per_sec(parts: RunParts, steps: RunSteps) -> float | None:
-    """Returns the tokens of counted steps over the time of these steps and of waiting for their samples."""
+    """Returns the tokens of counted steps over the time of these steps and of waiting for their samples.
+
+    None if nobody said how many tokens a step has.
+    """
     known = [(one, parts.attempts[term]) for term, one in steps.by_term.items() if term in parts.attempts]
     seconds = sum(totals.counted_s + totals.data_wait_s for totals, _ in known)
     tokens = sum(totals.num_timed * attempt.tokens_per_step for totals, attempt in known)
-    return tokens / seconds if seconds > 0 else None
+    return tokens / seconds if seconds > 0 and tokens > 0 else None

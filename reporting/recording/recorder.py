@@ -86,11 +86,13 @@ class Recorder:
     def start(self) -> None:
         self._thread.start()
 
-    def begin_at(self, step: int, parent_term: int | None = None) -> None:
-        """Sets ``start_step`` and ``parent_term``, see ``RecordedAttempt``. This triggers a flush at once: if
+    def begin_at(self, step: int, parent_term: int | None = None, *, num_steps: int | None = None) -> None:
+        """Sets ``start_step`` and ``parent_term``, see ``RecordedAttempt``, and ``num_steps`` if it was not
+        known before. This triggers a flush at once: if
         a crash lost these values, nobody could tell which earlier steps count.
         """
-        self._attempt = replace(self._attempt, start_step=step, parent_term=parent_term)
+        num_steps = self._attempt.num_steps if num_steps is None else num_steps
+        self._attempt = replace(self._attempt, start_step=step, parent_term=parent_term, num_steps=num_steps)
         self._wake.set()
 
     def phase(self, name: str) -> None:

@@ -22,6 +22,7 @@ from checkpointing.saving.save import SaveNote
 from checkpointing.saving.snapshot import Piece
 from checkpointing.stores.memory import MemoryStore
 from jobs.training.state.rank_mailbox import open_mailbox
+from jobs.training.state.saved_run import EngineState, saved_run
 from jobs.training.state.saving import Saver
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
@@ -70,7 +71,13 @@ class Ours:
         task = _task(saving, repository.take_over("a bench"))
         self._notes: list[SaveNote] = []
         self._saver = Saver(
-            task, saving, context, engine, repository, open_mailbox(context), self._notes.append
+            saved_run(task),
+            saving,
+            context,
+            EngineState(engine),
+            repository,
+            open_mailbox(context),
+            self._notes.append,
         )
         self._saver.start()
 

@@ -67,7 +67,7 @@ def _run(task: Task, context: Context, services: Services, record: AttemptRecord
     origin = Repository(open_store(task.origin.store), task.origin.run) if task.origin else None
     seed(task.recipe.seed, context.rank, context.device)
     if task.saving:
-        check_store(task, context, repository)
+        check_store(task.term, context, repository)
     if stop_request := strongest(services.stop_request()):
         # Nothing is loaded yet, so ending here does not count as a failed load of a generation.
         if context.rank == 0:

@@ -65,6 +65,7 @@ class Control:
 
     ``begin`` asks for this rank's stop request. ``aim`` is the aim of the strongest request of any rank, None
     without one; only ``end`` changes it. A rank that waits for another rank raises after ``timeout_s``.
+    Without a process group this process is the only rank.
     """
 
     def __init__(
@@ -73,9 +74,11 @@ class Control:
         self.aim: Aim | None = None
         self._stop_request = stop_request
         # A group of its own, on the CPU: the step's collectives must not wait for it, nor it for a device.
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        # The new group has new connections, and a stranger may have taken a rank's seat in them.
-        prove(key, self._group)
+        self._group: dist.ProcessGroup | None = None
+        if dist.is_initialized():
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+            # The new group has new connections, and a stranger may have taken a rank's seat in them.
+            prove(key, self._group)
         self._word = torch.zeros(_WORD_LENGTH, dtype=torch.int64)
         self._work: dist.Work | None = None
 
@@ -98,17 +101,18 @@ class Control:
         requests = (own_strength == level for level in range(1, STRONGEST + 1))
         word = [*ordered, *own, *requests, *_in_units(loss)]
         self._word.copy_(torch.tensor(word, dtype=torch.int64))
-        self._work = dist.all_reduce(self._word, group=self._group, async_op=True)
+        if self._group is not None:
+            self._work = dist.all_reduce(self._word, group=self._group, async_op=True)
 
     def end(self) -> Agreed:
-        assert self._work is not None
-        self._work.wait()
+        if self._work is not None:
+            self._work.wait()
         *counts, num_losses, loss = self._word.tolist()
         flags, requests = counts[:_NUM_FLAGS], counts[_NUM_FLAGS:]
         self.aim = aim_of(max((level for level, count in enumerate(requests, start=1) if count), default=0))
         to_disk, to_store, must_wait, report, checkpoint_report, *own = map(bool, flags)
         is_disk_busy, is_store_busy, is_late, is_alarmed = own
-        all_gave_one = num_losses == dist.get_world_size(self._group)
+        all_gave_one = num_losses == self._num_ranks
         save = Order(to_disk=to_disk, to_store=to_store, must_wait=must_wait)
         return Agreed(
             orders=Orders(
@@ -119,6 +123,10 @@ class Control:
             is_alarmed=is_alarmed,
             mean_loss=loss / _LOSS_UNITS / num_losses if all_gave_one else None,
         )
+
+    @property
+    def _num_ranks(self) -> int:
+        return 1 if self._group is None else self._group.size()
 
     def agree(self, *, is_late: bool = False) -> Agreed:
         """Agrees on ``is_late`` and the stop requests alone. Waits for all ranks."""
@@ -138,16 +146,20 @@ class Control:
     def mean(self, value: float) -> float:
         """The mean over all ranks, the same on each to the bit. Waits for all ranks."""
         total = torch.tensor(value, dtype=torch.float64)
-        dist.all_reduce(total, group=self._group)
-        return total.item() / dist.get_world_size()
+        if self._group is not None:
+            dist.all_reduce(total, group=self._group)
+        return total.item() / self._num_ranks
 
     def from_rank_0(self, own: bool) -> bool:
+        if self._group is None:
+            return own
         value = torch.tensor(int(own))
         dist.broadcast(value, src=0, group=self._group)
         return bool(value.item())
 
     def close(self) -> None:
-        dist.destroy_process_group(self._group)
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
 
 
 def _in_units(loss: float | None) -> tuple[int, int]:

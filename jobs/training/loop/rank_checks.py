@@ -4,22 +4,23 @@ from checkpointing.generations.repository import Repository
 from checkpointing.stores.contract import StoreError
 from jobs.training.ranks.gathering import gather
 from jobs.training.task.context import Context
-from jobs.training.task.task import Task
 
 
 class NotThere(Exception):
     """A node does not see the run's checkpoints in the store, and other nodes do."""
 
 
-def check_store(task: Task, context: Context, repository: Repository) -> None:
-    """Checks that every rank sees this attempt's lease: a directory on one node is no store for several.
+def check_store(own_term: int, context: Context, repository: Repository) -> None:
+    """Checks that every rank sees this attempt's lease, ``own_term``.
+
+    A directory on one node is no store for several nodes.
 
     If some rank sees generations, the store was shared before, so the fault is with the nodes that don't see
     it: only their ranks raise ``NotThere``. Otherwise all ranks raise ``StoreError``.
     """
     view = repository.refresh()
     seen = gather((view.term, bool(view.generations)), tuple[int, bool])
-    blind = [rank for rank, (term, _) in enumerate(seen) if term < task.term]
+    blind = [rank for rank, (term, _) in enumerate(seen) if term < own_term]
     if not blind:
         return
     if not any(has_generations for _, has_generations in seen):

@@ -27,8 +27,10 @@ def gather(own: T, kind: Any, *, most_bytes: int = MOST_BYTES) -> list[T]:
     """All ranks' values, in rank order, each of the type ``kind``.
 
     Collective: every rank makes the same calls in the same order. Raises ``BadMessage`` on all ranks or on
-    none.
+    none. Without a process group this process is the only rank.
     """
+    if not dist.is_initialized():
+        return [_read(encode(own), 0, kind)]
     device, data = _device(), encode(own)
     size = torch.tensor([len(data)], device=device)
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
@@ -44,13 +46,16 @@ def gather(own: T, kind: Any, *, most_bytes: int = MOST_BYTES) -> list[T]:
 
 def from_rank_0(own: T, kind: Any, *, most_bytes: int = MOST_BYTES) -> T:
     """Rank 0's value, on all ranks; the other ranks' ``own`` is ignored. Collective."""
-    data = bytes_from_rank_0(encode(own) if dist.get_rank() == 0 else b"", most_bytes=most_bytes)
+    is_sender = not dist.is_initialized() or dist.get_rank() == 0
+    data = bytes_from_rank_0(encode(own) if is_sender else b"", most_bytes=most_bytes)
     value: T = _read(data, 0, kind)
     return value
 
 
 def bytes_from_rank_0(own: bytes, *, most_bytes: int = MOST_BYTES) -> bytes:
     """As ``from_rank_0``, for bytes that the caller decodes."""
+    if not dist.is_initialized():
+        return own
     device = _device()
     size = torch.tensor([len(own)], device=device)
     dist.broadcast(size, src=0)

@@ -1,5 +1,6 @@
 """Saves and restores a training's state.
 
-Reading order: ``saving``, ``restoring``, ``pretrained`` (starts a run from given weights), ``random_state``,
-``rank_mailbox`` (messages between ranks about saves).
+Reading order: ``saved_run`` (whose state it is), ``saving``, ``restoring``, ``pretrained`` (starts a run from
+given weights), ``own_state`` (of a training without an engine; ``plain_state`` says what it may hold),
+``random_state``, ``rank_mailbox`` (messages between ranks about saves).
 """

@@ -22,7 +22,6 @@ from checkpointing.format.manifest import (
 from checkpointing.format.reshard import plan
 from checkpointing.generations.choice import Candidate, Decision, OnDisk, choose
 from checkpointing.generations.repository import Repository
-from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Load
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.snapshot import Landing, Piece
@@ -31,9 +30,9 @@ from jobs.training.health.problems import Problem, error_of, problem_of
 from jobs.training.ranks.gathering import bytes_from_rank_0, from_rank_0, gather
 from jobs.training.state.pretrained import begin_with
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
-from jobs.training.strategies.contract import Counters, Engine
+from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, saved_run
+from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
-from jobs.training.task.job import Recipe
 from jobs.training.task.task import Task
 
 
@@ -87,18 +86,31 @@ def restore(
     A run without generations starts from ``origin``, or else from the task's weights, or else from fresh
     values. If a node's disk can't be read, its saves are not used; the store's are.
     """
-    disk, problem = _readable(disk, context)
-    start = _restore(
-        task, context, engine, _Source(repository=repository, disk=disk, term=task.term), task.resume
-    )
+    saved, state = saved_run(task), EngineState(engine)
+    start = restore_own(saved, context, state, repository, disk)
     if start.generation is None and origin is not None:
         source = _Source(repository=origin, disk=None, term=None)
-        start = _restore(task, context, engine, source, "latest")
+        warning = start.warning
+        start = _restore(replace(saved, resume="latest"), context, state, source)
+        start = replace(start, warning="; ".join(filter(None, [warning, start.warning])) or None)
     elif start.generation is None and task.weights:
         begin_with(Path(task.weights), task.recipe.model, engine)
         start = replace(start, trail=(*start.trail, f"begins with the weights in {task.weights}"))
-    warnings = [text for text in (problem, start.warning) if text]
-    return replace(start, warning="; ".join(warnings) or None)
+    return start
+
+
+def restore_own(
+    saved: SavedRun,
+    context: Context,
+    state: TrainingState,
+    repository: Repository,
+    disk: LocalTier | None,
+) -> ResumePoint:
+    """Fills ``state`` from the run's newest generation that can be loaded, if there is any. Collective."""
+    disk, problem = _readable(disk, context)
+    source = _Source(repository=repository, disk=disk, term=saved.term)
+    start = _restore(saved, context, state, source)
+    return replace(start, warning="; ".join(filter(None, [problem, start.warning])) or None)
 
 
 def _readable(disk: LocalTier | None, context: Context) -> tuple[LocalTier | None, str | None]:
@@ -110,10 +122,10 @@ def _readable(disk: LocalTier | None, context: Context) -> tuple[LocalTier | Non
     return disk, None
 
 
-def _restore(task: Task, context: Context, engine: Engine, source: _Source, what: str) -> ResumePoint:
+def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _Source) -> ResumePoint:
     refused: dict[str, str] = {}
     while True:
-        offer = _offer(task, context, source, what, refused)
+        offer = _offer(saved, context, source, refused)
         if offer.problem is not None:
             raise offer.problem
         assert offer.decision is not None
@@ -121,7 +133,7 @@ def _restore(task: Task, context: Context, engine: Engine, source: _Source, what
         if chosen is None or offer.manifest is None:
             return ResumePoint(step=0, position=0, generation=None, trail=trail, is_own=is_own)
         random = RandomState(context.rank, context.device)
-        problem = _load(context, engine, source, offer.manifest, random)
+        problem = _load(context, state, source, offer.manifest, random)
         if problem is None:
             cut = offer.manifest.cut
             return ResumePoint(
@@ -139,12 +151,12 @@ def _restore(task: Task, context: Context, engine: Engine, source: _Source, what
             source.repository.quarantine(chosen.name, problem, term=source.term)
 
 
-def _offer(task: Task, context: Context, source: _Source, what: str, refused: dict[str, str]) -> _Offer:
+def _offer(saved: SavedRun, context: Context, source: _Source, refused: dict[str, str]) -> _Offer:
     """Rank 0's choice, made from the log and from what all ranks have on their disks. Collective."""
     shares = source.disk.inventory() if source.disk else []
     by_rank = gather([(cut, part.rank) for cut, part in shares], list[tuple[Cut, int]])
-    on_disk = _complete_on_disk(by_rank, task)
-    offer = _shared_offer(_decide(task, source, what, refused, on_disk) if context.rank == 0 else None)
+    on_disk = _complete_on_disk(by_rank, saved)
+    offer = _shared_offer(_decide(saved, source, refused, on_disk) if context.rank == 0 else None)
     if offer.manifest is not None or offer.decision is None or offer.decision.chosen is None:
         return offer
     name = offer.decision.chosen.name
@@ -152,7 +164,7 @@ def _offer(task: Task, context: Context, source: _Source, what: str, refused: di
         return replace(offer, manifest=_manifest_from_parts(name, shares))
     except Corrupt as error:
         refused[name] = str(error)
-        return _offer(task, context, source, what, refused)
+        return _offer(saved, context, source, refused)
 
 
 def _shared_offer(own: _Offer | None) -> _Offer:
@@ -172,14 +184,18 @@ def _shared_offer(own: _Offer | None) -> _Offer:
     )
 
 
-def _decide(
-    task: Task, source: _Source, what: str, refused: dict[str, str], on_disk: Sequence[OnDisk]
-) -> _Offer:
-    policy = task.saving.retention if task.saving else Retention()
+def _decide(saved: SavedRun, source: _Source, refused: dict[str, str], on_disk: Sequence[OnDisk]) -> _Offer:
     repository = source.repository
     try:
         view = repository.refresh()
-        decision = choose(view, on_disk, what=what, policy=policy, refused=refused, spoilt=task.spoilt)
+        decision = choose(
+            view,
+            on_disk,
+            what=saved.resume,
+            policy=saved.retention,
+            refused=refused,
+            spoilt=saved.spoilt,
+        )
         if source.term is not None:
             for name in decision.poison:
                 repository.quarantine(name, "loading it ended in crashes", term=source.term, is_poison=True)
@@ -195,7 +211,7 @@ def _decide(
         refused[chosen.name] = str(error)
         if source.term is not None:
             repository.quarantine(chosen.name, str(error), term=source.term)
-        return _decide(task, source, what, refused, on_disk)
+        return _decide(saved, source, refused, on_disk)
     except Exception as error:
         return _Offer(decision=None, problem=error)
 
@@ -222,7 +238,7 @@ def _manifest_from_parts(name: str, shares: Sequence[tuple[Cut, FilePart]]) -> M
     return manifest_of(cut, [part for _, part in found.values()])
 
 
-def _complete_on_disk(by_rank: Sequence[Sequence[tuple[Cut, int]]], task: Task) -> list[OnDisk]:
+def _complete_on_disk(by_rank: Sequence[Sequence[tuple[Cut, int]]], saved: SavedRun) -> list[OnDisk]:
     """The generations of which each rank finds all files that it needs on its own node.
 
     Where each rank loads just what it saved it needs its own file only, else all files.
@@ -231,25 +247,25 @@ def _complete_on_disk(by_rank: Sequence[Sequence[tuple[Cut, int]]], task: Task) 
     usable = []
     for name, cut in cuts.items():
         seen = [{rank for found, rank in of_rank if found.generation == name} for of_rank in by_rank]
-        is_own_enough = _loads_what_it_saved(task.recipe, cut)
+        is_own_enough = _loads_what_it_saved(saved, cut)
         wanted = [{rank} if is_own_enough else set(range(cut.world_size)) for rank in range(len(by_rank))]
-        if cut.run == task.run and all(need <= has for need, has in zip(wanted, seen, strict=True)):
+        if cut.run == saved.run and all(need <= has for need, has in zip(wanted, seen, strict=True)):
             usable.append(OnDisk(name=name, step=cut.step, term=cut.term, number=cut.number))
     return usable
 
 
-def _loads_what_it_saved(recipe: Recipe, cut: Cut) -> bool:
+def _loads_what_it_saved(saved: SavedRun, cut: Cut) -> bool:
     """Whether a rank's file has all that this rank loads: not if several copies shared the saving."""
-    is_same = (cut.strategy, cut.world_size) == (recipe.strategy, recipe.world_size)
+    is_same = (cut.strategy, cut.world_size) == (saved.strategy, saved.world_size)
     had_one_copy = cut.state.get("ranks_per_copy", cut.world_size) == cut.world_size
-    return is_same and had_one_copy and recipe.num_copies == 1
+    return is_same and had_one_copy and saved.ranks_per_copy == saved.world_size
 
 
 def _load(
-    context: Context, engine: Engine, source: _Source, manifest: Manifest, random: RandomState
+    context: Context, state: TrainingState, source: _Source, manifest: Manifest, random: RandomState
 ) -> str | None:
     """Loads every rank's share; None if all did, else why not, the same text on all ranks. Collective."""
-    outcome = _fill(engine.targets() + _saved_pieces(random, manifest), source, manifest)
+    outcome = _fill(state, _saved_pieces(random, manifest), source, manifest)
     by_rank = gather(problem_of(outcome) if outcome else None, Problem | None)
     errors = {rank: error_of(problem) for rank, problem in enumerate(by_rank) if problem}
     for error in errors.values():
@@ -258,14 +274,16 @@ def _load(
     if errors:
         rank, error = next(iter(errors.items()))
         return f"rank {rank}: {error}"
-    engine.restored(Counters(**manifest.cut.state["counters"]))
+    state.restored(manifest)
     return None
 
 
-def _fill(pieces: Sequence[Piece], source: _Source, manifest: Manifest) -> Exception | None:
+def _fill(
+    state: TrainingState, random: Sequence[Piece], source: _Source, manifest: Manifest
+) -> Exception | None:
     name = manifest.cut.generation
     try:
-        landing = Landing(pieces)
+        landing = Landing([*state.targets(manifest), *random])
         places: list[GenerationPlace] = [source.disk.place(name)] if source.disk else []
         places.append(source.repository.place(name))
         fill(manifest, plan(manifest, landing.wants), landing.buffers, places)

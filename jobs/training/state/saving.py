@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from checkpointing.saving.writer import Writer
 from checkpointing.stores.contract import StoreError
 from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.state.rank_mailbox import open_mailbox
+from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, saved_run
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
@@ -33,32 +33,32 @@ class Saver:
 
     def __init__(
         self,
-        task: Task,
+        saved: SavedRun,
         saving: Saving,
         context: Context,
-        engine: Engine,
+        state: TrainingState,
         repository: Repository,
         mailbox: Mailbox,
         report: Callable[[SaveNote], None],
     ) -> None:
         self.tally = Tally()
-        self._task = task
+        self._saved = saved
         self._saving = saving
         self._context = context
-        self._engine = engine
+        self._state = state
         self._repository = repository
         self._random = RandomState(context.rank, context.device)
-        self._pieces = engine.pieces() + self._random.pieces()
+        self._pieces = state.pieces() + self._random.pieces()
         self._layout = layout(self._pieces)
-        self._arenas = [Arena(self._pieces, self._layout) for _ in range(_NUM_ARENAS)]
+        self._arenas = self._new_arenas()
         attempt = SavingAttempt(
             rank=context.rank,
-            term=task.term,
+            term=saved.term,
             deadline_s=saving.deadline_s,
             retention=saving.retention,
         )
         publisher = Publisher(repository, mailbox, attempt, self.tally)
-        self._disk = local_tier_of(task)
+        self._disk = local_tier(saving, saved)
         self._writer = Writer(self._disk, publisher, self.tally, report)
         self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
         self._saves_so_far = SavesSoFar(last_s=time.monotonic())
@@ -93,7 +93,7 @@ class Saver:
         Raises if another attempt has taken the run over.
         """
         if self.tally.is_fenced:
-            raise taken_over(self._task.run, self._repository.view.term, self._repository.view.owner)
+            raise taken_over(self._saved.run, self._repository.view.term, self._repository.view.owner)
         decision, self._saves_so_far = next_order(
             self._saving.cadence,
             self._saves_so_far,
@@ -107,6 +107,16 @@ class Saver:
             self.tally.num_skipped += 1
             return None
         return decision
+
+    def adapt(self) -> None:
+        """Looks at the state anew. Call it before ``cut`` where tensors may have come, gone or moved.
+
+        Memory is allocated only if names, shapes or types have changed. A save on its way keeps its own.
+        """
+        self._pieces = self._state.pieces() + self._random.pieces()
+        if (new := layout(self._pieces)) != self._layout:
+            self._layout = new
+            self._arenas = self._new_arenas()
 
     def cut(self, point: StepPoint, order: Order) -> None:
         """Copies this rank's whole state at a step boundary and hands it to the writer. Every rank calls it.
@@ -141,17 +151,20 @@ class Saver:
         # Upload, receipts, reading back: each has a deadline of its own.
         self._writer.finish(3 * self._saving.deadline_s)
 
+    def _new_arenas(self) -> list[Arena]:
+        return [Arena(self._pieces, self._layout) for _ in range(_NUM_ARENAS)]
+
     def _cut(self, point: StepPoint) -> Cut:
         """The cut's description. Its name is the same on all ranks, since every rank counts the orders."""
-        recipe, save_id = self._task.recipe, f"{self._task.attempt}.{self._number}"
+        saved, save_id = self._saved, f"{self._saved.attempt}.{self._number}"
         return Cut(
-            generation=generation_name(point.step, self._task.term, save_id),
-            run=self._task.run,
+            generation=generation_name(point.step, saved.term, save_id),
+            run=saved.run,
             step=point.step,
-            term=self._task.term,
+            term=saved.term,
             number=self._number,
-            strategy=recipe.strategy,
-            world_size=recipe.world_size,
+            strategy=saved.strategy,
+            world_size=saved.world_size,
             created_s=time.time(),
             epoch_end=point.epoch_end,
             # A value that is not finite measures nothing, and JSON has no number for it.
@@ -159,12 +172,8 @@ class Saver:
             state={
                 "position": point.position,
                 "is_evaluation_due": point.is_evaluation_due,
-                "seq_len": recipe.seq_len,
-                "precision": recipe.precision,
-                "ranks_per_copy": recipe.ranks_per_copy,
-                "model": recipe.model.name,
-                "counters": asdict(self._engine.counters()),
-                "spec": dict(self._task.spec),
+                **saved.about,
+                **self._state.description(),
             },
         )
 
@@ -190,11 +199,15 @@ def saver_for(
     """The rank's saver; None if nothing is saved. Collective. Background threads call ``report``."""
     if task.saving is None:
         return None
-    return Saver(task, task.saving, context, engine, repository, open_mailbox(context), report)
+    state = EngineState(engine)
+    return Saver(saved_run(task), task.saving, context, state, repository, open_mailbox(context), report)
 
 
 def local_tier_of(task: Task) -> LocalTier | None:
-    saving = task.saving
-    if saving is None or saving.disk is None:
+    return local_tier(task.saving, saved_run(task)) if task.saving else None
+
+
+def local_tier(saving: Saving, saved: SavedRun) -> LocalTier | None:
+    if saving.disk is None:
         return None
-    return LocalTier(Path(saving.disk), local_tier_name(task.run, task.lineage), saving.disk_keep)
+    return LocalTier(Path(saving.disk), local_tier_name(saved.run, saved.lineage), saving.disk_keep)

@@ -21,12 +21,15 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The state after ``step`` steps. ``durable_s`` is the newest commit's time; None before the first."""
+    """The state after ``step`` steps. ``durable_s`` is the newest commit's time; None before the first.
+
+    ``tokens_per_s`` is None if nobody says how many tokens a step has.
+    """
 
     step: int
     num_steps: int
     loss: float | None
-    tokens_per_s: float
+    tokens_per_s: float | None
     durable_step: int | None
     durable_s: float | None
     num_failed_saves: int

@@ -1,0 +1,12 @@
+"""A training loop of the user's own becomes durable: saves, resume, graceful stop, records.
+
+See docs/own-loop.md. Reading order: ``run`` (what a script calls), ``session`` (one attempt on one rank),
+``lease`` (who may train the run, and ``owner`` of it), ``records``, ``batches`` (which samples a step reads),
+``errors``.
+"""
+
+from jobs.durable.batches import batches
+from jobs.durable.errors import DurableError
+from jobs.durable.run import Run, run
+
+__all__ = ["DurableError", "Run", "batches", "run"]

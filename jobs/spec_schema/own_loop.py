@@ -1,0 +1,26 @@
+"""What ``durable.run`` takes: the settings of a run whose training loop is the user's own."""
+
+from typing import Any, ClassVar, Self
+
+from jobs.spec_schema.file import RUNS, SWEEPS, Every, Name, SpecFile, SpecKind
+from jobs.spec_schema.run_checkpoints import Checkpoint
+
+
+class OwnLoop(SpecFile):
+    """``checkpoint`` has a run's keys. ``tokens_per_step`` counts over all ranks, 0 if unknown."""
+
+    of: ClassVar[SpecKind] = RUNS
+    other: ClassVar[SpecKind] = SWEEPS
+    example: ClassVar[str] = "checkpoint.every_steps=100"
+
+    name: Name
+    checkpoint: Checkpoint = Checkpoint()
+    tokens_per_step: Every = 0
+
+    @classmethod
+    def of_arguments(cls, **arguments: Any) -> Self:
+        return cls.of_data(arguments, "durable.run")
+
+    def described(self) -> dict[str, Any]:
+        """The spec as it is stored with the run."""
+        return {"own_loop": True, **self.model_dump(mode="json")}

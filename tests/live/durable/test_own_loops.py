@@ -1,0 +1,90 @@
+"""The example of docs/own-loop.md: killed and gone on with, it ends as if left alone, to the bit."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from checkpointing.generations.repository import Repository
+from checkpointing.stores.local import LocalStore
+from tests.live.command_line import run
+
+SAVED_EVERY, KILLED_AT, STEPS = 5, 12, 16
+# One thread: sums of the same numbers are then the same in every process.
+ON_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def forked(example: str, *jobs: dict[str, Any]) -> list[list[int]]:
+    done = run([sys.executable, "-m", "tests.live.durable.forked", example, json.dumps(jobs)], **ON_CPU)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.rpartition("codes ")[2])
+
+
+def job(store: Path, *, ranks: int = 0, kill_at: int | None = None) -> dict[str, Any]:
+    return {"store": str(store), "steps": STEPS, "ranks": ranks, "kill_at": kill_at}
+
+
+def last_save(store: Path, name: str = "own") -> dict[str, bytes]:
+    """Every tensor of the last step's save. The examples seed torch's generator alone."""
+    view = Repository(LocalStore(store), name).refresh()
+    newest = view.generations[-1]
+    assert (newest.step, view.finished_step) == (STEPS, STEPS)
+    files = (store / f"runs/{name}/gen/{newest.name}").glob("*.safetensors")
+    found = {key: value for file in files for key, value in load_file(file).items()}
+    return {
+        key: value.numpy().tobytes()
+        for key, value in sorted(found.items())
+        if not key.endswith(("/python", "/numpy"))
+    }
+
+
+def attempts(store: Path, name: str = "own") -> int:
+    return Repository(LocalStore(store), name).refresh().term
+
+
+def resumed_steps(store: Path, name: str = "own") -> list[int]:
+    """Where attempts began that loaded a generation, by the run's log."""
+    entries = (record.entry for record in Repository(LocalStore(store), name).records())
+    return [int(entry.name.partition("-")[0]) for entry in entries if type(entry).__name__ == "Load"]
+
+
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stores of the plain example, run on one process, killed and gone on with, and run on two ranks."""
+    folder = tmp_path_factory.mktemp("own")
+    killed = job(folder / "killed", kill_at=KILLED_AT)
+    codes = forked(
+        "own_loop", job(folder / "one"), killed, job(folder / "killed"), job(folder / "two", ranks=2)
+    )
+    assert codes == [[0], [-9], [0], [0, 0]]
+    return folder
+
+
+def test_a_killed_loop_of_plain_torch_ends_as_one_left_alone(left_alone: Path) -> None:
+    assert attempts(left_alone / "killed") == 2
+    assert resumed_steps(left_alone / "killed")[0] >= SAVED_EVERY
+    assert last_save(left_alone / "killed") == last_save(left_alone / "one")
+
+
+def test_under_torchrun_a_killed_rank_costs_the_run_no_bit(left_alone: Path, tmp_path: Path) -> None:
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--shutdown-timeout",
+        "2",
+    ]
+    script = ["-m", "tests.live.durable.killed_once", "own_loop", str(KILLED_AT), str(tmp_path / "killed")]
+    command = [sys.executable, *launcher, *script, str(tmp_path), str(STEPS)]
+
+    killed, done = run(command, **ON_CPU), run(command, **ON_CPU)
+
+    assert killed.returncode != 0 and done.returncode == 0, done.stderr
+    assert attempts(tmp_path) == 2
+    assert resumed_steps(tmp_path)[0] >= SAVED_EVERY
+    assert last_save(tmp_path) == last_save(left_alone / "two")
