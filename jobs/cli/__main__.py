@@ -102,6 +102,7 @@ def longhaul() -> NoReturn:
 
         run(main)
     except KeyboardInterrupt:
+        os.write(2, b"longhaul: interrupted\n")
         os._exit(130)
 
 
