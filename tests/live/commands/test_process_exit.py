@@ -41,7 +41,7 @@ def ended(last_line: str, runs_with: str = "run(main)") -> "subprocess.Completed
         ("sys.exit(2)", 2, ""),
         ("sys.exit('why')", 1, "why"),
         ("raise ValueError('why')", 1, "ValueError: why"),
-        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("raise KeyboardInterrupt", 130, "longhaul: interrupted\n"),
     ],
 )
 def test_a_process_ends_with_its_code_while_a_thread_is_inside_torch(
