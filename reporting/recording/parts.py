@@ -9,7 +9,7 @@ which says why.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from io import BytesIO
 from math import isfinite
@@ -187,7 +187,12 @@ class StepsFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure:
+            # A full disk has failed already; the library would hide that behind "operation on closed file".
+            with suppress(OSError, pa.ArrowException):
+                self._writer.close()
+            return
         self._write()
         self._writer.close()
 

@@ -2,8 +2,10 @@
 
 import json
 import math
+import resource
 from dataclasses import asdict, fields
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from reporting.recording.parts import (
     KEY_COLUMNS,
     PartError,
     PartName,
+    StepsFile,
     decode_part,
     encode_part,
     part_attempt,
@@ -247,3 +250,19 @@ def test_incidents_and_phases_are_parts_like_any_other() -> None:
     phases = leave(store, attempt(), "phases", [(next(iter(PHASES)), 1.0, 2.0, 1.0)])
     assert decode_part(incidents, store.get(str(incidents))).column("text").to_pylist() == ["hello"]
     assert decode_part(phases, store.get(str(phases))).num_rows == 1
+
+
+def test_a_full_disk_is_said_as_what_it_is(tmp_path: Path) -> None:
+    """Not by what the library says when it closes the file that failed."""
+    schema = schema_of("steps")
+    losses = pa.array([step / 3 for step in range(200_000)])
+    columns = {field.name: losses if field.name == "loss" else pa.nulls(200_000) for field in schema}
+    rows = pa.Table.from_pydict(columns, schema=schema)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"), StepsFile(tmp_path / "steps.parquet") as file:
+            for _ in range(4):
+                file.add(rows, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
