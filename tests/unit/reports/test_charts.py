@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -445,9 +445,21 @@ def _covering(figure: Figure) -> list[tuple[str, str]]:
     """Pairs of texts of which one covers more than a fifth of the other."""
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
-    texts = [one for one in figure.findobj(Text) if one.get_visible() and one.get_text().strip()]
+    unseen = set(_beyond_the_scale(figure))
+    texts = [
+        one
+        for one in figure.findobj(Text)
+        if one.get_visible() and one.get_text().strip() and one not in unseen
+    ]
     boxes = [(one.get_text(), one.get_window_extent(canvas.get_renderer())) for one in texts]
     return [(text, other) for (text, a), (other, b) in combinations(boxes, 2) if _share(a, b) > 0.2]
+
+
+def _beyond_the_scale(figure: Figure) -> Iterator[Text]:
+    """Labels of ticks that a locator gives and an axis never draws, since its scale ends before."""
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        yield from (tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high)
 
 
 def _share(a: Bbox, b: Bbox) -> float:

@@ -94,6 +94,7 @@ def test_what_a_column_can_not_hold_is_named() -> None:
     assert found.notes == (
         "world_size is '2.5', expected a whole number",
         "tokens_per_sec is 'fast', expected a number",
+        "left out, without a measurement: row 3",
     )
 
 
@@ -182,6 +183,7 @@ def test_a_formula_without_a_stored_result_is_named() -> None:
     found = read_spreadsheet(grid(("strategy", "tokens/s"), ("ddp", 8000), ("fsdp", "=B2*2")), shipped())
     assert found.runs == ({"strategy": "ddp", "tokens_per_sec": 8000.0},)
     assert found.notes == (
+        "Sheet: left out, without a measurement: row 3",
         "Sheet: formulas without a stored result are left out: B3; "
         "a spreadsheet program stores them when it saves the file",
     )

@@ -42,7 +42,8 @@ def test_a_hundred_who_look_cause_no_further_read() -> None:
 def test_while_nobody_looks_nothing_is_read_and_the_next_look_wakes_it() -> None:
     now = [0.0]
     readings = Readings()
-    with Following(readings, pause_s=0.0, ticks=lambda: now[0]) as following:
+    # A share of one: a read during which the clock jumps is no reason for a pause.
+    with Following(readings, pause_s=0.0, share=1.0, ticks=lambda: now[0]) as following:
         following.first_look()
         now[0] = 31.0
         # One read may have been under way; after it none comes.
