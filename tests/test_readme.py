@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [README, CONTRIBUTING, ROOT / "CHANGELOG.md", *DOCS]
+PAGES = [README, CONTRIBUTING, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *DOCS]
 COMMANDS = re.findall(r"^ {4}([a-z]+)", (ROOT / "tests/golden/help_longhaul.txt").read_text(), re.MULTILINE)
 OUTLINE = ("What it is for", "Example", "Keys|Flags", "Exit codes", "What can go wrong")
 # These are about results and measure none themselves.

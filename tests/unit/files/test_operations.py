@@ -98,6 +98,6 @@ def test_it_says_what_has_not_run() -> None:
 
 
 def test_every_right_of_the_store_is_explained() -> None:
-    policy = (ROOT / "cluster/store-policy.json").read_text()
+    policy = (ROOT / "cluster/store_policies/trainer.json").read_text()
     text = section("What the store must allow")
     assert [right for right in re.findall(r'"(s3:\w+)"', policy) if f"`{right}`" not in text] == []

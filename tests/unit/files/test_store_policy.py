@@ -1,4 +1,4 @@
-"""``cluster/store-policy.json``: exactly what our store asks of S3, found by reading its calls."""
+"""``cluster/store_policies/``: exactly what each role asks of S3, found by reading the calls of our store."""
 
 import ast
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-POLICY: dict[str, Any] = json.loads((ROOT / "cluster/store-policy.json").read_text())
+ROLES = ("trainer", "reader", "janitor")
 # Of S3, per call of the library. To HEAD an object S3 wants the right to get it, and without the right to
 # list the bucket it says of a missing one "denied" instead of "missing". What moves in parts is begun, filled
 # and completed with the right to put; the library aborts what it could not complete.
@@ -36,14 +36,29 @@ def calls(source: str) -> set[str]:
     return found - {"client.exceptions"}
 
 
-def allowed() -> dict[str, set[str]]:
-    return {statement["Resource"]: set(statement["Action"]) for statement in POLICY["Statement"]}
+def statements(role: str, effect: str = "Allow") -> list[dict[str, Any]]:
+    policy = json.loads((ROOT / f"cluster/store_policies/{role}.json").read_text())
+    return [one for one in policy["Statement"] if one["Effect"] == effect]
 
 
-def test_it_allows_what_the_store_calls_and_nothing_else() -> None:
+def allowed(role: str) -> dict[str, set[str]]:
+    """The actions by resource."""
+    found: dict[str, set[str]] = {}
+    for one in statements(role):
+        for resource in [one["Resource"]] if isinstance(one["Resource"], str) else one["Resource"]:
+            found.setdefault(resource, set()).update(one["Action"])
+    return found
+
+
+def test_a_trainer_may_do_what_the_store_calls_and_nothing_else() -> None:
     called = set().union(*(calls(path.read_text()) for path in (ROOT / "checkpointing").rglob("*.py")))
     assert called == set(NEEDS)
-    assert set().union(*allowed().values()) == set().union(*(NEEDS[call] for call in called))
+    assert set().union(*allowed("trainer").values()) == set().union(*(NEEDS[call] for call in called))
+
+
+def test_a_reader_may_read_alone_and_a_janitor_no_more_than_a_trainer() -> None:
+    assert set().union(*allowed("reader").values()) == {"s3:GetObject", "s3:ListBucket"}
+    assert set().union(*allowed("janitor").values()) <= set().union(*allowed("trainer").values())
 
 
 @pytest.mark.parametrize(
@@ -59,13 +74,24 @@ def test_a_new_call_would_be_noticed(source: str, call: str) -> None:
     assert calls(source) == {call}
 
 
-def test_names_are_the_buckets_and_bytes_are_those_below_the_prefix() -> None:
-    bucket, prefix = "arn:aws:s3:::BUCKET", "arn:aws:s3:::BUCKET/longhaul/*"
-    assert allowed()[bucket] == OF_THE_BUCKET
-    assert allowed()[prefix].isdisjoint(OF_THE_BUCKET)
-    assert set(allowed()) == {bucket, prefix}
+@pytest.mark.parametrize("role", ROLES)
+def test_names_are_the_buckets_and_bytes_are_those_below_the_prefix(role: str) -> None:
+    bucket, prefix = "arn:aws:s3:::BUCKET", "arn:aws:s3:::BUCKET/longhaul/"
+    assert allowed(role)[bucket] <= OF_THE_BUCKET
+    for resource, actions in allowed(role).items():
+        assert resource == bucket or (resource.startswith(prefix) and actions.isdisjoint(OF_THE_BUCKET))
 
 
-def test_it_has_no_wildcard_and_only_allows() -> None:
-    assert not any("*" in action for actions in allowed().values() for action in actions)
-    assert {statement["Effect"] for statement in POLICY["Statement"]} == {"Allow"}
+@pytest.mark.parametrize("role", ROLES)
+def test_no_action_is_a_wildcard(role: str) -> None:
+    both = [*statements(role), *statements(role, "Deny")]
+    assert not any("*" in action for one in both for action in one["Action"])
+
+
+@pytest.mark.parametrize("role", ["trainer", "janitor"])
+def test_the_log_is_denied_to_who_may_write(role: str) -> None:
+    denied = {one["Action"][0]: one for one in statements(role, "Deny")}
+    assert {one["Resource"] for one in denied.values()} == {"arn:aws:s3:::BUCKET/longhaul/runs/*/log/*"}
+    assert "Condition" not in denied["s3:DeleteObject"]
+    # Put, unless as a creation: its request has the header If-None-Match.
+    assert denied["s3:PutObject"]["Condition"] == {"Null": {"s3:if-none-match": "true"}}
