@@ -90,6 +90,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
         "jobs.training.data.parquet_tokens",
     ),
     "tokenizers": ("jobs.packing.tokenizing",),
+    "jinja2": ("jobs.packing.chat.sandbox",),
     "matplotlib": ("reporting.charts",),
     "openpyxl": ("reporting.importers",),
     "tensorboardX": ("reporting.importers", "reporting.recording.sinks"),

@@ -2,12 +2,16 @@
 
 import argparse
 from pathlib import Path
+from typing import get_args
+
+from jobs.packing.chat.recipe import TooLong
 
 
 def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Turn text, JSONL and Parquet into token shards for `data: {kind: tokens, path: URL}`. The same "
-        "input and tokenizer give the same bytes."
+        "input and tokenizer give the same bytes. With --chat, conversations become rows of --seq-len "
+        "tokens, of which only an assistant's words are trained on."
     )
     parser.epilog = "exit codes: 0 packed; 1 the store failed; 2 wrong usage or input; 130 interrupted"
     parser.add_argument(
@@ -30,7 +34,26 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         help="stands behind each document (default: the tokenizer's, if it has a usual one)",
     )
     parser.add_argument(
-        "--column", default="text", metavar="NAME", help="where JSONL and Parquet have their text (text)"
+        "--column",
+        metavar="NAME",
+        help="where JSONL and Parquet have their text (text), or with --chat their messages (messages)",
+    )
+    parser.add_argument(
+        "--chat", action="store_true", help="the input are conversations, in JSONL or Parquet"
+    )
+    parser.add_argument(
+        "--chat-template",
+        metavar="FILE",
+        help="a Jinja file, or chatml (default: what stands beside the tokenizer)",
+    )
+    parser.add_argument(
+        "--seq-len", type=int, metavar="N", help="the tokens of a row: seq_len of the training"
+    )
+    parser.add_argument(
+        "--too-long",
+        choices=get_args(TooLong),
+        default="refuse",
+        help="what becomes of a conversation that has more tokens than a row (refuse)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     parser.add_argument("-v", "--verbose", action="store_true", help="let Ray's own log through")

@@ -8,6 +8,8 @@ from checkpointing.stores.contract import Conflict, Missing, Store
 from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.store_location import store_base
+from jobs.packing.chat.options import chat_counts, chat_facts, chat_recipe, told_of_chat
+from jobs.packing.chat.recipe import ChatRecipe
 from jobs.packing.documents import find_sources
 from jobs.packing.pieces import InputError, InputPiece, PackingFailed, cut_into_pieces
 from jobs.packing.shard import Packed, dtype_for
@@ -25,14 +27,16 @@ def pack(args: argparse.Namespace) -> int:
 
 
 def _story(args: argparse.Namespace) -> int:
+    chat = chat_recipe(args)
+    args.column = args.column or ("messages" if chat else "text")
     store = open_store(args.out, base=store_base())
-    recipe = read_recipe(args.tokenizer, args.end_token)
-    pieces = cut_into_pieces(find_sources(args.inputs, args.column))
+    recipe = read_recipe(args.tokenizer, args.end_token, needs_end=chat is None)
+    pieces = cut_into_pieces(find_sources(args.inputs, args.column, is_chat=chat is not None))
     if not pieces:
         raise InputError(f"{args.inputs[0]}: holds no text; there is nothing to pack")
     _check_vacant(store)
-    packed = _pack(pieces, recipe, store, args)
-    index = _index(packed, recipe, args)
+    packed = _pack(pieces, recipe, store, args, chat)
+    index = _index(packed, recipe, args, chat)
     _finish(store, index)
     _tell(store, index, packed, as_json=args.json)
     return EXIT_OK
@@ -48,23 +52,33 @@ def _check_vacant(store: Store) -> None:
 
 
 def _pack(
-    pieces: Sequence[InputPiece], recipe: TokenizerRecipe, store: Store, args: argparse.Namespace
+    pieces: Sequence[InputPiece],
+    recipe: TokenizerRecipe,
+    store: Store,
+    args: argparse.Namespace,
+    chat: ChatRecipe | None,
 ) -> list[Packed]:
     from cluster.local_ray.private_ray import ray_for_driver
 
     with ray_for_driver(verbose=args.verbose):
         from jobs.packing.ray_pack import Work, pack_pieces
 
-        work = Work(pieces=tuple(pieces), tokenizer=recipe, column=args.column, store=store.url)
+        work = Work(pieces=tuple(pieces), tokenizer=recipe, column=args.column, store=store.url, chat=chat)
         return pack_pieces(work, verbose=args.verbose)
 
 
-def _index(packed: Sequence[Packed], recipe: TokenizerRecipe, args: argparse.Namespace) -> TokenIndex:
+def _index(
+    packed: Sequence[Packed], recipe: TokenizerRecipe, args: argparse.Namespace, chat: ChatRecipe | None
+) -> TokenIndex:
     shards = tuple(one.shard for one in packed if one.shard)
     if not shards:
-        raise InputError(f"{args.inputs[0]}: holds no text; there is nothing to pack")
+        what = "conversation that is used" if chat else "text"
+        raise InputError(f"{args.inputs[0]}: holds no {what}; there is nothing to pack")
     vocabulary = recipe.open().vocabulary
-    return TokenIndex(dtype=dtype_for(vocabulary), shards=shards, vocabulary=vocabulary)
+    if chat is None:
+        return TokenIndex(dtype=dtype_for(vocabulary), shards=shards, vocabulary=vocabulary)
+    facts = chat_facts(chat, sum(one.num_trained for one in packed))
+    return TokenIndex(dtype="uint32", shards=shards, vocabulary=vocabulary, chat=facts)
 
 
 def _finish(store: Store, index: TokenIndex) -> None:
@@ -90,12 +104,17 @@ def _tell(store: Store, index: TokenIndex, packed: Sequence[Packed], *, as_json:
         "tokenizer_digest": index.vocabulary.digest,
         "vocab_size": index.vocabulary.size,
         "digest": index.digest,
+        **(chat_counts(index.chat, packed) if index.chat else {}),
     }
     if as_json:
         print(json.dumps(facts, indent=1))
         return
+    kind = "conversations" if index.chat else "documents"
     print(
-        f"{facts['num_documents']:,} documents, {facts['num_tokens']:,} tokens of {facts['tokenizer']} "
+        f"{facts['num_documents']:,} {kind}, {facts['num_tokens']:,} tokens of {facts['tokenizer']} "
         f"(vocabulary {facts['vocab_size']:,}) in {facts['num_shards']:,} shards: {store.url}"
     )
+    if index.chat:
+        print(told_of_chat(index.chat, packed))
+        return
     print(f"train on them with data: {{kind: tokens, path: {store.url}}}")

@@ -1,4 +1,4 @@
-"""Reads the texts in a span of a file, in order, from local or shared disks."""
+"""Reads the texts, or the values of a column, in a span of a file, in order, from local or shared disks."""
 
 import json
 from collections.abc import Iterator
@@ -14,6 +14,8 @@ from jobs.packing.pieces import InputError, InputSource, SourceKind, TextSpan
 _KINDS: dict[str, SourceKind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 # A tokenizer needs some hundred bytes of memory per token of the text that it gets at once.
 _TEXT_BYTES = 2**20
+# A row of messages takes some ten times its bytes as Python's objects.
+_BATCH_ROWS = 256
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")
 
 
@@ -28,9 +30,23 @@ class Text:
     is_end: bool
 
 
-def find_sources(inputs: list[Path], column: str) -> list[InputSource]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a value stands, for messages: a line that begins at byte ``at``, or row ``at`` of Parquet."""
+
+    path: str
+    kind: SourceKind
+    at: int
+
+    def __str__(self) -> str:
+        if self.kind == "parquet":
+            return f"{self.path}: row {self.at + 1:,}"
+        return f"{self.path}: line {_line_number(self.path, self.at):,}"
+
+
+def find_sources(inputs: list[Path], column: str, *, is_chat: bool = False) -> list[InputSource]:
     """Finds the input files in the order of ``inputs``. The files of a folder are sorted by path."""
-    return [_source(path, column) for given in inputs for path in _files(given)]
+    return [_source(path, column, is_chat) for given in inputs for path in _files(given)]
 
 
 def texts_of(span: TextSpan, column: str) -> Iterator[Text]:
@@ -44,6 +60,14 @@ def texts_of(span: TextSpan, column: str) -> Iterator[Text]:
             texts = _rows(span, column)
     try:
         yield from (text for text in texts if text.text or text.is_end)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, span.path) from None
+
+
+def values_of(span: TextSpan, column: str) -> Iterator[tuple[Place, Any]]:
+    """Yields what ``column`` holds in each line or row of ``span``. Every ``OSError`` names the file."""
+    try:
+        yield from (_values_in_rows if span.kind == "parquet" else _values_in_lines)(span, column)
     except OSError as error:
         raise OSError(error.errno, error.strerror, span.path) from None
 
@@ -69,28 +93,43 @@ def _is_hidden(path: Path, root: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
-def _source(path: Path, column: str) -> InputSource:
+def _source(path: Path, column: str, is_chat: bool) -> InputSource:
     suffix = path.suffix.lower()
     if suffix in _COMPRESSED:
         raise InputError(f"{path}: is compressed ({path.suffix}); unpack it first")
     kind = _KINDS.get(suffix, "text")
+    if is_chat and kind == "text":
+        raise InputError(
+            f"{path}: expected .jsonl or .parquet with conversations; convert it, or take it away"
+        )
     try:
-        sizes = _row_groups(path, column) if kind == "parquet" else (path.stat().st_size,)
+        sizes = _row_groups(path, column, is_chat) if kind == "parquet" else (path.stat().st_size,)
     except OSError as error:
         raise InputError(f"{path}: can't be read ({error.strerror or error})") from None
     return InputSource(path=str(path.absolute()), kind=kind, sizes=sizes)
 
 
-def _row_groups(path: Path, column: str) -> tuple[int, ...]:
+def _row_groups(path: Path, column: str, is_chat: bool) -> tuple[int, ...]:
     with _parquet(path) as file:
         names = file.schema_arrow.names
         if column not in names:
             raise InputError(f"{path}: has no column {column!r} ({', '.join(names)}); name one with --column")
-        kind = file.schema_arrow.field(column).type
-        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-            raise InputError(f"{path}: column {column!r} holds {kind}, expected text; name one with --column")
+        kind, expected = file.schema_arrow.field(column).type, "lists of messages" if is_chat else "text"
+        if not (_holds_messages(kind) if is_chat else _holds_text(kind)):
+            raise InputError(
+                f"{path}: column {column!r} holds {kind!s:.80}, expected {expected}; name one with --column"
+            )
         metadata = file.metadata
         return tuple(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+
+
+def _holds_text(kind: Any) -> bool:
+    return bool(pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind))
+
+
+def _holds_messages(kind: Any) -> bool:
+    is_list = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)
+    return bool(is_list and pyarrow.types.is_struct(kind.value_type))
 
 
 def _parquet(path: Path) -> Any:
@@ -138,13 +177,52 @@ def _lines(span: TextSpan, column: str) -> Iterator[Text]:
             yield Text(text=text, is_end=True)
 
 
-def _text_in(record: object, column: str, where: str) -> str | None:
+def _values_in_lines(span: TextSpan, column: str) -> Iterator[tuple[Place, Any]]:
+    for at, line in _lines_in(span):
+        if not line.strip():
+            continue
+        place = Place(path=span.path, kind=span.kind, at=at)
+        try:
+            record = json.loads(_decoded(line, span.path, at))
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place} is not JSON ({error}); mend or remove it") from None
+        yield place, _held(record, column, place)
+
+
+def _values_in_rows(span: TextSpan, column: str) -> Iterator[tuple[Place, Any]]:
+    with _parquet(Path(span.path)) as file:
+        groups = range(span.start, span.end)
+        at = sum(file.metadata.row_group(number).num_rows for number in range(span.start))
+        try:
+            for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=[column]):
+                for value in batch.column(0).to_pylist():
+                    yield Place(path=span.path, kind=span.kind, at=at), value
+                    at += 1
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise _as_input_error(error, f"{span.path}: row group {span.start:,} is not whole") from None
+
+
+def _line_number(path: str, at: int) -> int:
+    """The number of the line that begins at byte ``at``."""
+    number = 1
+    with Path(path).open("rb") as file:
+        while at and (data := file.read(min(at, _TEXT_BYTES))):
+            number += data.count(b"\n")
+            at -= len(data)
+    return number
+
+
+def _held(record: object, column: str, where: object) -> Any:
     if not isinstance(record, dict):
         raise InputError(f"{where} is not an object; expected one with {column!r} in each line")
     if column not in record:
         found = ", ".join(record).encode(errors="backslashreplace").decode()
         raise InputError(f"{where} has no {column!r} ({found}); name another with --column")
-    text = record[column]
+    return record[column]
+
+
+def _text_in(record: object, column: str, where: str) -> str | None:
+    text = _held(record, column, where)
     if not isinstance(text, str | None):
         raise InputError(f"{where}: {column!r} is {text!r:.40}, expected text")
     try:

@@ -15,11 +15,18 @@ _CODES: dict[TokenDtype, str] = {"uint16": "H", "uint32": "I"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A packed piece. ``shard`` is None if the piece holds no text."""
+    """A packed piece. ``shard`` is None if the piece holds no text.
+
+    Of chat data, documents are conversations. ``num_trained`` tokens are an assistant's. ``num_cut``
+    conversations lack their end, and ``num_left_out`` are not there.
+    """
 
     number: int
     num_documents: int
     shard: TokenShard | None
+    num_trained: int = 0
+    num_cut: int = 0
+    num_left_out: int = 0
 
 
 def dtype_for(vocabulary: Vocabulary) -> TokenDtype:
@@ -36,15 +43,21 @@ def pack_piece(piece: InputPiece, tokenizer: Tokenizer, column: str, store: Stor
             num_documents += 1
             if tokenizer.end_id is not None:
                 ids.append(tokenizer.end_id)
-    if not ids:
-        return Packed(number=piece.number, num_documents=0, shard=None)
-    data = ids.tobytes()
+    shard = stored(piece, ids, max(ids, default=0), store)
+    return Packed(number=piece.number, num_documents=num_documents if shard else 0, shard=shard)
+
+
+def stored(piece: InputPiece, tokens: "array[int]", largest_id: int, store: Store) -> TokenShard | None:
+    """Stores the tokens of a piece; None if there are none."""
+    if not tokens:
+        return None
+    data = tokens.tobytes()
     digest = hashlib.sha256(data).hexdigest()
     shard = TokenShard(
         name=f"{piece.number:05}-{digest[:12]}.bin",
-        num_tokens=len(ids),
+        num_tokens=len(tokens),
         sha256=digest,
-        largest_id=max(ids),
+        largest_id=largest_id,
     )
     store.put(shard.name, data)
-    return Packed(number=piece.number, num_documents=num_documents, shard=shard)
+    return shard

@@ -27,20 +27,29 @@ class Tokenizer(Protocol):
 
     def ids(self, text: str) -> Sequence[int]: ...
 
+    def ids_with_offsets(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        """The ids, and for each the characters of ``text`` that it stands for: the first, and the next one
+        behind the last.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerRecipe:
-    """Opens the same tokenizer on any node. ``content`` is a tokenizer.json; None means bytes."""
+    """Opens the same tokenizer on any node. ``content`` is a tokenizer.json; None means bytes.
+
+    Chat templates write their ends themselves, so without ``needs_end`` a tokenizer may have none.
+    """
 
     name: str
     content: bytes | None = None
     end_token: str | None = None
+    needs_end: bool = True
 
     def open(self) -> Tokenizer:
         return ByteTokenizer() if self.content is None else FileTokenizer(self)
 
 
-def read_recipe(name: str, end_token: str | None) -> TokenizerRecipe:
+def read_recipe(name: str, end_token: str | None, *, needs_end: bool = True) -> TokenizerRecipe:
     """Reads a tokenizer. Raises ``InputError`` if ``name`` is no usable tokenizer, or has no end token."""
     if name == "bytes":
         if end_token is not None:
@@ -53,7 +62,7 @@ def read_recipe(name: str, end_token: str | None) -> TokenizerRecipe:
         raise InputError(
             f"--tokenizer {name}: can't be read ({error.strerror}); expected 'bytes' or a tokenizer.json"
         ) from None
-    recipe = TokenizerRecipe(name=path.name, content=content, end_token=end_token)
+    recipe = TokenizerRecipe(name=path.name, content=content, end_token=end_token, needs_end=needs_end)
     recipe.open()
     return recipe
 
@@ -69,6 +78,10 @@ class ByteTokenizer:
     def ids(self, text: str) -> Sequence[int]:
         # Widens each byte to two without a Python loop.
         return array("H", text.encode().decode("latin-1").encode("utf-16-le"))
+
+    def ids_with_offsets(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        offsets = [(at, at + 1) for at, character in enumerate(text) for _ in character.encode()]
+        return self.ids(text), offsets
 
 
 class FileTokenizer:
@@ -90,13 +103,17 @@ class FileTokenizer:
         ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def ids_with_offsets(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
     def _end_id(self, recipe: TokenizerRecipe) -> int | None:
         candidates = (recipe.end_token,) if recipe.end_token else _USUAL_ENDS
         found = (self._tokenizer.token_to_id(token) for token in candidates)
         end_id: int | None = next((number for number in found if number is not None), None)
         if end_id is None and recipe.end_token:
             raise InputError(f"--end-token {recipe.end_token}: {recipe.name} has no such token")
-        if end_id is None:
+        if end_id is None and recipe.needs_end:
             raise InputError(
                 f"--tokenizer {recipe.name}: has none of the usual tokens that end a document "
                 f"({', '.join(_USUAL_ENDS)}); name its own with --end-token"

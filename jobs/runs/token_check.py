@@ -14,7 +14,7 @@ from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.shard_cache import PARQUET, folder_conflict
 from jobs.training.task.task import ShardCacheLimits, Tokens
 from jobs.training.task.token_index import DTYPE_BYTES, INDEX, DataError, TokenIndex, TokenShard, from_json
-from jobs.training.task.windows import cut_into_windows
+from jobs.training.task.windows import Windows, cut_into_windows
 
 _NUM_READERS = 16
 # Two tokenizers' digests do not share a prefix of this length by chance.
@@ -39,7 +39,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
     cache = _cache_limits(spec, index)
     if problems := [*_wrong_vocabulary(spec, store, index), *_wrong_sizes(store, index)]:
         raise SpecError(problems)
-    windows = cut_into_windows(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
+    windows = _windows(spec, store, index)
     _check_room(
         spec,
         windows.num_samples,
@@ -47,6 +47,12 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         f"{spec.seq_len} beside {spec.eval.samples:,} held out (eval.samples)",
     )
     return Tokens(url=store.url, index=index, windows=windows, cache=cache)
+
+
+def _windows(spec: RunSpec, store: Store, index: TokenIndex) -> Windows:
+    if index.chat is None:
+        return cut_into_windows(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
+    raise SpecError([f"data: {store.url} holds conversations, which can't be trained on yet; pack text"])
 
 
 def num_samples(spec: RunSpec, tokens: Tokens | None) -> int:

@@ -2,6 +2,10 @@
 
 ``index.json`` is written last, so if it exists, its shards are complete. All shards together are one long row
 of tokens, in the order of the index. Every field of an index is checked before it is used.
+
+Chat data lie in rows of ``seq_len`` tokens, each an id and two flags in 32 bits. A conversation is whole in
+one row. Its first token has ``BEGINS``. Tokens that a model should learn to say have ``TRAINED``. What fills
+a row up begins with ``BEGINS`` too and is never trained on.
 """
 
 import hashlib
@@ -17,6 +21,11 @@ INDEX = "index.json"
 TokenDtype = Literal["uint16", "uint32"]
 DTYPE_BYTES: Mapping[TokenDtype, int] = {"uint16": 2, "uint32": 4}
 _FORMAT = "longhaul tokens 1"
+# As 1, but of chat data, whose tokens have flags.
+_CHAT_FORMAT = "longhaul tokens 2"
+TRAINED = 1 << 31
+BEGINS = 1 << 30
+ID_MASK = BEGINS - 1
 
 # Errors that a value of the wrong type raises where it is first used.
 _NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
@@ -46,12 +55,25 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """Of chat data: the length of its rows, how many tokens are trained on, and the template's digest."""
+
+    seq_len: int
+    num_trained: int
+    template: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenIndex:
-    """The shards in their order. ``vocabulary`` is None if the tokenizer that made the ids is unknown."""
+    """The shards in their order. ``vocabulary`` is None if the tokenizer that made the ids is unknown.
+
+    ``chat`` is None if the shards are one row of plain ids.
+    """
 
     dtype: TokenDtype
     shards: tuple[TokenShard, ...]
     vocabulary: Vocabulary | None = None
+    chat: Chat | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -61,16 +83,18 @@ class TokenIndex:
     def digest(self) -> str:
         """A digest that is the same for the same tokens in the same shards, wherever the shards lie."""
         parts = [f"{shard.name} {shard.num_tokens} {shard.sha256}" for shard in self.shards]
-        return hashlib.sha256("\n".join([self.dtype, *parts]).encode()).hexdigest()
+        kind = f"{self.dtype} chat {self.chat.seq_len}" if self.chat else self.dtype
+        return hashlib.sha256("\n".join([kind, *parts]).encode()).hexdigest()
 
 
 def to_json(index: TokenIndex) -> bytes:
     """Encodes an index; the same index gives the same bytes."""
     body: dict[str, Any] = {
-        "format": _FORMAT,
+        "format": _CHAT_FORMAT if index.chat else _FORMAT,
         "dtype": index.dtype,
         "num_tokens": index.num_tokens,
         "vocabulary": index.vocabulary and asdict(index.vocabulary),
+        **({"chat": asdict(index.chat)} if index.chat else {}),
         "shards": [asdict(shard) for shard in index.shards],
     }
     return json.dumps(body, indent=1).encode() + b"\n"
@@ -84,12 +108,16 @@ def from_json(data: bytes, where: str) -> TokenIndex:
     try:
         body = json.loads(data)
         version = body.get("format")
-        if version != _FORMAT:
-            raise DataError(f"{where}: its format is {version!r}, expected {_FORMAT!r}; pack the data again")
+        if version not in (_FORMAT, _CHAT_FORMAT):
+            raise DataError(
+                f"{where}: its format is {version!r}, expected {_FORMAT!r} or {_CHAT_FORMAT!r}; "
+                "pack the data again"
+            )
         index = TokenIndex(
             dtype=_dtype(body["dtype"]),
             shards=tuple(_shard(shard) for shard in body["shards"]),
             vocabulary=_vocabulary(body.get("vocabulary")),
+            chat=_chat(body["chat"]) if version == _CHAT_FORMAT else None,
         )
         _check_whole(index, body.get("num_tokens"))
     except _NOT_AS_EXPECTED as error:
@@ -135,6 +163,25 @@ def _check_whole(index: TokenIndex, num_tokens: object) -> None:
         raise ValueError(f"{repeated[0]} is there twice")
     if num_tokens is not None and num_tokens != index.num_tokens:
         raise ValueError(f"its shards have {index.num_tokens} tokens together, but it says {num_tokens!r}")
+    if index.chat:
+        _check_rows(index, index.chat)
+
+
+def _check_rows(index: TokenIndex, chat: Chat) -> None:
+    if index.dtype != "uint32":
+        raise ValueError(f"its dtype is {index.dtype!r}, expected 'uint32' of chat data")
+    for shard in index.shards:
+        if shard.num_tokens % chat.seq_len:
+            raise ValueError(f"{shard.name} has {shard.num_tokens} tokens, not whole rows of {chat.seq_len}")
+
+
+def _chat(body: Mapping[str, Any]) -> Chat:
+    chat = Chat(seq_len=body["seq_len"], num_trained=body["num_trained"], template=body["template"])
+    if not _is_count(chat.seq_len) or chat.seq_len < 1 or not _is_count(chat.num_trained):
+        raise ValueError(f"its chat is {dict(body)}")
+    if not isinstance(chat.template, str):
+        raise ValueError(f"the digest of its template is {chat.template!r}")
+    return chat
 
 
 def _vocabulary(body: Mapping[str, Any] | None) -> Vocabulary | None:
