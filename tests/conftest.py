@@ -3,8 +3,9 @@
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -20,6 +21,9 @@ settings.load_profile("longhaul")
 # A shell starts background jobs with Ctrl-C ignored, and their children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Far more than any test but a soak takes on a busy machine. It only ends what hangs, so that the rest runs.
+DEADLINE_S, SOAK_DEADLINE_S = 900, 4 * 3600
+
 _GOLDEN = Path(__file__).parent / "golden"
 
 Golden = Callable[[str, str], None]
@@ -28,6 +32,36 @@ Golden = Callable[[str, str], None]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest come first: at the end, one of two workers would have nothing to do beside them."""
     items.sort(key=lambda item: item.get_closest_marker("longest") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    return (yield from _until_deadline(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    return (yield from _until_deadline(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    return (yield from _until_deadline(item))
+
+
+def _until_deadline(item: pytest.Item) -> Iterator[None]:
+    """Fails what hangs, a test or one of its fixtures, where it stands. The other tests then run."""
+    before = signal.signal(signal.SIGALRM, _end_what_hangs)
+    signal.setitimer(signal.ITIMER_REAL, SOAK_DEADLINE_S if item.get_closest_marker("soak") else DEADLINE_S)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _end_what_hangs(_number: int, _frame: FrameType | None) -> None:
+    pytest.fail("its deadline has passed: it hangs, here")
 
 
 @pytest.fixture
