@@ -8,7 +8,8 @@ import pytest
 from tests.live.command_line import rows, run
 
 
-@pytest.mark.parametrize("kind", ["run", pytest.param("sweep", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["run", "sweep"])
 def test_the_spec_that_init_writes_for_this_machine_runs_to_its_end(kind: str, tmp_path: Path) -> None:
     longhaul, spec, store = (
         (sys.executable, "-m", "jobs.cli"),

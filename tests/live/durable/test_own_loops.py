@@ -69,6 +69,7 @@ def test_a_killed_loop_of_plain_torch_ends_as_one_left_alone(left_alone: Path) -
     assert last_save(left_alone / "killed") == last_save(left_alone / "one")
 
 
+@pytest.mark.soak
 def test_under_torchrun_a_killed_rank_costs_the_run_no_bit(left_alone: Path, tmp_path: Path) -> None:
     launcher = [
         "-m",

@@ -181,7 +181,10 @@ def test_two_at_once_are_each_alone_and_leave_nothing(start: Callable[..., Drive
     assert one.wait_until_up() == "cpus 1 nodes 1"
     assert two.wait_until_up() == "cpus 3 nodes 1"
     for driver in (one, two):
-        assert driver.wait() == (0, "")
+        code, errors = driver.wait()
+        # On a busy machine a node may take longer to start than Ray waits for one.
+        assert code == 0
+        assert [line for line in errors.splitlines() if not line.endswith("another try")] == []
         assert_nothing_is_left(driver)
 
 

@@ -113,6 +113,7 @@ def pair() -> Iterator[MixedCluster]:
         yield found
 
 
+@pytest.mark.soak
 def test_a_run_that_loses_a_node_goes_on_without_it_and_grows_when_it_is_back(
     tmp_path: Path, pair: MixedCluster
 ) -> None:

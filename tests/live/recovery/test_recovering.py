@@ -70,7 +70,7 @@ def finished_as_if_left_alone(tmp_path: Path, spec: Path, store: Path, *flags: s
 def test_a_driver_that_is_killed_under_its_supervisor_is_started_again_and_the_run_is_the_same(
     tmp_path: Path,
 ) -> None:
-    spec, store = write_spec(tmp_path, RUN.replace("steps: 40", "steps: 240")), tmp_path / "store"
+    spec, store = write_spec(tmp_path, RUN.replace("steps: 40", "steps: 120")), tmp_path / "store"
     with running(keep_command(spec, store, "--executor", "inline")) as supervisor:
         wait_until(lambda: num_commits(store) >= 1, PATIENCE_S)
         (driver,) = psutil.Process(supervisor.pid).children()
@@ -136,6 +136,7 @@ def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(
     assert finished_as_if_left_alone(tmp_path, spec, store)
 
 
+@pytest.mark.soak
 def test_a_rank_that_stands_still_tells_where_its_threads_are(tmp_path: Path) -> None:
     """A debugger's breakpoint, a lock, a lost packet: its process answers, but its steps don't come."""
     # Its limit is five times its longest step where that is more, as it may be on a slow machine.

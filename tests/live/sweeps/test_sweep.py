@@ -79,7 +79,7 @@ repeats: 1
 """
     store = tmp_path / "store"
 
-    done = run(sweep_command(write_spec(tmp_path, spec), store, "--json"))
+    done = run(sweep_command(write_spec(tmp_path, spec), store, "--json", "--executor", "inline"))
 
     assert done.returncode == 1, done.stdout + done.stderr
     found = {(row["model"], row["world_size"]): row for row in rows(store)}
@@ -118,9 +118,8 @@ limits: {memory_gb_per_worker: 0.2, try_anyway: true}
 
 def test_a_loss_that_is_not_finite_is_no_result_and_can_be_retried(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    command = sweep_command(
-        write_spec(tmp_path), store, "--set", "optimizer.lr=1e30", "--set", "axes.strategy=ddp"
-    )
+    flags = ["--executor", "inline", "--set", "optimizer.lr=1e30", "--set", "axes.strategy=ddp"]
+    command = sweep_command(write_spec(tmp_path), store, *flags)
 
     done, retried = run(command), run([*command, "--retry-failed"])
 
