@@ -5,6 +5,7 @@ import os
 import random
 import secrets
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,6 +26,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
 from checkpointing.saving.save import SaveNote
+from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
 from cluster.inventory import Vendor
 from jobs.training.loop.attempt import Services, run
@@ -50,7 +53,7 @@ class Wanted:
     itself before it does a step. ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
-    ``vendor`` is that of ``device``.
+    Of the ``late`` shards no read ever returns. ``vendor`` is that of ``device``.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Wanted:
     resume: str = "latest"
     eval_every: int = 0
     tokens: Tokens | None = None
+    late: tuple[str, ...] = ()
     is_private: bool = False
     has_own_disk: bool = False
     dies_after_loading: bool = False
@@ -138,10 +142,24 @@ def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | Non
         is_due = rank == wanted.stopped_rank and story.num_asks >= wanted.stopped_at
         return wanted.stop_request if is_due else None
 
-    with _drawing(pages):
+    with _drawing(pages), _never_read(wanted.late):
         run(task, context, Services(report=tell, stop_request=stop_request or counted_wish))
     story.num_batches = context.status.num_batches
     return story
+
+
+@contextmanager
+def _never_read(shards: tuple[str, ...]) -> Iterator[None]:
+    read = LocalStore.get_range
+
+    def wait_or_read(store: LocalStore, name: str, start: int, into: memoryview) -> int:
+        if name in shards:
+            threading.Event().wait()
+        return read(store, name, start, into)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "get_range", wait_or_read)
+        yield
 
 
 def _die_on_resuming(told: RunEvent) -> None:

@@ -324,12 +324,11 @@ def test_while_a_rank_waits_for_samples_that_do_not_come_all_stop(tmp_path: Path
     write_index(tmp_path, *(bytes(4000) for _ in range(2)))
     spec = write_spec(tmp_path, RUN.replace("data: {samples: 64}", data(tmp_path, "")))
     tokens = find_tokens(RunSpec.load(spec))
-    for shard in tmp_path.glob("*.bin"):
-        shard.unlink()
-        # Whoever opens it waits until somebody writes.
-        os.mkfifo(shard)
+    late = tuple(shard.name for shard in tokens.index.shards)
     # Its third and fourth question are asked while it waits, the fifth too.
-    wanted = replace(a_run("r", tmp_path / "store"), tokens=tokens, stop_request=STOP, stopped_at=5)
+    wanted = replace(
+        a_run("r", tmp_path / "store"), tokens=tokens, late=late, stop_request=STOP, stopped_at=5
+    )
     [story] = go([wanted], tmp_path)
     assert (story.end.step, story.end.problem, story.end.stop_request) == (0, None, STOP)
     assert view_of(tmp_path / "store", "r").stopped_step == 0
@@ -341,10 +340,13 @@ def test_in_an_evaluation_whose_samples_do_not_come_all_stop_and_it_is_still_due
     spec = write_spec(tmp_path, RUN.replace("data: {samples: 64}", data(tmp_path, "")))
     tokens = find_tokens(RunSpec.load(spec))
     # All that is trained on lies in the first shard, all held-out samples but two in the second.
-    (tmp_path / "1.bin").unlink()
-    os.mkfifo(tmp_path / "1.bin")
     wanted = replace(
-        a_run("r", tmp_path / "store"), tokens=tokens, eval_every=1, stop_request=STOP, stopped_at=12
+        a_run("r", tmp_path / "store"),
+        tokens=tokens,
+        late=("1.bin",),
+        eval_every=1,
+        stop_request=STOP,
+        stopped_at=12,
     )
     [story] = go([wanted], tmp_path, deadline_s=60.0)
     assert (story.end.step, story.end.problem, story.end.stop_request) == (1, None, STOP)

@@ -44,6 +44,7 @@ def test_courses_begin_with_the_same_values_under_each_strategy() -> None:
     assert Course(losses=(1.0, 2.0)).distance(Course(losses=(1.5, 1.0))) == 1.0
 
 
+@pytest.mark.soak
 def test_a_round_trip_brings_back_what_was_saved() -> None:
     (found,) = apart(round_trip_each, [plain("zero2", "bf16")], device=CPU)
     assert found.is_equal and not found.is_pinned
@@ -51,6 +52,7 @@ def test_a_round_trip_brings_back_what_was_saved() -> None:
     assert found.num_bytes > 3 * 4 * plain("ddp", "bf16").model.num_parameters
 
 
+@pytest.mark.soak
 def test_a_run_of_two_attempts_is_bit_equal_and_one_of_other_samples_is_not(tmp_path: Path) -> None:
     recipe = plain("ddp", "fp32")
     assert apart(parted, tmp_path / "same", recipe, device=CPU) == "bit-equal at step 8"
@@ -154,6 +156,7 @@ def test_all_ways_train_the_same_parameters_as_transformers_model(model: str) ->
     assert all(all(found.values()) for found in gradients.values())
 
 
+@pytest.mark.soak
 def test_the_bench_runs_on_a_cpu_and_judges_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--device", "cpu", "--model", "llama-tiny", "--seq-len", "32", "--rounds", "1"]
     assert gpu.main([*words, "--ways", "eager", "full"]) == 0

@@ -62,6 +62,7 @@ def test_a_loss_that_every_rank_sees_ends_no_torchrun(tmp_path: Path) -> None:
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.soak
 def test_ranks_that_were_given_one_key_find_out_who_has_another(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, BOTH_SIZES)
     keys = {"same": "the same on all", "other": "of $RANK alone"}

@@ -37,7 +37,11 @@ def test_a_test_that_hangs_fails_where_it_stands_and_the_next_one_runs(tmp_path:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-c", "/dev/null"]
     root = Path(__file__).parents[3]
     done = subprocess.run(
-        [*command, f"--rootdir={tmp_path}", str(tmp_path)], cwd=root, capture_output=True, text=True, timeout=60
+        [*command, f"--rootdir={tmp_path}", str(tmp_path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
     assert "1 failed, 1 passed, 1 error" in done.stdout
