@@ -1,6 +1,5 @@
 """A loss that goes wrong ends an attempt on all ranks, is never saved, and is not met again on going on."""
 
-import os
 import random
 import re
 import struct

@@ -4,6 +4,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.live.command_line import QUICK, files, rows, run, sweep_command, write_spec
 
 BOTH_SIZES = QUICK.replace("world_size: [1]", "world_size: [1, 2]").replace("[ddp, fsdp]", "[ddp, zero2]")
