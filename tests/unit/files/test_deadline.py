@@ -34,15 +34,9 @@ def test_a_test_that_hangs_fails_where_it_stands_and_the_next_one_runs(tmp_path:
     (tmp_path / "conftest.py").write_text(SOONER, encoding="utf-8")
     (tmp_path / "test_it.py").write_text(HANGING, encoding="utf-8")
 
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-c", "/dev/null"]
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [*command, f"--rootdir={tmp_path}", str(tmp_path)],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    flags = ["-q", "-p", "tests.conftest", "-c", "/dev/null", f"--rootdir={tmp_path}", str(tmp_path)]
+    command, root = [sys.executable, "-m", "pytest", *flags], Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
 
     assert "1 failed, 1 passed, 1 error" in done.stdout
     assert "threading.Event().wait()\n" in done.stdout
