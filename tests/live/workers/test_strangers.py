@@ -385,6 +385,7 @@ class Seen(Exception):
     """That is enough."""
 
 
+@pytest.mark.soak
 def test_the_ranks_of_one_machine_listen_on_loopback_alone(group: WorkerGroup) -> None:
     found: list[list[str]] = []
 
