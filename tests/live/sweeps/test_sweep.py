@@ -79,7 +79,7 @@ repeats: 1
 """
     store = tmp_path / "store"
 
-    done = run(sweep_command(write_spec(tmp_path, spec), store, "--json", "--executor", "inline"))
+    done = run(sweep_command(write_spec(tmp_path, spec), store, "--json"))
 
     assert done.returncode == 1, done.stdout + done.stderr
     found = {(row["model"], row["world_size"]): row for row in rows(store)}
