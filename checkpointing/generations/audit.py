@@ -10,9 +10,9 @@ from checkpointing.errors import Corrupt
 from checkpointing.format.loading import verify
 from checkpointing.format.manifest import FilePart
 from checkpointing.generations.repository import Repository
-from checkpointing.log.codec import LogRecord, decode
+from checkpointing.log.codec import LogRecord
 from checkpointing.log.history import Generation, LogView, after
-from checkpointing.log.log import Hint, Log, leave_hint, log_folder, numbers_in, read_hint, slot_name
+from checkpointing.log.log import Hint, Log, leave_hint, log_folder, numbers_in, read_hint
 from checkpointing.stores.contract import Missing, Store
 
 _NUM_THREADS = 8
@@ -106,15 +106,16 @@ def _records_that_do_not_fit(store: Store, run: str, numbers: Sequence[int]) -> 
 
 
 def _records(store: Store, run: str, numbers: Sequence[int]) -> Iterator[LogRecord | AuditFinding]:
+    log = Log(store, run)
     with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="audit") as pool:
         for start in range(0, len(numbers), _BATCH):
-            yield from pool.map(partial(_record, store, run), numbers[start : start + _BATCH])
+            yield from pool.map(partial(_record, log), numbers[start : start + _BATCH])
 
 
-def _record(store: Store, run: str, number: int) -> LogRecord | AuditFinding:
+def _record(log: Log, number: int) -> LogRecord | AuditFinding:
     try:
-        return decode(store.get(slot_name(run, number)), number)
-    except (Corrupt, Missing) as error:
+        return log.record(number)
+    except Corrupt as error:
         return AuditFinding(place=f"record {number}", says=f"can't be believed: {error}")
 
 
@@ -131,7 +132,7 @@ def _wrong_hint(store: Store, run: str, numbers: Sequence[int]) -> Iterator[Audi
     newest = numbers[-1] if numbers else 0
     hint = read_hint(store, run).number
     # A running run may have appended records since the list was read.
-    is_right = hint == newest or (hint > newest and isinstance(_record(store, run, hint), LogRecord))
+    is_right = hint == newest or (hint > newest and isinstance(_record(Log(store, run), hint), LogRecord))
     if not is_right:
         what = "newer records are gone" if hint > newest else "the log is searched anew"
         says = f"names record {hint or 'none'}, the newest is {newest or 'none'}: {what}"

@@ -1,4 +1,5 @@
 """The commit log: what counts as saved, and who may write.
 
-Reading order: ``history`` (the events, and the view after them), ``codec`` (records as text), ``log``.
+Reading order: ``history`` (the events, and the view after them), ``codec`` (records as text), ``signing`` (a
+MAC on each of them, if the store has a key), ``log``.
 """

@@ -17,7 +17,10 @@ from checkpointing.log.history import Entry, Generation, LogView
 from checkpointing.stores.contract import is_name
 
 SCHEMA = 1
-_HEAD = re.compile(rb'\{"schema":(?P<schema>[0-9]{1,9}),"sha256":"(?P<sha256>[0-9a-f]{64})","body":')
+_HEAD = re.compile(
+    rb'\{"schema":(?P<schema>[0-9]{1,9}),"sha256":"(?P<sha256>[0-9a-f]{64})",'
+    rb'(?:"mac":"(?P<mac>[0-9a-f]{64})",)?"body":'
+)
 
 _KINDS: Mapping[str, type[Entry]] = {
     kind.__name__.lower(): kind
@@ -96,6 +99,23 @@ def seal(body: Mapping[str, Any]) -> bytes:
     """
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_fields).encode()
     return b'{"schema":%d,"sha256":"%s","body":%s}' % (SCHEMA, _sha256(text), text)
+
+
+def mac_of(data: bytes) -> str | None:
+    """Returns the MAC that ``data`` carries, unchecked; None if there is none. 256 bytes of it suffice."""
+    head = _HEAD.match(data)
+    return head["mac"].decode() if head and head["mac"] else None
+
+
+def signed(data: bytes, mac: str | None) -> bytes:
+    """Returns what ``seal`` made with ``mac`` in its head, or without any."""
+    head = _HEAD.match(data)
+    if not head:
+        raise Corrupt("its bytes are not those that its own digest names")
+    carried = b'"mac":"%s",' % mac.encode() if mac else b""
+    return b'{"schema":%s,"sha256":"%s",%s"body":%s' % (
+        head["schema"], head["sha256"], carried, data[head.end() :],
+    )  # fmt: skip
 
 
 def unseal(data: bytes) -> dict[str, Any]:

@@ -9,5 +9,6 @@ Reading order:
 - ``forecast``: the space that a run will take;
 - ``node_checks``, ``cross_node_checks``, ``store_checks``, ``tested_versions``: turn observations into
   findings;
-- ``text``: output for people and programs.
+- ``text``: output for people and programs;
+- ``security``: another question, whether others could come in.
 """

@@ -21,4 +21,9 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", type=Path, metavar="FILE", help="the cluster.yaml whose promises are to be kept"
     )
+    parser.add_argument(
+        "--security",
+        action="store_true",
+        help="look instead at this machine and the store as an attacker would; 3 if anything is open",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")

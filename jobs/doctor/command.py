@@ -36,6 +36,10 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
+    if args.security:
+        from jobs.doctor.security.command import security
+
+        return security(args)
     spec = RunSpec.load(args.spec, []) if args.spec else None
     store = open_store(args.store or (spec.store if spec else "results"), base=store_base())
     promised = read_cluster(args.cluster) if args.cluster else None

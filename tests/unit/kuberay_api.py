@@ -38,8 +38,9 @@ _CONTAINER = _object(
     name=_TEXT,
     image=_TEXT,
     securityContext=_object(
-        "allowPrivilegeEscalation", "capabilities",
+        "allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities",
         allowPrivilegeEscalation={"const": False},
+        readOnlyRootFilesystem={"const": True},
         capabilities=_object("drop", drop={"const": ["ALL"]}),
     ),
     env=_list(_object("name", name=_TEXT, value=_TEXT, valueFrom=_SECRET_KEY)),
@@ -72,7 +73,7 @@ _POD = _object(
     volumes=_list(
         _object(
             "name", "emptyDir",
-            name=_TEXT, emptyDir=_object("medium", "sizeLimit", medium={"const": "Memory"}, sizeLimit=_TEXT),
+            name=_TEXT, emptyDir=_object(medium={"const": "Memory"}, sizeLimit=_TEXT),
         )
     ),
 )  # fmt: skip

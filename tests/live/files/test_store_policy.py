@@ -19,6 +19,7 @@ from checkpointing.log.log import Log, slot_name
 from checkpointing.stores.buckets import open_objects
 from checkpointing.stores.contract import Conflict, Denied, Missing
 from checkpointing.stores.objects import ObjectStore, TransferPace
+from jobs.doctor.security.bucket_trial import try_bucket
 from tests.live import servers
 from tests.live.servers import BUCKET, HOST
 
@@ -177,6 +178,17 @@ def test_a_reader_reads_and_changes_nothing(place: Place) -> None:
             attack()
 
 
+def test_the_doctor_finds_out_what_credentials_allow(place: Place) -> None:
+    place.allow(policy_of("trainer"))
+    trainer = try_bucket(f"s3://{BUCKET}/longhaul", _at_once)
+    place.allow(EVERYTHING)
+    everything = try_bucket(f"s3://{BUCKET}/longhaul", _at_once)
+
+    assert trainer and everything
+    assert (trainer.allowed, len(trainer.refused), trainer.failed) == ((), 3, None)
+    assert (len(everything.allowed), everything.refused, everything.failed) == (3, (), None)
+
+
 @pytest.mark.parametrize("prefix", ["other", "longhaulier"])
 def test_what_is_outside_the_prefix_is_closed(place: Place, prefix: str) -> None:
     place.allow(policy_of("trainer"))
@@ -185,6 +197,10 @@ def test_what_is_outside_the_prefix_is_closed(place: Place, prefix: str) -> None
     for refused in (lambda: store.put(name, b""), lambda: store.get(name), lambda: store.delete(name)):
         with pytest.raises(Denied):
             refused()
+
+
+def _at_once(url: str) -> ObjectStore:
+    return open_objects(url)
 
 
 def _store(prefix: str) -> ObjectStore:

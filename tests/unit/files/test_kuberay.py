@@ -103,6 +103,22 @@ def test_shared_memory_is_a_volume_that_fits_into_the_pods_memory(group: dict[st
     assert _gib(shm["emptyDir"]["sizeLimit"]) < _gib(container["resources"]["limits"]["memory"])
 
 
+@pytest.mark.parametrize("group", [SPEC["headGroupSpec"], *GROUPS.values()])
+def test_a_container_gains_no_rights_and_writes_to_volumes_alone(group: dict[str, Any]) -> None:
+    pod = group["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    # Ray's files, and what libraries keep in the home that the images make.
+    assert mounted.keys() == {"/dev/shm", "/tmp", "/home/longhaul"}
+    assert set(mounted.values()) == {volume["name"] for volume in pod["volumes"]}
+
+
 def test_only_amds_pods_do_without_the_filter_of_system_calls() -> None:
     profiles = {name: group["template"]["spec"]["securityContext"] for name, group in GROUPS.items()}
     assert profiles["nvidia"]["seccompProfile"] == {"type": "RuntimeDefault"}

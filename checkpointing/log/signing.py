@@ -1,0 +1,83 @@
+"""Signs the records of a log with the store's key, so that a writer of the store without it can't forge one.
+
+The key is the content of the file that ``LONGHAUL_STORE_KEY_FILE`` names. A signature is a MAC over the run,
+the number and the body of one record: a record is not valid for another run or number.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import stat
+from pathlib import Path
+
+from checkpointing.errors import Corrupt
+from checkpointing.log.codec import mac_of, signed
+from checkpointing.stores.contract import StoreError
+
+VARIABLE = "LONGHAUL_STORE_KEY_FILE"
+LEAST_BYTES, MOST_BYTES = 32, 4096
+_HOW = "make one with: (umask 077; head -c 32 /dev/urandom | base64 > FILE)"
+
+
+class StoreKeyError(StoreError):
+    """The store's key is missing, wrong or badly kept; the message says what to do."""
+
+
+class Signer:
+    """Signs and checks the records of one run; without a key it signs nothing."""
+
+    def __init__(self, run: str, key: bytes | None) -> None:
+        self._run = run
+        self._key = key
+
+    @property
+    def has_key(self) -> bool:
+        return self._key is not None
+
+    def sign(self, number: int, data: bytes) -> bytes:
+        return data if self._key is None else signed(data, self._mac(self._key, number, data))
+
+    def is_signed(self, number: int, data: bytes) -> bool:
+        """Says whether ``data`` carries a signature. Raises ``Corrupt`` if it was not made with the key.
+
+        Without a key any signature is taken for one, because nobody can tell.
+        """
+        found = mac_of(data)
+        if found is None or self._key is None:
+            return found is not None
+        if not hmac.compare_digest(found, self._mac(self._key, number, data)):
+            raise Corrupt(f"record {number} of the log is not signed with the store's key")
+        return True
+
+    def _mac(self, key: bytes, number: int, data: bytes) -> str:
+        subject = json.dumps(["log", self._run, number]).encode()
+        # The digest in the head is that of the body, so the MAC holds both together.
+        return hmac.digest(key, subject + b"\n" + signed(data, None), hashlib.sha256).hex()
+
+
+def store_key() -> bytes | None:
+    """Returns the store's key; None if no file is named. Raises ``StoreKeyError`` if it can't be used."""
+    named = os.environ.get(VARIABLE)
+    if not named:
+        return None
+    try:
+        with Path(named).open("rb") as file:
+            found = os.fstat(file.fileno())
+            data = file.read(MOST_BYTES + 1) if stat.S_ISREG(found.st_mode) else b""
+    except OSError as error:
+        raise StoreKeyError(f"{VARIABLE}: {named}: {error.strerror}; {_HOW}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreKeyError(f"{VARIABLE}: {named} is no file; {_HOW}")
+    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o077:
+        raise StoreKeyError(
+            f"{VARIABLE}: {named} has mode {found.st_mode & 0o777:04o} and owner {found.st_uid}; "
+            f"expected 0600 and user {os.geteuid()}. If others may have read it, {_HOW}"
+        )
+    key = data.strip()
+    if not LEAST_BYTES <= len(key) <= MOST_BYTES:
+        raise StoreKeyError(
+            f"{VARIABLE}: {named} has {'more than ' if len(data) > MOST_BYTES else ''}{len(key)} bytes; "
+            f"expected {LEAST_BYTES} to {MOST_BYTES}; {_HOW}"
+        )
+    return key
