@@ -10,7 +10,7 @@ READY := $(VENV)/.longhaul-ready
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run unit test test-hosts gpu check format golden bench bench-gpu bench-recovery compare-damage soak lock clean
+.PHONY: help setup sweep mixed report dry-run unit test test-hosts gpu check format golden bench bench-gpu bench-recovery compare-damage soak lock release clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,8 +76,12 @@ compare-damage: setup  ## what the same damage does to checkpoints of torch DCP,
 soak: setup  ## the long proofs: hours; some of them need root
 	$(BIN)/python -m pytest -m soak $(SIDE_BY_SIDE)
 
-lock: setup  ## write the versions that are installed to constraints.txt
+lock: setup  ## write the versions that are installed to constraints.txt, their digests to locked/
 	$(BIN)/python -m tests.unit.lock
+
+release: setup  ## build the wheel, and list what it needs as an SBOM (CycloneDX), in build/
+	$(BIN)/pip wheel --no-deps -w build/wheel .
+	$(BIN)/python -m tests.unit.sbom build/longhaul.cdx.json
 
 clean:  ## remove the environment and caches; results stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -6,6 +6,7 @@ What this promises:
   both obey pip's configuration. What uv does not know of that configuration is a reason for pip.
 - A torch that the environment already has (a vendor's build in an image) stays as it is. One whose version
   was not tested ends the set-up with one line, before anything is installed.
+- With ``--locked`` each file has a digest that stands in ``locked/``, but torch and what its build brings.
 - A sign of life comes every 10 s. If the installation fails, what it printed last is shown, without
   credentials.
 
@@ -61,30 +62,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--system-site-packages", action="store_true", help="use what the image has, its torch above all"
     )
     parser.add_argument(
+        "--locked", action="store_true", help="install only files whose digests are known, but for torch's"
+    )
+    parser.add_argument(
         "--with", dest="installer", choices=("uv", "pip"), help="the installer (default: uv, else pip)"
     )
     parser.add_argument("--project", type=Path, default=ROOT, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     try:
-        set_up(asked.folder, asked.project, asked.extras, asked.system_site_packages, asked.installer)
+        set_up(
+            asked.folder, asked.project, asked.extras, asked.system_site_packages, asked.installer,
+            is_locked=asked.locked,
+        )  # fmt: skip
     except SetUpError as failure:
         print(f"set-up: {failure}", file=sys.stderr)
         return 1
     return 0
 
 
-def set_up(folder: Path, project: Path, extras: str, system: bool, installer: str | None) -> None:
+def set_up(
+    folder: Path,
+    project: Path,
+    extras: str,
+    system: bool,
+    installer: str | None,
+    *,
+    is_locked: bool = False,
+) -> None:
     """Makes the environment ``folder`` and installs the project with its extras into it."""
     begun = time.monotonic()
+    if is_locked and not (path := locked_file(project, extras)).is_file():
+        raise SetUpError(f"{path} is not there; take a whole checkout, or leave out --locked")
     python = _environment(folder, system)
     constraints = project / "constraints.txt"
     kept = _torch_that_stays(python, constraints)
-    settings = _settings_of_pip(python)
+    settings = settings_of_pip(python)
     uv = None if installer == "pip" else _uv(python, constraints, settings, asked_for=installer == "uv")
     target = str(project.resolve()) + (f"[{extras}]" if extras else "")
     said = f"with {'uv' if uv else 'pip'}" + (f", beside torch {kept}, which stays" if kept else "")
     print(f"installing into {folder} {said}", flush=True)
-    if uv:
+    if is_locked:
+        _locked(uv, python, project, extras, settings, kept)
+    elif uv:
         _with_uv(uv, python, constraints, target, settings, kept)
     else:
         _with_pip(python, constraints, target, kept)
@@ -118,7 +137,7 @@ def pinned(constraints: str, package: str) -> str | None:
     return pin[1] if pin else None
 
 
-def _settings_of_pip(python: Path) -> dict[str, list[str]]:
+def settings_of_pip(python: Path) -> dict[str, list[str]]:
     return settings(_output([str(python), "-m", "pip", "config", "list"]))
 
 
@@ -200,6 +219,34 @@ def _with_uv(
              "-c", str(constraints), "-e", target],
             "uv", **(as_uv_obeys(settings) or {}),
         )  # fmt: skip
+
+
+def locked_file(project: Path, extras: str) -> Path:
+    """The file with the digests of what these extras need, and perhaps of more."""
+    for_users = set(filter(None, extras.split(","))) <= {"fp8"}
+    return project / "locked" / ("product.txt" if for_users else "development.txt")
+
+
+def _locked(
+    uv: str | None,
+    python: Path,
+    project: Path,
+    extras: str,
+    settings: Mapping[str, Sequence[str]],
+    kept: str | None,
+) -> None:
+    """Installs torch, then exactly the listed files, then the project, which resolves nothing any more."""
+    pip = [str(python), "-m", "pip", "install"]
+    install = [uv, "pip", "install", *_flags(settings), "--python", str(python)] if uv else pip
+    variables = (as_uv_obeys(settings) or {}) if uv else {}
+    if not kept:
+        _run([*install, "-c", str(project / "constraints.txt"), "torch"], "torch (1 of 3)", **variables)
+    exactly = ["--no-deps", "--require-hashes", "-r", str(locked_file(project, extras))]
+    # uv wants a digest of whatever else is said of versions, and nothing else needs to be.
+    free = {name: value for name, value in variables.items() if name != _UV_SAYS["constraint"][0]}
+    _run([*install, *exactly], "what is locked (2 of 3)", **free)
+    own = ["--no-deps", "--no-build-isolation", "-e", str(project.resolve())]
+    _run([*install, *own], "longhaul (3 of 3)", **variables)
 
 
 def _flags(settings: Mapping[str, Sequence[str]]) -> list[str]:

@@ -13,7 +13,7 @@ from math import ceil, prod
 from typing import Any
 
 from checkpointing.errors import Corrupt
-from checkpointing.log.codec import is_count, is_generation_name, seal, unseal
+from checkpointing.log.codec import brief, is_count, is_generation_name, seal, unseal
 from checkpointing.stores.contract import is_name
 
 MANIFEST = "manifest.json"
@@ -137,7 +137,7 @@ def decode_part(data: bytes) -> tuple[Cut, FilePart]:
         _check_cut(cut)
         _check_part(part, cut.world_size)
     except _NOT_AS_EXPECTED as error:
-        raise Corrupt(f"a part lacks or misnames something: {error}") from error
+        raise Corrupt(f"a part lacks or misnames something: {brief(error)}") from error
     return cut, part
 
 
@@ -152,7 +152,7 @@ def decode_manifest(data: bytes) -> Manifest:
         manifest = Manifest(cut=_cut(body["cut"]), parts=tuple(map(_part, body["parts"])))
         check(manifest)
     except _NOT_AS_EXPECTED as error:
-        raise Corrupt(f"a manifest lacks or misnames something: {error}") from error
+        raise Corrupt(f"a manifest lacks or misnames something: {brief(error)}") from error
     return manifest
 
 

@@ -17,6 +17,7 @@ from checkpointing.log.history import Entry, Generation, LogView
 from checkpointing.stores.contract import is_name
 
 SCHEMA = 1
+_MOST_CHARS = 200
 _HEAD = re.compile(
     rb'\{"schema":(?P<schema>[0-9]{1,9}),"sha256":"(?P<sha256>[0-9a-f]{64})",'
     rb'(?:"mac":"(?P<mac>[0-9a-f]{64})",)?"body":'
@@ -87,10 +88,18 @@ def decode(data: bytes, number: int) -> LogRecord:
             view=_view(body["view"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Corrupt(f"record {number} of the log lacks or misnames something: {error}") from error
+        raise Corrupt(f"record {number} of the log lacks or misnames something: {brief(error)}") from error
     if record.number != number:
         raise Corrupt(f"record {number} of the log is a copy of record {record.number}")
     return record
+
+
+def brief(error: Exception) -> str:
+    """Returns the error's text, which may hold words of whoever wrote the bytes, cut if it
+    is long.
+    """
+    text = str(error)
+    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."
 
 
 def seal(body: Mapping[str, Any]) -> bytes:

@@ -6,6 +6,8 @@ from typing import Any
 
 Values = Mapping[str, Any]
 
+_MOST_CHARS = 80
+
 # A run without any of these has nothing that a table could compare.
 MEASURED = (
     "tokens_per_sec", "tokens_per_sec_per_device", "mean_step_time_sec", "peak_vram_gb", "mean_loss",
@@ -43,7 +45,11 @@ def left_out(places: Sequence[int], noun: str, why: str) -> Iterator[str]:
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:
-    """Returns ``a, b, c and 4 more``."""
-    known = list(dict.fromkeys(names))
+    """Returns ``a, b, c and 4 more``. Long names, which somebody else chose, are cut."""
+    known = list(dict.fromkeys(map(_short, names)))
     rest = f" and {len(known) - most} more" if len(known) > most else ""
     return ", ".join(known[:most]) + rest
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MOST_CHARS else f"{name[: _MOST_CHARS - 3]}..."

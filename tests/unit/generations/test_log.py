@@ -414,3 +414,10 @@ def _flipped(data: bytes) -> Iterator[bytes]:
             mutated = bytearray(data)
             mutated[place] ^= 1 << bit
             yield bytes(mutated)
+
+
+def test_what_a_damaged_record_repeats_of_itself_is_short() -> None:
+    body = unseal(encode(_record(Lease(owner="a"))))
+    with pytest.raises(Corrupt) as error:
+        decode(seal(body | {"entry": {"x" * 50_000: 1}}), 3)
+    assert len(str(error.value)) < 500

@@ -286,3 +286,10 @@ def test_the_events_that_we_write_ourselves_are_mapped_too() -> None:
     assert found.runs[0]["tokens_per_sec"] == pytest.approx(4e9)
     assert (found.runs[0]["mean_loss"], found.runs[0]["device_used_bytes_max"]) == (4e9, 4_000_000_000)
     assert found.not_mapped == ("train/val_loss",)
+
+
+def test_a_header_of_a_stranger_is_repeated_in_part_alone() -> None:
+    with pytest.raises(ImportProblem) as error:
+        read_separated(b"x" * 50_000 + b"\n1\n", shipped())
+    assert "x" * 77 + "..." in str(error.value)
+    assert len(str(error.value)) < 500

@@ -1,0 +1,285 @@
+"""The parsers, each with good files to start from and the errors by which it refuses others in one line."""
+
+import hashlib
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from math import prod
+from pathlib import Path
+
+from checkpointing.errors import Corrupt, Unfit
+from checkpointing.format.manifest import Manifest, decode_manifest, decode_part, encode_manifest, encode_part
+from checkpointing.log.codec import LogRecord, decode, encode, unseal
+from checkpointing.log.history import Commit
+from checkpointing.log.log import read_hint
+from checkpointing.stores.contract import StoreError
+from checkpointing.stores.memory import MemoryStore
+from cluster.cluster_file import read_cluster
+from cluster.inventory import ClusterError
+from jobs.commandline.usage_error import SpecError
+from jobs.packing.pieces import InputError
+from jobs.packing.tokenizing import read_recipe
+from jobs.recovery.journal import read_note
+from jobs.reports.prices_file import read_prices
+from jobs.run_progress.status_file import read_status_file
+from jobs.spec_schema.run_spec import RunSpec
+from jobs.spec_schema.sweep_spec import SweepSpec
+from jobs.training.models.config_file import read_shape
+from jobs.training.models.hugging_face import tensor_shapes
+from jobs.training.models.weights import find_weights
+from jobs.training.task.presets import preset
+from jobs.training.task.token_index import DataError, TokenIndex, TokenShard, Vocabulary, from_json, to_json
+from reporting.importers.contents import ImportProblem
+from reporting.importers.documents import read_document
+from reporting.importers.events import read_events
+from reporting.importers.mapping import MappingError, read_mapping, shipped
+from reporting.importers.separated import read_separated
+from reporting.importers.spreadsheets import read_spreadsheet
+from reporting.results.gathering import gather
+from reporting.results.records import RecordError, read_record
+from tests.unit.builders import measurement, record, run_of, sweep
+from tests.unit.fuzzing.child import Parser
+from tests.unit.small_generations import cut_of, generation, good, part_of, view_of
+
+ROOT = Path(__file__).parents[3]
+MAPPING = shipped()
+
+
+def in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes, Path], object]:
+    def written_and_read(data: bytes, folder: Path) -> object:
+        (folder / name).write_bytes(data)
+        return read(folder / name)
+
+    return written_and_read
+
+
+def as_object(name: str, read: Callable[[MemoryStore], object]) -> Callable[[bytes, Path], object]:
+    def put_and_read(data: bytes, _: Path) -> object:
+        store = MemoryStore()
+        store.put(name, data)
+        return read(store)
+
+    return put_and_read
+
+
+def sealed(read: Callable[[bytes], object]) -> Callable[[bytes, Path], object]:
+    """With the digest made right, as whoever writes the whole object can make it."""
+
+    def sealed_and_read(data: bytes, _: Path) -> object:
+        digest = hashlib.sha256(data).hexdigest().encode()
+        return read(b'{"schema":1,"sha256":"%s","body":%s}' % (digest, data))
+
+    return sealed_and_read
+
+
+def as_weights(data: bytes, folder: Path) -> object:
+    """The bytes as the header of a file that has as many others as a good one."""
+    path = folder / "model.safetensors"
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(data)) + data)
+        file.truncate(8 + len(data) + max(end for _, (_, end) in _offsets()))
+    return find_weights(path, preset("llama-tiny"))
+
+
+def header() -> bytes:
+    tensors = {
+        name: {"dtype": "F32", "shape": tensor_shapes(preset("llama-tiny"))[name], "data_offsets": offsets}
+        for name, offsets in _offsets()
+    }
+    return as_json({"__metadata__": {"format": "pt"}, **tensors})
+
+
+def _offsets() -> Iterator[tuple[str, tuple[int, int]]]:
+    at = 0
+    for name, shape in tensor_shapes(preset("llama-tiny")).items():
+        size = 4 * prod(shape)
+        yield name, (at, at + size)
+        at += size
+
+
+def as_event(data: bytes, _: Path) -> object:
+    """The bytes in a record whose checksums are right."""
+    return read_events([io.BytesIO(framed(data))], MAPPING)
+
+
+def framed(data: bytes) -> bytes:
+    from tensorboardX.record_writer import masked_crc32c
+
+    head = struct.pack("<Q", len(data))
+    checksums = [struct.pack("<I", masked_crc32c(text)) for text in (head, data)]
+    return head + checksums[0] + data + checksums[1]
+
+
+def as_sheet(data: bytes, _: Path) -> object:
+    """The bytes as the only sheet of a workbook that is whole otherwise."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(workbook())) as good, zipfile.ZipFile(packed, "w") as bad:
+        for name in good.namelist():
+            bad.writestr(name, data if name == "xl/worksheets/sheet1.xml" else good.read(name))
+    return read_spreadsheet(packed.getvalue(), MAPPING)
+
+
+@cache
+def workbook() -> bytes:
+    from openpyxl import Workbook
+
+    book, packed = Workbook(), io.BytesIO()
+    sheet = book.active
+    assert sheet is not None
+    for row in (["strategy", "world_size", "tokens_per_sec"], ["ddp", 2, 100.5], ["fsdp", 4, "=1+1"]):
+        sheet.append(row)
+    book.save(packed)
+    return packed.getvalue()
+
+
+def sheet() -> bytes:
+    with zipfile.ZipFile(io.BytesIO(workbook())) as good:
+        return good.read("xl/worksheets/sheet1.xml")
+
+
+def event() -> bytes:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+
+    value = Summary.Value(tag="loss", simple_value=2.5)
+    data: bytes = Event(step=3, wall_time=1.0, summary=Summary(value=[value])).SerializeToString()
+    return data
+
+
+def result() -> bytes:
+    spec = sweep(axes={"strategy": ["ddp"]}, repeats=1)
+    run = run_of(spec, 1)
+    return record(spec, run, measurement(run.run_id, step_s=0.1)).to_json()
+
+
+def log_record() -> bytes:
+    entry = Commit(generation=generation(2))
+    made = LogRecord(number=3, id="i", written_s=1.0, entry=entry, view=view_of(*good(1), entry))
+    return as_json(unseal(encode(made)))
+
+
+def manifest() -> bytes:
+    cut = cut_of(10, term=1, number=1)
+    return as_json(unseal(encode_manifest(Manifest(cut=cut, parts=(part_of(cut, 0),)))))
+
+
+def part() -> bytes:
+    cut = cut_of(10, term=1, number=1)
+    return as_json(unseal(encode_part(cut, part_of(cut, 0))))
+
+
+def token_index() -> bytes:
+    vocabulary = Vocabulary(tokenizer="bytes", digest="0" * 64, size=257)
+    shard = TokenShard(name="shard-00000.bin", num_tokens=10, sha256="0" * 64, largest_id=256)
+    return to_json(TokenIndex(dtype="uint16", shards=(shard,), vocabulary=vocabulary))
+
+
+def as_json(found: object) -> bytes:
+    return json.dumps(found).encode()
+
+
+TOKENIZER = {
+    "version": "1.0", "truncation": None, "padding": None, "normalizer": None,
+    "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
+    "added_tokens": [
+        {"id": 0, "content": "</s>", "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False, "special": True}
+    ],
+    "model": {"type": "WordLevel", "vocab": {"</s>": 0, "a": 1, "<unk>": 2}, "unk_token": "<unk>"},
+}  # fmt: skip
+NOTE = {
+    "schema": 1, "term": 1, "how": "failed", "ending": None, "log_tail": ["a"], "skips": [[1, 2]],
+    "spoilt": [[1, 5]],
+}  # fmt: skip
+STATUS = {"schema": 1, "run": "r", "step": 3, "stage": "training", "loss": 2.5, "written_s": 1.0, "term": 1}
+CONFIG = sorted((ROOT / "tests/fixtures/config_json/ours").glob("*.json"))
+PRICES = b"nvidia: {usd_per_device_hour: 2.5, usd_per_kwh: 0.12}\namd: {usd_per_device_hour: 1.5}\n"
+CSV = b"strategy,world_size,tokens_per_sec,mean_loss\nddp,2,100.5,2.0\nfsdp,4,1.5e3,\n"
+SPECS = ROOT / "jobs/specs"
+MAP = b'[columns]\nmean_loss = ["sadness"]\n[numbers]\ndecimal = ","\n'
+
+
+def _bytes(*paths: Path) -> tuple[bytes, ...]:
+    return tuple(path.read_bytes() for path in paths)
+
+
+PARSERS: Mapping[str, Parser] = {
+    "sweep": Parser(
+        read=in_file("spec.yaml", SweepSpec.load),
+        refusals=(SpecError,),
+        samples=_bytes(SPECS / "sweeps/smoke.yaml"),
+    ),
+    "run": Parser(
+        read=in_file("spec.yaml", RunSpec.load),
+        refusals=(SpecError,),
+        samples=_bytes(SPECS / "runs/smoke.yaml"),
+    ),
+    "cluster": Parser(
+        read=in_file("cluster.yaml", read_cluster),
+        refusals=(ClusterError,),
+        samples=_bytes(ROOT / "cluster/mixed.yaml", ROOT / "cluster.yaml"),
+    ),
+    "prices": Parser(read=in_file("prices.yaml", read_prices), refusals=(SpecError,), samples=(PRICES,)),
+    "manifest": Parser(read=sealed(decode_manifest), refusals=(Corrupt,), samples=(manifest(),)),
+    "part": Parser(read=sealed(decode_part), refusals=(Corrupt,), samples=(part(),)),
+    "record": Parser(read=sealed(lambda data: decode(data, 3)), refusals=(Corrupt,), samples=(log_record(),)),
+    "hint": Parser(
+        read=as_object("runs/r/hint.json", lambda store: read_hint(store, "r")),
+        refusals=(),
+        samples=(b'{"number": 3, "term": 1}',),
+    ),
+    "note": Parser(
+        read=as_object("runs/r/attempts/000000000001.json", lambda store: read_note(store, "r", 1)),
+        refusals=(StoreError,),
+        samples=(as_json(NOTE),),
+    ),
+    "status": Parser(
+        read=as_object("runs/r/status.json", lambda store: read_status_file(store, "r")),
+        refusals=(StoreError,),
+        samples=(as_json(STATUS),),
+    ),
+    "weights": Parser(read=as_weights, refusals=(Unfit,), samples=(header(),)),
+    "index": Parser(
+        read=lambda data, _: from_json(data, "index.json"), refusals=(DataError,), samples=(token_index(),)
+    ),
+    "result": Parser(read=lambda data, _: read_record(data), refusals=(RecordError,), samples=(result(),)),
+    "gathered": Parser(
+        read=as_object("sweeps/s/runs/r/result.json", gather),
+        refusals=(),
+        samples=(result(),),
+    ),
+    "csv": Parser(
+        read=lambda data, _: read_separated(data, MAPPING), refusals=(ImportProblem,), samples=(CSV,)
+    ),
+    "document": Parser(
+        read=lambda data, _: read_document(data, MAPPING),
+        refusals=(ImportProblem, RecordError),
+        samples=(as_json([{"strategy": "ddp", "tokens_per_sec": 100.5}]),),
+    ),
+    "mapping": Parser(
+        read=lambda data, _: read_mapping(data, "m.toml"), refusals=(MappingError,), samples=(MAP,)
+    ),
+    "xlsx": Parser(
+        read=lambda data, _: read_spreadsheet(data, MAPPING), refusals=(ImportProblem,), samples=(workbook(),)
+    ),
+    "sheet": Parser(read=as_sheet, refusals=(ImportProblem,), samples=(sheet(),)),
+    "events": Parser(
+        read=lambda data, _: read_events([io.BytesIO(data)], MAPPING),
+        refusals=(ImportProblem,),
+        samples=(framed(event()) * 2,),
+    ),
+    "event": Parser(read=as_event, refusals=(ImportProblem,), samples=(event(),)),
+    "tokenizer": Parser(
+        read=in_file("tokenizer.json", lambda path: read_recipe(str(path), None)),
+        refusals=(InputError,),
+        samples=(as_json(TOKENIZER),),
+    ),
+    "config": Parser(
+        read=in_file("config.json", lambda path: read_shape(path.parent)),
+        refusals=(Unfit,),
+        samples=_bytes(*CONFIG),
+    ),
+}
