@@ -9,7 +9,7 @@ import hmac
 import json
 import os
 import stat
-from pathlib import Path
+from io import FileIO
 
 from checkpointing.errors import Corrupt
 from checkpointing.log.codec import mac_of, signed
@@ -62,7 +62,8 @@ def store_key() -> bytes | None:
     if not named:
         return None
     try:
-        with Path(named).open("rb") as file:
+        # A pipe without a writer would block opening for ever.
+        with FileIO(os.open(named, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
             found = os.fstat(file.fileno())
             data = file.read(MOST_BYTES + 1) if stat.S_ISREG(found.st_mode) else b""
     except OSError as error:

@@ -96,7 +96,7 @@ class Pages(BaseHTTPRequestHandler):
         body = self.answers.get(self.path)
         self.send_response(401 if body is None else 200)
         self.end_headers()
-        self.wfile.write(body or b"no token")
+        self.wfile.write(b'{"error": "no token"}' if body is None else body)
 
     def log_message(self, *_: object) -> None:
         pass
