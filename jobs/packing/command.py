@@ -116,5 +116,4 @@ def _tell(store: Store, index: TokenIndex, packed: Sequence[Packed], *, as_json:
     )
     if index.chat:
         print(told_of_chat(index.chat, packed))
-        return
     print(f"train on them with data: {{kind: tokens, path: {store.url}}}")

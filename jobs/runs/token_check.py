@@ -14,7 +14,7 @@ from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.data.shard_cache import PARQUET, folder_conflict
 from jobs.training.task.task import ShardCacheLimits, Tokens
 from jobs.training.task.token_index import DTYPE_BYTES, INDEX, DataError, TokenIndex, TokenShard, from_json
-from jobs.training.task.windows import Windows, cut_into_windows
+from jobs.training.task.windows import Windows, cut_into_windows, rows_of
 
 _NUM_READERS = 16
 # Two tokenizers' digests do not share a prefix of this length by chance.
@@ -52,7 +52,15 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
 def _windows(spec: RunSpec, store: Store, index: TokenIndex) -> Windows:
     if index.chat is None:
         return cut_into_windows(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
-    raise SpecError([f"data: {store.url} holds conversations, which can't be trained on yet; pack text"])
+    if index.chat.seq_len != spec.seq_len:
+        rows = f"{index.chat.seq_len:,}"
+        raise SpecError(
+            [
+                f"data: {store.url} holds conversations in rows of {rows} tokens, but seq_len is "
+                f"{spec.seq_len:,}; set seq_len to {rows}, or pack them with --seq-len {spec.seq_len}"
+            ]
+        )
+    return rows_of(index.num_tokens, seq_len=spec.seq_len, num_held_out=spec.eval.samples)
 
 
 def num_samples(spec: RunSpec, tokens: Tokens | None) -> int:

@@ -9,14 +9,16 @@ from jobs.training.data.synthetic import Batch
 from jobs.training.strategies.contract import Engine
 
 
-def train_step(engine: Engine, batches: Sequence[Batch]) -> Tensor:
+def train_step(engine: Engine, batches: Sequence[Batch], weight: float = 1.0) -> Tensor:
     """Does forward and backward of each micro-batch, then the update; returns this rank's mean loss.
+
+    Each loss is multiplied by ``weight``, which is not 1 where not all tokens are trained on.
 
     The loss stays on the device: reading it here would make every step wait for the device.
     """
     losses = [
-        engine.accumulate(ids, labels, last=number == len(batches))
-        for number, (ids, labels) in enumerate(batches, start=1)
+        engine.accumulate(*batch, last=number == len(batches), weight=weight)
+        for number, batch in enumerate(batches, start=1)
     ]
     engine.update()
     return torch.stack(losses).mean()

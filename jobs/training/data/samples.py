@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from checkpointing.stores.opening import open_store
+from jobs.training.data.conversations import num_labels, unpack
 from jobs.training.data.prefetch_pool import PrefetchPool
 from jobs.training.data.shard_cache import ShardCache, folder_conflict
 from jobs.training.data.shards import Readable, Shards
@@ -17,7 +18,7 @@ from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import sample_at, share_of_rank
 from jobs.training.task.task import Task, Tokens
-from jobs.training.task.token_index import DataError
+from jobs.training.task.token_index import ALL_BITS, ID_MASK, DataError
 
 # A sample from object storage takes tens of milliseconds, most of them waiting.
 _NUM_READERS = 16
@@ -43,6 +44,7 @@ class Samples:
         self._task = task
         self._rank = context.rank
         self._device = context.device
+        self.are_chat = task.tokens is not None and task.tokens.index.chat is not None
         _check_folders(task)
         self._source: SampleSource = (
             TokenSource(task.tokens, task.recipe.model.vocab_size, is_first=context.local_rank == 0)
@@ -70,7 +72,15 @@ class Samples:
     def on_device(self, rows: list[Tensor]) -> list[Batch]:
         """Copies micro-batches to the device. The copies wait until the device has done its earlier work."""
         on_device = [tokens.to(self._device) for tokens in rows]
+        if self.are_chat:
+            return [unpack(tokens) for tokens in on_device]
         return [(tokens[:, :-1], tokens[:, 1:]) for tokens in on_device]
+
+    def num_trained(self, rows: list[Tensor]) -> int:
+        """How many tokens this rank learns from these micro-batches, which are on the host."""
+        if self.are_chat:
+            return sum(map(num_labels, rows))
+        return len(rows) * self._task.recipe.micro_batch * self._task.recipe.seq_len
 
     def held_out(self) -> Iterator[range]:
         """The sample numbers of this rank's held-out micro-batches, which follow the samples to train on."""
@@ -123,6 +133,7 @@ class TokenSource:
         self._windows = tokens.windows
         self._dtype = _TORCH_DTYPES[tokens.index.dtype]
         self._vocab_size = vocab_size
+        self._id_mask = ID_MASK if tokens.index.chat else ALL_BITS
         self._readers: PrefetchPool[Tensor] = PrefetchPool(_NUM_READERS)
         self._ahead: dict[int, Future[Tensor]] = {}
 
@@ -155,14 +166,15 @@ class TokenSource:
     def _sample(self, number: int) -> Tensor:
         start = self._windows.start_of(number)
         read = self._shards.read(start, self._windows.window_tokens)
-        ids = torch.frombuffer(read, dtype=self._dtype).to(torch.int64)
+        tokens = torch.frombuffer(read, dtype=self._dtype).to(torch.int64)
+        ids = tokens & self._id_mask
         if (largest := int(ids.max())) >= self._vocab_size:
             where = self._shards.name_at(start + int(ids.argmax()))
             raise DataError(
                 f"data: {where}: has the token id {largest:,}, but the model's vocabulary ends at "
                 f"{self._vocab_size - 1:,}; pack with the model's tokenizer"
             )
-        return ids
+        return tokens
 
 
 def _check_folders(task: Task) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from jobs.training.task.job import Recipe
 
-Batch = tuple[Tensor, Tensor]
+# Ids and labels. Of chat data also where conversations begin.
+Batch = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
 # Global batches are made before anything is timed, and are then used again and again: they cost memory, and a
 # benchmark's speed does not depend on how fresh its tokens are.

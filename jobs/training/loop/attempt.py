@@ -189,11 +189,20 @@ class _Attempt:
         self._record.begin_step(self._engine)
         batches = self._samples.on_device(rows)
         self._loss_guard.check_last_step()
-        loss, norm = train_step(self._engine, batches), self._engine.grad_norm
+        loss, norm = train_step(self._engine, batches, self._weight(rows)), self._engine.grad_norm
         self._loss_guard.add(
             StepDone(step=point.step, samples=(first, point.position), loss=loss, grad_norm=norm)
         )
         return loss
+
+    def _weight(self, rows: list[Tensor]) -> float:
+        """What makes the mean over all tokens of the step a mean over those that are trained on."""
+        if not self._samples.are_chat:
+            return 1.0
+        num_trained = self._samples.num_trained(rows)
+        self._record.trains_on(num_trained)
+        recipe = self._task.recipe
+        return recipe.tokens_per_step / recipe.world_size / self._control.mean(num_trained)
 
     def _judged_loss(self, agreed: Agreed) -> float:
         """The loss over all ranks, or NaN if this step does not need it. Raises if the loss went wrong.

@@ -30,12 +30,18 @@ class Evaluation:
         """
         self.is_due = True
         before, losses = RandomState(self._context.rank, self._context.device), []
+        shares = []
         for numbers in self._samples.held_out():
             self._control.wait(partial(self._samples.wait_for, numbers))
             if self._control.aim is not None:
                 before.restore()
                 return None
-            losses.append(self._engine.evaluate(*self._samples.batch(numbers)))
+            batch = self._samples.batch(numbers)
+            losses.append(self._engine.evaluate(*batch))
+            shares.append((batch[1] >= 0).double().mean())
             self._context.status.num_batches += 1
         self.is_due = False
-        return self._control.mean(torch.stack(losses).mean().item())
+        loss = self._control.mean(torch.stack(losses).mean().item())
+        if not self._samples.are_chat:
+            return loss
+        return loss / self._control.mean(torch.stack(shares).mean().item())

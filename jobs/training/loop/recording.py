@@ -19,6 +19,8 @@ from cluster.telemetry.sampler import Sampler
 from jobs.training.device.device_sample import sample_of
 from jobs.training.device.rank_device import telemetry
 from jobs.training.health.rank_speed import RankSpeed
+from jobs.training.models.attention import kernel_of
+from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.state.restoring import ResumePoint
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
@@ -56,10 +58,15 @@ class AttemptRecord:
         self._status.doing = name
         self._recorder.phase(name)
 
-    def begin(self) -> None:
+    def begin(self, how: str) -> None:
+        """``how`` says what is worth knowing of how this attempt computes."""
         if self._is_rank_0:
             size = self._task.recipe.world_size
-            self._recorder.incident(Incident(kind="start", text=f"{size} ranks"))
+            self._recorder.incident(Incident(kind="start", text=f"{size} ranks{how}"))
+
+    def trains_on(self, num_tokens: int) -> None:
+        """Says how many tokens this rank learns in the step that has begun, where that is not all of them."""
+        self._tokens = num_tokens
 
     def restoring(self) -> None:
         self.phase("restore")
@@ -168,7 +175,7 @@ def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
     sampler.start()
     recorder.start()
     try:
-        record.begin()
+        record.begin(_attention_of(task, context))
         if isinstance(source, Nothing) and context.device.type != "cpu":
             recorder.incident(Incident(kind="warning", text=f"no telemetry: {source.reason}"))
         yield record
@@ -180,6 +187,15 @@ def recording(task: Task, context: Context) -> Iterator[AttemptRecord]:
     finally:
         recorder.close(_CLOSE_TIMEOUT_S)
         sampler.close()
+
+
+def _attention_of(task: Task, context: Context) -> str:
+    """Which path attends within conversations. Raises ``Unfit`` if it can't be had."""
+    if task.tokens is None or task.tokens.index.chat is None:
+        return ""
+    dtype = COMPUTE_DTYPE[task.recipe.precision]
+    kernel = kernel_of(task.recipe, context.device, dtype, within_samples=True)
+    return f", attention within conversations by a mask (kernel {kernel})"
 
 
 def _sinks(wanted: Recording, store: Store) -> list[Sink]:

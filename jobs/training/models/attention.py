@@ -59,13 +59,17 @@ def takes_groups(config: ModelConfig, device: torch.device, dtype: torch.dtype, 
     return can_use_flash_attention(SDPAParams(q, k, k, mask, 0.0, mask is None, True))
 
 
-def kernel_of(recipe: Recipe, device: torch.device, dtype: torch.dtype) -> str:
+def kernel_of(
+    recipe: Recipe, device: torch.device, dtype: torch.dtype, *, within_samples: bool = False
+) -> str:
     """The kernel that a training runs: ``flash``, ``efficient``, ``cudnn`` or ``math``.
 
-    With torch's library behind flash on ROCm. Raises ``Unfit`` if what the recipe asks for can't be had.
+    With torch's library behind flash on ROCm. ``within_samples``: a row is several samples, which takes a
+    mask. Raises ``Unfit`` if what the recipe asks for can't be had.
     """
     config, how = recipe.model, recipe.attention
-    is_masked = config.sliding_window is not None and recipe.seq_len > config.sliding_window
+    has_window = config.sliding_window is not None and recipe.seq_len > config.sliding_window
+    is_masked = has_window or within_samples
     q, k = _heads(config, config.num_heads, device, dtype), _heads(config, config.num_kv_heads, device, dtype)
     mask = torch.zeros(_TRIED_LENGTH, _TRIED_LENGTH, device=device, dtype=dtype) if is_masked else None
     watching = _Watching()  # type: ignore[no-untyped-call]  # torch's base class
@@ -74,7 +78,8 @@ def kernel_of(recipe: Recipe, device: torch.device, dtype: torch.dtype) -> str:
             attend(q, k, k, mask, how, takes_groups(config, device, dtype, mask))
         except RuntimeError:
             what = f"{str(dtype).removeprefix('torch.')}, heads of {config.head_dim} on {device.type}"
-            masked = " and a sliding window" if is_masked else ""
+            masked = " and a sliding window" if has_window else ""
+            masked += " and several samples in a row" if within_samples else ""
             raise Unfit(
                 f"attention: {how} can't be had for {what}{masked}; expected auto, or another kernel"
             ) from None

@@ -11,7 +11,7 @@ not used: it picks a dtype per operation.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -63,12 +63,14 @@ class Decoder(nn.Module):
             self.lm_head = Head(config.hidden_size, config.vocab_size, bias=False)
         self._cross_entropy = settings.cross_entropy
 
-    def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, labels: Tensor | None = None, begins: Tensor | None = None) -> Tensor:
         """The logits of ``ids`` (batch, length), or with ``labels`` their mean cross-entropy in fp32.
 
-        ``labels`` are already shifted: ``labels[b, i]`` is the token that should follow ``ids[b, i]``.
+        ``labels`` are already shifted: ``labels[b, i]`` is the token that should follow ``ids[b, i]``. A
+        negative one counts as a loss of 0. With ``begins`` a row is several samples, and is true at the first
+        token of each: no token attends to another sample's, and positions begin anew.
         """
-        hidden = self.model(ids)
+        hidden = self.model(ids, begins)
         if self.config.tied_embeddings:
             out: Tensor = self.model.embed_tokens(hidden, labels, head=self._cross_entropy)
         else:
@@ -88,9 +90,11 @@ class Trunk(nn.Module):
         self.config = config
         self.positions: Positions | None = None
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, begins: Tensor | None = None) -> Tensor:
         hidden = self.embed_tokens(ids)
         positions = self._positions_of(hidden)
+        if begins is not None:
+            positions = within_samples(self.config, positions, begins)
         for block in self.layers:
             hidden = block(hidden, positions.rotation, positions.mask, positions.grouped)
         normed: Tensor = self.norm(hidden)
@@ -243,6 +247,22 @@ def positions_of(config: ModelConfig, length: int, device: torch.device, dtype: 
         mask=mask,
         grouped=takes_groups(config, device, dtype, mask),
     )
+
+
+def within_samples(config: ModelConfig, plain: Positions, begins: Tensor) -> Positions:
+    """The positions of rows of several samples, from the ``plain`` ones of a row that is one sample."""
+    places = torch.arange(plain.length, device=plain.device).expand_as(begins)
+    first = torch.where(begins, places, 0).cummax(dim=1).values
+    own = places - first
+    cos, sin = (table[own].unsqueeze(1) for table in plain.rotation)
+    # A token of the same sample has the same first token; a later one is seen by none.
+    seen = (first[:, :, None] == first[:, None, :]) & (places[:, :, None] >= places[:, None, :])
+    mask = torch.zeros(seen.shape, dtype=plain.dtype, device=plain.device).masked_fill_(~seen, -math.inf)
+    if plain.mask is not None:
+        mask = mask + plain.mask
+    mask = mask.unsqueeze(1)
+    grouped = takes_groups(config, plain.device, plain.dtype, mask[0, 0])
+    return replace(plain, rotation=(cos, sin), mask=mask, grouped=grouped)
 
 
 def rotation(config: ModelConfig, length: int, device: torch.device) -> Rotation:

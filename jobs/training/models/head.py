@@ -15,8 +15,12 @@ from jobs.training.task.job import tokens_per_chunk
 
 
 def whole_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross-entropy in fp32. All logits are held until the backward pass."""
-    return F.cross_entropy(F.linear(hidden, weight).flatten(0, 1).float(), labels.flatten())
+    """The mean cross-entropy in fp32. All logits are held until the backward pass.
+
+    A token without a label, which is then negative, counts as one whose loss is 0.
+    """
+    logits = F.linear(hidden, weight).flatten(0, 1).float()
+    return F.cross_entropy(logits, labels.flatten(), reduction="sum") / labels.numel()
 
 
 def chunked_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
@@ -61,12 +65,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 def _loss_and_slopes(logits: Tensor, wanted: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
     """A chunk's part of the mean over ``num_tokens``. Its gradient takes the place of ``logits``."""
+    has_label = (wanted >= 0).float()
+    wanted = wanted.clamp(min=0)
     logits.sub_(logits.amax(dim=-1, keepdim=True))
     of_wanted = logits.gather(1, wanted)
     sums = logits.exp_().sum(dim=-1, keepdim=True)
-    loss = (sums.log() - of_wanted).sum() / num_tokens
-    slopes = logits.mul_(1 / (sums * num_tokens))
-    slopes.scatter_add_(1, wanted, torch.full_like(sums, -1 / num_tokens))
+    loss = ((sums.log() - of_wanted) * has_label).sum() / num_tokens
+    slopes = logits.mul_(has_label / (sums * num_tokens))
+    slopes.scatter_add_(1, wanted, has_label * (-1 / num_tokens))
     return loss, slopes
 
 

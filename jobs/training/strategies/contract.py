@@ -55,10 +55,13 @@ class Engine(Protocol):
     def num_skipped_updates(self) -> int:
         """The number of calls of ``update`` that changed nothing because gradients were not finite."""
 
-    def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
-        """Does forward and backward of one micro-batch; returns the loss, detached, still on the device."""
+    def accumulate(self, *batch: Tensor, last: bool, weight: float = 1.0) -> Tensor:
+        """Does forward and backward of one micro-batch, whose tensors are what ``Decoder.forward`` takes.
 
-    def evaluate(self, ids: Tensor, labels: Tensor) -> Tensor:
+        Returns the loss times ``weight``, detached, still on the device.
+        """
+
+    def evaluate(self, *batch: Tensor) -> Tensor:
         """The loss alone: no gradient, no change. Every rank must call it the same number of times."""
 
     def update(self) -> None:
@@ -87,3 +90,8 @@ class Engine(Protocol):
     def footprint(self) -> Footprint: ...
 
     def close(self) -> None: ...
+
+
+def weighted(loss: Tensor, weight: float) -> Tensor:
+    """``loss`` times ``weight``; the same tensor if that is 1, as it is where all tokens are trained on."""
+    return loss if weight == 1.0 else loss * weight

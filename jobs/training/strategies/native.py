@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from checkpointing.saving.snapshot import Piece
 from jobs.training.strategies import state
-from jobs.training.strategies.contract import Counters, Footprint
+from jobs.training.strategies.contract import Counters, Footprint, weighted
 from jobs.training.strategies.host_adamw import HostAdamW
 from jobs.training.strategies.memory import gradients, moments, release_memory, storage_bytes
 from jobs.training.strategies.optimizer import adamw, clip, host_adamw, schedule
@@ -45,15 +45,15 @@ class NativeEngine:
         self._optimizer = optimizer(model.parameters(), recipe.optimizer)
         self._schedule = schedule(self._optimizer, recipe.optimizer)
 
-    def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
+    def accumulate(self, *batch: Tensor, last: bool, weight: float = 1.0) -> Tensor:
         with nullcontext() if last else self._defer():
-            loss: Tensor = self._model(ids, labels)
+            loss: Tensor = weighted(self._model(*batch), weight)
             (loss / self._grad_accum).backward()
         return loss.detach()
 
     @torch.no_grad()
-    def evaluate(self, ids: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = self._model(ids, labels)
+    def evaluate(self, *batch: Tensor) -> Tensor:
+        loss: Tensor = self._model(*batch)
         return loss
 
     def update(self) -> None:

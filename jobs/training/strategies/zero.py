@@ -18,7 +18,7 @@ from jobs.training.models.decoder import Decoder
 from jobs.training.models.init import fill, materialize, unfilled
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.strategies import state, zero_state
-from jobs.training.strategies.contract import Counters, Footprint
+from jobs.training.strategies.contract import Counters, Footprint, weighted
 from jobs.training.strategies.memory import moments, release_memory, storage_bytes
 from jobs.training.strategies.optimizer import adamw, schedule
 from jobs.training.task.job import Recipe
@@ -148,17 +148,17 @@ class ZeroEngine:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
-    def accumulate(self, ids: Tensor, labels: Tensor, *, last: bool) -> Tensor:
-        loss: Tensor = self._engine(ids, labels)
+    def accumulate(self, *batch: Tensor, last: bool, weight: float = 1.0) -> Tensor:
+        loss = weighted(self._engine(*batch), weight)
         self._engine.backward(loss)
         if not last:
             self._engine.step()  # Here DeepSpeed only counts the micro-batch.
         return loss.detach()
 
     @torch.no_grad()
-    def evaluate(self, ids: Tensor, labels: Tensor) -> Tensor:
+    def evaluate(self, *batch: Tensor) -> Tensor:
         self._engine.eval()
-        loss: Tensor = self._engine(ids, labels)
+        loss: Tensor = self._engine(*batch)
         self._engine.train()
         return loss
 

@@ -26,6 +26,7 @@ _CHAT_FORMAT = "longhaul tokens 2"
 TRAINED = 1 << 31
 BEGINS = 1 << 30
 ID_MASK = BEGINS - 1
+ALL_BITS = 2**32 - 1
 
 # Errors that a value of the wrong type raises where it is first used.
 _NOT_AS_EXPECTED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)

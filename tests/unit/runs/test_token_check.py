@@ -15,7 +15,7 @@ from jobs.commandline.usage_error import SpecError
 from jobs.runs.token_check import find_tokens, num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.task import ShardCacheLimits
-from jobs.training.task.token_index import INDEX, TokenIndex, TokenShard, Vocabulary, to_json
+from jobs.training.task.token_index import INDEX, Chat, TokenIndex, TokenShard, Vocabulary, to_json
 
 BYTES = Vocabulary(tokenizer="bytes", digest="5" * 64, size=257)
 
@@ -290,3 +290,29 @@ def test_the_tokenizer_beside_a_file_of_weights_is_expected_too(place: Path, tmp
 def test_what_does_not_go_together_is_said(data: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=says):
         spec_for(tmp_path / "none", f"data={data}")
+
+
+def write_conversations(place: Path, num_rows: int, seq_len: int) -> None:
+    data = bytes(4 * num_rows * seq_len)
+    LocalStore(place).put("0.bin", data)
+    shard = TokenShard(name="0.bin", num_tokens=num_rows * seq_len)
+    chat = Chat(seq_len=seq_len, num_trained=1, template="t")
+    index = TokenIndex(dtype="uint32", shards=(shard,), chat=chat)
+    LocalStore(place).put(INDEX, to_json(index))
+
+
+def test_conversations_are_trained_on_by_the_row(place: Path) -> None:
+    seq_len = spec_for(place).seq_len
+    write_conversations(place, 9, seq_len)
+    found = find_tokens(spec_for(place, "eval.samples=2"))
+    assert found is not None
+    assert (found.windows.num_samples, found.windows.window_tokens) == (7, seq_len)
+    assert [found.windows.start_of(number) for number in (1, 8)] == [seq_len, 8 * seq_len]
+
+
+def test_conversations_in_rows_of_another_length_are_refused(place: Path) -> None:
+    seq_len = spec_for(place).seq_len
+    write_conversations(place, 9, seq_len + 1)
+    problem = refusal(spec_for(place))
+    assert f"holds conversations in rows of {seq_len + 1} tokens, but seq_len is {seq_len}" in problem
+    assert f"set seq_len to {seq_len + 1}, or pack them with --seq-len {seq_len}" in problem

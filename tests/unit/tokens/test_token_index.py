@@ -1,10 +1,19 @@
 """The index beside token shards, and where it is not believed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from jobs.training.task.token_index import DataError, TokenIndex, TokenShard, Vocabulary, from_json, to_json
+from jobs.training.task.token_index import (
+    Chat,
+    DataError,
+    TokenIndex,
+    TokenShard,
+    Vocabulary,
+    from_json,
+    to_json,
+)
 
 INDEX = TokenIndex(
     dtype="uint16",
@@ -62,3 +71,41 @@ def test_the_digest_is_of_the_tokens_and_not_of_what_is_known_besides() -> None:
     fewer = TokenIndex(dtype=INDEX.dtype, shards=INDEX.shards[:1])
     assert nameless.digest == INDEX.digest
     assert fewer.digest != INDEX.digest
+
+
+CHAT = TokenIndex(
+    dtype="uint32",
+    shards=(TokenShard(name="00000.bin", num_tokens=12, sha256="a" * 64, largest_id=90),),
+    chat=Chat(seq_len=4, num_trained=5, template="t" * 64),
+)
+
+
+def test_an_index_of_conversations_comes_back_as_it_was_under_a_format_of_its_own() -> None:
+    assert from_json(to_json(CHAT), "here") == CHAT
+    assert json.loads(to_json(CHAT))["format"] == "longhaul tokens 2"
+    assert json.loads(to_json(INDEX))["format"] == "longhaul tokens 1"
+    assert "chat" not in json.loads(to_json(INDEX))
+
+
+def test_other_rows_are_other_data() -> None:
+    assert CHAT.chat is not None
+    longer = replace(CHAT, chat=replace(CHAT.chat, seq_len=6))
+    assert len({CHAT.digest, longer.digest, replace(CHAT, chat=None).digest}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"chat": None}, "is no index of tokens"),
+        ({"dtype": "uint16"}, "its dtype is 'uint16', expected 'uint32' of chat data"),
+        ({"chat": {"seq_len": 5, "num_trained": 5, "template": "t"}}, "has 12 tokens, not whole rows of 5"),
+        ({"chat": {"seq_len": 0, "num_trained": 5, "template": "t"}}, "its chat is"),
+        ({"chat": {"seq_len": 4, "num_trained": 5, "template": 3}}, "the digest of its template is 3"),
+        ({"chat": {"seq_len": 4}}, "'num_trained' is missing"),
+    ],
+)  # fmt: skip
+def test_an_index_of_conversations_that_can_not_be_is_refused(change: dict[str, object], says: str) -> None:
+    body = json.loads(to_json(CHAT)) | change
+    with pytest.raises(DataError) as refused:
+        from_json(json.dumps(body).encode(), "here")
+    assert says in str(refused.value)
