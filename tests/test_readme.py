@@ -29,6 +29,7 @@ OUTLINE = ("What it is for", "Example", "Keys|Flags", "Exit codes", "What can go
 BEGIN_WITH_RESULTS = ("report", "pull", "compare")
 MOST_README_LINES = 150
 MOST_WORDS = 80
+FIRST_SCREEN = 20  # lines
 DEADLINE_S = 900
 
 by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -201,6 +202,10 @@ def test_every_folder_of_the_rooms_is_explained() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= MOST_README_LINES
+
+
+def test_the_first_screen_of_the_readme_says_that_no_gpu_has_run_it() -> None:
+    assert "Nothing has run on a GPU yet" in "\n".join(README.read_text().splitlines()[:FIRST_SCREEN])
 
 
 @by_name

@@ -136,7 +136,7 @@ class Resizing:
 
 def _waiting(wait: Wait) -> str:
     room = f"room for {wait.room} of {_ranks(wait.wanted)}"
-    return f"{room}: waits up to {wait.for_s:.0f} s for a spare, then goes on with fewer"
+    return f"{room}: waits up to {wait.for_s:.0f} s for a spare node, then goes on with fewer"
 
 
 def _ranks(count: int) -> str:

@@ -65,7 +65,7 @@ def sweep(args: argparse.Namespace) -> int:
             complain("sweep", "interrupted; the same command goes on", code)
         return code
     except PeersFailed as error:
-        return complain("sweep", f"{error}; running it again goes on with the next run", EXIT_FAILED)
+        return complain("sweep", f"{error}; running it again goes on with the next repeat", EXIT_FAILED)
 
 
 def _interruptible(args: argparse.Namespace) -> int:
@@ -192,7 +192,7 @@ def _measure(
             display.note(problem)
         if work.session > 1:
             display.note(
-                f"session {work.session}: {counted(len(work.expected), 'run')} more of the same cells"
+                f"session {work.session}: {counted(len(work.expected), 'repeat')} more of the same cells"
             )
         for run in work.refused:
             if executor.is_main_process and (failure := plans[run.cell.cell_id].refused):
@@ -229,9 +229,9 @@ def _display(
 def _nothing_to_do(book: Bookkeeper) -> str:
     num_failed = sum(record.status != "ok" for record in book.records)
     again = (
-        f"; --retry-failed measures again what failed ({counted(num_failed, 'run')})" if num_failed else ""
+        f"; --retry-failed measures again what failed ({counted(num_failed, 'repeat')})" if num_failed else ""
     )
-    return f"nothing to do: every run has its result{again}"
+    return f"nothing to do: every cell has its results{again}"
 
 
 def _groups_of(names: Iterable[str], plans: Plans) -> dict[str, WorkerGroup]:

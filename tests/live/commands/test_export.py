@@ -25,6 +25,7 @@ from jobs.training.task.presets import preset
 from tests.live.attempts import NUM_SAMPLES, Wanted, attempt_each
 from tests.live.ranks import run_ranks
 from tests.live.trainings import recipe_for
+from tests.unit.printed import checked
 
 transformers = pytest.importorskip("transformers", reason="a test extra: pip install longhaul[test]")
 
@@ -109,7 +110,7 @@ def test_transformers_loads_it_and_computes_the_same(
     saved(LocalStore(tmp_path / "store"), decoder)
     place = ["--store", str(tmp_path / "store"), "--run", "r"]
     assert main(["checkpoints", "export", *place, "--to", str(tmp_path / "out"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["files"] == ["model.safetensors"]
+    assert checked("checkpoints_export", capsys.readouterr().out)["files"] == ["model.safetensors"]
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
     ids = torch.randint(0, decoder.config.vocab_size, (2, 96), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():

@@ -17,11 +17,11 @@ import pytest
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.local import LocalStore
 from reporting.long_runs.summarising import long_runs
-from tests.conftest import strict_json
 from tests.live.attempts import digests_of, newest_manifest
 from tests.live.command_line import DEADLINE_S, below, run, running, write_spec
 from tests.live.heads import ray_head
 from tests.live.servers import BUCKET, HOST, S3_KEYS, make_bucket, moto
+from tests.unit.printed import checked
 
 RUN = """
 name: r
@@ -52,7 +52,7 @@ def test_a_run_whose_worker_was_killed_goes_on_by_itself_and_is_the_run_that_was
     spec = write_spec(tmp_path, RUN.replace("steps: 60", "steps: 120"))
     alone = run(train_command(spec, tmp_path / "alone", "--json"))
     assert alone.returncode == 0, alone.stderr
-    facts = json.loads(alone.stdout)
+    facts = checked("train", alone.stdout)
     assert facts["finished"] is True
     assert facts["ray_checkpoint"] == facts["newest_generation"]
 
@@ -189,7 +189,7 @@ def test_bad_input_ends_with_2_and_says_what_to_do(flags: tuple[str, ...], says:
 def status_of(store: Path) -> dict[str, Any]:
     done = run([sys.executable, "-m", "jobs.cli", "status", "r", "--store", str(store), "--json"])
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = strict_json(done.stdout)
+    found: dict[str, Any] = checked("status", done.stdout)
     return found
 
 

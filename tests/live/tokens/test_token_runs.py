@@ -31,6 +31,7 @@ from tests.live.ranks import run_ranks
 from tests.live.servers import BUCKET, HOST, S3_KEYS, make_bucket, moto
 from tests.live.trainings import recipe_for
 from tests.proxy import Hung, Nothing, Proxy
+from tests.unit.printed import checked
 
 RUN = """
 name: r
@@ -83,7 +84,7 @@ def test_packed_text_is_trained_on_and_a_run_that_stopped_is_the_run_that_did_no
     text, tokens = write_text(tmp_path / "text"), tmp_path / "tokens"
     packed = run(pack_command(text, tokens))
     assert packed.returncode == 0, packed.stderr
-    facts = json.loads(packed.stdout)
+    facts = checked("pack", packed.stdout)
     # Each line's document, the book's, and an end behind each.
     num_bytes = len((text / "b.txt").read_bytes())
     assert (facts["num_documents"], facts["num_tokens"]) == (NUM_LINES + 1, 2 * num_bytes + NUM_LINES + 1)

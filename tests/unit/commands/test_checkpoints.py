@@ -21,6 +21,7 @@ from jobs.checkpoints.verification import judge
 from jobs.cli.__main__ import main
 from tests.conftest import Golden
 from tests.unit.commands.test_command_line import HEAVY, loaded, run
+from tests.unit.printed import checked
 from tests.unit.small_generations import RUN, Ranks, cut_of, file_of, generation, part_of
 
 SPEC = {"checkpoint": {"retention": {"last": 2, "best": 1}, "local": {"dir": None}}}
@@ -52,7 +53,8 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any
     assert ask(*words, "--json") == code
     printed = capsys.readouterr()
     assert printed.err == ""
-    return json.loads(printed.out)
+    verb = "pin" if words[0] == "unpin" else words[0]
+    return checked(f"checkpoints_{verb}", printed.out)
 
 
 def damage(repository: Repository, place: int, rank: int = 0) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.conftest import Golden
 from tests.unit.commands.test_compare_command import FAST_MS, OOM, SLOW_MS, alone, compare, measure
+from tests.unit.printed import checked
 
 __all__ = ["alone"]
 PRICES = "local: {eur_per_device_hour: 2}\namd: {eur_per_device_hour: 1.5}\n"
@@ -38,7 +39,7 @@ def test_the_exit_code_says_whether_something_fits(store: str) -> None:
 
 def test_json_has_all_cells_and_the_answer(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(store, "--tokens", "10B", "--deadline", "1", "--json") == 1
-    found = json.loads(capsys.readouterr().out)
+    found = checked("compare_choose", capsys.readouterr().out)
     assert (found["schema_version"], found["verdict"], found["exit_code"]) == (1, "no", 1)
     assert (found["tokens"], found["deadline_days"], found["budget"], found["currency"]) == (
         1e10,
@@ -98,7 +99,7 @@ def test_what_is_extrapolated_says_so(capsys: pytest.CaptureFixture[str]) -> Non
             place.parent.mkdir()
             place.write_text(json.dumps(other))
     assert compare("store", "--tokens", "10B", "--deadline", "1000", "--extrapolate", "--json") == 0
-    options = json.loads(capsys.readouterr().out)["options"]
+    options = checked("compare_choose", capsys.readouterr().out)["options"]
     beyond = {one["subject"]["world_size"]: one for one in options if "extrapolated" in one["flags"]}
     assert beyond.keys() == {16, 32}
     assert all("measured within one node only" in one["flags"] for one in beyond.values())

@@ -13,6 +13,7 @@ import pytest
 
 from jobs.cli.__main__ import main
 from tests.conftest import Golden
+from tests.unit.printed import checked
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60
@@ -111,7 +112,7 @@ def test_a_dry_run_plans_in_json_without_torch_or_ray() -> None:
     assert done.returncode == 0
     assert "pydantic" in loaded(done.stderr)
     assert loaded(done.stderr) & HEAVY == set()
-    placed, refused = json.loads(done.stdout)["cells"]
+    placed, refused = checked("sweep_dry_run", done.stdout)["cells"]
     assert placed.keys() >= CELL_KEYS | {"placement"}
     assert refused.keys() >= CELL_KEYS | {"refused"}
     assert (refused["world_size"], "placement" in refused) == (1000, False)
@@ -262,7 +263,7 @@ def test_json_on_standard_output_is_nothing_but_the_rows(
 ) -> None:
     assert sweep(IMPOSSIBLE, "--json", "--store", "elsewhere") == 1
     printed = capsys.readouterr()
-    found = json.loads(printed.out)["runs"]
+    found = checked("sweep", printed.out)["runs"]
     stored = _rows(tmp_path / "elsewhere")
     assert len(found) == len(stored) == 2
     assert all(row in found for row in stored)

@@ -15,6 +15,7 @@ from jobs.training.task.measurement import Failure
 from reporting.analysis.comparing import SetComparison
 from tests.conftest import Golden
 from tests.unit.builders import group, measurement, record, run_of, sweep
+from tests.unit.printed import checked
 
 SLOW_MS = (101.0, 100.0, 99.0, 100.5, 99.5)
 FAST_MS = tuple(0.9 * value for value in SLOW_MS)
@@ -267,7 +268,7 @@ def test_results_that_can_not_be_read_leave_it_undecided_and_are_named(
     assert f"since 1 file could not be read: {broken.relative_to('new')}\n" in printed.out
     assert printed.out.endswith("threshold 2 %: undecided\n")
     assert compare("old", "new", "--json") == 3
-    (unread,) = json.loads(capsys.readouterr().out)["unread"]
+    (unread,) = checked("compare", capsys.readouterr().out)["unread"]
     assert unread["name"] == str(broken.relative_to("new"))
     assert compare("old", "new", "--markdown") == 3
     assert "1 file could not be read" in capsys.readouterr().out
@@ -305,7 +306,7 @@ def test_json_has_every_comparison_and_nothing_else_is_printed(capsys: pytest.Ca
     measure("new", FAST_MS)
     measure("new", SLOW_MS, strategy="fsdp")
     assert compare("old", "new", "--json", "--threshold", "3%") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = checked("compare", capsys.readouterr().out)
     (comparison,) = found["comparisons"]
     assert comparison["ratio"] == pytest.approx(1 / 0.9)
     assert comparison["differences"] == [{"what": "torch", "baseline": "2.12.0", "other": "2.13.0"}]

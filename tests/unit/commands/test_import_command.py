@@ -10,6 +10,7 @@ from checkpointing.stores.local import LocalStore
 from jobs.cli.__main__ import main
 from reporting.results.gathering import gather
 from tests.unit.older import METRICS, MORE, RESULT
+from tests.unit.printed import checked
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +32,7 @@ def files() -> dict[str, bytes]:
 
 
 def summary(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+    return dict(checked("import", capsys.readouterr().out))
 
 
 def test_older_results_stand_in_the_table_of_the_store() -> None:

@@ -13,6 +13,7 @@ from checkpointing.stores.local import LocalStore
 from jobs.cli.__main__ import main
 from tests.conftest import Golden
 from tests.unit.builders import measurement, put_fixed_results, put_results, record, run_of, sweep
+from tests.unit.printed import checked
 
 
 @pytest.fixture
@@ -83,10 +84,7 @@ def test_what_programs_read_is_json(store: LocalStore, capsys: pytest.CaptureFix
 
     assert report(store, "--json") == 0
 
-    def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is no JSON")
-
-    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    found = checked("report", capsys.readouterr().out)
     assert found["place"] == f"{store.url}/reports/trial"
     assert [cell["status"] for cell in found["cells"]] == ["ok", "crash"]
 
@@ -263,5 +261,5 @@ def test_all_reports_are_pulled_or_the_one_that_is_named(
     assert (tmp_path / "all/trial/index.html").exists()
     assert (tmp_path / "one/index.html").exists()
     printed = capsys.readouterr()
-    assert json.loads(printed.out.splitlines()[-1])["report"] == "other"
+    assert checked("pull", printed.out.splitlines()[-1])["report"] == "other"
     assert "there is no report 'nobody'; there are other, trial" in printed.err

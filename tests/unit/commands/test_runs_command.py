@@ -17,6 +17,7 @@ from jobs.listing.reading import read
 from jobs.listing.text import listed_text
 from tests.unit.builders import measurement, record, run_of, sweep
 from tests.unit.older_store import unpack
+from tests.unit.printed import checked
 
 NOW = 1_800_000_000.0
 
@@ -56,7 +57,7 @@ def test_a_store_of_an_older_version_is_listed(
 ) -> None:
     monkeypatch.chdir(unpack(tmp_path))
     assert main(["runs", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = checked("runs", capsys.readouterr().out)
     states = {one["run"]: (one["state"], one["step"], one["num_steps"]) for one in told["runs"]}
     assert states == {
         "recovered": ("finished", 80, 80),

@@ -8,7 +8,7 @@ from cluster.probe.node_facts import DiskFacts
 from jobs.doctor.examination import Examination, Finding, Forecast, Link, NodeAnswer, Promise, Skew
 from jobs.doctor.node_checks import exit_code, judge
 from jobs.doctor.text import as_json, as_text
-from tests.conftest import Golden, strict_json
+from tests.conftest import Golden
 from tests.unit.examinations import (
     A1,
     A2,
@@ -23,6 +23,7 @@ from tests.unit.examinations import (
     nvidia,
     rates,
 )
+from tests.unit.printed import checked
 
 
 def findings(seen: Examination) -> list[Finding]:
@@ -59,7 +60,7 @@ def test_a_broken_cluster_is_told_as_reviewed_and_ends_with_1(golden: Golden) ->
 
 def test_programs_get_every_number_and_finding(golden: Golden) -> None:
     text = as_json(HEALTHY, judge(HEALTHY))
-    found = strict_json(text)
+    found = checked("doctor", text)
     assert found["exit_code"] == 0
     assert len(found["answers"][0]["facts"]["gemms"]) == 6
     golden("doctor_healthy.json", text)

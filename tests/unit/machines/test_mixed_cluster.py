@@ -22,6 +22,7 @@ from reporting.analysis.comparing import compare_sets
 from reporting.results.result_rows import row_of
 from tests.conftest import Golden, strict_json
 from tests.unit.builders import cells_of, group, inventory, measurement, plans_of, record, run_of, sweep
+from tests.unit.printed import checked
 from tests.unit.result_rows import rows
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -169,7 +170,7 @@ def test_data_for_programs_has_what_people_see() -> None:
     nodes = seen_nodes([entry("amd-0", "amd"), dead("nvidia-0", "nvidia", 1)], set())
     findings = differences(read_cluster(SHIPPED), inventory())
 
-    found = strict_json(json.dumps(as_data("127.0.0.1:6379", nodes, findings)))
+    found = checked("cluster_show", json.dumps(as_data("127.0.0.1:6379", nodes, findings)))
 
     assert [(one["group"], one["nodes"][0]["state"]) for one in found["groups"]] == [
         ("amd", "alive"),

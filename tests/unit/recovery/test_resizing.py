@@ -63,7 +63,7 @@ def test_it_waits_for_a_spare_says_so_once_and_goes_on_smaller() -> None:
     assert resizing(cluster, 1, 2, 4, said=said.append).next_size(("bad",)) == 2
     assert (cluster.now_s, cluster.left_out) == (30, ("bad",))
     assert said == [
-        "room for 3 of 4 ranks: waits up to 30 s for a spare, then goes on with fewer",
+        "room for 3 of 4 ranks: waits up to 30 s for a spare node, then goes on with fewer",
         "goes on with 2 ranks instead of 4",
     ]
 

@@ -1,6 +1,5 @@
 """``train --dry-run``: the plan of a start, which starts and leaves nothing."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from jobs.cli.__main__ import main
 from tests.conftest import Golden
 from tests.unit.commands.test_command_line import HEAVY, loaded, run
 from tests.unit.older_store import files, unpack
+from tests.unit.printed import checked
 
 CLUSTER = """
 max_workers: 4
@@ -81,7 +81,7 @@ def test_it_starts_no_ray_and_loads_no_torch_also_under_keep() -> None:
         done = run(sys.executable, "-X", "importtime", "-m", "jobs.cli", *words)
         assert done.returncode == 0, done.stderr[-500:]
         assert loaded(done.stderr) & HEAVY == set()
-        assert json.loads(done.stdout)["begins_at_step"] == 0
+        assert checked("train_dry_run", done.stdout)["begins_at_step"] == 0
     assert not Path("results").exists()
 
 
@@ -92,7 +92,7 @@ def test_it_says_from_which_checkpoint_the_run_would_go_on_and_writes_nothing(
     before = files(tmp_path / "results")
     for flags, step in (([], 20), (["--resume", "step:10"], 10), (["--fresh"], 0)):
         assert main(["train", "small.yaml", "--dry-run", "--json", *flags]) == 0
-        assert json.loads(capsys.readouterr().out)["begins_at_step"] == step
+        assert checked("train_dry_run", capsys.readouterr().out)["begins_at_step"] == step
     assert files(tmp_path / "results") == before
 
 

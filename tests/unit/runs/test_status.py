@@ -20,6 +20,7 @@ from jobs.run_progress.status_file import StatusFile, read_status_file
 from jobs.runs.status import status_of
 from jobs.training.task.events import Ended, Progress, Resumption
 from tests.conftest import strict_json
+from tests.unit.printed import checked
 from tests.unit.recorded import NOON_S, attempt, incident_row, leave
 from tests.unit.scenarios import KILLED_TWICE, record
 from tests.unit.small_generations import RUN, generation
@@ -302,6 +303,6 @@ def test_a_diverged_run_is_told_to_programs_in_json_that_all_of_them_read(
     assert (written["step"], written["num_steps"], written["loss"]) == (40, 40, None)
 
     assert main(["status", RUN, "--json"]) == 0
-    assert strict_json(capsys.readouterr().out)["loss"] is None
+    assert checked("status", capsys.readouterr().out)["loss"] is None
     assert main(["status", RUN]) == 0
     assert "loss" not in capsys.readouterr().out

@@ -20,6 +20,7 @@ from jobs.runs.resume_command import job_variables, note_stop, resume_command
 from jobs.runs.stop import StopOutcome, stop_run
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.stop_request import StopRequest
+from tests.unit.printed import checked
 from tests.unit.small_generations import generation
 
 RUN = "r"
@@ -246,7 +247,7 @@ def test_people_read_where_it_ended(
 
 def test_programs_read_the_same_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*at(tmp_path), "--wait", "0", "--json"]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    told: dict[str, Any] = checked("stop", capsys.readouterr().out)
     assert (told["state"], told["attempt"], told["step"], told["generation"]) == ("asked", 1, None, None)
 
 

@@ -1,6 +1,5 @@
 """``longhaul slurm``: what it writes, submits and says. A fake stands for sbatch."""
 
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ import pytest
 
 from jobs.cli.__main__ import main
 from tests.conftest import Golden
+from tests.unit.printed import checked
 from tests.unit.slurm.allocation import variables_of
 
 DEADLINE_S = 60
@@ -141,7 +141,7 @@ def test_what_is_written_is_closed_to_others_also_in_a_folder_that_was_open(tmp_
 def test_a_submitted_job_is_told_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     has_sbatch('echo "$*" "$PWD" "$(umask)" > asked; echo "42;cluster"')
     assert slurm(RUN, "--submit", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    told = checked("slurm", capsys.readouterr().out)
     folder = tmp_path / "longhaul-slurm/r"
     assert told["job_id"] == "42"
     assert told["log"] == f"{folder}/{told['job_name']}-42.log"

@@ -22,6 +22,7 @@ from jobs.training.task.job import Window
 from jobs.training.task.measurement import Failure, Measurement
 from tests.conftest import Golden
 from tests.unit.builders import cells_of, measurement, plans_of, sweep
+from tests.unit.printed import checked
 from tests.unit.sweeps.test_bookkeeper import Heard
 
 TWELVE = sweep(
@@ -230,5 +231,5 @@ def test_what_is_best_is_told_in_one_table(golden: Golden) -> None:
     plan = rounds_text(TWELVE, machine.search.rounds)
     nothing = machine.table()
     machine.go()
-    json.dumps(machine.told())
+    assert checked("sweep_best", json.dumps(machine.told()))["questions"]
     golden("best_table.txt", f"{plan}\n{nothing}\n{machine.table()}")

@@ -12,6 +12,7 @@ from jobs.cli.__main__ import main
 from jobs.commandline.usage_error import SpecError
 from jobs.watching.choosing import Watched, choose
 from jobs.watching.command import place_of
+from tests.unit.printed import checked
 from tests.unit.watching.watched import put_run, put_sweep
 
 TOKEN = "a-token-of-enough-letters"
@@ -82,11 +83,11 @@ def test_no_token_is_made_up_where_it_would_stay_in_a_log() -> None:
 def test_one_snapshot_is_printed_as_json(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> None:
     put_run(store)
     assert main(["watch", "r", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = checked("watch", capsys.readouterr().out)
     assert (told["kind"], told["status"]["step"], told["recorded"]["num_restarts"]) == ("run", 35, 2)
     put_sweep(store)
     assert main(["watch", "trial", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = checked("watch", capsys.readouterr().out)
     assert (told["kind"], told["recorded"]["num_results"]) == ("sweep", 1)
 
 

@@ -10,8 +10,8 @@ from jobs.watching import page
 from jobs.watching.choosing import Watched
 from jobs.watching.snapshot import Snapshot, as_data
 from jobs.watching.terminal import lines
-from tests.conftest import strict_json
 from tests.unit.pages import read
+from tests.unit.printed import checked
 from tests.unit.watching.watched import HOSTILE, put_run, put_sweep, run_snapshot, snapshot, sweep_snapshot
 
 
@@ -106,7 +106,7 @@ def test_before_the_first_answer_the_page_says_that_there_is_none() -> None:
 def test_a_snapshot_is_json_for_every_program(store: MemoryStore) -> None:
     for found in (run_snapshot(store), sweep_snapshot(store)):
         told = as_data(found)
-        assert strict_json(json.dumps(told)) == told
+        assert checked("watch", json.dumps(told)) == told
         assert told["problems"] == []
 
 
