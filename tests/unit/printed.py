@@ -23,6 +23,7 @@ from jobs.checkpoints.details import GenerationDetails
 from jobs.checkpoints.export import Exported
 from jobs.checkpoints.verification import ShareVerdict
 from jobs.doctor.examination import Examination, Finding, Forecast
+from jobs.doctor.security.exposure import Exposure
 from jobs.listing.reading import Listed
 from jobs.reports.gate import Gate
 from jobs.runs.stop import StopOutcome
@@ -435,6 +436,13 @@ class Examined(Examination):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeenFromOutside:
+    findings: list[Finding]
+    exit_code: int
+    seen: Exposure
+
+
+@dataclass(frozen=True, kw_only=True)
 class Packed:
     url: str
     num_documents: int
@@ -534,6 +542,7 @@ PRINTED: Mapping[str, tuple[str, Any]] = {
     "checkpoints_export": ("longhaul checkpoints export NAME --to DIR --json", ExportedModel),
     "cluster_show": ("longhaul cluster show --json", ShownCluster),
     "doctor": ("longhaul doctor --json", Examined),
+    "doctor_security": ("longhaul doctor --security --json", SeenFromOutside),
     "pack": ("longhaul pack INPUT --out URL --json", Packed),
     "slurm": ("longhaul slurm SPEC --json", Written),
 }

@@ -22,7 +22,8 @@ from jobs.doctor.security.command import as_text, security
 from jobs.doctor.security.exposure import Exposure, Folder, Listener, LooseSecret, Trial
 from jobs.doctor.security.listening import listeners, open_path, place_of
 from jobs.doctor.security.loose_secrets import in_environment_files, in_spec, on_command_lines
-from tests.conftest import Golden, strict_json
+from tests.conftest import Golden
+from tests.unit.printed import checked
 
 SECRET = "hunter2-hunter2-hunter2"
 RAYLET = Listener(
@@ -365,7 +366,7 @@ def test_it_ends_with_3_if_anything_is_open(
 
     assert security(args) == code
 
-    told = strict_json(capsys.readouterr().out)
+    told = checked("doctor_security", capsys.readouterr().out)
     assert told["exit_code"] == code
     assert len(told["findings"]) == len(judge(seen))
 
