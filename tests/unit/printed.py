@@ -16,7 +16,6 @@ from checkpointing.generations.audit import AuditFinding
 from checkpointing.generations.garbage import GarbageGeneration
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Generation
-from checkpointing.saving.save import SaveNote
 from cluster.nodes import SeenNode
 from cluster.promised_vs_live import NodeFinding
 from jobs.checkpoints.details import GenerationDetails
@@ -108,13 +107,29 @@ class Status(RunState):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Saved:
+    """One save at one ``place``, "disk" or "store". ``problem`` says why it failed, ``finding`` what is wrong
+    although it did not fail.
+    """
+
+    step: int
+    generation: str
+    place: str
+    num_bytes: int
+    blocked_s: float
+    took_s: float
+    problem: str | None
+    finding: Annotated[str | None, _MAYBE]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _OfThisStart:
     resumed_from: str | None
     resumed_step: int | None
     why: list[str]
     problem: str | None
     stopped: str | None
-    saves: list[SaveNote]
+    saves: list[Saved]
     ray_checkpoint: str | None
 
 
@@ -308,6 +323,7 @@ class Garbage:
     is_deleted: bool
     generations: list[GarbageGeneration]
     uploads: list[UnfinishedUpload]
+    not_deleted: Annotated[Mapping[str, str], _MAYBE]
     spared: list[str]
     unnamed: list[GarbageGeneration]
     are_unnamed_deleted: bool
