@@ -5,15 +5,23 @@ generations that the log gave up. A whole generation that the log does not name 
 commit may be what was lost. It is listed, and deleted only on explicit request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 from checkpointing.generations.repository import Repository
-from checkpointing.stores.contract import Missing, Store, Upload, abandoned_uploads, abort_uploads
+from checkpointing.stores.contract import (
+    Missing,
+    Store,
+    StoreError,
+    Upload,
+    abandoned_uploads,
+    abort_uploads,
+)
 
+UPLOADS = "uploads"
 _NUM_THREADS = 8
 # The limit is longer than any save's deadline.
 _UPLOADS_TAKE_AT_MOST = timedelta(days=1)
@@ -53,10 +61,6 @@ class Garbage:
     def num_bytes(self) -> int:
         return sum(one.num_bytes for one in self.remainders)
 
-    @property
-    def num_unnamed_bytes(self) -> int:
-        return sum(one.num_bytes for one in self.unnamed)
-
 
 def find_garbage(repository: Repository, *, now: datetime) -> Garbage:
     """Lists the garbage and changes nothing. Call it after ``refresh``."""
@@ -76,22 +80,31 @@ def sweep(repository: Repository, *, now: datetime) -> None:
     """Removes what earlier attempts left, without measuring it.
 
     Generations that look whole and were never given up stay. Saves that may be in progress also stay, even
-    if ``now`` is wrong.
+    if ``now`` is wrong. A generation that the store refuses to delete is no error: see
+    ``Repository.not_deleted``.
     """
-    for name, objects in repository.expendable().items():
-        repository.delete_objects(name, objects)
+    repository.discard(repository.expendable())
     uploads = _old_uploads(repository, now)
     over = [upload for upload in uploads if not repository.is_of_present_term(upload.name)]
     abort_uploads(repository.store, over)
 
 
-def remove(repository: Repository, garbage: Garbage, *, with_unnamed: bool = False) -> None:
+def remove(
+    repository: Repository, garbage: Garbage, *, with_unnamed: bool = False
+) -> Mapping[str, StoreError]:
     """Removes the garbage; a second call after an interruption is harmless. Pass ``with_unnamed`` only if
     the user has seen the names of the unnamed generations.
+
+    Goes on behind what the store refuses to delete, and returns that: generations, and ``UPLOADS`` if any
+    upload stays.
     """
     chosen = (*garbage.remainders, *(garbage.unnamed if with_unnamed else ()))
-    repository.delete_unnamed({one.generation: one.objects for one in chosen})
-    abort_uploads(repository.store, garbage.uploads)
+    refused = dict(repository.delete_unnamed({one.generation: one.objects for one in chosen}))
+    try:
+        abort_uploads(repository.store, garbage.uploads)
+    except StoreError as error:
+        refused[UPLOADS] = error
+    return refused
 
 
 def _old_uploads(repository: Repository, now: datetime) -> Sequence[Upload]:

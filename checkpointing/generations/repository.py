@@ -4,6 +4,8 @@ The log decides which generations exist; objects without a commit count for noth
 opposite order: the log gives a generation up, then the manifest is deleted, then the payload. A
 ``Repository`` may be used from several threads.
 
+What a store refuses to delete costs only room: everything else goes on, see ``deletion``.
+
 A whole generation that the log does not name is never deleted unless the user requests it. A start that
 finds such generations resumes the newest if no record is known to be lost. Otherwise it is refused, see
 ``take_over``.
@@ -26,25 +28,34 @@ from checkpointing.format.manifest import (
     term_of,
 )
 from checkpointing.generations.choice import Spoilt
+from checkpointing.generations.deletion import DeletionQueue, delete_objects
 from checkpointing.generations.retention import Retention, may_go
 from checkpointing.generations.unnamed import Surplus, find_whole, generation_of, looks_whole, newer
 from checkpointing.log.codec import LogRecord
 from checkpointing.log.history import Commit, Entry, Fresh, Generation, LogView, Pin, Quarantine, Tombstone
 from checkpointing.log.log import Log
-from checkpointing.stores.contract import Buffer, Missing, Store, check_name
+from checkpointing.stores.contract import Buffer, Missing, Store, StoreError, check_name
 
 _NOTE = re.compile(r"([0-9]{12})\.json")
 
 
 class Repository:
-    def __init__(self, store: Store, run: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.store = store
         self.run = run
         self._log = Log(store, run, clock=clock)
         self._folder = check_name(f"runs/{run}/gen")
         self._clock = clock
         self._lock = RLock()
-        self._given_up: dict[str, None] = {}
+        self._given_up: set[str] = set()
+        self._deletions = DeletionQueue(ticks=ticks)
         self._surplus = Surplus()
 
     @property
@@ -169,28 +180,43 @@ class Repository:
         self.append(Quarantine(name=generation, reason=reason, is_poison=is_poison), term=term)
 
     def retire(self, policy: Retention, *, term: int) -> tuple[str, ...]:
-        """Gives up and deletes what ``policy`` does not keep, and returns the deleted names. Only the
+        """Gives up and deletes what ``policy`` does not keep, and returns the names that it deleted. Only the
         holder of the lease may call it.
+
+        A deletion that the store refuses is no error: see ``not_deleted``.
         """
 
         def give_up(view: LogView) -> Tombstone | None:
             names = may_go(view, policy)
-            # Names are noted before the append: if the answer is lost or deleting fails, the next call
-            # deletes them.
-            self._given_up.update(dict.fromkeys(names))
+            # Names are noted before the append: if its answer is lost, the next call deletes them.
+            self._given_up.update(names)
             return Tombstone(names=names) if names else None
 
         with self._lock:
-            view = self._log.decide(give_up, term=term)
-        gone = tuple(name for name in self._given_up if not view.generation(name))
-        for name in gone:
-            self.discard(name)
+            self._log.decide(give_up, term=term)
+        self._deletions.add(sorted(self._given_up))
         self._given_up.clear()
-        return gone
+        return self.delete_waiting()
 
-    def discard(self, generation: str) -> None:
-        """Deletes a save's objects of a generation that the log does not keep."""
-        self.delete_objects(generation, self.objects_of(generation))
+    def discard(self, generations: Iterable[str]) -> tuple[str, ...]:
+        """Deletes a save's objects of generations that the log does not keep; returns those that are gone.
+
+        A deletion that the store refuses is no error: see ``not_deleted``.
+        """
+        self._deletions.add(generations)
+        return self.delete_waiting()
+
+    def delete_waiting(self) -> tuple[str, ...]:
+        """Deletes what waits to be deleted and is due."""
+        view = self.view
+        return self._deletions.work(
+            lambda name: self.delete_objects(name, self.objects_of(name)), view.generation
+        )
+
+    @property
+    def not_deleted(self) -> Mapping[str, StoreError]:
+        """The generations that the store refused to delete. They are tried again after an hour."""
+        return self._deletions.refused
 
     def objects_of(self, generation: str) -> list[str]:
         """Returns the objects that a save has written there. Other files are not ours to delete."""
@@ -226,14 +252,14 @@ class Repository:
         return name.startswith(f"{self._folder}/") and term_of(self._generation_of(name)) == self.view.term
 
     def delete_objects(self, generation: str, names: Iterable[str]) -> None:
-        """Deletes the manifest first, so that a half deleted generation never looks whole."""
+        """Deletes these objects of a generation that the log does not keep."""
         if self.view.generation(generation):
             raise ValueError(f"{generation} is kept")
-        for name in sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")):
-            self.store.delete(name)
+        delete_objects(self.store, names)
 
-    def delete_unnamed(self, objects: Mapping[str, Iterable[str]]) -> None:
-        """Deletes ``objects`` (by generation) of generations that the log does not name.
+    def delete_unnamed(self, objects: Mapping[str, Iterable[str]]) -> Mapping[str, StoreError]:
+        """Deletes ``objects`` (by generation) of generations that the log does not name. Returns those that
+        the store refused to delete.
 
         The log gives them up first, so no start commits one of them again. A generation that was committed
         meanwhile stays.
@@ -245,9 +271,12 @@ class Repository:
 
         with self._lock:
             view = self._log.decide(give_up)
-        for name in objects:
-            if not view.generation(name):
-                self.delete_objects(name, objects[name])
+        deletions = DeletionQueue()
+        deletions.add(objects)
+        gone = deletions.work(lambda name: self.delete_objects(name, objects[name]), view.generation)
+        left = [name for name in objects if name not in gone and not view.generation(name)]
+        refused = deletions.refused
+        return {name: refused.get(name, StoreError("not tried, as the store is away")) for name in left}
 
     def _refuse_if_more_is_there(self, *, has_gone_back: bool) -> None:
         place = f"{self.store.url}: runs/{self.run}"

@@ -5,6 +5,7 @@ Reading order:
 - ``cadence`` decides when to save.
 - ``snapshot`` copies live state into our own memory.
 - ``save`` describes one save and its outcome.
+- ``findings`` tells what is wrong beside a save that ended well.
 - ``local_tier`` keeps saves on the nodes' disks.
 - ``publisher`` makes a save durable in the store, together with the other ranks.
 - ``writer`` owns the threads.

@@ -1,9 +1,13 @@
 """One rank's share in making a generation durable: upload, receipt, commit, read back, make room.
 
+Room that could not be made costs room and nothing else: the save has ended well, and a finding says so once
+an hour.
+
 Rank 0 commits once the receipts of all ranks are in. It marks the generation verified once every rank has
 read its own file back. Ranks wait for each other at most ``deadline_s``. No collective operation is used.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,10 +15,12 @@ from datetime import UTC, datetime
 from checkpointing.errors import Corrupt
 from checkpointing.format.loading import verify
 from checkpointing.format.manifest import Cut, FilePart, decode_part, encode_part, manifest_of
+from checkpointing.generations.deletion import AGAIN_AFTER_S
 from checkpointing.generations.garbage import sweep
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Verified
+from checkpointing.saving.findings import HourlyFinding, not_deleted_text
 from checkpointing.saving.save import Mailbox, Save, SaveFailed, Tally
 from checkpointing.stores.contract import StoreError
 
@@ -34,17 +40,28 @@ class SavingAttempt:
 
 class Publisher:
     def __init__(
-        self, repository: Repository, mailbox: Mailbox, attempt: SavingAttempt, tally: Tally
+        self,
+        repository: Repository,
+        mailbox: Mailbox,
+        attempt: SavingAttempt,
+        tally: Tally,
+        *,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._repository = repository
         self._mailbox = mailbox
         self._attempt = attempt
         self._tally = tally
         self._unsettled: list[str] = []
-        self._is_swept = False
+        self._ticks = ticks
+        self._sweeps_at: float | None = ticks()
+        self._finding = HourlyFinding(ticks=ticks)
 
-    def publish(self, save: Save, release: Callable[[], None]) -> None:
-        """Makes one save durable; calls ``release`` as soon as the save's memory is no longer needed."""
+    def publish(self, save: Save, release: Callable[[], None]) -> str | None:
+        """Makes one save durable; calls ``release`` as soon as the save's memory is no longer needed.
+
+        Returns what is wrong although the save is durable and verified, if that is to be told now.
+        """
         if self._attempt.rank == 0:
             self._unsettled.append(save.cut.generation)
         self._upload(save)
@@ -55,7 +72,8 @@ class Publisher:
         self._post(save.cut, "read", self._read_back(save.cut, save.part))
         if self._attempt.rank == 0:
             self._judge(save.cut)
-            self._make_room()
+            return self._finding.due(self._make_room())
+        return None
 
     def _upload(self, save: Save) -> None:
         try:
@@ -99,17 +117,30 @@ class Publisher:
                 raise SaveFailed(f"quarantined, because rank {rank} read back: {answer.decode()}")
         self._repository.append(Verified(name=name), term=term)
 
-    def _make_room(self) -> None:
-        self._repository.retire(self._attempt.retention, term=self._attempt.term)
-        # Their late commits cannot land any more: newer records have taken their numbers.
-        while self._unsettled:
-            if not self._repository.view.generation(self._unsettled[0]):
-                self._repository.discard(self._unsettled[0])
-            del self._unsettled[0]
-        if not self._is_swept:
-            # Once per attempt is enough: only attempts that ended badly leave garbage.
-            sweep(self._repository, now=datetime.now(UTC))
-            self._is_swept = True
+    def _make_room(self) -> str | None:
+        """Returns why less was deleted than should have been. Raises only if the attempt is over."""
+        problem = None
+        try:
+            self._repository.retire(self._attempt.retention, term=self._attempt.term)
+            # Their late commits cannot land any more: newer records have taken their numbers.
+            self._repository.discard(self._unnamed())
+            self._sweep()
+        except StoreError as error:
+            problem = f"room could not be made: {error}"
+        return not_deleted_text(self._repository.not_deleted) or problem
+
+    def _unnamed(self) -> list[str]:
+        view, unsettled = self._repository.view, self._unsettled
+        self._unsettled = []
+        return [name for name in unsettled if not view.generation(name)]
+
+    def _sweep(self) -> None:
+        """Once per attempt is enough: only attempts that ended badly leave garbage."""
+        if self._sweeps_at is None or self._ticks() < self._sweeps_at:
+            return
+        self._sweeps_at = self._ticks() + AGAIN_AFTER_S
+        sweep(self._repository, now=datetime.now(UTC))
+        self._sweeps_at = None
 
     def _post(self, cut: Cut, what: str, value: bytes) -> None:
         self._mailbox.post(f"{cut.generation}/{self._attempt.rank}/{what}", value, to=0)

@@ -47,7 +47,7 @@ class Save:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveNote:
     """The outcome of a save at one ``place``, "disk" or "store". ``problem`` is None if the save
-    succeeded.
+    succeeded. ``finding`` is what is wrong although it succeeded, such as a deletion that the store refuses.
     """
 
     step: int
@@ -57,6 +57,7 @@ class SaveNote:
     blocked_s: float
     took_s: float
     problem: str | None = None
+    finding: str | None = None
 
 
 Tell = Callable[[SaveNote], None]

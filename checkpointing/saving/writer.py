@@ -100,8 +100,8 @@ class Writer:
         assert self._disk is not None
         self._disk.keep(save.cut, save.part, save.room.data)
 
-    def _publish(self, save: Save) -> None:
-        self._publisher.publish(save, lambda: self._release(save))
+    def _publish(self, save: Save) -> str | None:
+        return self._publisher.publish(save, lambda: self._release(save))
 
     def _release(self, save: Save) -> None:
         with self._changed:
@@ -109,12 +109,12 @@ class Writer:
             self._rooms.pop(save.cut.generation, None)
             self._changed.notify_all()
 
-    def _carry(self, save: Save, place: str, carry: Callable[[Save], None]) -> Save:
+    def _carry(self, save: Save, place: str, carry: Callable[[Save], str | None]) -> Save:
         started = time.perf_counter()
-        problem = None
+        problem = finding = None
         try:
             save = _with_digests(save)
-            carry(save)
+            finding = carry(save)
         except BaseException as error:
             # Whatever a library raises costs this save and not this thread, without which none would ever
             # end. A panic of the object library is no Exception.
@@ -129,6 +129,7 @@ class Writer:
             blocked_s=save.blocked_s,
             took_s=time.perf_counter() - started,
             problem=problem,
+            finding=finding,
         )
         try:
             self._tell(note)

@@ -141,11 +141,11 @@ def _pin(args: argparse.Namespace, repository: Repository) -> int:
 
 def _gc(args: argparse.Namespace, repository: Repository) -> int:
     garbage = find_garbage(repository, now=datetime.now(UTC))
-    if args.yes:
-        remove(repository, garbage, with_unnamed=args.unnamed)
+    refused = remove(repository, garbage, with_unnamed=args.unnamed) if args.yes else {}
     facts = {
         "num_objects": garbage.num_objects,
         "num_bytes": garbage.num_bytes,
+        "not_deleted": {name: str(error) for name, error in refused.items()},
         "is_deleted": args.yes,
         "generations": [asdict(one) for one in garbage.remainders],
         "uploads": [{"name": one.name, "started": one.started.isoformat()} for one in garbage.uploads],
@@ -153,8 +153,9 @@ def _gc(args: argparse.Namespace, repository: Repository) -> int:
         "unnamed": [asdict(one) for one in garbage.unnamed],
         "are_unnamed_deleted": args.yes and args.unnamed,
     }
-    _say(args, facts, garbage_text(garbage, is_done=args.yes, with_unnamed=args.unnamed))
-    return EXIT_OK
+    text = garbage_text(garbage, is_done=args.yes, with_unnamed=args.unnamed, refused=refused)
+    _say(args, facts, text)
+    return EXIT_FAILED if refused else EXIT_OK
 
 
 def _fsck(args: argparse.Namespace, repository: Repository) -> int:

@@ -1,13 +1,14 @@
 """Formats checkpoints for people."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from checkpointing.generations.audit import AuditFinding
-from checkpointing.generations.garbage import Garbage
+from checkpointing.generations.garbage import UPLOADS, Garbage
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Generation
+from checkpointing.stores.contract import StoreError
 from jobs.checkpoints.details import Contents, GenerationDetails
 from jobs.checkpoints.listing import CheckpointListing, ListingRow
 from jobs.checkpoints.verification import ShareVerdict
@@ -88,7 +89,15 @@ def surplus_lines(repository: Repository) -> list[str]:
     return lines
 
 
-def garbage_text(garbage: Garbage, *, is_done: bool, with_unnamed: bool = False) -> str:
+def garbage_text(
+    garbage: Garbage,
+    *,
+    is_done: bool,
+    with_unnamed: bool = False,
+    refused: Mapping[str, StoreError] | None = None,
+) -> str:
+    """``refused`` holds what was to be deleted and is still there."""
+    refused = refused or {}
     lines = [
         f"{one.generation}: {counted(len(one.objects), 'object')}, {size_text(one.num_bytes)}, {one.why}"
         for one in garbage.remainders
@@ -98,20 +107,28 @@ def garbage_text(garbage: Garbage, *, is_done: bool, with_unnamed: bool = False)
         f"{one.generation}: {counted(len(one.objects), 'object')}, {size_text(one.num_bytes)}, {one.why}"
         for one in garbage.unnamed
     ]
-    uploads = f" and {counted(len(garbage.uploads), 'upload')}" if garbage.uploads else ""
-    what = f"{counted(garbage.num_objects, 'object')} of {size_text(garbage.num_bytes)}{uploads}"
+    lines += [f"{name}: could not be deleted: {error}" for name, error in refused.items()]
+    lines.append(_sums_line(garbage, is_done, refused))
+    return "\n".join([*lines, *_unnamed_lines(garbage, refused, is_gone=is_done and with_unnamed)])
+
+
+def _sums_line(garbage: Garbage, is_done: bool, refused: Collection[str]) -> str:
     if not garbage.num_objects and not garbage.uploads:
-        lines.append("nothing is left over")
-    else:
-        lines.append(f"{what} deleted" if is_done else f"{what} would go; --yes deletes them")
-    return "\n".join([*lines, *_unnamed_lines(garbage, is_gone=is_done and with_unnamed)])
+        return "nothing is left over"
+    meant = [one for one in garbage.remainders if one.generation not in refused]
+    num_uploads = 0 if UPLOADS in refused else len(garbage.uploads)
+    uploads = f" and {counted(num_uploads, 'upload')}" if num_uploads else ""
+    num_objects, num_bytes = sum(len(one.objects) for one in meant), sum(one.num_bytes for one in meant)
+    what = f"{counted(num_objects, 'object')} of {size_text(num_bytes)}{uploads}"
+    return f"{what} deleted" if is_done else f"{what} would go; --yes deletes them"
 
 
-def _unnamed_lines(garbage: Garbage, *, is_gone: bool) -> Iterator[str]:
-    if not garbage.unnamed:
+def _unnamed_lines(garbage: Garbage, refused: Collection[str], *, is_gone: bool) -> Iterator[str]:
+    meant = [one for one in garbage.unnamed if one.generation not in refused]
+    if not meant:
         return
-    many = counted(len(garbage.unnamed), "whole generation")
-    what = f"{many} of {size_text(garbage.num_unnamed_bytes)} that the log does not name"
+    many = counted(len(meant), "whole generation")
+    what = f"{many} of {size_text(sum(one.num_bytes for one in meant))} that the log does not name"
     yield f"{what} deleted" if is_gone else f"{what} kept; --unnamed --yes deletes them, and they may be good"
 
 

@@ -82,6 +82,8 @@ class OwnRecord:
 
     def save(self, note: SaveNote) -> None:
         """Records a save; called by the writer's threads."""
+        if note.finding:
+            self._recorder.incident(Incident(kind="warning", step=note.step, text=note.finding))
         if not self._is_rank_0 and not note.problem:
             return
         self._recorder.incident(

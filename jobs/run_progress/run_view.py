@@ -201,6 +201,8 @@ class RunDisplay:
             case SaveNote():
                 self._saves.append(told)
                 self._say(_save(told))
+                if told.finding:
+                    self._say(f"warning: {told.finding}")
             case Evaluated():
                 self._say(f"step {told.step}: {_value('val_loss', told.val_loss)}")
             case Warned():

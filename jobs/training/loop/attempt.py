@@ -278,6 +278,6 @@ class _Attempt:
         self._record.save(note)
         if self._context.rank == 0:
             self._services.report(note)
-        elif note.problem:
+        elif text := note.problem or note.finding:
             where = f"save of step {note.step} to the {note.place}"
-            self._services.report(Warned(text=f"rank {self._context.rank}: {where}: {note.problem}"))
+            self._services.report(Warned(text=f"rank {self._context.rank}: {where}: {text}"))

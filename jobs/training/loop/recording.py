@@ -141,6 +141,8 @@ class AttemptRecord:
                     text=note.problem,
                 )
             )
+        if note.finding:
+            self._recorder.incident(Incident(kind="warning", step=note.step, text=note.finding))
 
     def end(self, error: BaseException | None, step: int) -> None:
         if isinstance(error, Exception):

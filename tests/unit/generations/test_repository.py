@@ -183,19 +183,24 @@ def test_whose_clock_shows_what_decides_neither_who_may_write_nor_what_is_newest
     assert choose(heir.view).chosen == Candidate(name=heir.view.generations[-1].name, step=40, is_stored=True)
 
 
-def test_a_deletion_that_failed_is_made_good_by_the_next_one() -> None:
-    store = BrokenStore()
-    repository, ranks = begin(store)
+def test_a_deletion_that_failed_is_made_good_after_an_hour() -> None:
+    store, now = BrokenStore(), [0.0]
+    repository = Repository(store, RUN, ticks=lambda: now[0])
+    ranks = Ranks(repository, repository.take_over("me"))
     saved = [ranks.save(step) for step in (10, 20, 30)]
     store.refuses = ("delete",)
-    with pytest.raises(Unavailable):
-        repository.retire(TWO, term=1)
+    assert repository.retire(TWO, term=1) == ()
+    assert list(repository.not_deleted) == [saved[0]]
     store.refuses = ()
+    now[0] = 3599.0
+    assert repository.retire(TWO, term=1) == ()
+    now[0] = 3600.0
     assert repository.retire(TWO, term=1) == (saved[0],)
     assert payload(store) == set(saved[1:])
+    assert repository.not_deleted == {}
 
 
-def test_so_is_one_whose_tombstone_landed_without_an_answer() -> None:
+def test_one_whose_tombstone_landed_without_an_answer_is_made_good() -> None:
     store = DeafStore()
     repository, ranks = begin(store)
     saved = [ranks.save(step) for step in (10, 20, 30)]
@@ -304,7 +309,8 @@ def test_what_is_kept_cannot_be_deleted_by_mistake() -> None:
     repository, ranks = begin(MemoryStore())
     name = ranks.save(10)
     with pytest.raises(ValueError, match="is kept"):
-        repository.discard(name)
+        repository.delete_objects(name, repository.objects_of(name))
+    assert repository.discard([name]) == ()
     assert payload(repository.store) == {name}
 
 
