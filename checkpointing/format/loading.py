@@ -72,8 +72,8 @@ def verify(part: FilePart, place: GenerationPlace) -> None:
     """Reads one rank's whole file back; raises ``Corrupt`` if it is not what was saved."""
     chunks = [_Chunk(part=part, number=number, copies=()) for number in range(len(part.chunks))]
     _for_each(chunks, _Reader([place], []).load, is_near=place.is_near)
-    beyond = memoryview(bytearray(1))
-    if place.store.get_range(f"{place.folder}/{part.file}", part.num_bytes, beyond):
+    # Not by a read behind the end: some servers answer that with an empty 206, which no library understands.
+    if place.store.size(f"{place.folder}/{part.file}") > part.num_bytes:
         raise Corrupt(f"{part.file} is longer than {part.num_bytes} bytes")
 
 

@@ -141,8 +141,19 @@ def decode_part(data: bytes) -> tuple[Cut, FilePart]:
     return cut, part
 
 
+class TooLargeToRead(Exception):
+    """No restart could read this manifest, so the generation must not be committed."""
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
-    return seal({"cut": manifest.cut, "parts": manifest.parts})
+    """Raises ``TooLargeToRead`` beyond what a reader takes."""
+    data = seal({"cut": manifest.cut, "parts": manifest.parts})
+    if len(data) > MOST_MANIFEST_BYTES:
+        raise TooLargeToRead(
+            f"the manifest of {manifest.cut.world_size} ranks has {len(data):,} bytes, and a restart "
+            f"reads at most {MOST_MANIFEST_BYTES:,}; save with fewer ranks"
+        )
+    return data
 
 
 def decode_manifest(data: bytes) -> Manifest:

@@ -3,8 +3,9 @@
 Room that could not be made costs room and nothing else: the save has ended well, and a finding says so once
 an hour.
 
-Rank 0 commits once the receipts of all ranks are in. It marks the generation verified once every rank has
-read its own file back. Ranks wait for each other at most ``deadline_s``. No collective operation is used.
+Rank 0 commits once the receipts of all ranks are in. *Verified* means that a restart can use it: every rank
+has read its own file back, and rank 0 the manifest, with a restart's own code and limits. Ranks wait for
+each other at most ``deadline_s``. No collective operation is used.
 """
 
 import time
@@ -115,7 +116,23 @@ class Publisher:
                 self._tally.damaged()
                 self._repository.quarantine(name, f"rank {rank}: {answer.decode()}", term=term)
                 raise SaveFailed(f"quarantined, because rank {rank} read back: {answer.decode()}")
+        self._read_manifest_back(cut)
         self._repository.append(Verified(name=name), term=term)
+
+    def _read_manifest_back(self, cut: Cut) -> None:
+        """Reads the manifest as a restart does. Raises ``SaveFailed`` unless a restart could use it."""
+        name = cut.generation
+        committed = self._repository.view.generation(name)
+        if committed is None:
+            raise SaveFailed("not verified, because it was given up meanwhile")
+        try:
+            self._repository.manifest(committed)
+        except Corrupt as error:
+            self._tally.damaged()
+            self._repository.quarantine(name, f"manifest: {error}", term=self._attempt.term)
+            raise SaveFailed(f"quarantined, because its manifest was read back: {error}") from error
+        except StoreError as error:
+            raise SaveFailed(f"not verified, because its manifest can't be read: {error}") from error
 
     def _make_room(self) -> str | None:
         """Returns why less was deleted than should have been. Raises only if the attempt is over."""

@@ -3,6 +3,7 @@
 import pytest
 
 from checkpointing.errors import Corrupt, Fenced, NothingToResume
+from checkpointing.format import manifest
 from checkpointing.format.manifest import file_name
 from checkpointing.generations.choice import Candidate, choose
 from checkpointing.generations.repository import Repository, existing_run, generation_name
@@ -121,6 +122,53 @@ def test_a_damaged_file_is_quarantined_when_it_is_read_back() -> None:
     (found,) = repository.view.generations
     assert found.quarantined is not None
     assert ranks.tally.durable_step is None
+
+
+def test_a_manifest_that_was_damaged_on_its_way_is_not_verified_and_the_next_save_is() -> None:
+    class Flipping(MemoryStore):
+        num_flips = 1
+
+        def put(self, name: str, data: Buffer) -> None:
+            flipped = bytearray(data)
+            if name.endswith("manifest.json") and self.num_flips:
+                self.num_flips -= 1
+                flipped[len(flipped) // 2] ^= 1
+            super().put(name, bytes(flipped))
+
+    repository, ranks = begin(Flipping())
+    with pytest.raises(SaveFailed, match=r"quarantined, because its manifest was read back: .*not the one"):
+        ranks.save(10)
+    assert ranks.tally.durable_step is None
+    second = ranks.save(20)
+    assert [(one.name, one.is_good) for one in repository.view.generations if one.is_good] == [(second, True)]
+
+
+def test_a_manifest_that_cannot_be_read_just_now_is_not_verified_and_not_quarantined() -> None:
+    class Away(MemoryStore):
+        def get(self, name: str) -> bytes:
+            if name.endswith("manifest.json"):
+                raise Unavailable("away")
+            return super().get(name)
+
+    repository, ranks = begin(Away())
+    with pytest.raises(SaveFailed, match="not verified, because its manifest can't be read: away"):
+        ranks.save(10)
+    (found,) = repository.view.generations
+    assert (found.is_verified, found.quarantined) == (False, None)
+
+
+def test_a_save_whose_manifest_no_restart_could_read_is_a_failed_save_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repository, ranks = begin(MemoryStore(), world_size=2)
+    first = ranks.save(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "MOST_MANIFEST_BYTES", 600)
+        with pytest.raises(manifest.TooLargeToRead, match=r"of 2 ranks has .* a restart reads at most 600"):
+            ranks.save(20)
+    assert names(repository.view.generations) == [first]
+    third = ranks.save(30)
+    assert payload(repository.store) == {first, third}
 
 
 def test_after_a_damaged_save_the_one_before_it_is_the_newest_that_is_durable() -> None:
