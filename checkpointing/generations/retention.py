@@ -61,8 +61,11 @@ def may_go(view: LogView, policy: Retention) -> tuple[str, ...]:
 
 
 def of_this_life(view: LogView) -> list[Generation]:
-    """Returns the generations since the last fresh start, in the order of their commits."""
-    return [found for found in view.generations if found.life == view.life]
+    """Returns the generations since the last fresh start, in the order of their saves. Commits may come in
+    another order, as of those that were adopted.
+    """
+    found = [one for one in view.generations if one.life == view.life]
+    return sorted(found, key=lambda one: (one.term, one.number))
 
 
 def latest(generations: Sequence[Generation]) -> Generation | None:
@@ -74,6 +77,11 @@ def backup(generations: Sequence[Generation]) -> Generation | None:
     """Returns the newest good generation other than the latest."""
     newest = latest(generations)
     return next((found for found in reversed(generations) if found.is_good and found is not newest), None)
+
+
+def newest_good(view: LogView) -> Generation | None:
+    """Returns the newest good generation of this life."""
+    return next((found for found in reversed(of_this_life(view)) if found.is_good), None)
 
 
 def best(generations: Sequence[Generation], policy: Retention) -> list[Generation]:

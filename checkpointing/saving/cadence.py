@@ -29,10 +29,14 @@ class SavesSoFar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
-    """Says for each place whether an earlier save of some rank is still on its way there."""
+    """Says for each place whether an earlier save of some rank is still on its way there.
+
+    ``is_disk_failing``: the last save of some rank to its node's disk failed.
+    """
 
     disk: bool = False
     store: bool = False
+    is_disk_failing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +67,9 @@ def next_order(
 ) -> tuple[Order | SkippedSave | None, SavesSoFar]:
     """Decides whether to save after ``step`` (counted from 1), and returns what to remember.
 
-    An evaluated step is always saved to the store, since the best one can only be kept if it is durable. If
-    ``on_busy`` is ``skip``, only the end of an epoch waits for a busy place.
+    An evaluated step is always saved to the store, since the best one can only be kept if it is durable.
+    While the disk of any node fails, the disks hold no whole generation, and each save for them goes to the
+    store too. If ``on_busy`` is ``skip``, only the end of an epoch waits for a busy place.
     """
     if is_epoch_end:
         return _everywhere(cadence), replace(past, last_s=now_s)
@@ -72,9 +77,11 @@ def next_order(
         return None, past
     number = past.num_due + 1
     past = SavesSoFar(last_s=now_s, num_due=number)
+    to_disk = _is_turn(number, cadence.disk_every)
+    is_instead = to_disk and busy.is_disk_failing
     wanted = Order(
-        to_disk=_is_turn(number, cadence.disk_every),
-        to_store=is_evaluated or _is_turn(number, cadence.store_every),
+        to_disk=to_disk,
+        to_store=is_evaluated or is_instead or _is_turn(number, cadence.store_every),
         must_wait=cadence.on_busy == "wait",
     )
     if not wanted.to_disk and not wanted.to_store:

@@ -11,28 +11,36 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
+from socket import gethostname
 
 from checkpointing.errors import Fenced
 from checkpointing.format.digests import digests
+from checkpointing.saving.findings import HourlyFinding
 from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.publisher import Publisher
-from checkpointing.saving.save import Save, SaveMemory, SaveNote, Tally, Tell
+from checkpointing.saving.save import Save, SaveFailed, SaveMemory, SaveNote, Tally, Tell
+from checkpointing.stores.contract import StoreError
 
 _log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Owns two threads, one for each place. ``disk`` is None if only the store is used."""
+    """Owns two threads, one for each place. ``disk`` is None if only the store is used.
+
+    ``is_disk_failing``: the last save to the disk failed. The disk is tried again with each save.
+    """
 
     def __init__(self, disk: LocalTier | None, publisher: Publisher, tally: Tally, tell: Tell) -> None:
         self._disk = disk
         self._publisher = publisher
         self._tally = tally
         self._tell = tell
+        self._disk_finding = HourlyFinding()
         self._changed = threading.Condition(threading.RLock())
         self._rooms: dict[str, SaveMemory] = {}
         self._at_disk: Save | None = None
         self._at_store: Save | None = None
+        self.is_disk_failing = False
         self._to_disk: SimpleQueue[Save] = SimpleQueue()
         self._to_store: SimpleQueue[Save] = SimpleQueue()
 
@@ -96,9 +104,15 @@ class Writer:
                 self._at_store = None
                 self._changed.notify_all()
 
-    def _keep(self, save: Save) -> None:
+    def _keep(self, save: Save) -> str | None:
         assert self._disk is not None
-        self._disk.keep(save.cut, save.part, save.room.data)
+        self.is_disk_failing = True
+        try:
+            finding = self._disk.keep(save.cut, save.part, save.room.data)
+        except StoreError as error:
+            raise SaveFailed(f"on {gethostname()}: {error}") from error
+        self.is_disk_failing = False
+        return self._disk_finding.due(f"on {gethostname()}: {finding}" if finding else None)
 
     def _publish(self, save: Save) -> str | None:
         return self._publisher.publish(save, lambda: self._release(save))

@@ -23,7 +23,7 @@ from jobs.training.task.stop_request import STRONGEST, Aim, StopRequest, aim_of,
 
 # The longest delay before a stop request is noticed while ranks wait for samples.
 _LOOK_EVERY_S = 0.2
-_NUM_FLAGS = 9
+_NUM_FLAGS = 10
 _WORD_LENGTH = _NUM_FLAGS + STRONGEST + 2
 # A loss of a millionth is told exactly enough, and a million ranks with the highest one still fit.
 _LOSS_UNITS = 2.0**30
@@ -97,7 +97,7 @@ class Control:
         """
         save, own_strength = orders.save or _NO_SAVE, strength(self._stop_request())
         ordered = (save.to_disk, save.to_store, save.must_wait, orders.report, orders.checkpoint_report)
-        own = (busy.disk, busy.store, is_late, is_alarmed)
+        own = (busy.disk, busy.store, busy.is_disk_failing, is_late, is_alarmed)
         requests = (own_strength == level for level in range(1, STRONGEST + 1))
         word = [*ordered, *own, *requests, *_in_units(loss)]
         self._word.copy_(torch.tensor(word, dtype=torch.int64))
@@ -111,14 +111,14 @@ class Control:
         flags, requests = counts[:_NUM_FLAGS], counts[_NUM_FLAGS:]
         self.aim = aim_of(max((level for level, count in enumerate(requests, start=1) if count), default=0))
         to_disk, to_store, must_wait, report, checkpoint_report, *own = map(bool, flags)
-        is_disk_busy, is_store_busy, is_late, is_alarmed = own
+        is_disk_busy, is_store_busy, is_disk_failing, is_late, is_alarmed = own
         all_gave_one = num_losses == self._num_ranks
         save = Order(to_disk=to_disk, to_store=to_store, must_wait=must_wait)
         return Agreed(
             orders=Orders(
                 save=None if save == _NO_SAVE else save, report=report, checkpoint_report=checkpoint_report
             ),
-            busy=Busy(disk=is_disk_busy, store=is_store_busy),
+            busy=Busy(disk=is_disk_busy, store=is_store_busy, is_disk_failing=is_disk_failing),
             is_late=is_late,
             is_alarmed=is_alarmed,
             mean_loss=loss / _LOSS_UNITS / num_losses if all_gave_one else None,

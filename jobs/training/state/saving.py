@@ -9,6 +9,7 @@ from pathlib import Path
 from checkpointing.errors import taken_over
 from checkpointing.format.manifest import Cut, FilePart, file_name
 from checkpointing.generations.repository import Repository, generation_name
+from checkpointing.generations.retention import newest_good
 from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order
 from checkpointing.saving.local_tier import LocalTier, local_tier_name
 from checkpointing.saving.publisher import Publisher, SavingAttempt
@@ -78,6 +79,9 @@ class Saver:
         if self._disk is not None and self._context.local_rank == 0:
             with suppress(StoreError):
                 self._disk.tidy()
+            with suppress(StoreError):
+                # Ranks move between hosts, so the shares here may be those of ranks that are elsewhere now.
+                self._disk.free_before(newest_good(self._repository.refresh()))
         self._writer.start()
 
     def busy(self) -> Busy:
@@ -85,6 +89,7 @@ class Saver:
         return Busy(
             disk=self._writer.room(self._arenas, to_store=False) is None,
             store=self._writer.room(self._arenas, to_store=True) is None,
+            is_disk_failing=self._writer.is_disk_failing,
         )
 
     def order(self, point: StepPoint, busy: Busy) -> Order | None:

@@ -150,3 +150,14 @@ def test_what_was_evaluated_is_skipped_where_the_store_is_busy_unless_each_one_i
     waiting = replace(cadence, on_busy="wait")
     expected = Order(to_disk=False, to_store=True, must_wait=True)
     assert ask(waiting, busy=Busy(store=True), is_evaluated=True)[0] == expected
+
+
+def test_while_the_disk_of_any_node_fails_each_save_for_the_disks_goes_to_the_store_too() -> None:
+    cadence = replace(EACH_STEP, disk_every=2, store_every=5)
+    failing = Busy(is_disk_failing=True)
+    well, ill = over_steps(cadence, 4), over_steps(cadence, 4, failing)
+    assert [places(answer) for answer in well if answer] == [(True, False)] * 2
+    assert [places(answer) for answer in ill if answer] == [(True, True)] * 2
+    assert ask(replace(EACH_STEP, disk_every=0, store_every=5), busy=failing)[0] is None
+    busy = Busy(store=True, is_disk_failing=True)
+    assert ask(replace(EACH_STEP, store_every=5), busy=busy)[0] == Order(to_disk=True, to_store=False)

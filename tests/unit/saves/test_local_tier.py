@@ -7,8 +7,9 @@ import pytest
 from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import Cut, Manifest, encode_part, manifest_of, part_name
 from checkpointing.saving.local_tier import LocalTier, local_tier_name
-from checkpointing.stores.contract import StoreError, Unavailable
-from tests.unit.small_generations import content, cut_of, file_of, load_from, part_of
+from checkpointing.stores.contract import Denied, StoreError, Unavailable
+from checkpointing.stores.local import LocalStore
+from tests.unit.small_generations import content, cut_of, file_of, generation, load_from, part_of
 
 
 def keep(disk: LocalTier, cut: Cut, *ranks: int) -> None:
@@ -199,3 +200,67 @@ def test_the_disk_of_saves_is_not_left_by_a_link(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="runs/r/gen is a link"):
         keep(LocalTier(disk, "r", 2), cuts(2)[1])
     assert files_in(moved) == before
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Reading what contains ``text`` fails from now on, as on a disk with an error."""
+    get = LocalStore.get
+
+    def fails(store: LocalStore, name: str) -> bytes:
+        if text in name:
+            raise Unavailable(f"store: {name}: Input/output error")
+        return get(store, name)
+
+    monkeypatch.setattr(LocalStore, "get", fails)
+
+
+def test_what_cannot_be_read_just_now_is_kept_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LocalTier(tmp_path, "r", 2)
+    old, *new = cuts(4)
+    keep(disk, old)
+    with monkeypatch.context() as patch:
+        unreadable(patch, old.generation)
+        disk.tidy()
+        assert len(files_in(tmp_path)) == 2
+        findings = [disk.keep(cut, part_of(cut, 0), memoryview(file_of(cut, 0))) for cut in new]
+    assert all("rank-00000.json can't be read and is kept: store: " in str(one) for one in findings)
+    assert steps_of(disk) == [10, 30, 40]
+    assert load_from(whole(disk, old), [disk.place(old.generation)]) == content(old.generation, 1)
+    disk.tidy()
+    assert steps_of(disk) == [10, 30, 40]
+
+
+def test_a_host_frees_what_is_older_than_what_the_store_has_verified_whichever_rank_wrote_it(
+    tmp_path: Path,
+) -> None:
+    disk = LocalTier(tmp_path, "r", 2)
+    moved = [cut_of(10 * number, term=1, number=number, world_size=9) for number in range(1, 5)]
+    for cut in moved:
+        keep(disk, cut, 7, 8)
+    for cut in (cut_of(50, term=2, number=1, world_size=9), cut_of(60, term=2, number=2, world_size=9)):
+        keep(disk, cut, 0)
+    disk.free_before(None)
+    assert (steps_of(disk, 7), steps_of(disk, 0)) == ([30, 40], [50, 60])
+    disk.free_before(generation(4, term=1))
+    assert (steps_of(disk, 7), steps_of(disk, 8), steps_of(disk, 0)) == ([40], [40], [50, 60])
+    disk.free_before(generation(1, term=2))
+    assert (steps_of(disk, 7), steps_of(disk, 8), steps_of(disk, 0)) == ([], [], [50, 60])
+    disk.free_before(generation(9, term=2))
+    assert steps_of(disk, 0) == [50, 60]
+
+
+def test_an_older_save_that_cannot_be_deleted_fails_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LocalTier(tmp_path, "r", 2)
+
+    def denied(_store: LocalStore, name: str) -> None:
+        raise Denied(f"store: {name}: Operation not permitted")
+
+    monkeypatch.setattr(LocalStore, "delete", denied)
+    findings = [disk.keep(cut, part_of(cut, 0), memoryview(file_of(cut, 0))) for cut in cuts(3)]
+    assert findings[:2] == [None, None]
+    assert "older saves could not be deleted: store: " in str(findings[2])
+    assert steps_of(disk) == [10, 20, 30]

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
@@ -12,7 +13,7 @@ from checkpointing.saving.local_tier import LocalTier
 from checkpointing.saving.publisher import Publisher, SavingAttempt
 from checkpointing.saving.save import SaveMemory, SaveNote, Tally
 from checkpointing.saving.writer import Writer
-from checkpointing.stores.contract import Buffer, Store, Unavailable
+from checkpointing.stores.contract import Buffer, Denied, Store, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from tests.unit.small_generations import (
@@ -300,3 +301,36 @@ def test_the_digests_are_those_of_the_bytes_at_the_cut(tmp_path: Path) -> None:
     assert cut is not None
     (found,) = bench.repository.view.generations
     assert load(bench.repository, found) == content(cut.generation, 1)
+
+
+def test_a_disk_that_fails_is_named_with_its_host_and_counts_again_once_a_save_arrives(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    bench = Bench(MemoryStore(), LocalTier(tmp_path, RUN, 2))
+    bench.save(10, to_disk=True)
+    bench.finish()
+    assert bench.problems() == [(10, "disk", True), (10, "store", False)]
+    assert f"on {gethostname()}: store: {tmp_path}" in str(bench.notes[0].problem)
+    assert bench.writer.is_disk_failing
+    (tmp_path / "runs").unlink()
+    bench.save(20, to_disk=True)
+    bench.finish()
+    assert not bench.writer.is_disk_failing
+
+
+def test_what_is_wrong_beside_a_save_is_told_and_fails_none(tmp_path: Path) -> None:
+    class Denying(MemoryStore):
+        def delete(self, name: str) -> None:
+            raise Denied("store: 403 AccessDenied")
+
+    store = Denying()
+    bench = Bench(store, LocalTier(tmp_path, RUN, 2))
+    bench.save(10)
+    bench.finish()
+    bench.repository.quarantine(bench.repository.view.generations[0].name, "by hand", term=bench.term)
+    bench.save(20)
+    bench.finish()
+    assert bench.problems() == [(10, "store", False), (20, "store", False)]
+    assert "could not be deleted" in str(bench.notes[1].finding)
+    assert bench.tally.num_failed == 0
