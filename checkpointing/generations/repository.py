@@ -125,6 +125,12 @@ class Repository:
             self._surplus = self._take_in(term, num_gone, what, fresh=fresh, spoilt=spoilt)
             return term
 
+    def lease(self, owner: str) -> int:
+        """Begins an attempt above all terms that the log, its hint or a name tells of. Refuses nothing."""
+        highest_term = self._highest_term()
+        with self._lock:
+            return self._log.lease(owner, above=highest_term)
+
     def unnamed(self) -> list[Generation]:
         """Returns whole generations that the log neither names nor has given up, in the order of their
         saves.
@@ -283,15 +289,16 @@ class Repository:
         if self._has_lost_its_log() and (found := self.stored_generations()):
             raise NothingToResume(
                 f"{place} has {len(found)} generations such as {found[-1]}, but its log is gone or damaged "
-                "and names none of them; restore the log, name the one to go on from with --resume NAME, "
+                "and names none of them; restore the log, make one from what is there with `longhaul "
+                "checkpoints fsck --rebuild`, name the one to go on from with --resume NAME, "
                 "give the run another name, or begin anew beside them with --fresh"
             )
         if has_gone_back and (more := newer(self.view, self.unnamed())):
             raise NothingToResume(
                 f"{place}: the log ends at record {self._log.number}, and newer records are gone: it does "
                 f"not name {', '.join(one.name for one in more)}, which are whole and newer than all that it "
-                "names; restore the log, name the one to go on from with --resume NAME, or begin anew beside "
-                "them with --fresh"
+                "names; restore the log, take them back into it with `longhaul checkpoints adopt`, name the "
+                "one to go on from with --resume NAME, or begin anew beside them with --fresh"
             )
 
     def _take_in(

@@ -96,16 +96,13 @@ class Log:
         return self._num_gone
 
     def read(self) -> LogView:
-        """Returns the newest view: in at most 4 requests, however long the log is, if the hint is nearly
-        right.
-        """
+        """Returns the newest view: in 3 requests, however long the log is, if the hint is nearly right."""
         hint = read_hint(self._store, self._run)
         newest = hint.number
-        after_hint = f"{self._slot(newest)}" if newest else ""
-        names = list(self._store.list(self._folder, after=after_hint))
-        if not names and newest:
-            # No newer record: the hint names the newest one, or it is wrong.
-            names = [self._slot(newest)] if self._exists(newest) else list(self._store.list(self._folder))
+        before_hint = self._slot(newest - 1) if newest else ""
+        names = list(self._store.list(self._folder, after=before_hint))
+        if not names and newest:  # the hint is wrong
+            names = list(self._store.list(self._folder))
         if numbers := sorted(numbers_in(names)):
             self._go_to(numbers[-1])
         self._refuse_another_key()
@@ -289,15 +286,11 @@ class Log:
     def _slot(self, number: int) -> str:
         return slot_name(self._run, number)
 
-    def _exists(self, number: int) -> bool:
-        try:
-            return self._store.get_range(self._slot(number), 0, memoryview(bytearray(1))) == 1
-        except Missing:
-            return False
-
     def _leave_hint(self) -> None:
         with suppress(StoreError):
-            leave_hint(self._store, self._run, Hint(number=self._number, term=self._view.term))
+            # Where the newest records are lost, the hint alone may tell of the terms that they gave.
+            term = max(self._view.term, self._newest_term)
+            leave_hint(self._store, self._run, Hint(number=self._number, term=term))
 
 
 def log_folder(run: str) -> str:

@@ -45,12 +45,8 @@ class Attempt:
         self.now = 0.0
         self.repository = Repository(store, RUN, ticks=lambda: self.now)
         self.tally = Tally()
-        attempt = SavingAttempt(
-            rank=0, term=self.repository.take_over("me"), deadline_s=0.0, retention=TWO
-        )
-        self._publisher = Publisher(
-            self.repository, Letters(), attempt, self.tally, ticks=lambda: self.now
-        )
+        attempt = SavingAttempt(rank=0, term=self.repository.take_over("me"), deadline_s=0.0, retention=TWO)
+        self._publisher = Publisher(self.repository, Letters(), attempt, self.tally, ticks=lambda: self.now)
         self._number = 0
 
     def save(self) -> str | None:

@@ -1,0 +1,57 @@
+"""Takes whole generations that the log does not name back into it, after every byte was read.
+
+``adopt`` adds them to the log that there is. ``rebuild`` first begins a term above all that any name in the
+store tells of, so that a log that is gone or has gone back can be gone on from; it fences a driver at work.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from checkpointing.errors import Corrupt
+from checkpointing.generations.audit import read_back
+from checkpointing.generations.repository import Repository
+from checkpointing.log.history import Commit, Generation, Pin, Verified
+from checkpointing.stores.contract import Unavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What became of one generation. ``problem`` is None if the log names it now; ``is_corrupt`` says that
+    its bytes are not what was saved.
+    """
+
+    generation: Generation
+    problem: str | None = None
+    is_corrupt: bool = False
+
+
+def adoptable(repository: Repository) -> list[Generation]:
+    """Returns the whole generations of this life that the log neither names nor gave up, oldest first. Call
+    it after ``refresh``.
+    """
+    life_term = repository.view.life_term
+    return [one for one in repository.unnamed() if one.term >= life_term]
+
+
+def adopt(repository: Repository, chosen: Sequence[Generation]) -> Iterator[Adoption]:
+    """Reads every byte of each, and pins those that are whole: no rule deletes them before somebody looks."""
+    for generation in chosen:
+        try:
+            read_back(repository, generation)
+        except Corrupt as error:
+            yield Adoption(generation=generation, problem=str(error), is_corrupt=True)
+            continue
+        except Unavailable as error:
+            yield Adoption(generation=generation, problem=str(error))
+            continue
+        name = generation.name
+        for entry in (Commit(generation=generation), Verified(name=name), Pin(name=name)):
+            repository.append(entry)
+        yield Adoption(generation=generation)
+
+
+def rebuild(repository: Repository, owner: str) -> Iterator[Adoption]:
+    """Begins a term above all others, and adopts all that is whole. Call it after ``refresh``."""
+    chosen = adoptable(repository)
+    repository.lease(owner)
+    yield from adopt(repository, chosen)
