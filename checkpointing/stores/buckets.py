@@ -22,7 +22,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from checkpointing.stores.contract import Store, StoreError, Upload, is_name
 from checkpointing.stores.objects import ObjectStore, TransferPace
 from checkpointing.stores.refusals import NO_KEYS, ServerAnswer, refusal
-from checkpointing.stores.retrying import RetryingStore
+from checkpointing.stores.retrying import RetryingStore, RetryLimits
 from checkpointing.stores.settings import check_settings
 
 if TYPE_CHECKING:
@@ -56,11 +56,12 @@ class BucketAddress:
         return "/".join(part for part in (f"{self.scheme}://{self.bucket}", self.prefix) if part)
 
 
-def open_bucket(url: str) -> Store:
+def open_bucket(url: str, *, patience: RetryLimits | None = None) -> Store:
     """Returns the store without touching it. The store waits for a service that is away; only ``probe``
-    answers at once.
+    answers at once. A ``patience`` that counts from the call also bounds a transfer of which nothing moves.
     """
-    return RetryingStore(open_objects(url))
+    pace = TransferPace(stall_s=patience.budget_s) if patience and patience.is_from_start else None
+    return RetryingStore(open_objects(url, pace=pace), patience)
 
 
 def open_objects(url: str, *, pace: TransferPace | None = None) -> ObjectStore:

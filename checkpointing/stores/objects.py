@@ -243,7 +243,7 @@ class ObjectStore:
         return finish(call, self._progress())
 
     def _progress(self) -> TransferProgress:
-        return TransferProgress(self._pace.stall_s)
+        return TransferProgress(self._pace.stall_s, place=f"store: {self.url}")
 
     @contextmanager
     def _as_conflict(self, name: str) -> Iterator[None]:

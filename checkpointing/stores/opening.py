@@ -5,18 +5,21 @@ from pathlib import Path
 
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.local import LocalStore
+from checkpointing.stores.retrying import RetryLimits
 
 _BUCKETS = ("s3", "az", "gs")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-def open_store(url: str, *, base: Path | None = None) -> Store:
-    """Returns the store at ``url`` without touching it. Relative directories start at ``base``."""
+def open_store(url: str, *, base: Path | None = None, patience: RetryLimits | None = None) -> Store:
+    """Returns the store at ``url`` without touching it. Relative directories start at ``base``. ``patience``
+    is for a store that other machines serve.
+    """
     scheme = _SCHEME.match(url)
     if scheme and scheme[1] in _BUCKETS:
         from checkpointing.stores.buckets import open_bucket
 
-        return open_bucket(url)
+        return open_bucket(url, patience=patience)
     if scheme and scheme[1] != "file":
         raise StoreError(
             f"store: {scheme[1]}:// is no kind of store; expected a directory such as 'results', "

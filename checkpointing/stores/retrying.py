@@ -30,6 +30,7 @@ from checkpointing.stores.contract import (
 )
 
 _log = logging.getLogger(__name__)
+_AGAIN = "%s; again in %.0f s, given up in %.0f s"
 
 Answer = TypeVar("Answer")
 
@@ -38,12 +39,16 @@ Answer = TypeVar("Answer")
 class RetryLimits:
     """Waits double from ``first_wait_s`` to ``longest_wait_s``; no call begins after ``budget_s``.
 
-    The budget counts from the first failure, so a long transfer that fails at its end is tried again.
+    The budget counts from the first failure, so a long transfer that fails at its end is tried again. With
+    ``is_from_start`` it counts from the call, for people who wait for the answer. ``advice`` then says how
+    they have it wait longer.
     """
 
     budget_s: float = 300
     first_wait_s: float = 0.5
     longest_wait_s: float = 30
+    is_from_start: bool = False
+    advice: str = ""
 
     def wait_s(self, num_failures: int, spread: float) -> float:
         """Returns the seconds before the next attempt. ``spread`` in [0, 1) separates callers that failed
@@ -79,7 +84,8 @@ class Waiter:
         ``what`` are raised at once.
         """
         num_failures = 0
-        gives_up_at = float("inf")
+        is_from_start = self._patience.is_from_start
+        gives_up_at = self._clock() + self._patience.budget_s if is_from_start else float("inf")
         while True:
             try:
                 return do()
@@ -89,10 +95,15 @@ class Waiter:
                 num_failures += 1
                 gives_up_at = min(gives_up_at, self._clock() + self._patience.budget_s)
                 wait_s = self._patience.wait_s(num_failures, self._spread())
-                if self._clock() + wait_s > gives_up_at:
-                    raise Unavailable(f"{error} (tried {num_failures} times)") from error
-                _log.info("%s; again in %.0f s", error, wait_s, extra={"wait_s": wait_s})
+                left_s = gives_up_at - self._clock()
+                if wait_s > left_s:
+                    raise Unavailable(f"{error} ({self._tried(num_failures)})") from error
+                _log.info(_AGAIN, error, wait_s, left_s, extra={"wait_s": wait_s})
             self._sleep(wait_s)
+
+    def _tried(self, num_failures: int) -> str:
+        times = "once" if num_failures == 1 else f"{num_failures} times"
+        return f"tried {times}; {self._patience.advice}" if self._patience.advice else f"tried {times}"
 
 
 def create_once(store: Store, name: str, data: Buffer) -> Buffer:

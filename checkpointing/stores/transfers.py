@@ -8,6 +8,7 @@ Plain threads are used because they leave nothing behind. An event loop called b
 crashes some processes when they end.
 """
 
+import logging
 import threading
 import time
 from collections import deque
@@ -16,6 +17,9 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 from typing import TypeVar
+
+_log = logging.getLogger(__name__)
+_SILENT = "%s: no answer for %.0f s, given up in %.0f s"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,18 +30,43 @@ class Stalled(Exception):
 
 
 class TransferProgress:
-    """A deadline ``stall_s`` after the last call of ``moved``, or after the start."""
+    """A deadline ``stall_s`` after the last call of ``moved``, or after the start.
 
-    def __init__(self, stall_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    After ``told_after_s`` in which nothing moved, the log says once which ``place`` is waited for and until
+    when.
+    """
+
+    def __init__(
+        self,
+        stall_s: float,
+        *,
+        place: str = "",
+        told_after_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.stall_s = stall_s
+        self._told_after_s = told_after_s
+        self._place = place
         self._clock = clock
         self._moved_at = clock()
+        self._tells_at = self._moved_at + told_after_s
 
     def moved(self) -> None:
         self._moved_at = self._clock()
+        self._tells_at = self._moved_at + self._told_after_s
 
     def left_s(self) -> float:
         return max(0.0, self._moved_at + self.stall_s - self._clock())
+
+    def untold_s(self) -> float:
+        """Seconds until ``tell`` has something to say."""
+        return max(0.0, self._tells_at - self._clock())
+
+    def tell(self) -> None:
+        if self._place and not self.untold_s():
+            self._tells_at = float("inf")
+            silent_s, left_s = self._clock() - self._moved_at, self.left_s()
+            _log.info(_SILENT, self._place, silent_s, left_s, extra={"wait_s": left_s})
 
 
 class UploadFeed:
@@ -107,9 +136,10 @@ def finish(work: Callable[[], Result], progress: TransferProgress) -> Result:
     """
     thread, outcome = _start(work)
     while thread.is_alive():
-        thread.join(progress.left_s())
+        thread.join(min(progress.left_s(), progress.untold_s() or progress.left_s()))
         if thread.is_alive() and not progress.left_s():
             raise Stalled(f"nothing moved for {progress.stall_s:g} s")
+        progress.tell()
     return outcome.result()
 
 

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from jobs.commandline.options import add_wait
+
 _EXIT_CODES = (
     "exit codes: 0 yes or done; 1 something is wrong or failed; 2 wrong usage, no such run or generation; "
     "3 undecided, because the store can't be read now; 130 interrupted"
@@ -14,9 +16,10 @@ def add_checkpoints_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "See, check, keep, tidy and take out a run's checkpoints."
     parser.epilog = _EXIT_CODES
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    _add_verb(verbs, "list", "what is kept, where and why, and how much room it takes")
+    add_wait(_add_verb(verbs, "list", "what is kept, where and why, and how much room it takes"))
     show = _add_verb(verbs, "show", "one generation in detail")
     show.add_argument("what", metavar="WHAT", help=_WHAT)
+    add_wait(show)
     _add_verify(verbs)
     pin = _add_verb(verbs, "pin", "keep a generation until it is unpinned")
     pin.add_argument("what", metavar="WHAT", help=_WHAT)
@@ -31,6 +34,17 @@ def add_checkpoints_arguments(parser: argparse.ArgumentParser) -> None:
     )
     fsck = _add_verb(verbs, "fsck", "check the log and what it keeps, by sizes and not by bytes")
     fsck.add_argument("--yes", action="store_true", help="repair what can be without losing anything")
+    fsck.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="make a log from what is there, after reading every byte; it ends the run's driver",
+    )
+    adopt = _add_verb(
+        verbs, "adopt", "take whole generations back into a log that does not name them, and pin them"
+    )
+    adopt.add_argument(
+        "names", nargs="*", metavar="NAME", help="generations, as gc names them (default: all of this life)"
+    )
     _add_export(verbs)
 
 

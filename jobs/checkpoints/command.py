@@ -3,8 +3,10 @@
 import argparse
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from socket import gethostname
 from typing import Any
 
 from checkpointing.errors import Corrupt, NothingToResume, Unfit
@@ -13,8 +15,9 @@ from checkpointing.generations.choice import find
 from checkpointing.generations.garbage import find_garbage, remove
 from checkpointing.generations.repository import Repository, existing_run, no_such_run
 from checkpointing.log.history import Generation, Pin, Unpin
-from checkpointing.stores.contract import Unavailable
+from checkpointing.stores.contract import Store, Unavailable
 from checkpointing.stores.opening import open_store
+from jobs.checkpoints.adopting import Adopted, adopt_named, rebuild_log
 from jobs.checkpoints.details import portray
 from jobs.checkpoints.listing import CheckpointListing, policy_of, take_inventory
 from jobs.checkpoints.text import (
@@ -36,18 +39,23 @@ from jobs.commandline.exit_codes import (
 )
 from jobs.commandline.output import printable
 from jobs.commandline.store_location import store_base
+from jobs.commandline.store_waits import open_to_read, waits_told
 from jobs.commandline.usage_error import SpecError
 from reporting.analysis.formatting import counted
 
 
 def checkpoints(args: argparse.Namespace) -> int:
-    return run_command("checkpoints", lambda: _do(args), _exit_codes(args.verb))
+    with waits_told("checkpoints"):
+        return run_command("checkpoints", lambda: _do(args), _exit_codes(args.verb))
 
 
 def _do(args: argparse.Namespace) -> int:
-    store = open_store(args.store, base=store_base())
-    if args.verb == "fsck":  # fsck also works on a run whose log is gone
-        return _fsck(args, Repository(store, args.run))
+    store = _store(args)
+    # These also work on a run whose log is gone.
+    if args.verb == "fsck":
+        return (_rebuild if args.rebuild else _fsck)(args, Repository(store, args.run))
+    if args.verb == "adopt":
+        return _adopt(args, Repository(store, args.run))
     repository = existing_run(store, args.run)
     match args.verb:
         case "list":
@@ -64,6 +72,13 @@ def _do(args: argparse.Namespace) -> int:
             return _export(args, repository)
         case unknown:
             raise AssertionError(f"no verb {unknown!r}: argparse lets only known ones through")
+
+
+def _store(args: argparse.Namespace) -> Store:
+    """Returns the store. Verbs that only show something don't wait for minutes for it."""
+    if args.verb in ("list", "show"):
+        return open_to_read(args.store, args.wait)
+    return open_store(args.store, base=store_base())
 
 
 def _exit_codes(verb: str) -> dict[type[Exception], int]:
@@ -172,6 +187,27 @@ def _fsck(args: argparse.Namespace, repository: Repository) -> int:
     verdict = f"{num_wrong} wrong" if num_wrong else "all is well"
     _say(args, {"run": args.run, "findings": facts}, "\n".join([*lines, f"{sums}: {verdict}"]))
     return EXIT_FAILED if num_wrong else EXIT_OK
+
+
+def _adopt(args: argparse.Namespace, repository: Repository) -> int:
+    return _end_adopting(args, adopt_named(repository, args.names, _teller(args)))
+
+
+def _rebuild(args: argparse.Namespace, repository: Repository) -> int:
+    return _end_adopting(args, rebuild_log(repository, f"fsck --rebuild on {gethostname()}", _teller(args)))
+
+
+def _end_adopting(args: argparse.Namespace, adopted: Adopted) -> int:
+    _say(args, adopted.as_data(args.run), adopted.text)
+    return adopted.exit_code
+
+
+def _teller(args: argparse.Namespace) -> Callable[[str], None]:
+    def tell(line: str) -> None:
+        if not args.json:
+            print(printable(line), flush=True)
+
+    return tell
 
 
 def _export(args: argparse.Namespace, repository: Repository) -> int:

@@ -9,7 +9,7 @@ STAGES: Texts = {
     "training": "The attempt has done a step.",
     "waiting": "An attempt failed. The next one begins by itself after a pause.",
     "silent": (
-        "Its driver has told nothing for 30 s: it died, or does not reach the store.",
+        "Its driver told nothing new while the command listened: it died, or does not reach the store.",
         "Start it again; with --keep this happens by itself.",
     ),
     "stopped": ("The run saved and ended as it was asked to.", "The same command goes on."),

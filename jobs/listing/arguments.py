@@ -2,6 +2,8 @@
 
 import argparse
 
+from jobs.commandline.options import add_wait
+
 _DEFAULT_LAST = 50
 
 
@@ -9,6 +11,7 @@ def add_runs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "List the runs and sweeps that a store holds, the newest first."
     parser.epilog = "exit codes: 0 listed, also if there is none; 1 the store failed; 2 wrong usage or store"
     parser.add_argument("--store", default="results", metavar="URL", help="default: results")
+    add_wait(parser)
     parser.add_argument(
         "--last",
         type=_count,

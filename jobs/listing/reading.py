@@ -1,21 +1,32 @@
-"""Reads how each run and sweep of a store is doing, many at a time. A line says what can't be read."""
+"""Reads how each run and sweep of a store is doing, many at a time. A line says what can't be read.
+
+Runs whose drivers seem to be at work are looked at again, all together: a driver that is there says something
+new within a few seconds.
+"""
 
 import json
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from checkpointing.errors import Corrupt, NothingToResume
+from checkpointing.generations.repository import Repository, existing_run
 from checkpointing.stores.contract import Missing, Store, Unavailable
 from jobs.listing.names import Found
-from jobs.runs.status import state_of, state_text
+from jobs.run_progress.status_file import read_status_file
+from jobs.runs.listening import LISTENED_S, Report, is_going_on
+from jobs.runs.status import reported_status, state_text
 from jobs.sweeps.results import Results
 from reporting.results.redaction import without_credentials
 
 _NUM_READERS = 16
+_NUM_LOOKS = 2
+_UNREADABLE = (Corrupt, NothingToResume, Missing, ValueError, TypeError, OverflowError, RecursionError)
 # A sweep of 100,000 runs names each in its description.
 _MOST_BYTES = 20_000_000
 _MOST_CHARS = 300
@@ -59,9 +70,28 @@ class Listed:
         return {"schema_version": 1, "store": store, **asdict(self)}
 
 
-def read(store: Store, found: Found, clock: Callable[[], float]) -> Listed:
+@dataclass(slots=True, kw_only=True)
+class _Look:
+    """A run whose log could be read. ``newer`` is None while its driver has said nothing new."""
+
+    repository: Repository
+    report: Report
+    newer: Report | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return is_going_on(self.report) and self.newer is None
+
+
+def read(
+    store: Store, found: Found, clock: Callable[[], float], *, pause: Callable[[float], None] = time.sleep
+) -> Listed:
     with ThreadPoolExecutor(_NUM_READERS) as pool:
-        runs = [*pool.map(lambda run: _run(store, run, clock), sorted(found.runs))]
+        looks = dict(
+            zip(sorted(found.runs), pool.map(partial(_look, store), sorted(found.runs)), strict=True)
+        )
+        _listen(pool, [look for look in looks.values() if isinstance(look, _Look)], pause)
+        runs = [*pool.map(lambda run: _run(run, looks[run], clock), looks)]
         sweeps = [
             *pool.map(lambda name: _sweep(store, name, found.sweeps[name], clock), sorted(found.sweeps))
         ]
@@ -76,12 +106,37 @@ def _order(age_s: float | None, name: str) -> tuple[float, str]:
     return float("inf") if age_s is None else age_s, name
 
 
-def _run(store: Store, run: str, clock: Callable[[], float]) -> RunLine:
+def _look(store: Store, run: str) -> _Look | Exception:
     try:
-        told = state_of(store, run, clock=clock)
+        return _Look(report=read_status_file(store, run), repository=existing_run(store, run))
     except Unavailable:
         raise
-    except (Corrupt, NothingToResume, Missing, ValueError, TypeError, OverflowError, RecursionError) as error:
+    except _UNREADABLE as error:
+        return error
+
+
+def _listen(pool: ThreadPoolExecutor, looks: Sequence[_Look], pause: Callable[[float], None]) -> None:
+    """Gives all drivers the same ``LISTENED_S`` to say something new."""
+    for _ in range(_NUM_LOOKS):
+        if not (waiting := [look for look in looks if look.is_open]):
+            return
+        pause(LISTENED_S / _NUM_LOOKS)
+        list(pool.map(_look_again, waiting))
+
+
+def _look_again(look: _Look) -> None:
+    report = read_status_file(look.repository.store, look.repository.run)
+    look.newer = report if report != look.report else None
+
+
+def _run(run: str, look: _Look | Exception, clock: Callable[[], float]) -> RunLine:
+    try:
+        if isinstance(look, Exception):
+            raise look
+        told = reported_status(look.repository, look.report, clock=clock, hears=lambda _: look.newer)
+    except Unavailable:
+        raise
+    except _UNREADABLE as error:
         return RunLine(run=run, state=f"can't be read: {_first_line(error)}", is_readable=False)
     ages = [age for age in (told["told_age_s"], told["newest_durable_age_s"]) if age is not None]
     return RunLine(

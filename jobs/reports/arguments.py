@@ -4,6 +4,8 @@ import argparse
 import re
 from pathlib import Path
 
+from jobs.commandline.options import add_wait
+
 _LETTERS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _STORE_HELP = "where the results are (default: results)"
 
@@ -12,6 +14,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Gather everything in a store into one table, charts, a page, and an answer."
     parser.epilog = "exit codes: 0 done; 1 nothing to report, or the store failed; 2 wrong usage"
     parser.add_argument("--store", default="results", metavar="URL", help=_STORE_HELP)
+    add_wait(parser)
     parser.add_argument(
         "--sweep",
         action="append",
@@ -57,6 +60,7 @@ def add_pull_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit codes: 0 the folder is what the store has; 1 it is not, run it again; 2 wrong usage"
     parser.add_argument("url", metavar="URL", help="a store, for all its reports, or STORE/reports/NAME")
     parser.add_argument("folder", type=Path, metavar="DIR")
+    add_wait(parser)
     parser.add_argument("--json", action="store_true", help="print a line of JSON per report")
 
 
@@ -98,6 +102,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="what differs by less is equivalent, such as 2%% or 0.02 (default: 2%%)",
     )
+    add_wait(parser)
     _add_choice_arguments(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON on standard output")

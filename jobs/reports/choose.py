@@ -8,10 +8,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, complain
 from jobs.commandline.output import one_line, printable
-from jobs.commandline.store_location import store_base
+from jobs.commandline.store_waits import open_to_read
 from jobs.commandline.text_table import TextColumn, as_text
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.reports.prices_file import read_prices
@@ -39,7 +38,7 @@ def choose(args: argparse.Namespace, target: Target) -> int:
     """
     _check(args)
     prices = read_prices(args.prices) if args.prices else None
-    store = open_store(target.url, base=store_base())
+    store = open_to_read(target.url, args.wait)
     found, skipped = rows_of(target, store)
     for file in skipped:
         complain("compare", f"{file.name}: {file.reason}, left out", EXIT_OK)

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from checkpointing.stores.contract import StoreError, Unavailable
-from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_OK, EXIT_UNDECIDED, EXIT_USAGE, complain, run_command
 from jobs.commandline.output import printable
-from jobs.commandline.store_location import store_base
-from jobs.commandline.store_waits import waits_told
+from jobs.commandline.store_waits import open_to_read, waits_told
 from jobs.commandline.usage_error import SpecError
 from jobs.reports.choose import choose, is_choice
 from jobs.reports.compare_text import Side, as_json, as_markdown, as_text
@@ -33,7 +31,7 @@ def _compare(args: argparse.Namespace) -> int:
         return choose(args, read_target(args.baseline))
     targets = read_target(args.baseline), read_target(_other(args))
     with _without_garbage_collection():
-        sides, unread = _sides(targets)
+        sides, unread = _sides(targets, args.wait)
         found = compare_sets(sides[0].rows, sides[1].rows, args.threshold)
     for file in unread:
         complain("compare", f"{file.name}: {file.reason}, left out", EXIT_OK)
@@ -66,9 +64,9 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _sides(targets: tuple[Target, Target]) -> tuple[tuple[Side, Side], tuple[Skipped, ...]]:
+def _sides(targets: tuple[Target, Target], wait_s: float) -> tuple[tuple[Side, Side], tuple[Skipped, ...]]:
     """Reads both sides, and which results can't be read. A store on both sides is read once."""
-    stores = {url: open_store(url, base=store_base()) for url in dict.fromkeys(each.url for each in targets)}
+    stores = {url: open_to_read(url, wait_s) for url in dict.fromkeys(each.url for each in targets)}
     gathered = {
         url: gather(store, sweeps=sweeps_of([target for target in targets if target.url == url]))
         for url, store in stores.items()

@@ -20,7 +20,7 @@ from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base
-from jobs.commandline.store_waits import waits_told
+from jobs.commandline.store_waits import open_to_read, waits_told
 from jobs.commandline.usage_error import SpecError
 from jobs.reports.prices_file import read_prices
 from jobs.reports.yardstick import read_published, yardstick_of
@@ -67,7 +67,7 @@ def _report(args: argparse.Namespace) -> int:
         )
     prices = read_prices(args.prices) if args.prices else None
     published = read_published(args.published)
-    store = open_store(args.store, base=store_base())
+    store = open_to_read(args.store, args.wait)
     gathered = gather(store, sweeps=args.sweep)
     runs, unread = ((), ()) if args.sweep else long_runs(store)
     name = args.name or _name(gathered, [run.name for run in runs])
@@ -91,7 +91,8 @@ def _report(args: argparse.Namespace) -> int:
             place = str(args.to)
             copied: Pulled | None = _write_to(args.to, name, files)
         else:
-            publish(store, name, files)
+            # Whoever writes waits for minutes, as every other writer does.
+            publish(open_store(args.store, base=store_base()), name, files)
             place = f"{store.url}/reports/{name}"
             copied = pull(store, name, args.pull) if args.pull else None
     print(_as_json(findings, place) if args.json else printable(_as_text(findings, place)))
@@ -104,7 +105,7 @@ def _report(args: argparse.Namespace) -> int:
 
 def _pull_reports(args: argparse.Namespace) -> int:
     url, name = _place(args.url)
-    store = open_store(url, base=store_base())
+    store = open_to_read(url, args.wait)
     names = (name,) if name else reports_of(store)
     if not names:
         raise NothingToReport(f"{store.url}: there is no report; `longhaul report` makes one")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 
 _INTERVAL_S = 2.0
@@ -88,12 +89,9 @@ class StatusFile:
 
 def read_status_file(store: Store, run: str) -> dict[str, Any]:
     """What the run's driver reported last; empty if there is no report that can be read."""
-    name = _name_of(run)
     try:
-        if store.size(name) > _MOST_BYTES:
-            return {}
-        told = json.loads(store.get(name))
-    except (Missing, ValueError, RecursionError):
+        told = json.loads(get_bounded(store, _name_of(run), most_bytes=_MOST_BYTES))
+    except (Missing, TooLarge, ValueError, RecursionError):
         return {}
     return (
         {key: value for key, value in told.items() if _is_sound(key, value)} if isinstance(told, dict) else {}

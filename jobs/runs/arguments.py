@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from jobs.commandline.options import add_nodes, add_set
+from jobs.commandline.options import add_nodes, add_set, add_wait, seconds
 
 RUN_EXIT_CODES = (
     "exit codes: 0 finished, or saved and stopped as asked; 1 failed, run it again; 2 wrong usage or spec; "
@@ -79,6 +79,7 @@ def add_status_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "How a run is doing, as its store tells it."
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--store", default="results", metavar="URL", help="default: results")
+    add_wait(parser)
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
@@ -92,19 +93,9 @@ def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", default="results", metavar="URL", help="default: results")
     parser.add_argument(
         "--wait",
-        type=_seconds,
+        type=seconds,
         default=600.0,
         metavar="S",
         help="wait so many seconds for it, 0: only ask (default: 600)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 60")
-    return seconds

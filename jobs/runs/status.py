@@ -1,11 +1,15 @@
 """``longhaul status``: how a run is doing, read from its store: the status file beside the log, and the
 log.
+
+Whether its driver is still there follows from whether its words change, never from two machines' clocks. Over
+a store that is far away this takes five round trips, and those of what the run has recorded beside them.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -14,13 +18,13 @@ from checkpointing.generations.repository import Repository, existing_run
 from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import LogView
 from checkpointing.stores.contract import Store, StoreError
-from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_OK, EXIT_USAGE, run_command
 from jobs.commandline.output import printable
-from jobs.commandline.store_location import store_base
+from jobs.commandline.store_waits import open_to_read, waits_told
 from jobs.recovery.journal import AttemptNote, given_up
 from jobs.run_progress.run_state import GOING_ON
 from jobs.run_progress.status_file import read_status_file
+from jobs.runs.listening import LISTENED_S, Report, is_going_on, listen
 from reporting.analysis.formatting import counted
 from reporting.long_runs.recoveries import Recovery
 from reporting.long_runs.summarising import long_run
@@ -28,29 +32,55 @@ from reporting.long_runs.summary import LongRun
 
 _NUM_INCIDENTS = 5
 _FREQUENT = ("save", "skipped save")
-# A driver writes its status every few seconds; one that has not for so long may be gone.
-_SILENT_AFTER_S = 30.0
 
 
-def status_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
-    """The facts about a run for programs. Raises ``NothingToResume`` if there is no such run."""
-    return {**state_of(store, run, clock=clock), "recorded": recorded_facts(long_run(store, run))}
+def believed(report: Report) -> Report:
+    """Takes the driver's word, for those who know it or do not want to wait."""
+    return report
 
 
-def state_of(store: Store, run: str, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
-    """``status_of`` without what the run has recorded: a few requests, however long it has run."""
-    return reported_status(existing_run(store, run), clock=clock)
+def status_of(
+    store: Store,
+    run: str,
+    *,
+    clock: Callable[[], float] = time.time,
+    hears: Callable[[Report], Report | None] = believed,
+) -> dict[str, Any]:
+    """The facts about a run for programs. Raises ``NothingToResume`` if there is no such run.
+
+    ``hears`` is asked about a report of a driver that was at work: it returns the newest report, or None if
+    that driver does not report any more.
+    """
+    with ThreadPoolExecutor(3, thread_name_prefix="status") as pool:
+        report = pool.submit(read_status_file, store, run)
+        repository = pool.submit(existing_run, store, run)
+        recorded = pool.submit(long_run, store, run)
+        found = repository.result()
+        told = reported_status(found, report.result(), clock=clock, hears=hears)
+        return {**told, "recorded": recorded_facts(recorded.result())}
 
 
-def reported_status(repository: Repository, *, clock: Callable[[], float] = time.time) -> dict[str, Any]:
-    """``state_of`` a run whose log was just refreshed."""
+def reported_status(
+    repository: Repository,
+    report: Report,
+    *,
+    clock: Callable[[], float] = time.time,
+    hears: Callable[[Report], Report | None] = believed,
+) -> dict[str, Any]:
+    """``status_of`` without what the run has recorded, of a run whose log and ``report`` were just read.
+
+    The newest note of an attempt is read, and what ``hears`` reads.
+    """
     store, run, view = repository.store, repository.run, repository.view
-    reported = read_status_file(store, run)
+    note = given_up(store, run, view)
+    newer = hears(report) if is_going_on(report) else report
+    reported = dict(newer or report)
     if reported.get("attempt", view.term) < view.life_term:
         # The run was started with --fresh since, so the old status is about an earlier life.
         reported = {}
+    is_heard = newer is not None
     now_s, generations = clock(), of_this_life(view)
-    if (note := given_up(store, run, view)) and not _is_begun_again(reported, now_s):
+    if note and not (is_heard and _waits_for_its_lease(reported)):
         # A supervisor may have given the run up after its driver died without a report.
         reported |= {"stage": "given up", "why": _why(note), "attempt": view.term}
     newest = latest(generations)
@@ -62,10 +92,10 @@ def reported_status(repository: Repository, *, clock: Callable[[], float] = time
         "loss": reported.get("loss", newest.metrics.get("loss") if newest else None),
         "tokens_per_s": reported.get("tokens_per_s"),
         "finished": view.finished_step is not None,
-        "stage": _stage(view, reported, now_s),
+        "stage": _stage(view, reported, is_heard=is_heard),
         "why": reported.get("why"),
         "told_age_s": max(0.0, now_s - reported["told_s"]) if "told_s" in reported else None,
-        "retry_in_s": max(0.0, reported["retry_at_s"] - now_s) if reported.get("retry_at_s") else None,
+        "retry_in_s": _retry_in_s(reported, now_s),
         "eta_s": reported.get("eta_s"),
         "newest_generation": newest.name if newest else None,
         "newest_durable_age_s": max(0.0, now_s - newest.committed_s) if newest else None,
@@ -81,24 +111,29 @@ def _why(note: AttemptNote) -> str | None:
     return f"{note.given_up}: {note.ending.reason}" if note.ending else note.given_up
 
 
-def _stage(view: LogView, reported: Mapping[str, Any], now_s: float) -> str | None:
-    """What the run is doing: ``silent`` if the status is too old, None if there is no status."""
+def _stage(view: LogView, reported: Report, *, is_heard: bool) -> str | None:
+    """What the run does: ``silent`` if its driver does not report any more, None if there is no status."""
+    is_begun_again = is_heard and _waits_for_its_lease(reported)
     if view.finished_step is not None:
         return "finished"
-    if view.stopped_step is not None:
+    if view.stopped_step is not None and not is_begun_again:
         return "stopped"
     stage: str | None = reported.get("stage")
-    if view.term > reported.get("attempt", view.term):
-        stage = "starting"
-    if stage in GOING_ON and now_s - reported.get("told_s", now_s) > _SILENT_AFTER_S:
+    if stage in GOING_ON and not is_heard:
         return "silent"
-    return stage
+    return "starting" if view.term > reported.get("attempt", view.term) else stage
 
 
-def _is_begun_again(reported: Mapping[str, Any], now_s: float) -> bool:
-    """Whether a new driver waits for its lease: until then it is not the driver of the newest attempt."""
-    is_waiting = reported.get("stage") in GOING_ON and reported.get("has_lease") is False
-    return is_waiting and now_s - reported.get("told_s", 0.0) <= _SILENT_AFTER_S
+def _waits_for_its_lease(reported: Report) -> bool:
+    """Whether a new driver waits, for room or the like: it is not the driver of the newest attempt yet."""
+    return is_going_on(reported) and reported.get("has_lease") is False
+
+
+def _retry_in_s(reported: Report, now_s: float) -> float | None:
+    """Both times are by the driver's clock, which may differ from this machine's."""
+    if not reported.get("retry_at_s"):
+        return None
+    return max(0.0, float(reported["retry_at_s"] - reported.get("told_s", now_s)))
 
 
 def recorded_facts(found: LongRun | None) -> dict[str, Any] | None:
@@ -143,11 +178,13 @@ def _restart(one: Recovery) -> dict[str, Any]:
 
 def status(args: argparse.Namespace) -> int:
     codes = {StoreError: EXIT_USAGE, NothingToResume: EXIT_USAGE}
-    return run_command("status", lambda: _status(args), codes)
+    with waits_told("status"):
+        return run_command("status", lambda: _status(args), codes)
 
 
 def _status(args: argparse.Namespace) -> int:
-    found = status_of(open_store(args.store, base=store_base()), args.run)
+    store = open_to_read(args.store, args.wait)
+    found = status_of(store, args.run, hears=lambda report: listen(store, args.run, report))
     print(json.dumps(found, indent=1) if args.json else printable(_text(found)))
     return EXIT_OK
 
@@ -177,7 +214,7 @@ def state_text(found: Mapping[str, Any]) -> str:
         case "waiting" if found["retry_in_s"] is not None:
             return f"waits {_span(found['retry_in_s'])} for its next attempt{why}"
         case "silent":
-            return f"no word of it for {_span(found['told_age_s'])}, its driver may be gone"
+            return f"no new word of it within {LISTENED_S:g} s, its driver may be gone"
         case "stopped" if found["stopped_step"] is not None:
             return f"stopped at step {found['stopped_step']}{why}"
         case "failed" | "given up" | "stopped" | "interrupted":

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from checkpointing.errors import NothingToResume
 from checkpointing.stores.contract import Store, is_name
-from checkpointing.stores.opening import open_store
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.output import say
-from jobs.commandline.store_location import store_base
+from jobs.commandline.store_waits import open_to_read, waits_told
 from jobs.commandline.usage_error import SpecError
 from jobs.watching.access import LEAST_TOKEN, Access
 from jobs.watching.choosing import Watched, choose
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "LONGHAUL_WATCH_TOKEN"
 _LOOPBACK, _PORT = "127.0.0.1", 8266
 _LISTEN = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
+_WAIT_S = 30.0
 _STATUS_EVERY_S, _RECORDS_EVERY_S = 1.0, 5.0
 # Records of a long run take long to read and to draw. They must not keep a core of a login node busy.
 _RECORDS_SHARE = 0.1
@@ -48,10 +48,12 @@ def watch(args: argparse.Namespace) -> int:
 def _watch(args: argparse.Namespace) -> int:
     is_page, token = not (args.terminal or args.json), os.environ.get(TOKEN_VARIABLE)
     place = place_of(args.listen, token, may_print=sys.stdout.isatty()) if is_page else None
-    store = open_store(args.store, base=store_base())
+    # A page tells by itself that its store is away, and asks again.
+    store = open_to_read(args.store, _WAIT_S, advice="")
     if args.name and not is_name(args.name):
         raise SpecError([f"{args.name[:100]!r} is not the name of a run or a sweep"])
-    watched = choose(store, args.name)
+    with waits_told("watch"):
+        watched = choose(store, args.name)
     with following(store, watched, with_charts=is_page) as found:
         if place is not None:
             return _serve(found, place)

@@ -7,6 +7,8 @@ from typing import Any
 
 from checkpointing.generations.repository import Repository, existing_run
 from checkpointing.stores.contract import Store
+from jobs.run_progress.status_file import read_status_file
+from jobs.runs.listening import Ear, Report
 from jobs.runs.status import recorded_facts, reported_status
 from jobs.watching.bounded_store import BoundedStore
 from reporting.analysis.findings import Chart, Findings
@@ -36,11 +38,13 @@ class RunReading:
         *,
         with_charts: bool = False,
         clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = BoundedStore(store)
         self._name = run
         self._with_charts = with_charts
         self._clock = clock
+        self._ear = Ear(ticks=ticks)
         self._repository: Repository | None = None
         self._drawn = RunRecords(run=None)
 
@@ -50,7 +54,11 @@ class RunReading:
             self._repository = existing_run(self._store, self._name)
         else:
             self._repository.refresh()
-        return reported_status(self._repository, clock=self._clock)
+        report = read_status_file(self._store, self._name)
+        return reported_status(self._repository, report, clock=self._clock, hears=self._hear)
+
+    def _hear(self, report: Report) -> Report | None:
+        return report if self._ear.hears(report) else None
 
     def records(self) -> RunRecords:
         """Reads the parts that are new; drawing takes most of a second. Raises ``StoreError``."""

@@ -33,7 +33,9 @@ def test_a_wait_of_seconds_is_one_line_and_a_short_one_is_none(capsys: pytest.Ca
         assert capsys.readouterr().err == ""
         assert wait_for(Store(4)) == "there"
     printed = capsys.readouterr()
-    assert printed.err == "longhaul report: store: s3://bucket: 503 SlowDown; again in 3 s\n"
+    assert (
+        printed.err == "longhaul report: store: s3://bucket: 503 SlowDown; again in 3 s, given up in 300 s\n"
+    )
     assert printed.out == ""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from checkpointing.errors import NothingToResume
 from checkpointing.generations.repository import Repository
-from checkpointing.log.history import Commit, Finish, Stop
+from checkpointing.log.history import Commit, Finish, Stop, Stopped
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
@@ -17,6 +17,7 @@ from jobs.recovery.journal import AttemptNote, leave_note
 from jobs.recovery.policy import FailedAttempt
 from jobs.run_progress.run_view import RunDisplay
 from jobs.run_progress.status_file import StatusFile, read_status_file
+from jobs.runs import status as status_command
 from jobs.runs.status import status_of
 from jobs.training.task.events import Ended, Progress, Resumption
 from tests.conftest import strict_json
@@ -30,7 +31,8 @@ TOLD = {"step": 35, "num_steps": 40, "loss": 1.5, "tokens_per_s": 1000.0}
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    """A run in the default store with two generations, at steps 10 and 20."""
+    """A run in the default store with two generations, at steps 10 and 20. Nobody waits for a new word."""
+    monkeypatch.setattr(status_command, "listen", lambda _store, _run, report: report)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
     repository = Repository(LocalStore(tmp_path / "results"), RUN)
@@ -119,7 +121,8 @@ def test_a_run_that_is_finished_or_was_asked_to_stop_says_so(repository: Reposit
     ("told", "stage"),
     [
         ({"stage": "training", "attempt": 1, "told_s": 90.0}, "training"),
-        ({"stage": "training", "attempt": 1, "told_s": 70.0}, "silent"),
+        ({"stage": "training", "attempt": 1, "told_s": 3702.0}, "training"),
+        ({"stage": "training", "attempt": 1, "told_s": -3498.0}, "training"),
         ({"stage": "waiting", "attempt": 1, "told_s": 101.0}, "waiting"),
         ({"stage": "stopped", "attempt": 1, "told_s": 2.0}, "stopped"),
         ({"stage": "given up", "attempt": 1, "told_s": 2.0}, "given up"),
@@ -128,7 +131,7 @@ def test_a_run_that_is_finished_or_was_asked_to_stop_says_so(repository: Reposit
         ({"stage": "stopped", "attempt": 0, "told_s": 99.0}, "starting"),
     ],
 )
-def test_what_it_does_is_what_its_driver_told_unless_that_is_old(
+def test_what_it_does_is_what_its_driver_told_whatever_its_clock_says(
     told: dict[str, Any], stage: str, repository: Repository
 ) -> None:
     tell(repository, json.dumps(TOLD | told))
@@ -152,8 +155,26 @@ def test_a_driver_that_was_begun_by_hand_since_is_what_the_run_is_doing(reposito
     waiting = {**TOLD, "stage": "waiting", "told_s": 96.0, "attempt": 1, "has_lease": False}
     tell(repository, json.dumps(waiting))
     assert asked(repository)["stage"] == "waiting"
-    tell(repository, json.dumps({**waiting, "told_s": 60.0}))
-    assert asked(repository)["stage"] == "given up"
+    assert status_of(repository.store, RUN, hears=lambda _: None)["stage"] == "given up"
+
+
+def test_after_a_stop_a_new_driver_that_waits_for_room_is_what_the_run_is_doing(
+    repository: Repository,
+) -> None:
+    repository.append(Stopped(step=20, why="longhaul stop"), term=1)
+    assert asked(repository)["stage"] == "stopped"
+    waiting = {**TOLD, "stage": "waiting", "told_s": 96.0, "attempt": 1, "has_lease": False}
+    tell(repository, json.dumps(waiting))
+    assert asked(repository)["stage"] == "waiting"
+    assert status_of(repository.store, RUN, hears=lambda _: None)["stage"] == "stopped"
+    tell(repository, json.dumps({**waiting, "has_lease": True}))
+    assert asked(repository)["stage"] == "stopped"
+
+
+def test_the_time_until_the_next_attempt_is_by_one_clock(repository: Repository) -> None:
+    waiting = {**TOLD, "stage": "waiting", "told_s": 7200.0, "retry_at_s": 7260.0, "attempt": 1}
+    tell(repository, json.dumps(waiting))
+    assert asked(repository)["retry_in_s"] == 60.0
 
 
 def test_what_was_told_before_a_run_was_begun_afresh_counts_no_more(repository: Repository) -> None:
@@ -212,7 +233,6 @@ def test_who_listens_for_another_driver_does_not_write_over_its_word(repository:
         ),
         ({"stage": "given up", "why": "the same error twice"}, ["r: given up (the same error twice), step"]),
         ({"stage": "stopped", "why": "at step 35"}, ["r: stopped (at step 35), step 35/40"]),
-        ({"stage": "training", "told_s": 0.0}, ["no word of it for ", "its driver may be gone"]),
         ({}, [", 15 steps ago"]),
     ],
 )

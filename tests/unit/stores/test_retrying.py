@@ -74,6 +74,21 @@ def test_a_store_that_stays_away_is_given_up_within_the_budget() -> None:
     assert 50 < clock.now_s <= PATIENCE.budget_s
 
 
+def test_for_who_waits_at_a_terminal_the_budget_counts_from_the_call_and_the_end_says_what_to_do() -> None:
+    clock = Clock()
+
+    class SlowlyAway(MemoryStore):
+        def get(self, name: str) -> bytes:
+            clock.now_s += 20
+            raise Unavailable("store: away")
+
+    patience = RetryLimits(budget_s=30, longest_wait_s=5, is_from_start=True, advice="--wait waits longer")
+    store = RetryingStore(SlowlyAway(), patience, clock=clock, sleep=clock.sleep, spread=lambda: 1)
+    with pytest.raises(Unavailable, match=r"^store: away \(tried 2 times; --wait waits longer\)$"):
+        store.get("a")
+    assert clock.now_s == 40.5
+
+
 def test_the_budget_counts_from_the_first_failure_and_not_from_the_start() -> None:
     clock = Clock()
 

@@ -1,5 +1,6 @@
 """A transfer lives as long as something moves, and touches nothing once it was given up."""
 
+import logging
 import subprocess
 import sys
 import threading
@@ -125,3 +126,27 @@ def test_a_landing_that_was_closed_writes_the_buffer_no_more() -> None:
         landing.write(4, b"cd")
     assert into == b"..ab.."
     into.clear()  # raises while anyone still holds the buffer
+
+
+def test_after_ten_silent_seconds_the_log_says_once_what_for_and_until_when(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    progress = TransferProgress(30, place="store: s3://bucket", clock=lambda: now[0])
+    with caplog.at_level(logging.INFO):
+        for now[0] in (9.0, 10.0, 11.0, 29.0):
+            progress.tell()
+        assert caplog.messages == ["store: s3://bucket: no answer for 10 s, given up in 20 s"]
+        progress.moved()
+        for now[0] in (38.0, 39.0, 40.0):
+            progress.tell()
+    assert caplog.messages[1:] == ["store: s3://bucket: no answer for 10 s, given up in 20 s"]
+
+
+def test_a_transfer_that_hangs_is_told_of_before_it_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    go_on = threading.Event()
+    progress = TransferProgress(STALL_S, place="store: s3://bucket", told_after_s=STALL_S / 4)
+    with caplog.at_level(logging.INFO), pytest.raises(Stalled, match=r"nothing moved for 0\.2 s"):
+        finish(go_on.wait, progress)
+    go_on.set()
+    assert caplog.messages == ["store: s3://bucket: no answer for 0 s, given up in 0 s"]
