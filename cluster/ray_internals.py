@@ -86,6 +86,16 @@ def raylet_socket() -> str:
     return str(ray._private.worker._global_node.raylet_socket_name)
 
 
+def variables_of_workers() -> dict[str, str]:
+    """Returns what Ray's core reads only as it is loaded, in each worker of this process's Ray."""
+    import ray
+    from ray._private import ray_constants
+
+    job, raylet, *_ = ray_constants.RAY_INTERNAL_FLAGS
+    processes = dict(ray._private.worker._global_node.live_processes())
+    return {job: ray.get_runtime_context().get_job_id(), raylet: str(processes["raylet"].pid)}
+
+
 def is_job_driver() -> bool:
     """Says whether ``ray job submit`` started this process or its parent. Needs no Ray."""
     return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
@@ -100,8 +110,10 @@ def start_options(temp_dir: str) -> dict[str, Any]:
     return {"_temp_dir": temp_dir, "_system_config": {"prestart_worker_first_driver": False}}
 
 
-def reread_authentication() -> None:
-    """Applies the authentication mode and token that are set now; Ray reads them only when it is imported."""
+def reread_variables() -> None:
+    """Applies the ``RAY_`` variables and the token that are set now; Ray reads them only when it is
+    imported.
+    """
     from ray import _raylet
 
     _raylet.Config.initialize("")  # type: ignore[attr-defined]  # compiled: it has no stub

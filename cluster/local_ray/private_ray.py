@@ -26,7 +26,7 @@ from cluster.ray_internals import (
     lost_node_messages,
     on_loopback,
     own_process_groups,
-    reread_authentication,
+    reread_variables,
     sigterm_left_alone,
     start_options,
 )
@@ -38,12 +38,19 @@ _TRIES = 3
 _log = logging.getLogger(__name__)
 
 
-def ray_for_driver(verbose: bool = False) -> AbstractContextManager[None]:
+def ray_for_driver(
+    verbose: bool = False, aside: Callable[[], None] = lambda: None
+) -> AbstractContextManager[None]:
     """Uses the cluster that ``RAY_ADDRESS`` names (Ray sets it in a submitted job), otherwise a private
     Ray.
+
+    ``aside`` is called right before a private Ray starts, with the variables of its processes set: what it
+    starts loads meanwhile, and ends with that Ray.
     """
     address = os.environ.get("RAY_ADDRESS")
-    return cluster_ray(address, verbose) if address else private_ray(verbose=verbose)
+    if not address:
+        return private_ray(verbose=verbose, aside=aside)
+    return cluster_ray(address, verbose)
 
 
 @contextmanager
@@ -72,16 +79,18 @@ def cluster_ray(address: str, verbose: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def private_ray(num_cpus: int | None = None, verbose: bool = False) -> Iterator[None]:
+def private_ray(
+    num_cpus: int | None = None, verbose: bool = False, aside: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Starts a Ray for this driver alone; afterwards no process and no directory of it is left.
 
     That holds at once after a normal end, an exception, Ctrl-C and SIGTERM, and within 15 s after ``kill
     -9`` of the driver. SIGTERM raises ``SystemExit(143)`` unless the caller handles it.
 
-    Raises ``DidNotStart`` after three tries, of which nothing is left either.
+    Raises ``DidNotStart`` after three tries, of which nothing is left either. Each try calls ``aside``.
     """
     with ExitStack() as stack:
-        _start_in(stack, lambda: _one_try(num_cpus, verbose))
+        _start_in(stack, lambda: _one_try(num_cpus, verbose, aside))
         yield
 
 
@@ -101,10 +110,10 @@ def _start_in(stack: ExitStack, one_try: Callable[[], AbstractContextManager[Non
 
 
 @contextmanager
-def _one_try(num_cpus: int | None, verbose: bool) -> Iterator[None]:
+def _one_try(num_cpus: int | None, verbose: bool, aside: Callable[[], None]) -> Iterator[None]:
     with (
         marked_directory() as root,
-        random_token(),
+        random_token(lambda: _call_with(_settings(root), aside)),
         _terminates_as_exception(),
         _started(root, num_cpus, verbose),
     ):
@@ -112,17 +121,19 @@ def _one_try(num_cpus: int | None, verbose: bool) -> Iterator[None]:
 
 
 @contextmanager
-def random_token() -> Iterator[None]:
+def random_token(aside: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Requires a random token inside the block, because other users of this machine reach loopback.
 
-    By default Ray would write a token into the home directory.
+    By default Ray would write a token into the home directory. ``aside`` is called with the token set and
+    before Ray is imported, which takes a while.
     """
     try:
         with variables({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}):
-            reread_authentication()
+            aside()
+            reread_variables()
             yield
     finally:
-        reread_authentication()
+        reread_variables()
 
 
 @contextmanager
@@ -169,6 +180,11 @@ def _said_in_one_line() -> Iterator[None]:
 
 def _settings(root: str) -> dict[str, str]:
     return environment_of(root) | where_unset(ON_ONE_MACHINE, os.environ)
+
+
+def _call_with(settings: dict[str, str], call: Callable[[], None]) -> None:
+    with variables(settings):
+        call()
 
 
 def _on_this_machine(executable: str) -> dict[str, Any]:

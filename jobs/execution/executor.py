@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from cluster.inventory import Inventory, WorkerGroup
-from jobs.execution.messages import Event, Heartbeat, Session, SessionLimits
+from jobs.execution.messages import Event, Heartbeat, Session, SessionLimits, Upcoming
 from jobs.execution.outcomes import Outcome, StoreAway, Unmendable
 from jobs.training.task.events import RunEvent
 from jobs.training.task.stop_request import StopRequest
@@ -81,8 +81,13 @@ class Executor(Protocol):
     def starts(self) -> str:
         """What ``groups`` starts first, for people; empty if that takes no time."""
 
-    def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
-        """The groups as they are now, right before the work begins: starts what must run."""
+    def groups(
+        self, planned: dict[str, WorkerGroup], upcoming: Upcoming | None = None
+    ) -> dict[str, WorkerGroup]:
+        """The groups as they are now, right before the work begins: starts what must run.
+
+        What the workers of ``upcoming`` sessions will load may be loaded meanwhile, once for all of them.
+        """
 
     def run(self, queues: Queues, limits: SessionLimits, listen: Listen) -> None: ...
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from cluster.inventory import WorkerGroup
 from jobs.training.task.context import Phase
-from jobs.training.task.job import Job
+from jobs.training.task.job import Job, Strategy
 from jobs.training.task.measurement import Failure, Measurement
 
 
@@ -26,6 +26,17 @@ class Session:
     @property
     def world_size(self) -> int:
         return self.jobs[0].recipe.world_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upcoming:
+    """What is known of a sweep's sessions on CPUs before the first one: what their workers will load.
+
+    ``environment`` is that of the sessions; workers with another one load for themselves.
+    """
+
+    environment: Mapping[str, str]
+    strategies: tuple[Strategy, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from cluster.inventory import Inventory, WorkerGroup
 from cluster.this_machine import this_machine
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.executor import AttemptOrder, Hear, Listen, MakeTask, Queues
-from jobs.execution.messages import SessionLimits
+from jobs.execution.messages import SessionLimits, Upcoming
 from jobs.execution.outcomes import LastWord, Outcome, Unmendable
 from jobs.launch.torchrun import LauncherPlace
 
@@ -44,7 +44,9 @@ class InlineExecutor:
     def starts(self) -> str:
         return ""
 
-    def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
+    def groups(
+        self, planned: dict[str, WorkerGroup], upcoming: Upcoming | None = None
+    ) -> dict[str, WorkerGroup]:
         return planned
 
     def run(self, queues: Queues, limits: SessionLimits, listen: Listen) -> None:

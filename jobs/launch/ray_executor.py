@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Self
 
 from cluster.inventory import LOCAL_GROUP, ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
 from cluster.placement import Refused
+from cluster.ray_internals import raylet_socket, variables_of_workers
 from cluster.this_machine import this_machine
 from jobs.execution.executor import AttemptOrder, Hear, Listen, MakeTask, Queues
-from jobs.execution.messages import SessionLimits
+from jobs.execution.messages import SessionLimits, Upcoming
 from jobs.execution.outcomes import Cancelled, Failed, LastWord, Outcome, Unmendable, withdrawn
 from jobs.execution.resources import Claim, claim_of
 from jobs.training.task.measurement import Failure
 from jobs.training.task.task import Task
 
 if TYPE_CHECKING:
+    from jobs.launch.forkserver.beside_driver import CellForkserver
     from jobs.launch.ray_train.driver_actors import DriverActors
 
 # A group without room is looked at again this often.
@@ -97,12 +99,15 @@ class RayExecutor:
         self._connections = ExitStack()
         self._live: Inventory | None = None
         self._backstage: DriverActors | None = None
+        self._forkserver: CellForkserver | None = None
         self.is_main_process = self.can_retry = True
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._forkserver is not None:
+            self._forkserver.end()
         self._connections.close()
 
     def inventory(self) -> Inventory:
@@ -120,15 +125,24 @@ class RayExecutor:
         address = os.environ.get("RAY_ADDRESS")
         return f"connecting to the Ray cluster at {address}" if address else "starting Ray on this machine"
 
-    def groups(self, planned: dict[str, WorkerGroup]) -> dict[str, WorkerGroup]:
+    def groups(
+        self, planned: dict[str, WorkerGroup], upcoming: Upcoming | None = None
+    ) -> dict[str, WorkerGroup]:
         # A group that only a cluster file names may still come up: the autoscaler starts nodes on request.
-        live = self._connect()
+        live = self._connect(None if os.environ.get("RAY_ADDRESS") else upcoming)
         return {name: as_promised(group, live.group(name)) for name, group in planned.items()}
 
     def run(self, queues: Queues, limits: SessionLimits, listen: Listen) -> None:
         from jobs.launch.ray_train.cells import launch
 
-        launch(queues, limits, listen, share_nodes=self._share_nodes, spread=self._spread)
+        launch(
+            queues,
+            limits,
+            listen,
+            share_nodes=self._share_nodes,
+            spread=self._spread,
+            forkserver=self._forkserver,
+        )
 
     def sizes(self, wanted: Sequence[int], group: WorkerGroup) -> Sequence[int]:
         # No node ever joins a private Ray: more than fits on this machine will never fit.
@@ -213,11 +227,27 @@ class RayExecutor:
         self._live = self._left_out.of(live_inventory(may_be_empty=may_be_empty))
         return self._live
 
-    def _connect(self) -> Inventory:
+    def _connect(self, upcoming: Upcoming | None = None) -> Inventory:
         if self._live is None:
-            from cluster.live import live_inventory
             from cluster.local_ray.private_ray import ray_for_driver
 
-            self._connections.enter_context(ray_for_driver(verbose=self._verbose))
+            self._forkserver = forkserver = _forkserver_for(upcoming) if upcoming else None
+            self._connections.enter_context(
+                ray_for_driver(self._verbose, forkserver.start if forkserver else _nothing)
+            )
+            from cluster.live import live_inventory
+
+            if forkserver is not None:
+                forkserver.listen_beside(raylet_socket(), variables_of_workers())
             self._live = self._left_out.of(live_inventory())
         return self._live
+
+
+def _forkserver_for(upcoming: Upcoming) -> "CellForkserver":
+    from jobs.launch.forkserver.beside_driver import CellForkserver
+
+    return CellForkserver(upcoming.environment, upcoming.strategies)
+
+
+def _nothing() -> None:
+    return None

@@ -45,7 +45,7 @@ from jobs.sweeps.results import Results, StoredResults
 from jobs.sweeps.search.questions import questions_of
 from jobs.sweeps.sessions import Sessions
 from jobs.sweeps.tables import placement_text, plan_table
-from jobs.sweeps.work_queues import Start, Waves, in_step, queues
+from jobs.sweeps.work_queues import Start, Waves, in_step, queues, upcoming
 from reporting.analysis.formatting import counted
 from reporting.results.result_rows import row_of
 from reporting.results.settings import settings_of
@@ -210,7 +210,7 @@ def _measure(
             if work.waves:
                 if starts := executor.starts():
                     display.note(starts)
-                groups = executor.groups(_groups_of(work.waves, plans))
+                groups = executor.groups(_groups_of(work.waves, plans), upcoming(work.expected, plans))
                 listen = partial(book.listen, display=display)
                 executor.run(queues(spec, work.waves, plans, groups, start_of), _limits(spec), listen)
         except KeyboardInterrupt:

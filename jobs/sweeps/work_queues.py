@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from cluster.environment import worker_environment
+from cluster.environment import is_on_cpus, worker_environment
 from cluster.inventory import WorkerGroup
-from jobs.execution.messages import Session
+from jobs.execution.messages import Session, Upcoming
 from jobs.sweeps.grid import Run
 from jobs.sweeps.plan import Plan
-from jobs.training.task.job import Job, Recipe
+from jobs.training.task.job import Job, Recipe, Strategy
 from jobs.training.task.search.largest_batch import BatchSearch
 
 if TYPE_CHECKING:  # as in jobs.sweeps.grid
@@ -37,6 +37,21 @@ def queues(
     means that the group has to wait.
     """
     return {name: _sessions(spec, waves[name], plans, groups[name], start_of) for name in waves}
+
+
+def upcoming(runs: Iterable[Run], plans: Mapping[str, Plan]) -> Upcoming | None:
+    """What the workers of ``runs`` on CPUs will load, with the environment of the first of them; None if
+    there is no such run.
+    """
+    found: dict[tuple[tuple[str, str], ...], dict[Strategy, None]] = {}
+    for run in runs:
+        plan = plans[run.cell.cell_id]
+        if plan.group is not None and is_on_cpus(plan.group) and not plan.refused:
+            told = worker_environment(plan.group, dict(run.cell.environment))
+            found.setdefault(tuple(told.items()), {})[run.cell.recipe.strategy] = None
+    for environment, strategies in found.items():
+        return Upcoming(environment=dict(environment), strategies=tuple(strategies))
+    return None
 
 
 def in_step(rounds: Mapping[str, Sequence[Sequence[Run]]]) -> Waves:

@@ -9,24 +9,28 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Literal
 
 from jobs.training.task.job import Strategy
 
+# What workers are to do: an attempt of a long run, or the cells of a sweep.
+Work = Literal["attempt", "cells"]
 # torch imports ``torch._dynamo`` itself, but only when the first optimizer is made.
-_LOADED_BY_AN_ATTEMPT = ("jobs.training.health.failures", "jobs.training.loop.attempt", "torch._dynamo")
+_LOADED_BY_ALL = ("jobs.training.health.failures", "torch._dynamo")
+_LOADED_BY = {"attempt": "jobs.training.loop.attempt", "cells": "jobs.training.benchmark.largest"}
 # What drivers open: CUDA and NVML, HIP, and AMD SMI.
 _DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 _OPEN_FILES = Path("/proc/self/fd")
 
 
-def load(strategy: Strategy) -> None:
+def load(strategy: Strategy, work: Work = "attempt") -> None:
     """Imports the modules that a worker loads up to its first step.
 
     DeepSpeed chooses its kind of device as it loads: ``DS_ACCELERATOR`` must name it (``cpu`` or ``cuda``).
     """
     from jobs.training.strategies.build import load as load_strategy
 
-    for name in _LOADED_BY_AN_ATTEMPT:
+    for name in (*_LOADED_BY_ALL, _LOADED_BY[work]):
         import_module(name)
     load_strategy(strategy)
 

@@ -133,6 +133,17 @@ NAMES = (
     Relied(name="ray._private.node.Node.get_session_dir_path", by=f"{RAY}.session_directory", position=1),
     Relied(name="ray._private.node.Node.raylet_socket_name", by=f"{RAY}.raylet_socket"),
     Relied(
+        name="ray._private.node.Node.live_processes",
+        by=f"{RAY}.variables_of_workers",
+        position=1,
+        says=("append((process_type, process_info.process))",),
+    ),
+    Relied(
+        name="ray._private.ray_constants.RAY_INTERNAL_FLAGS",
+        by=f"{RAY}.variables_of_workers",
+        value=["RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_OVERRIDE_NODE_ID_FOR_TESTING"],
+    ),
+    Relied(
         name="ray._private.runtime_env.constants.RAY_JOB_CONFIG_JSON_ENV_VAR",
         by=f"{RAY}.is_job_driver",
         value="RAY_JOB_CONFIG_JSON_ENV_VAR",
@@ -142,13 +153,11 @@ NAMES = (
         by=f"{RAY}.start_options",
         says=('kwargs.pop("_temp_dir"', 'kwargs.pop("_system_config"'),
     ),
-    Relied(name="ray._raylet.Config.initialize", by=f"{RAY}.reread_authentication", position=1),
-    Relied(
-        name="ray._raylet.AuthenticationTokenLoader.instance", by=f"{RAY}.reread_authentication", position=0
-    ),
+    Relied(name="ray._raylet.Config.initialize", by=f"{RAY}.reread_variables", position=1),
+    Relied(name="ray._raylet.AuthenticationTokenLoader.instance", by=f"{RAY}.reread_variables", position=0),
     Relied(
         name="ray._raylet.AuthenticationTokenLoader.reset_cache",
-        by=f"{RAY}.reread_authentication",
+        by=f"{RAY}.reread_variables",
         position=1,
     ),
     Relied(name="ray._private.ray_constants.ENABLE_RAY_CLUSTER", by=f"{RAY}.on_loopback"),

@@ -1,4 +1,6 @@
-"""A process that asks its node's forkserver to run a script: ``python client.py KEY SCRIPT ARGUMENTS``.
+"""A process that asks a forkserver to run a script: ``python client.py KEY SCRIPT ARGUMENTS``.
+
+The forkserver is its node's with that key; a key that is an absolute path is the forkserver's own socket.
 
 Ray starts workers with this file in place of Python. If no forkserver answers, this process runs the script
 itself. Otherwise it stays, for Ray to see, until the script has ended. The file needs nothing but Python,
@@ -47,7 +49,7 @@ def _ask(key: str, words: list[str]) -> socket.socket:
     told = json.dumps({"words": words, "environment": dict(os.environ), "folder": str(Path.cwd())}).encode()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(_PATIENCE_S)
-    connection.connect(f"{raylets[0]}.{key}")
+    connection.connect(key if key.startswith("/") else f"{raylets[0]}.{key}")
     if _user_of(connection) != os.getuid():
         raise OSError("somebody else's")
     socket.send_fds(connection, [told], [0, 1, 2])

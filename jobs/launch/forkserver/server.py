@@ -1,8 +1,12 @@
 """The forkserver: a process that has loaded all that a worker loads. Forking takes milliseconds, loading
 seconds.
 
-``python -m jobs.launch.forkserver.server SOCKET [STRATEGY]`` answers ``client`` once the socket exists, until
-its standard input ends. The process never connects to Ray, so a child is like a newly started process.
+``python -m jobs.launch.forkserver.server SOCKET [cells] [STRATEGY ...]`` answers ``client`` once the socket
+exists, until its standard input ends. The process never connects to Ray, so a child is like a newly started
+process.
+
+With ``-`` as SOCKET somebody waits: all but Ray is loaded at once. The first line of standard input then
+gives the socket and the variables that Ray's core reads as it is loaded, and in no child again.
 """
 
 import gc
@@ -13,33 +17,38 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import get_args
 
-import ray
-
 from cluster.ray_internals import ids_from_the_kernel, keep_priority
 from jobs.launch.forkserver.client import GO, HERE, MOST_BYTES, script_of
-from jobs.training.preload import is_cut_off, load, touched_device
+from jobs.training.preload import Work, is_cut_off, load, touched_device
 from jobs.training.task.job import Strategy
 
 _LOWEST_PRIORITY = 19
+_ASKS_FOR_SOCKET = "-"
 _PATIENCE_S = 10.0
 _YES = b"yes"
 
 
-def main(path: str, strategy: Strategy | None) -> None:
-    _load_aside(strategy)
+def main(path: str, work: Work, strategies: Sequence[Strategy]) -> None:
+    if path == _ASKS_FOR_SOCKET:
+        _load_aside(partial(_load_training, work, strategies), niceness=0)
+        path = _asked_socket()
+        _load_aside(_load_ray, niceness=0)
+    else:
+        _load_aside(partial(_load_all, work, strategies), niceness=_LOWEST_PRIORITY)
     if _in_a_child(_first_id) == _in_a_child(_first_id):
         sys.exit("what is loaded makes Ray's ids the same in each child")
     if how := touched_device():
         sys.exit(f"what is loaded has touched a device: {how}")
     if _in_a_child(_may_use_devices) != _YES:
         sys.exit("what is loaded has asked for devices, so no child could use one")
-    connection = _serve(path)
+    connection = _serve(path) if path else None
     if connection is not None:
         _become(connection)
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -66,23 +75,45 @@ def _serve(path: str) -> socket.socket | None:
     return None
 
 
-def _load_aside(strategy: Strategy | None) -> None:
-    """Loads at low priority: a training on this node comes first."""
+def _asked_socket() -> str:
+    """Waits for the first line and sets its variables. Empty if input ends before."""
+    line = sys.stdin.readline()
+    if not line:
+        return ""
+    asked = json.loads(line)
+    os.environ.update(asked["variables"])
+    return str(asked["socket"])
 
-    def load_at_low_priority() -> None:
-        # Linux keeps the priority per thread. A process that has lowered its own cannot raise it again.
-        os.nice(_LOWEST_PRIORITY)
+
+def _load_all(work: Work, strategies: Sequence[Strategy]) -> None:
+    _load_ray()
+    _load_training(work, strategies)
+
+
+def _load_ray() -> None:
+    with ids_from_the_kernel():
         # A controller needs no more.
         import_module("jobs.launch.ray_train.trainer")
-        if strategy:
-            load(strategy)
+
+
+def _load_training(work: Work, strategies: Sequence[Strategy]) -> None:
+    for strategy in strategies:
+        load(strategy, work)
+
+
+def _load_aside(load_all: Callable[[], None], niceness: int) -> None:
+    """Loads at low priority beside a training, which comes first."""
+
+    def load_at_priority() -> None:
+        # Linux keeps the priority per thread. A process that has lowered its own cannot raise it again.
+        os.nice(niceness)
+        load_all()
 
     # Garbage collection takes a quarter of the loading time, and what is loaded is no garbage.
     gc.disable()
-    with ids_from_the_kernel():
-        thread = Thread(target=load_at_low_priority)
-        thread.start()
-        thread.join()
+    thread = Thread(target=load_at_priority)
+    thread.start()
+    thread.join()
     gc.freeze()
     gc.enable()
 
@@ -104,6 +135,8 @@ def _in_a_child(ask: Callable[[], bytes]) -> bytes:
 
 def _first_id() -> bytes:
     """The first id that Ray draws in this process."""
+    import ray
+
     return bytes(ray.ObjectID.from_random().binary())
 
 
@@ -146,4 +179,9 @@ def _become(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], next((known for known in get_args(Strategy) if known in sys.argv[2:]), None))
+    socket_path, *told = sys.argv[1:]
+    main(
+        socket_path,
+        "cells" if "cells" in told else "attempt",
+        [known for known in get_args(Strategy) if known in told],
+    )

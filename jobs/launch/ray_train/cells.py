@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 
+from cluster.environment import is_on_cpus
 from cluster.live import describe_free
 from cluster.local_ray.variables import variables
 from cluster.placement import Refused
@@ -24,6 +25,7 @@ from jobs.execution.messages import Event, Session, SessionLimits
 from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_join
 from jobs.execution.resources import Claim, claim_of
 from jobs.execution.session_jobs import SessionJobs
+from jobs.launch.forkserver.beside_driver import CellForkserver
 from jobs.launch.ray_train.driver_actors import DriverActors
 from jobs.launch.ray_train.fit import Fit, GroupOrder, abort, fit_of
 from jobs.launch.ray_train.on_nodes import on_node
@@ -46,6 +48,7 @@ def launch(
     *,
     share_nodes: bool = False,
     spread: bool = False,
+    forkserver: CellForkserver | None = None,
 ) -> None:
     """Works off all queues; ``listen`` gets every event, in this thread.
 
@@ -66,6 +69,7 @@ def launch(
             storage=storage,
             share_nodes=share_nodes,
             spread=spread,
+            forkserver=forkserver,
         )
         lanes = [_Lane(sessions, terms) for sessions in queues.values()]
         try:
@@ -87,6 +91,12 @@ class _Terms:
     storage: str
     share_nodes: bool
     spread: bool
+    forkserver: CellForkserver | None
+
+    def forkserver_for(self, session: Session) -> CellForkserver | None:
+        """The one from which the session's workers are forked; workers on devices never are."""
+        forkserver = self.forkserver if is_on_cpus(session.group) else None
+        return forkserver if forkserver and forkserver.fits(session.environment) else None
 
 
 class _Lane:
@@ -96,6 +106,7 @@ class _Lane:
         self._sessions = iter(sessions)
         self._terms = terms
         self._current: _Current | None = None
+        self._waiting: Session | None = None
 
     @property
     def fit(self) -> Fit | None:
@@ -103,7 +114,7 @@ class _Lane:
 
     def advance(self, listen: Callable[[Event], None]) -> bool:
         """Judges the current session and starts the next one; False once all are done."""
-        left: Session | None = None
+        left, self._waiting = self._waiting, None
         if self._current is not None:
             if not self._current.is_over(listen):
                 return True
@@ -113,7 +124,11 @@ class _Lane:
         except StopIteration:
             return False
         if session is not None:
-            self._current = _begin(session, self._terms)
+            forkserver = self._terms.forkserver_for(session)
+            if forkserver is not None and forkserver.is_loading():
+                self._waiting = session
+            else:
+                self._current = _begin(session, self._terms)
         return True
 
     def deliver(self, name: str, post: Post, listen: Callable[[Event], None]) -> None:
@@ -188,6 +203,7 @@ def _begin(session: Session, terms: _Terms) -> _Current:
 
 
 def _fit(name: str, session: Session, claim: Claim, terms: _Terms) -> Fit:
+    forkserver = terms.forkserver_for(session)
     order = GroupOrder(
         name=name,
         board=terms.board,
@@ -198,6 +214,7 @@ def _fit(name: str, session: Session, claim: Claim, terms: _Terms) -> Fit:
         storage=terms.storage,
         environment=session.environment,
         collective_timeout_s=terms.limits.cell_timeout_s + _COLLECTIVE_MARGIN_S,
+        executable=forkserver.executable() if forkserver else None,
     )
     return fit_of(order)
 

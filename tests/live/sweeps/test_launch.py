@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import psutil
 import pytest
@@ -13,9 +13,12 @@ import ray
 from cluster.inventory import WorkerGroup
 from cluster.live import live_inventory
 from cluster.local_ray.private_ray import private_ray
-from jobs.execution.messages import SessionLimits
+from cluster.ray_internals import raylet_socket, variables_of_workers
+from jobs.execution.messages import Event, SessionLimits, Started
+from jobs.launch.forkserver import beside_driver
+from jobs.launch.forkserver.beside_driver import CellForkserver
 from jobs.launch.ray_train.cells import launch
-from jobs.training.task.measurement import NoProfile, Profile
+from jobs.training.task.measurement import Measurement, NoProfile, Profile
 from jobs.training.task.search.largest_batch import BatchSearch
 from tests.live.listening import ENDLESS, Listener, assert_all_capacity_returns, job, session, workers
 
@@ -132,6 +135,45 @@ def test_a_search_on_two_ranks_goes_on_in_a_new_group_after_one_ran_out_of_memor
     search = listener.measurement("a").search
     assert search is not None
     assert (search.fitted, search.failed) == ((1,), (64,))
+
+
+def test_workers_that_are_forked_compute_what_fresh_ones_do(
+    group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However busy this machine is.
+    monkeypatch.setattr(beside_driver, "_LOADING_S", 300.0)
+    asked = session(group, *(job(name, group, world_size=2, steps=3) for name in "ab"))
+    parents: list[set[int]] = []
+    listeners = [_Onlooker(parents=parents) for _ in range(3)]
+    with CellForkserver(asked.environment, ["ddp"]) as forkserver:
+        forkserver.start()
+        forkserver.listen_beside(raylet_socket(), variables_of_workers())
+        for listener in listeners[:2]:
+            launch({group.name: [asked]}, LIMITS, listener, forkserver=forkserver)
+    launch({group.name: [asked]}, LIMITS, listeners[2])
+    # By the time that the second run of each begins.
+    assert [listener.story() for listener in listeners] == 3 * [["start a", "ok a", "start b", "ok b"]]
+    forked, again, fresh = parents
+    assert forked == again != fresh
+    # Of one step, whichever steps the windows have.
+    losses = [[_reference(listener.measurement(name)) for name in "ab"] for listener in listeners]
+    assert losses[0] == losses[1] == losses[2]
+
+
+def _reference(measured: Measurement) -> tuple[int | None, float | None]:
+    return measured.reference_step, measured.reference_loss
+
+
+@dataclass
+class _Onlooker(Listener):
+    """Also sees whose children the workers are."""
+
+    parents: list[set[int]] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if isinstance(event, Started) and event.run_id == "b":
+            self.parents.append({worker.ppid() for worker in workers()})
 
 
 def test_what_finds_no_room_in_time_is_unschedulable(group: WorkerGroup) -> None:

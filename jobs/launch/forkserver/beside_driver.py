@@ -1,0 +1,134 @@
+"""A sweep's forkserver: on the driver's own machine, loaded while Ray starts, for all its cells on CPUs.
+
+Each worker of a cell is forked from a process that has loaded the libraries and has done nothing else. So
+every cell finds the same fresh state, and no cell has to load it. Cells on devices have no forkserver.
+"""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from cluster.environment import without_device_lists
+from jobs.launch.forkserver import client
+from jobs.launch.forkserver.actor import remove_socket
+from jobs.training.task.job import Strategy
+
+# How long the first worker group waits for what it would else load itself.
+_LOADING_S = 20.0
+# Forking and answering takes a hundredth of this time.
+_ANSWER_S = 2.0
+
+
+class CellForkserver:
+    """The forkserver for cells with this ``environment``. It ends with this process, however this one ends.
+
+    ``is_loading`` is asked until it is False; then ``executable`` is the command that forks, or None. A
+    forkserver that did not load in time, has died, or does not answer is ended and never used again.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        strategies: Sequence[Strategy],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._environment = dict(environment)
+        self._strategies = tuple(strategies)
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: Path | None = None
+        self._deadline_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self) -> None:
+        """Starts to load all but Ray. Call it with the variables set that Ray's processes have."""
+        self.end()
+        path = os.pathsep.join(filter(None, sys.path))
+        told = {**without_device_lists(os.environ), **self._environment, "PYTHONPATH": path}
+        command = [sys.executable, "-m", "jobs.launch.forkserver.server", "-", "cells", *self._strategies]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=told,
+            # Its driver ends it; what signals the driver's group must not.
+            start_new_session=True,
+        )
+
+    def listen_beside(self, raylet: str, variables: Mapping[str, str]) -> None:
+        """Lets it load Ray with the ``variables`` of that raylet's workers, and answer at a socket beside the
+        raylet's. From now on it has to be loaded in time.
+        """
+        self._socket = Path(f"{raylet}.{uuid.uuid4().hex[:8]}")
+        self._deadline_s = self._clock() + _LOADING_S
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):  # It has died, which the next look will see.
+                line = json.dumps({"socket": str(self._socket), "variables": dict(variables)})
+                self._process.stdin.write(f"{line}\n".encode())
+                self._process.stdin.flush()
+
+    def fits(self, environment: Mapping[str, str]) -> bool:
+        """Whether workers with this environment may be forked from it."""
+        return self._process is not None and environment == self._environment
+
+    def is_loading(self) -> bool:
+        if self._process is None or self._socket is None or self._socket.is_socket():
+            return False
+        if self._process.poll() is None and self._clock() < self._deadline_s:
+            return True
+        self.end()
+        return False
+
+    def executable(self) -> str | None:
+        """What Ray is to start instead of Python."""
+        if self._process is None or self._socket is None or not _answers(self._socket):
+            self.end()
+            return None
+        return shlex.join([sys.executable, str(client.__file__), str(self._socket)])
+
+    def end(self) -> None:
+        """Ends it; what was forked from it goes on."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+        if self._socket is not None:
+            remove_socket(self._socket)
+
+
+def _answers(path: Path) -> bool:
+    """Whether a child is forked for somebody who then asks for nothing."""
+    deadline = time.monotonic() + _ANSWER_S
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(_ANSWER_S)
+            try:
+                connection.connect(str(path))
+                connection.send(b"?")
+                return connection.recv(1) == client.HERE
+            except ConnectionRefusedError:
+                # The socket has its name a moment before it listens.
+                if time.monotonic() > deadline:
+                    return False
+            except OSError:
+                return False
