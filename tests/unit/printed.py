@@ -460,6 +460,8 @@ class SeenFromOutside:
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
+    """The last four are there if conversations were packed."""
+
     url: str
     num_documents: int
     num_tokens: int
@@ -469,6 +471,10 @@ class Packed:
     tokenizer_digest: str
     vocab_size: int
     digest: str
+    seq_len: Annotated[int, _MAYBE]
+    num_trained_tokens: Annotated[int, _MAYBE]
+    num_cut: Annotated[int, _MAYBE]
+    num_left_out: Annotated[int, _MAYBE]
 
 
 @dataclass(frozen=True, kw_only=True)
