@@ -13,6 +13,7 @@ from checkpointing.stores.contract import StoreError
 from checkpointing.stores.transfers import within
 from jobs.training.task.events import Ended
 from jobs.training.task.stop_request import StopRequest
+from reporting.results.redaction import REDACTED, is_secret
 
 # Saves under way (three deadlines), memory for the last save (one) and the last save itself (three). The
 # log entry comes after that.
@@ -50,12 +51,18 @@ def job_variables(deadline_s: float) -> dict[str, str]:
 
 
 def resume_command(args: argparse.Namespace, repository: Repository, term: int) -> str:
-    """The command that resumes the run. ``term`` is the one that this driver's first attempt got, or would
-    have got.
+    """The command that resumes the run, for people: without the values of secrets. ``term`` is the one that
+    this driver's first attempt got, or would have got.
     """
     with suppress(StoreError, TimeoutError):
         within(_NOTE_TIMEOUT_S, repository.refresh)
-    return shlex.join(["longhaul", "train", *resume_arguments(args, repository.view, term)])
+    words = map(_without_secret, resume_arguments(args, repository.view, term))
+    return shlex.join(["longhaul", "train", *words])
+
+
+def _without_secret(word: str) -> str:
+    name, is_setting, value = word.partition("=")
+    return f"{name}={REDACTED}" if is_setting and value and is_secret(name.rpartition(".")[2]) else word
 
 
 def resume_arguments(args: argparse.Namespace, view: LogView, term: int) -> list[str]:

@@ -279,6 +279,13 @@ def test_the_command_that_goes_on_is_the_one_that_began(driver: Repository) -> N
     )
 
 
+def test_the_command_that_goes_on_repeats_no_secret(driver: Repository) -> None:
+    words = ("--set", "environment.API_KEY=hunter2", "--set", "environment.NCCL_DEBUG=WARN")
+    assert command_after(driver, *words) == (
+        "longhaul train spec.yaml --set 'environment.API_KEY=<redacted>' --set environment.NCCL_DEBUG=WARN"
+    )
+
+
 def command_after(driver: Repository, *flags: str) -> str:
     """What is to be run after a driver whose first attempt has, or would have had, the term 2."""
     args = longhaul_parser().parse_args(["train", "spec.yaml", *flags])
