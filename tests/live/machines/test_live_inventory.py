@@ -70,6 +70,7 @@ def test_groups_come_from_labels_and_a_head_without_devices_is_none(inventory: I
     assert [free_devices(group) for group in inventory.groups] == [2, 1, 1]
 
 
+@pytest.mark.soak
 def test_groups_run_side_by_side_and_each_only_on_its_own_nodes(inventory: Inventory) -> None:
     listener = Listener()
     queues = {

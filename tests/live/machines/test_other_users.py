@@ -172,6 +172,7 @@ def test_a_worker_has_the_variables_of_its_run_and_no_log_has_them(
     assert that_tell_it(session_folder) == []
 
 
+@pytest.mark.soak
 def test_no_log_of_a_sweep_has_the_variables_of_its_spec(session_folder: Path) -> None:
     (group,) = live_inventory().groups
     cells = session(group, job("a", group, world_size=1, steps=ENDLESS))
@@ -190,6 +191,7 @@ def test_no_log_of_a_sweep_has_the_variables_of_its_spec(session_folder: Path) -
     assert that_tell_it(session_folder) == []
 
 
+@pytest.mark.soak
 def test_no_log_of_a_long_run_has_its_variables_but_who_forks_its_workers_has(tmp_path: Path) -> None:
     folder, store = Path(tempfile.mkdtemp(prefix="lht-", dir="/tmp")), tmp_path / "store"
     text = RUN.replace("steps: 60", "steps: 100000").replace("world_size: 2", "world_size: 1")

@@ -139,6 +139,7 @@ def assert_nothing_is_left(driver: Driver) -> None:
     assert driver.left_files() == []
 
 
+@pytest.mark.soak
 def test_nothing_is_left_after_an_exception(start: Callable[..., Driver]) -> None:
     driver = start(then="raise")
     code, errors = driver.wait()
@@ -213,6 +214,7 @@ def test_the_callers_variables_and_sigterm_handler_stay_in_force_also_while_ray_
     assert _rays_variables() == variables
 
 
+@pytest.mark.soak
 def test_a_driver_that_hears_sigterm_ends_when_it_wants_to() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LISTENER],

@@ -245,6 +245,7 @@ def test_a_run_whose_board_dies_goes_on(tmp_path: Path) -> None:
     assert finished_as_if_left_alone(tmp_path, spec, store)
 
 
+@pytest.mark.soak
 def test_a_run_whose_job_or_head_dies_is_submitted_again_by_its_supervisor(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, RUN.replace("steps: 40", "steps: 400")), tmp_path / "store"
     with ExitStack() as stack:

@@ -37,6 +37,7 @@ class Course:
     val_losses: list[float]
 
 
+@pytest.mark.soak
 def test_a_stopped_run_ends_as_the_run_that_was_never_stopped(tmp_path: Path) -> None:
     older = unpack(tmp_path)
 

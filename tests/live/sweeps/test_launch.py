@@ -112,6 +112,7 @@ def test_what_progresses_for_too_long_is_a_timeout(group: WorkerGroup) -> None:
     assert "not done after 20 s" in failure.reason
 
 
+@pytest.mark.soak
 def test_what_every_rank_raises_is_one_failure_with_all_ranks(group: WorkerGroup) -> None:
     elsewhere = replace(job("a", group, world_size=2), vendor="amd")
     listener = Listener()
@@ -121,6 +122,7 @@ def test_what_every_rank_raises_is_one_failure_with_all_ranks(group: WorkerGroup
     assert any("Traceback" in line for line in failure.log_tail)
 
 
+@pytest.mark.soak
 def test_a_search_on_two_ranks_goes_on_in_a_new_group_after_one_ran_out_of_memory(group: WorkerGroup) -> None:
     listener = Listener()
     small = job("a", group, world_size=2)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.live.command_line import DEADLINE_S, QUICK, files, rows, run, running, sweep_command, write_spec
 
-KILLS_IN_CI, KILLS_IN_SOAK = 3, 20
+KILLS_IN_CI, KILLS_IN_SOAK = 2, 20
 
 
 def test_a_sweep_leaves_one_small_result_per_run_and_again_has_nothing_to_do(tmp_path: Path) -> None:
@@ -53,6 +53,7 @@ def test_an_address_at_which_no_cluster_answers_is_one_line(address: str, tmp_pa
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.soak
 def test_workers_start_where_the_environment_lies_in_a_path_with_a_space(tmp_path: Path) -> None:
     place = tmp_path / 'my clone; of "it"'
     place.mkdir()
