@@ -592,6 +592,9 @@ def schema_text(name: str) -> str:
     without = ("rows",) if name == "report" else ()
     definitions = {one: _strict(schema, without) for one, schema in found.pop("$defs", {}).items()}
     body = _strict(found, without)
+    if config := definitions.get("ConfigRecord"):
+        # Its values are the spec's, also a schedule's name and null.
+        config["properties"]["optimizer"]["additionalProperties"] = {"type": ["number", "string", "null"]}
     if name == "report":
         body, definitions = _with_nulls(body), _with_nulls(definitions)
     described = f"What `{command}` prints. {body.pop('description', '')}".strip()
