@@ -91,6 +91,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     ),
     "tokenizers": ("jobs.packing.tokenizing",),
     "jinja2": ("jobs.packing.chat.sandbox",),
+    "transformers": ("jobs.durable.hugging_face",),
     "matplotlib": ("reporting.charts",),
     "openpyxl": ("reporting.importers",),
     "tensorboardX": ("reporting.importers", "reporting.recording.sinks"),
@@ -124,9 +125,7 @@ WALL_CLOCKS = (
     "jobs.training.task.task", "reporting.recording.recorder", "reporting.recording.steady_clock",
 )  # fmt: skip
 
-TAKEN_NAMES = frozenset(
-    {*sys.stdlib_module_names, *FRONT_DOORS, *ROOMS, "pytest", "hypothesis", "transformers"}
-)
+TAKEN_NAMES = frozenset({*sys.stdlib_module_names, *FRONT_DOORS, *ROOMS, "pytest", "hypothesis"})
 # As they are imported or used: modules, torch's collectives of objects, its reader of files.
 _UNPICKLES = re.compile(
     r"^(c?[pP]ickle|_pickle|cloudpickle|ray\.cloudpickle|dill|shelve|joblib)\b|"

@@ -2,7 +2,7 @@
 
 See docs/own-loop.md. Reading order: ``run`` (what a script calls), ``session`` (one attempt on one rank),
 ``lease`` (who may train the run, and ``owner`` of it), ``records``, ``batches`` (which samples a step reads),
-``errors``.
+``hugging_face`` (transformers' Trainer as a run), ``errors``.
 """
 
 from jobs.durable.batches import batches

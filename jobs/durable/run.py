@@ -35,12 +35,13 @@ _EXPECTED = (
     SpecError, StoreError, NothingToResume, Unfit, Fenced, NoPlainState, NoGroup, NotThere, PeerFailed,
     Stranger,
 )  # fmt: skip
-_Place = Literal["before", "open", "between", "in a step", "closed"]
+_Place = Literal["before", "open", "between", "in a step", "done", "closed"]
 _WHEN: Mapping[_Place, str] = {
     "before": "the `with` block has not begun",
     "open": "no step has begun",
     "between": "the steps have begun",
     "in a step": "a step is under way",
+    "done": "the last step has ended",
     "closed": "the `with` block has ended",
 }
 
@@ -86,7 +87,7 @@ class Run:
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _where: TracebackType | None
     ) -> None:
-        """Saves the end. After an error nothing is saved: the step may be half done."""
+        """Saves the end, if no last step did. After an error nothing is saved: the step may be half done."""
         if error is None and self._place == "in a step":
             step = self.step + 1
             error = DurableError(
@@ -155,15 +156,19 @@ class Run:
         return goes_on
 
     def end_step(self) -> bool:
-        """Ends a step; False if no other one follows. Only for loops that belong to a library."""
+        """Ends a step; False if no other one follows. Only for loops that belong to a library.
+
+        The last step saves the end at once: what comes after it may draw random numbers.
+        """
         self._demand("in a step", "between", what="run.end_step() ends a step")
         try:
             goes_on = self._opened.end_step(self._values, save=self._is_save_asked)
+            if not goes_on:
+                self._opened.finish(self._values)
         except _EXPECTED as error:
             raise self._told(error) from None
-        self._place, self._is_save_asked = "between", False
-        if goes_on:
-            self._values = {}
+        self._place, self._is_save_asked = "between" if goes_on else "done", False
+        self._values = {}
         return goes_on
 
     def restore_random(self) -> None:

@@ -1,8 +1,8 @@
 """Runs an example's ``main`` several times, each in a process forked from this one, which has loaded all.
 
 Called as ``python -m tests.live.durable.forked EXAMPLE JOBS``. JOBS is JSON: a list of what to run, one after
-the other, each with ``store``, ``steps``, ``ranks`` (0 for a process without a launcher), and ``kill_at``:
-before that step ends, every rank is killed. Prints the exit codes as JSON.
+the other, each with ``store``, ``steps``, ``ranks`` (0 for a process without a launcher), and what happens to
+every rank before a step ends: ``kill_at`` or ``stop_at``. Prints the exit codes as JSON.
 """
 
 import importlib.util
@@ -40,6 +40,18 @@ def kill_this_process_at(step: int, once: Path | None = None) -> None:
     Run.end_step = end_or_die
 
 
+def stop_this_process_at(step: int) -> None:
+    """Asks its run to stop, as the user's script may, before ``step`` ends."""
+    end_step = Run.end_step
+
+    def end_and_stop(run: Run) -> bool:
+        if run.step == step:
+            run.stop()
+        return end_step(run)
+
+    Run.end_step = end_and_stop
+
+
 def _is_first(mark: Path) -> bool:
     try:
         mark.touch(exist_ok=False)
@@ -68,6 +80,8 @@ def _start(main: Main, job: dict, rank: int, port: int) -> int:
             os.environ["MASTER_ADDR"] = "127.0.0.1"
         if job.get("kill_at") is not None:
             kill_this_process_at(job["kill_at"])
+        if job.get("stop_at") is not None:
+            stop_this_process_at(job["stop_at"])
         main(job["store"], job["steps"])
         code = 0
     finally:

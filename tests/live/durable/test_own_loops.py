@@ -1,5 +1,6 @@
-"""The example of docs/own-loop.md: killed and gone on with, it ends as if left alone, to the bit."""
+"""The examples of docs/own-loop.md: killed and gone on with, they end as if left alone, to the bit."""
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from checkpointing.stores.local import LocalStore
 from tests.live.command_line import run
 
 SAVED_EVERY, KILLED_AT, STEPS = 5, 12, 16
+# The Trainer's example has as many steps in an epoch.
+EPOCH_ENDS_AT = 11
 # One thread: sums of the same numbers are then the same in every process.
 ON_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -23,8 +26,8 @@ def forked(example: str, *jobs: dict[str, Any]) -> list[list[int]]:
     return json.loads(done.stdout.rpartition("codes ")[2])
 
 
-def job(store: Path, *, ranks: int = 0, kill_at: int | None = None) -> dict[str, Any]:
-    return {"store": str(store), "steps": STEPS, "ranks": ranks, "kill_at": kill_at}
+def job(store: Path, *, ranks: int = 0, **faults: int) -> dict[str, Any]:
+    return {"store": str(store), "steps": STEPS, "ranks": ranks, **faults}
 
 
 def last_save(store: Path, name: str = "own") -> dict[str, bytes]:
@@ -89,3 +92,28 @@ def test_under_torchrun_a_killed_rank_costs_the_run_no_bit(left_alone: Path, tmp
     assert attempts(tmp_path) == 2
     assert resumed_steps(tmp_path)[0] >= SAVED_EVERY
     assert last_save(tmp_path) == last_save(left_alone / "two")
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(
+    importlib.util.find_spec("accelerate") is None,
+    reason="transformers' Trainer needs accelerate, which is no test extra: pip install accelerate",
+)
+def test_a_trainer_of_transformers_that_is_killed_or_stopped_ends_as_one_left_alone(tmp_path: Path) -> None:
+    """The kill is in the middle of an epoch, the stop at the end of one, where the example evaluates."""
+    left_alone, killed, stopped = (tmp_path / name for name in ("left", "killed", "stopped"))
+
+    codes = forked(
+        "hugging_face",
+        job(left_alone),
+        job(killed, kill_at=KILLED_AT + 2),
+        job(killed),
+        job(stopped, stop_at=EPOCH_ENDS_AT - 1),
+        job(stopped),
+    )
+
+    assert codes == [[0], [-9], [0], [0], [0]]
+    assert EPOCH_ENDS_AT < resumed_steps(killed, "hf")[0] < STEPS
+    assert resumed_steps(stopped, "hf") == [EPOCH_ENDS_AT]
+    assert last_save(killed, "hf") == last_save(left_alone, "hf")
+    assert last_save(stopped, "hf") == last_save(left_alone, "hf")
