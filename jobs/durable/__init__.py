@@ -1,7 +1,8 @@
 """A training loop of the user's own becomes durable: saves, resume, graceful stop, records.
 
-See docs/own-loop.md. Reading order: ``run`` (what a script calls), ``session`` (one attempt on one rank),
-``lease`` (who may train the run, and ``owner`` of it), ``records``, ``batches`` (which samples a step reads),
+See docs/own-loop.md. Reading order: ``run`` (what a script calls), ``opening`` (from its arguments to a
+session), ``session`` (one attempt on one rank), ``telling`` (what that says of itself) with ``records``,
+``lease`` (who may train the run, and ``owner`` of it), ``batches`` (which samples a step reads),
 ``hugging_face`` (transformers' Trainer as a run), ``errors``.
 """
 

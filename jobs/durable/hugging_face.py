@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -185,7 +186,7 @@ class _DurableCallback(TrainerCallback):
             self._end_step(state, control)
 
     def _end_step(self, state: TrainerState, control: TrainerControl) -> None:
-        self._run.record(epoch=state.epoch, **self._values)
+        self._run.record(epoch=ceil(state.epoch), **self._values)
         if not self._run.end_step():
             control.should_training_stop = True
 

@@ -9,12 +9,12 @@ import torch
 from checkpointing.saving.save import SaveNote
 from checkpointing.stores.contract import Store
 from cluster.inventory import Vendor
+from jobs.training.loop import incidents
 from jobs.training.state.restoring import ResumePoint
 from jobs.training.task.context import Context
 from reporting.recording.attempts import Incident, RecordedAttempt, Step
 from reporting.recording.outbox import Outbox
 from reporting.recording.recorder import Recorder
-from reporting.results.redaction import without_credentials
 
 Values = Mapping[str, SupportsFloat | None]
 _KIND = "own loop"
@@ -53,12 +53,7 @@ class OwnRecord:
         if start.warning:
             self._recorder.incident(Incident(kind="warning", step=start.step, text=start.warning))
         if self._is_rank_0 and start.generation:
-            text = start.trail[-1] if start.trail else None
-            self._recorder.incident(
-                Incident(
-                    kind="restore", step=start.step, seconds=seconds, generation=start.generation, text=text
-                )
-            )
+            self._recorder.incident(incidents.restored(start, seconds))
         self.phase("start")
 
     def begin(self, start: ResumePoint, num_steps: int) -> None:
@@ -84,28 +79,13 @@ class OwnRecord:
         """Records a save; called by the writer's threads."""
         if note.finding:
             self._recorder.incident(Incident(kind="warning", step=note.step, text=note.finding))
-        if not self._is_rank_0 and not note.problem:
-            return
-        self._recorder.incident(
-            Incident(
-                kind="failed save" if note.problem else "save",
-                step=note.step,
-                seconds=note.took_s,
-                blocked_s=note.blocked_s,
-                num_bytes=note.num_bytes,
-                place=note.place,
-                generation=note.generation,
-                text=note.problem,
-            )
-        )
+        if self._is_rank_0 or note.problem:
+            self._recorder.incident(incidents.saved(note))
 
     def close(self, step: int, error: BaseException | None, *, is_done: bool) -> None:
         """Says how the attempt ended, and writes all to the store; waits at most 10 s for that."""
-        if isinstance(error, Exception):
-            text = without_credentials(f"{type(error).__name__}: {error}")
-            self._recorder.incident(Incident(kind="failure", step=step, text=text))
-        elif error is not None:
-            self._recorder.incident(Incident(kind="interruption", step=step, text=type(error).__name__))
+        if error is not None:
+            self._recorder.incident(incidents.broken_off(error, step))
         elif self._is_rank_0:
             self._recorder.incident(Incident(kind="end" if is_done else "stop", step=step))
         self._recorder.close(_CLOSE_TIMEOUT_S)

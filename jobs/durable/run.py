@@ -8,33 +8,16 @@ from typing import Any, Literal, Self, SupportsFloat
 
 import torch
 
-from checkpointing.errors import Fenced, NothingToResume, Unfit
-from checkpointing.generations.repository import Repository
-from checkpointing.stores.contract import StoreError
-from checkpointing.stores.opening import open_store
-from cluster.probe.meeting import Stranger
-from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.durable.batches import Batches, batches
-from jobs.durable.errors import DurableError
-from jobs.durable.lease import share_lease, take_lease
+from jobs.durable.errors import DurableError, in_one_line
+from jobs.durable.opening import Arguments, open_session
 from jobs.durable.session import Session
-from jobs.launch.torchrun import LauncherPlace
-from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.stop_signals import StopSignals
 from jobs.spec_schema.own_loop import OwnLoop
-from jobs.training.health.problems import PeerFailed
-from jobs.training.loop.rank_checks import NotThere
-from jobs.training.ranks.this_rank import NoGroup, this_rank
-from jobs.training.state.own_state import OwnState
-from jobs.training.state.plain_state import NoPlainState
-from jobs.training.task.context import Context
 from jobs.training.task.stop_request import StopRequest
 
-_EXPECTED = (
-    SpecError, StoreError, NothingToResume, Unfit, Fenced, NoPlainState, NoGroup, NotThere, PeerFailed,
-    Stranger,
-)  # fmt: skip
+_VALUES = ("loss", "val_loss", "learning_rate", "grad_norm", "epoch")
 _Place = Literal["before", "open", "between", "in a step", "done", "closed"]
 _WHEN: Mapping[_Place, str] = {
     "before": "the `with` block has not begun",
@@ -49,19 +32,14 @@ _WHEN: Mapping[_Place, str] = {
 class Run:
     """A run, as a context. ``step`` counts finished steps, also those before a restart.
 
-    ``rank`` and ``world_size`` are this process's. Every rank makes the same calls. After the steps:
-    ``is_finished``, or ``is_stopped`` if the run was asked to stop; ``problem`` says why the end could not be
-    saved, on rank 0, else None. ``generation`` is the checkpoint that was loaded, later the newest one.
+    Every rank makes the same calls. After the steps: ``is_finished``, or ``is_stopped`` if the run was asked
+    to stop; ``problem`` says why the end could not be saved, on rank 0, else None. ``generation`` is the
+    checkpoint that was loaded, later the newest one.
     """
 
-    def __init__(
-        self, spec: OwnLoop, store: str, state: Mapping[str, object], *, fresh: bool, resume: str
-    ) -> None:
-        self._spec = spec
-        self._store = store
-        self._objects = dict(state)
-        self._is_fresh = fresh
-        self._resume = resume
+    def __init__(self, arguments: Arguments) -> None:
+        self.name = arguments.spec.name
+        self._arguments = arguments
         self._place: _Place = "before"
         self._session: Session | None = None
         self._stop_signals = StopSignals()
@@ -75,11 +53,11 @@ class Run:
         self._signals: Any = self._stop_signals if is_main else nullcontext()
         self._signals.__enter__()
         try:
-            self._open()
+            with in_one_line(self.name):
+                self._session = open_session(self._arguments, self._stop_signals)
+                self._session.open()
         except BaseException as error:
             self._close(error)
-            if isinstance(error, (*_EXPECTED, DurableError)):
-                raise self._told(error) from None
             raise
         self._place = "open"
         return self
@@ -88,20 +66,12 @@ class Run:
         self, _kind: type[BaseException] | None, error: BaseException | None, _where: TracebackType | None
     ) -> None:
         """Saves the end, if no last step did. After an error nothing is saved: the step may be half done."""
-        if error is None and self._place == "in a step":
-            step = self.step + 1
-            error = DurableError(
-                f"{self._spec.name}: the loop was left in the middle of step {step}, so its changes are not "
-                "saved; call run.stop() instead of break, and let the step end"
-            )
-            self._close(error)
-            raise error
         try:
-            if error is None and self._place == "between":
-                self._opened.finish(self._values)
-        except _EXPECTED as problem:
-            error = self._told(problem)
-            raise error from None
+            if error is None:
+                self._leave()
+        except BaseException as problem:
+            error = problem
+            raise
         finally:
             self._close(error)
 
@@ -141,17 +111,12 @@ class Run:
         """As ``steps`` begins, for loops that belong to a library; False if no step is to be done."""
         self._demand("open", what="run.steps(...) is called once, in the `with` block")
         if not isinstance(num_steps, int) or num_steps < 1:
-            raise DurableError(
-                f"{self._spec.name}: {num_steps!r} steps; expected a whole number of at least 1"
-            )
-        if names := self._state.unbound:
-            raise self._told(
-                Unfit(f"state/{names[0]}: is in the checkpoint {self.generation}, and this script has none")
-            )
-        try:
+            raise DurableError(f"{self.name}: {num_steps!r} steps; expected a whole number of at least 1")
+        if names := self._opened.state.unbound:
+            where = f"is in the checkpoint {self.generation}, and this script has none"
+            raise DurableError(f"{self.name}: state/{names[0]}: {where}")
+        with in_one_line(self.name):
             goes_on = self._opened.begin(num_steps)
-        except _EXPECTED as error:
-            raise self._told(error) from None
         self._place = "between"
         return goes_on
 
@@ -161,12 +126,10 @@ class Run:
         The last step saves the end at once: what comes after it may draw random numbers.
         """
         self._demand("in a step", "between", what="run.end_step() ends a step")
-        try:
+        with in_one_line(self.name):
             goes_on = self._opened.end_step(self._values, save=self._is_save_asked)
             if not goes_on:
                 self._opened.finish(self._values)
-        except _EXPECTED as error:
-            raise self._told(error) from None
         self._place, self._is_save_asked = "between" if goes_on else "done", False
         self._values = {}
         return goes_on
@@ -184,11 +147,9 @@ class Run:
         Tensors may stay on their device. A step with ``val_loss`` is saved.
         """
         self._demand("in a step", "between", what="run.record(...) is for the steps of run.steps(...)")
-        if unknown := values.keys() - {"loss", "val_loss", "learning_rate", "grad_norm", "epoch"}:
-            raise DurableError(
-                f"{self._spec.name}: run.record({min(unknown)}=...): expected loss, val_loss, learning_rate, "
-                "grad_norm, epoch"
-            )
+        if unknown := values.keys() - {*_VALUES}:
+            expected = ", ".join(_VALUES)
+            raise DurableError(f"{self.name}: run.record({min(unknown)}=...): expected {expected}")
         self._values |= {name: _kept(value) for name, value in values.items()}
 
     def save(self) -> None:
@@ -203,10 +164,8 @@ class Run:
     def bind(self, name: str, value: object) -> None:
         """Adds an object to the state, and loads what was saved of it. Before the first step."""
         self._demand("open", what="run.bind(...) adds to the state before the first step")
-        try:
-            self._state.bind(name, value)
-        except _EXPECTED as error:
-            raise self._told(error) from None
+        with in_one_line(self.name):
+            self._opened.state.bind(name, value)
 
     def batches(self, num_samples: int, batch_size: int, *, seed: int = 0) -> Batches:
         """This rank's sample numbers of each step from the present one on; see ``batches``."""
@@ -215,37 +174,19 @@ class Run:
             batch_size,
             step=self.step,
             seed=seed,
-            rank=self._context.rank,
-            world_size=self._context.world_size,
+            rank=self._opened.context.rank,
+            world_size=self._opened.context.world_size,
         )
 
-    def _open(self) -> None:
-        context = this_rank(torch.device("cpu"), LauncherPlace.of_this_process().key)
-        self._state = OwnState(self._objects, context.rank)
-        # Whether all of it can be saved is known before anything is started.
-        self._state.pieces()
-        self._state.description()
-        context.device = self._state.device()
-        self._context: Context = context
-        store = open_store(self._store, base=store_base())
-        repository = Repository(store, self._spec.name)
-        presence = DriverPresence(store, self._spec.name, is_wanted=context.rank == 0)
-        lease = share_lease(
-            lambda: take_lease(self._spec, repository, presence, fresh=self._is_fresh, resume=self._resume),
-            context.rank,
-        )
-        self._session = Session(
-            self._spec,
-            store,
-            context,
-            self._state,
-            lease,
-            presence,
-            self._stop_signals,
-            fresh=self._is_fresh,
-            resume=self._resume,
-        )
-        self._session.open()
+    def _leave(self) -> None:
+        if self._place == "in a step":
+            raise DurableError(
+                f"{self.name}: the loop was left in the middle of step {self.step + 1}, so its changes are "
+                "not saved; call run.stop() instead of break, and let the step end"
+            )
+        if self._place == "between":
+            with in_one_line(self.name):
+                self._opened.finish(self._values)
 
     def _close(self, error: BaseException | None) -> None:
         self._place = "closed"
@@ -258,17 +199,13 @@ class Run:
     @property
     def _opened(self) -> Session:
         if self._session is None:
-            raise DurableError(f"{self._spec.name}: the run begins with its `with` block")
+            raise DurableError(f"{self.name}: the run begins with its `with` block")
         return self._session
 
     def _demand(self, *places: _Place, what: str) -> None:
         """Raises ``DurableError`` if a call comes at another time than at ``places``."""
         if self._place not in places:
-            raise DurableError(f"{self._spec.name}: {what}, and {_WHEN[self._place]}")
-
-    def _told(self, error: Exception) -> DurableError:
-        text = str(error)
-        return DurableError(text if text.startswith(self._spec.name) else f"{self._spec.name}: {text}")
+            raise DurableError(f"{self.name}: {what}, and {_WHEN[self._place]}")
 
 
 def run(
@@ -291,7 +228,7 @@ def run(
         spec = OwnLoop.of_arguments(name=name, checkpoint=checkpoint or {}, tokens_per_step=tokens_per_step)
     except SpecError as error:
         raise DurableError(str(error)) from None
-    return Run(spec, store, state, fresh=fresh, resume=resume)
+    return Run(Arguments(spec=spec, store=store, state=state, fresh=fresh, resume=resume))
 
 
 def _kept(value: SupportsFloat | None) -> SupportsFloat | None:

@@ -1,6 +1,6 @@
 """Runs one attempt of a long run.
 
 Reading order: ``attempt`` (the whole course); ``rank_checks`` (before anything is loaded); ``step_boundary``
-(the work after each step) with ``control`` (what all ranks agree on), ``evaluation``, ``recording`` and
-``progress_reports``; ``ending``.
+(the work after each step) with ``control`` (what all ranks agree on), ``evaluation``, ``recording`` with
+``incidents``, and ``progress_reports``; ``ending``.
 """

@@ -19,6 +19,7 @@ from cluster.telemetry.sampler import Sampler
 from jobs.training.device.device_sample import sample_of
 from jobs.training.device.rank_device import telemetry
 from jobs.training.health.rank_speed import RankSpeed
+from jobs.training.loop import incidents
 from jobs.training.models.attention import kernel_of
 from jobs.training.precision import COMPUTE_DTYPE
 from jobs.training.state.restoring import ResumePoint
@@ -30,7 +31,6 @@ from reporting.recording.attempts import DeviceSample, Incident, IncidentKind, L
 from reporting.recording.outbox import Outbox
 from reporting.recording.recorder import Recorder, SampleDevice, Sink
 from reporting.recording.steady_clock import started_s
-from reporting.results.redaction import without_credentials
 
 # A store that is away at the end must not keep a device from its next run.
 _CLOSE_TIMEOUT_S = 10.0
@@ -76,15 +76,7 @@ class AttemptRecord:
         if start.warning:
             self._recorder.incident(Incident(kind="warning", step=start.step, text=start.warning))
         if self._is_rank_0 and start.generation:
-            self._recorder.incident(
-                Incident(
-                    kind="restore",
-                    step=start.step,
-                    seconds=time.perf_counter() - self._restored_s,
-                    generation=start.generation,
-                    text=start.trail[-1] if start.trail else None,
-                )
-            )
+            self._recorder.incident(incidents.restored(start, time.perf_counter() - self._restored_s))
         self.phase("start")
         self._step = start.step
         self._recorder.begin_at(start.step, start.term)
@@ -129,27 +121,13 @@ class AttemptRecord:
     def save(self, note: SaveNote) -> None:
         """Records a save; called by the writer's threads."""
         if self._is_rank_0 or note.problem:
-            self._recorder.incident(
-                Incident(
-                    kind="failed save" if note.problem else "save",
-                    step=note.step,
-                    seconds=note.took_s,
-                    blocked_s=note.blocked_s,
-                    num_bytes=note.num_bytes,
-                    place=note.place,
-                    generation=note.generation,
-                    text=note.problem,
-                )
-            )
+            self._recorder.incident(incidents.saved(note))
         if note.finding:
             self._recorder.incident(Incident(kind="warning", step=note.step, text=note.finding))
 
     def end(self, error: BaseException | None, step: int) -> None:
-        if isinstance(error, Exception):
-            text = without_credentials(f"{type(error).__name__}: {error}")
-            self._recorder.incident(Incident(kind="failure", step=step, text=text))
-        elif error is not None:
-            self._recorder.incident(Incident(kind="interruption", step=step, text=type(error).__name__))
+        if error is not None:
+            self._recorder.incident(incidents.broken_off(error, step))
         elif self._is_rank_0:
             kind: IncidentKind = "end" if self._step >= self._task.num_steps else "stop"
             self._recorder.incident(Incident(kind=kind, step=self._step))
