@@ -87,7 +87,8 @@ class _Progress:
             for one in (*trainer.callback_handler.callbacks, trainer.control)
             if isinstance(one, ExportableState)
         }
-        return json.loads(json.dumps(state))
+        plain: dict[str, Any] = json.loads(json.dumps(state))
+        return plain
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.restored = state
@@ -99,10 +100,12 @@ def _folder(trainer: Trainer, progress: _Progress) -> Iterator[str | None]:
     if progress.restored is None:
         yield None
         return
-    Path(trainer.args.output_dir).mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="longhaul-", dir=trainer.args.output_dir) as folder:
+    model, home = trainer.model, trainer.args.output_dir
+    assert isinstance(model, PreTrainedModel) and home is not None
+    Path(home).mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="longhaul-", dir=home) as folder:
         # The Trainer insists on weights in the folder; they are the ones that the model has already.
-        trainer.model.save_pretrained(folder)
+        model.save_pretrained(folder)
         (Path(folder) / "trainer_state.json").write_text(json.dumps(progress.restored), encoding="utf-8")
         yield folder
 
