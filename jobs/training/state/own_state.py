@@ -1,21 +1,27 @@
 """The state of a training that has no engine: objects by name, such as a model and its optimizer.
 
-Rank 0 saves the tensors, as each rank holds them all; every rank loads them. Each rank's random generators
-are saved beside them, see ``random_state``.
+Rank 0 saves the tensors that each rank holds whole, and every rank loads them. Of tensors that are cut into
+rows each rank saves and loads its own, see ``sharded``. Each rank's random generators are saved beside them,
+see ``random_state``.
 """
 
 import json
-from collections.abc import Mapping, MutableMapping
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from checkpointing.errors import Unfit
 from checkpointing.format.manifest import Manifest, TensorInfo
 from checkpointing.saving.snapshot import DTYPES, Piece
 from jobs.training.state.plain_state import Apart, NoPlainState, put_together, take_apart, tensor_names
+from jobs.training.state.sharded import is_first_copy, own_range, sharded_like
 
 _ROOT = "state"
 # The key of a generation's description that holds the trees.
@@ -35,17 +41,18 @@ class OwnState:
         self._objects = {name: _bare(value) for name, value in objects.items()}
         self._is_rank_0 = rank == 0
         self._landed: dict[str, Tensor] = {}
+        # The trees of objects that are not there yet. Their tensors stay landed, and whole.
         self._unbound: dict[str, Any] = {}
+        self._infos: Mapping[str, TensorInfo] = {}
         self._apart: dict[str, Apart] = {}
 
     def pieces(self) -> list[Piece]:
         self._apart = {name: _taken(value, f"{_ROOT}/{name}") for name, value in self._objects.items()}
-        if not self._is_rank_0:
-            return []
         return [
-            Piece(name=name, shape=tuple(tensor.shape), start=0, values=tensor.reshape(-1))
+            _piece(name, tensor)
             for apart in self._apart.values()
             for name, tensor in apart.tensors.items()
+            if (is_first_copy(tensor) if isinstance(tensor, DTensor) else self._is_rank_0)
         ]
 
     def description(self) -> Mapping[str, Any]:
@@ -64,35 +71,35 @@ class OwnState:
         if missing := sorted(self._objects.keys() - trees.keys()):
             known = ", ".join(sorted(trees))
             raise Unfit(f"{_ROOT}/{missing[0]}: the checkpoint {manifest.cut.generation} has only {known}")
-        self._landed = {}
+        self._landed, self._infos = {}, infos
+        pieces: list[Piece] = []
         for name, tree in trees.items():
             wanted = _saved_tensors(tree, f"{_ROOT}/{name}", infos)
-            if name in self._objects:
-                _check(self._objects[name], f"{_ROOT}/{name}", wanted)
-            for info in wanted:
-                self._landed[info.name] = torch.empty(info.num_elements, dtype=DTYPES[info.dtype])
-        shapes = {info.name: info.shape for info in infos.values()}
-        return [
-            Piece(name=name, shape=shapes[name], start=0, values=values)
-            for name, values in self._landed.items()
-        ]
+            value = self._objects.get(name)
+            if value is not None:
+                _check(value, f"{_ROOT}/{name}", wanted)
+            pieces += [_target(info, cut) for info, cut in _cuts(value, f"{_ROOT}/{name}", wanted)]
+        self._landed = {piece.name: piece.values for piece in pieces}
+        return pieces
 
     def restored(self, manifest: Manifest) -> None:
-        trees, infos = _trees(manifest), manifest.tensors
-        for name, tree in trees.items():
-            place = f"{_ROOT}/{name}"
-            self._unbound[name] = put_together(
-                tree, place, lambda one: self._landed[one].view(infos[one].shape)
-            )
-        self._landed = {}
+        self._unbound = dict(_trees(manifest))
         for name, value in self._objects.items():
-            _load(value, self._unbound.pop(name), f"{_ROOT}/{name}")
+            self._load(name, value)
 
     def bind(self, name: str, value: object) -> None:
         """Adds ``value``, and loads what was saved under that name, if anything was."""
         self._objects[name] = _bare(value)
         if name in self._unbound:
-            _load(self._objects[name], self._unbound.pop(name), f"{_ROOT}/{name}")
+            self._load(name, self._objects[name])
+
+    def _load(self, name: str, value: object) -> None:
+        tree, path = self._unbound.pop(name), f"{_ROOT}/{name}"
+        cuts = {info.name: cut for info, cut in _cuts(value, path, _saved_tensors(tree, path, self._infos))}
+        state = put_together(
+            tree, path, lambda one: _tensor(self._landed.pop(one), self._infos[one], cuts[one])
+        )
+        _load(value, state, path)
 
     @property
     def unbound(self) -> list[str]:
@@ -118,7 +125,64 @@ def _bare(value: object) -> object:
             return value
 
 
+def _piece(name: str, tensor: Tensor) -> Piece:
+    start, held = 0, tensor
+    if isinstance(tensor, DTensor):
+        start, held = own_range(tensor)[0], tensor.to_local()
+    return Piece(name=name, shape=tuple(tensor.shape), start=start, values=held.reshape(-1))
+
+
+def _target(info: TensorInfo, cut: DTensor | None) -> Piece:
+    start, length = (0, info.num_elements) if cut is None else own_range(cut)
+    return Piece(
+        name=info.name, shape=info.shape, start=start, values=torch.empty(length, dtype=DTYPES[info.dtype])
+    )
+
+
+def _tensor(landed: Tensor, info: TensorInfo, cut: DTensor | None) -> Tensor:
+    """What has landed, as the tensor that it was."""
+    if cut is None:
+        return landed.view(info.shape)
+    start, length = own_range(cut)
+    return sharded_like(cut, landed if landed.numel() == length else landed.narrow(0, start, length))
+
+
+def _cuts(value: object, path: str, saved: list[TensorInfo]) -> Iterator[tuple[TensorInfo, DTensor | None]]:
+    """Each saved tensor with one that is cut as it will be; None if each rank holds it whole.
+
+    An optimizer makes its tensors with the first step, each cut as its parameter is.
+    """
+    now = {} if value is None else _taken(value, path).tensors
+    parameters = _parameters(value) if isinstance(value, Optimizer) else []
+    for info in saved:
+        before = now.get(info.name)
+        if before is None and (number := _parameter_number(info.name, path)) is not None:
+            before = parameters[number] if number < len(parameters) else None
+        if isinstance(before, DTensor) and tuple(before.shape) == info.shape:
+            yield info, before
+        else:
+            yield info, None
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    """In the order in which its ``state_dict`` counts them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _parameter_number(name: str, path: str) -> int | None:
+    """Of a tensor of an optimizer's state."""
+    found = re.match(r"/state/#(\d+)/", name.removeprefix(path))
+    return int(found[1]) if found else None
+
+
 def _taken(value: object, path: str) -> Apart:
+    if isinstance(value, nn.Module) and any(
+        isinstance(part, FullyShardedDataParallel) for part in value.modules()
+    ):
+        raise NoPlainState(
+            f"{path}: FullyShardedDataParallel can't be saved; use torch.distributed.fsdp.fully_shard, which "
+            "does the same"
+        )
     if isinstance(value, torch.Generator):
         return take_apart(value.get_state(), path)
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):

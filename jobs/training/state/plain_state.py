@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from checkpointing.errors import Unfit
 from checkpointing.saving.snapshot import DTYPES
+from jobs.training.state.sharded import is_by_rows
 
 _MOST_DEPTH = 64
 # Python itself refuses to read longer numbers from a text.
@@ -103,9 +104,11 @@ def _below(path: str, key: str | int) -> str:
 
 
 def _checked(tensor: Tensor, path: str) -> Tensor:
-    if isinstance(tensor, DTensor):
+    if isinstance(tensor, DTensor) and not is_by_rows(tensor):
+        cuts = ", ".join(map(str, tensor.placements))
         raise NoPlainState(
-            f"{path}: is sharded over ranks (DTensor); expected tensors that each rank holds whole"
+            f"{path}: is cut over ranks as {cuts}; expected tensors that are whole, or cut into rows as by "
+            "fully_shard"
         )
     is_plain = tensor.layout == torch.strided and tensor.device.type != "meta" and not tensor.is_quantized
     if not is_plain or tensor.dtype not in DTYPES.values():
