@@ -44,10 +44,10 @@ from jobs.training.loop import attempt as long_run
 
 step_as_it_is, NUM_GOOD = long_run.train_step, 7
 
-def step(engine, batches):
+def step(engine, *batches_and_weight):
     if engine.counters().num_updates >= NUM_GOOD:
         {bug}
-    return step_as_it_is(engine, batches)
+    return step_as_it_is(engine, *batches_and_weight)
 
 long_run.train_step = step
 from jobs.cli.__main__ import main
@@ -210,7 +210,7 @@ class Finder(importlib.abc.MetaPathFinder):
             run(module)
             as_it_is = module.train_step
 
-            def stand_still(engine, batches):
+            def stand_still(engine, *batches_and_weight):
                 mine = f"{folder}/threads-{{os.getpid()}}"
                 if not os.path.exists(mine):  # Once, so that who reads it never finds it emptied.
                     with open(mine, "w") as told:
@@ -222,7 +222,7 @@ class Finder(importlib.abc.MetaPathFinder):
                         pass
                     else:
                         time.sleep(600)
-                return as_it_is(engine, batches)
+                return as_it_is(engine, *batches_and_weight)
 
             module.train_step = stand_still
 
