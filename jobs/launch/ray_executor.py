@@ -233,7 +233,7 @@ class RayExecutor:
 
             self._forkserver = forkserver = _forkserver_for(upcoming) if upcoming else None
             self._connections.enter_context(
-                ray_for_driver(self._verbose, forkserver.start if forkserver else _nothing)
+                ray_for_driver(verbose=self._verbose, aside=forkserver.start if forkserver else _nothing)
             )
             from cluster.live import live_inventory
 
