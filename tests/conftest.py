@@ -24,6 +24,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Far more than any test but a soak takes on a busy machine. It only ends what hangs, so that the rest runs.
 DEADLINE_S, SOAK_DEADLINE_S = 900, 4 * 3600
 
+# Ray starts its workers at 15, so that the tests of the other process would leave them next to nothing.
+os.environ.setdefault("RAY_worker_niceness", "5")
+
 _GOLDEN = Path(__file__).parent / "golden"
 
 Golden = Callable[[str, str], None]
