@@ -142,7 +142,6 @@ def test_what_one_rank_saw_ends_all_is_never_saved_and_is_gone_around_as_if_it_h
     assert digests_of(newest) == digests_of(straight)
 
 
-@pytest.mark.soak
 def test_a_loss_that_stays_far_too_high_ends_all_and_is_gone_around_as_if_it_had_been_known_before(
     tmp_path: Path,
 ) -> None:
@@ -218,6 +217,7 @@ def test_a_wish_that_is_heard_while_samples_are_late_saves_nothing_that_nobody_h
     assert steps_of(tmp_path / "store", "ddp") == []
 
 
+@pytest.mark.soak
 def test_a_run_whose_loss_stays_high_goes_back_leaves_those_samples_out_and_comes_to_its_end(
     tmp_path: Path,
 ) -> None:

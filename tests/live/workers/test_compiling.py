@@ -26,7 +26,7 @@ FAR = {"fp32": 1e-5, "bf16": 1e-3}
 STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp", "zero1", "zero2")
 ALL = [(strategy, precision, mode) for strategy in STRATEGIES for precision in get_args(Precision)
        for mode in get_args(Checkpointing)]  # fmt: skip
-FEW: list[tuple[Strategy, Precision, Checkpointing]] = [("ddp", "fp32", "none"), ("fsdp", "fp32", "full")]
+FEW: list[tuple[Strategy, Precision, Checkpointing]] = [("fsdp", "fp32", "full")]
 
 
 def train_both(recipes: list[Recipe]) -> dict[Recipe, tuple[Course, Course, int]]:

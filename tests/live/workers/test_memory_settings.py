@@ -52,7 +52,7 @@ ANOTHER_ORDER = [
     for recipe in recipes_of(("zero3",), ("bf16",), TIED)
     if recipe.activation_checkpointing != "full" and recipe.cross_entropy == "whole"
 ]
-QUICK = recipes_of(("ddp",), ("fp32",)) + recipes_of(("zero3",), ("bf16",)) + ANOTHER_ORDER
+QUICK = recipes_of(("fsdp",), ("bf16",)) + ANOTHER_ORDER
 SOAK = recipes_of(STRATEGIES, PRECISIONS) + recipes_of(STRATEGIES, PRECISIONS, TIED)
 
 
