@@ -233,6 +233,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
+@pytest.mark.soak
 def test_a_run_whose_board_dies_goes_on(tmp_path: Path) -> None:
     spec, store = write_spec(tmp_path, RUN.replace("steps: 40", "steps: 400")), tmp_path / "store"
     with running(train_command(spec, store)) as process:
