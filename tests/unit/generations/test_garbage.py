@@ -193,10 +193,13 @@ def test_a_clock_that_is_wrong_takes_nothing_from_a_save_that_is_going_on(
 
 
 class VanishingStore(MemoryStore):
-    """Somebody else removes whatever was listed before it is measured."""
+    """Once it ``vanishes``, somebody else removes whatever was listed before it is measured."""
+
+    vanishes = False
 
     def size(self, name: str) -> int:
-        self.delete(name)
+        if self.vanishes:
+            self.delete(name)
         return super().size(name)
 
 
@@ -210,7 +213,9 @@ def test_what_is_left_is_told_to_the_byte_and_what_vanishes_meanwhile_is_nothing
     assert len(sizes) == 2
     assert found.num_bytes == sum(sizes)
 
-    repository, _ = begun(VanishingStore())
+    store = VanishingStore()
+    repository, _ = begun(store)
     leave(repository, term=1)
+    store.vanishes = True
     (found,) = find_garbage(repository, now=NOW).remainders
     assert found.num_bytes == 0
