@@ -43,7 +43,7 @@ test: setup  ## run all tests but the long proofs
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-hosts: setup  ## run the tests that make hosts on this machine, and train on them; needs root
-	$(BIN)/python -m pytest -m 'hosts and not soak' $(SIDE_BY_SIDE) tests/hosts_tier
+	$(BIN)/python -m pytest -m 'hosts and not soak' tests/hosts_tier
 
 gpu: setup  ## check on this machine's NVIDIA or AMD device whatever can run on one; without one, say so
 	$(BIN)/python -m tests.gpu

@@ -30,6 +30,8 @@ from jobs.training.preload import Work, is_cut_off, load, touched_device
 from jobs.training.task.job import Strategy
 
 _LOWEST_PRIORITY = 19
+# Beside a Ray that starts, which gives its own processes 30 s.
+_LOW_PRIORITY = 10
 _ASKS_FOR_SOCKET = "-"
 _PATIENCE_S = 10.0
 _YES = b"yes"
@@ -37,7 +39,7 @@ _YES = b"yes"
 
 def main(path: str, work: Work, strategies: Sequence[Strategy]) -> None:
     if path == _ASKS_FOR_SOCKET:
-        _load_aside(partial(_load_training, work, strategies), niceness=0)
+        _load_aside(partial(_load_training, work, strategies), niceness=_LOW_PRIORITY)
         path = _asked_socket()
         _load_aside(_load_ray, niceness=0)
     else:
