@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from pydantic import Field, TypeAdapter
 
+from checkpointing.generations.adoption import Adoption
 from checkpointing.generations.audit import AuditFinding
 from checkpointing.generations.garbage import GarbageGeneration
 from checkpointing.generations.retention import Retention
@@ -341,6 +342,12 @@ class Audit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdoptedGenerations:
+    run: str
+    generations: list[Adoption]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExportedModel(Exported):
     name: str
     to: str
@@ -561,6 +568,7 @@ PRINTED: Mapping[str, tuple[str, Any]] = {
     "checkpoints_pin": ("longhaul checkpoints pin NAME --json, and unpin", Pinned),
     "checkpoints_gc": ("longhaul checkpoints gc --json", Garbage),
     "checkpoints_fsck": ("longhaul checkpoints fsck --json", Audit),
+    "checkpoints_adopt": ("longhaul checkpoints adopt --json, and fsck --rebuild", AdoptedGenerations),
     "checkpoints_export": ("longhaul checkpoints export NAME --to DIR --json", ExportedModel),
     "cluster_show": ("longhaul cluster show --json", ShownCluster),
     "doctor": ("longhaul doctor --json", Examined),

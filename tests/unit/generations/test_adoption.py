@@ -16,6 +16,7 @@ from checkpointing.stores.contract import Store, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
+from tests.unit.printed import checked
 from tests.unit.small_generations import RUN, Ranks, content, load, names
 
 LOG, HINT, GEN = f"runs/{RUN}/log", f"runs/{RUN}/hint.json", f"runs/{RUN}/gen"
@@ -171,7 +172,7 @@ def test_the_commands_say_what_they_took_back(folder: LocalStore, capsys: pytest
     assert ask(folder, "adopt") == 2
     assert "fsck --rebuild` makes one from what is there" in lines(capsys)[0]
     assert ask(folder, "fsck", "--rebuild", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    told = checked("checkpoints_adopt", capsys.readouterr().out)
     assert [(one["generation"]["name"], one["problem"]) for one in told["generations"]] == [
         (name, None) for name in saved
     ]
