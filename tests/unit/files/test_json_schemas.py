@@ -18,7 +18,6 @@ from tests.house import ROOT
 from tests.unit import printed
 from tests.unit.printed import FOLDER, PRINTED, checked, schema_text
 
-# It prints what became of each generation; its schema is still to be written.
 LIST = (ROOT / "docs/json.md").read_text(encoding="utf-8")
 
 

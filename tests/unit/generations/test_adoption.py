@@ -1,6 +1,5 @@
 """Whole generations go back into a log that lost them: every byte is read, and terms only rise."""
 
-import json
 from collections.abc import Sequence
 
 import pytest
