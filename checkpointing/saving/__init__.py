@@ -7,6 +7,7 @@ Reading order:
 - ``save`` describes one save and its outcome.
 - ``findings`` tells what is wrong beside a save that ended well.
 - ``local_tier`` keeps saves on the nodes' disks.
+- ``inbox`` is where rank 0 takes the other ranks' messages, and drops those of dropped saves.
 - ``publisher`` makes a save durable in the store, together with the other ranks.
 - ``writer`` owns the threads.
 """

@@ -22,6 +22,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
 from checkpointing.log.history import Verified
 from checkpointing.saving.findings import HourlyFinding, not_deleted_text
+from checkpointing.saving.inbox import READ, WRITTEN, Inbox, message_name
 from checkpointing.saving.save import Mailbox, Save, SaveFailed, Tally
 from checkpointing.stores.contract import StoreError
 
@@ -51,6 +52,7 @@ class Publisher:
     ) -> None:
         self._repository = repository
         self._mailbox = mailbox
+        self._inbox = Inbox(mailbox)
         self._attempt = attempt
         self._tally = tally
         self._unsettled: list[str] = []
@@ -63,14 +65,26 @@ class Publisher:
 
         Returns what is wrong although the save is durable and verified, if that is to be told now.
         """
+        if self._attempt.rank != 0:
+            return self._publish(save, release)
+        self._unsettled.append(save.cut.generation)
+        try:
+            return self._publish(save, release)
+        finally:
+            self._inbox.end(save.cut)
+
+    def skip(self, cut: Cut) -> None:
+        """Notes that this rank has no share of ``cut``. Any thread may call it."""
         if self._attempt.rank == 0:
-            self._unsettled.append(save.cut.generation)
+            self._inbox.skip(cut)
+
+    def _publish(self, save: Save, release: Callable[[], None]) -> str | None:
         self._upload(save)
         release()
-        self._post(save.cut, "written", encode_part(save.cut, save.part))
+        self._post(save.cut, WRITTEN, encode_part(save.cut, save.part))
         if self._attempt.rank == 0:
             self._commit(save.cut)
-        self._post(save.cut, "read", self._read_back(save.cut, save.part))
+        self._post(save.cut, READ, self._read_back(save.cut, save.part))
         if self._attempt.rank == 0:
             self._judge(save.cut)
             return self._finding.due(self._make_room())
@@ -81,7 +95,7 @@ class Publisher:
             self._repository.put_file(save.cut.generation, save.part.file, save.room.data)
         except StoreError as error:
             # Without this post, rank 0 would wait until the deadline.
-            self._post(save.cut, "written", _FAILED + str(error).encode())
+            self._post(save.cut, WRITTEN, _FAILED + str(error).encode())
             raise
 
     def _commit(self, cut: Cut) -> None:
@@ -92,7 +106,7 @@ class Publisher:
         self._tally.durable(generation)
 
     def _part_of(self, cut: Cut, rank: int) -> FilePart:
-        found = self._await(cut, "written", rank)
+        found = self._inbox.take(cut, WRITTEN, rank, self._attempt.deadline_s)
         if found.startswith(_FAILED):
             raise SaveFailed(f"rank {rank} {found.decode()}")
         return decode_part(found)[1]
@@ -109,7 +123,7 @@ class Publisher:
     def _judge(self, cut: Cut) -> None:
         name, term = cut.generation, self._attempt.term
         for rank in range(cut.world_size):
-            answer = self._await(cut, "read", rank)
+            answer = self._inbox.take(cut, READ, rank, self._attempt.deadline_s)
             if answer.startswith(_FAILED):
                 raise SaveFailed(f"not verified, because rank {rank} {answer.decode()}")
             if answer != _VERIFIED:
@@ -160,11 +174,4 @@ class Publisher:
         self._sweeps_at = None
 
     def _post(self, cut: Cut, what: str, value: bytes) -> None:
-        self._mailbox.post(f"{cut.generation}/{self._attempt.rank}/{what}", value, to=0)
-
-    def _await(self, cut: Cut, what: str, rank: int) -> bytes:
-        deadline_s = self._attempt.deadline_s
-        found = self._mailbox.take(f"{cut.generation}/{rank}/{what}", deadline_s, sender=rank)
-        if found is None:
-            raise SaveFailed(f"rank {rank}: nothing {what} within {deadline_s:g} s")
-        return found
+        self._mailbox.post(message_name(cut, what, self._attempt.rank), value, to=0)

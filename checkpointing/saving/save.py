@@ -24,6 +24,9 @@ class Mailbox(Protocol):
         A message written by another rank is ignored.
         """
 
+    def discard(self, name: str) -> bool:
+        """Deletes the message, whoever wrote it. Returns whether one was there. Never raises."""
+
 
 class SaveMemory(Protocol):
     """Memory that holds one rank's file."""

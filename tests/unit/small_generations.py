@@ -128,6 +128,14 @@ class Letters:
             self._changed.wait_for(lambda: name in self._letters, timeout_s)
             return self._letters.pop(name, None)
 
+    def discard(self, name: str) -> bool:
+        with self._changed:
+            return self._letters.pop(name, None) is not None
+
+    def waiting(self) -> list[str]:
+        """The names of the messages that nobody has taken."""
+        return sorted(self._letters)
+
 
 class Ranks:
     """All ranks of one attempt, each publishing its share in turn, rank 0 last."""
@@ -144,7 +152,7 @@ class Ranks:
         self.term = term
         self.world_size = world_size
         self.tally = Tally()
-        mailbox = Letters()
+        self.mailbox = mailbox = Letters()
         self._publishers = [
             Publisher(
                 repository,

@@ -55,6 +55,13 @@ class RankMailbox:
                 break
         return None
 
+    def discard(self, name: str) -> bool:
+        try:
+            return bool(self._store.delete_key(name))
+        except RuntimeError:
+            # The server is gone, and what it kept with it.
+            return False
+
     def _read(self, name: str, sender: int, message: bytes) -> bytes:
         if not 0 <= sender < self._world_size:
             raise Refused(f"there are ranks 0 to {self._world_size - 1}")

@@ -58,9 +58,9 @@ class Saver:
             deadline_s=saving.deadline_s,
             retention=saving.retention,
         )
-        publisher = Publisher(repository, mailbox, attempt, self.tally)
+        self._publisher = Publisher(repository, mailbox, attempt, self.tally)
         self._disk = local_tier(saving, saved)
-        self._writer = Writer(self._disk, publisher, self.tally, report)
+        self._writer = Writer(self._disk, self._publisher, self.tally, report)
         self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
         self._saves_so_far = SavesSoFar(last_s=time.monotonic())
         self._number = 0
@@ -135,6 +135,8 @@ class Saver:
         arena = self._writer.room(self._arenas, to_store=order.to_store, timeout_s=timeout_s)
         if arena is None:
             self.tally.num_skipped += 1
+            if order.to_store:
+                self._publisher.skip(self._cut(point))
             return
         assert isinstance(arena, Arena)
         self._random.capture()

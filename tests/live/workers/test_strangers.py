@@ -222,6 +222,14 @@ def test_a_message_is_taken_once() -> None:
     assert post.rank_0.take("g/1/read", 0.01, sender=1) is None
 
 
+def test_a_message_that_is_discarded_is_gone_from_the_server() -> None:
+    post = Post()
+    post.rank_1.post("g/1/written", bytes(1000), to=0)
+    assert post.rank_0.discard("g/1/written")
+    assert not post.server.check(["g/1/written"])
+    assert not post.rank_0.discard("g/1/written")
+
+
 @pytest.mark.parametrize(
     ("forge", "why"),
     [
