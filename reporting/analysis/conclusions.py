@@ -13,7 +13,8 @@ from reporting.analysis.comparing import compare_groups
 from reporting.analysis.costs.money import money
 from reporting.analysis.costs.telling import told
 from reporting.analysis.findings import CellSummary, Comparison, Findings, MatchUp, Prices
-from reporting.analysis.formatting import counted, short
+from reporting.analysis.formatting import counted, joined, short
+from reporting.analysis.inspections.numbers import agreement
 from reporting.analysis.inspections.time_order import drift, one_after_the_other
 from reporting.analysis.published.nearest import Yardstick, beside_published
 from reporting.analysis.sides.at_its_best import at_its_best
@@ -77,6 +78,7 @@ def _answer(
         yield _of_nothing(cells)
     elif cells:
         yield from _of_groups(cells, comparisons, at_best)
+        yield from _of_numbers(cells)
         yield from _of_time(cells)
         yield from _of_failures(cells)
     for run in runs:
@@ -103,6 +105,14 @@ def _of_groups(
     if num_emulated := sum(cell.is_emulated for cell in cells):
         counted_cells = counted(num_emulated, "cell")
         yield f"On CPUs fp8 is simulated: the figures of {counted_cells} say nothing of fp8 on devices."
+
+
+def _of_numbers(cells: Sequence[CellSummary]) -> Iterator[str]:
+    """Says which groups' numbers can't be true: what the sentences before say of them is no ground to buy."""
+    wrong = Counter(cell.group for cell in cells for seen in agreement([cell]) if seen.level == "failed")
+    if wrong:
+        told = joined(f"{counted(number, 'cell')} of {group}" for group, number in sorted(wrong.items()))
+        yield f"Mind the numbers: those of {told} can't be true together (see the checks)."
 
 
 def _of_time(cells: Sequence[CellSummary]) -> Iterator[str]:

@@ -60,6 +60,12 @@ class Subject:
     settings: str = ""
 
     @property
+    def sequences(self) -> int:
+        """The sequences of a step, over all devices."""
+        of_device = self.grad_accum * (1 if self.micro_batch == LARGEST else self.micro_batch)
+        return self.world_size * of_device
+
+    @property
     def batch(self) -> tuple[str, str]:
         """The micro-batch and the number of them, in words."""
         if self.micro_batch == LARGEST:

@@ -193,6 +193,9 @@ def row_from(found: Mapping[str, Any]) -> Row:
             _raise_too_large(name, values[name])
     for name in _PAIRS & values.keys():
         _check_pairs(name, values[name])
+    for name in _NEVER_NEGATIVE:
+        if (size := values.get(name)) is not None and size < 0:
+            raise RecordError(f"{name} is {size!r:.60}, which can't be")
     # A sum is finite only if all its terms are.
     if not isfinite(sum([value for value in values.values() if type(value) is float])):
         values = {
@@ -268,6 +271,10 @@ _PLAIN: frozenset[type] = frozenset({str, int, float, bool, type(None)})
 # Every whole number up to here is exactly one float. An integer column holds more, and so does a float, whose
 # square must still be one.
 _MANY, _MOST_INT, _MOST_FLOAT = 2**53, 2**63 - 1, 1e100
+# A cost per token follows from them.
+_NEVER_NEGATIVE = (
+    "world_size", "seq_len", "per_device_batch", "grad_accum", "tokens_per_step", "energy_joules_per_token",
+)  # fmt: skip
 # Its inverse must be a number, too.
 _LEAST_FLOAT = 1e-100
 _ELEMENTS = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from reporting.analysis.answer.sizes import at_sizes, setting_of, sizes_of, usual_sizes
+from reporting.analysis.answer.sizes import at_sizes, setting_of, sizes_of, usual_sizes, without_its_batch
 from reporting.analysis.findings import CellSummary
 from reporting.analysis.formatting import joined, short
 
@@ -20,7 +20,9 @@ def fastest(cells: Sequence[CellSummary]) -> Iterator[str]:
         usual = usual_sizes(cell for _, cell in measured)
         comparable = [(value, cell) for value, cell in measured if sizes_of(cell.subject) == usual]
         if comparable:
-            yield _of_fastest(model, comparable)
+            _, best = max(comparable, key=lambda pair: pair[0])
+            batch = without_its_batch(best, (cell for _, cell in comparable))
+            yield "".join((_of_fastest(model, comparable), *batch))
 
 
 def _of_fastest(model: str, comparable: Sequence[tuple[float, CellSummary]]) -> str:

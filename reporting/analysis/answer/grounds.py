@@ -1,6 +1,9 @@
 """Says what a verdict about two groups rests on, what else differed, and what could overturn it."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import date
 
 from reporting.analysis.cells import measured
 from reporting.analysis.findings import CellSummary, Comparison, Difference, MatchUp
@@ -37,13 +40,19 @@ def _rests_on(found: Sequence[Comparison], cells: Sequence[CellSummary]) -> str:
     most = max(max(one.num_baseline, one.num_other) for one in found)
     runs = counted(fewest, "run") if fewest == most else f"{fewest} to {most} runs"
     rows = [row for cell in cells for row in measured(cell.rows)]
-    days = sorted({row.started_at[:10] for row in rows if row.started_at})
+    days = sorted({row.started_at[:10] for row in rows if row.started_at and _is_day(row.started_at[:10])})
     when = f", measured on {days[0]}" if len(days) == 1 else ""
     if len(days) > 1:
         when = f", measured on {len(days)} days from {days[0]} to {days[-1]}"
     sessions = min(min(one.baseline_sessions, one.other_sessions) for one in found)
     over = f" in {sessions} sessions" if sessions > 1 else ""
     return f"The verdict rests on {runs} of each cell and side{over}{when}."
+
+
+def _is_day(text: str) -> bool:
+    with suppress(ValueError):
+        return bool(date.fromisoformat(text))
+    return False
 
 
 def _differed(found: Sequence[Comparison], pair: tuple[str, str], num_groups: int) -> Iterator[str]:
@@ -66,12 +75,17 @@ def _doubts(
 ) -> Iterator[str]:
     open_ones = sum(one.verdict in ("inconclusive", "too few repeats") for one in found)
     if open_ones:
-        yield f"{open_ones:,} of {counted(len(found), 'cell')} need more runs to be decided"
+        of_all = f" of {len(found):,}" if open_ones < len(found) else ""
+        need = "needs" if open_ones == 1 else "need"
+        yield f"{counted(open_ones, 'cell')}{of_all} {need} more runs to be decided"
     few = sum(min(one.num_baseline, one.num_other) < _FEW_RUNS for one in found if one.ratio)
     if few and not open_ones:
         yield f"fewer than {_FEW_RUNS} runs of a side in {counted(few, 'cell')}"
-    if all(min(one.baseline_sessions, one.other_sessions) == 1 for one in found):
-        yield "another day, since all was measured in one session (sweep --again adds one)"
+    if all(min(one.baseline_sessions, one.other_sessions) <= 1 for one in found):
+        has_several = any(max(one.baseline_sessions, one.other_sessions) > 1 for one in found)
+        side = "a side" if has_several else "each side"
+        yield f"another day, since {side} was measured in one session (sweep --again adds one)"
+    yield from _failed_runs(cells)
     unstable = [cell for cell in cells if "unstable" in cell.flags]
     if unstable:
         yield f"{counted(len(unstable), 'cell')} with unstable steps"
@@ -82,3 +96,14 @@ def _doubts(
             f"the best of {first.baseline.group} is of {counted(first.baseline.num_candidates, 'setting')}, "
             f"that of {first.other.group} of {first.other.num_candidates}"
         )
+
+
+def _failed_runs(cells: Sequence[CellSummary]) -> Iterator[str]:
+    """Names the groups whose runs failed in cells that have numbers all the same."""
+    failed = Counter[str]()
+    for cell in cells:
+        if cell.status == "ok" and cell.num_failed:
+            failed[cell.group] += cell.num_failed
+    if failed:
+        told = (f"{counted(number, 'run')} of {group}" for group, number in sorted(failed.items()))
+        yield f"{joined(told)} failed in cells that have numbers from other runs"

@@ -64,16 +64,35 @@ class Tally:
         baseline, other = _name(self.baseline), _name(self.other)
         first, second = (baseline, other) if slower > faster else (other, baseline)
         won, lost = max(faster, slower), min(faster, slower)
-        speed, of_all = _speed(self._ratios(leading)), counted(num, self.noun)
+        speed, of_all = self._speed(leading), counted(num, self.noun)
         if won == num:
             return f"{first} is faster than {second} in {_all(num)}{of_all}: {speed}"
         beside = f"; {first} does {speed}" if speed else ""
-        if not won:
-            neither = f"neither {baseline} nor {other} is shown to be faster in {of_all}"
-            return f"{neither}: {_rest(verdicts)}{beside}"
-        others = [f"{second} in {lost:,}"] if lost else []
-        told = ", ".join([*others, *([_rest(verdicts)] if won + lost < num else [])])
+        rest = [_rest(self.found)] if won + lost < num else []
+        if won == lost:
+            stand = "ahead" if won else "shown to be faster"
+            told = ", ".join([*([f"each is faster in {won:,}"] if won else []), *rest])
+            return f"neither {baseline} nor {other} is {stand} in {of_all}: {told}{beside}"
+        told = ", ".join([*([f"{second} in {lost:,}"] if lost else []), *rest])
         return f"{first} is faster than {second} in {won:,} of {of_all}, {told}{beside}"
+
+    def _speed(self, first: str) -> str:
+        """The ratio over what both measured. Of one comparison with its interval, of several with the least
+        and the most of them.
+        """
+        ratios = self._ratios(first)
+        if not ratios:
+            return ""
+        if len(ratios) > 1:
+            spread = f"{self.noun}s: {min(ratios):.2f}x to {max(ratios):.2f}x"
+            return f"{median(ratios):.2f}x the tokens/s in the median ({spread})"
+        found = next(comparison for comparison in self.found if comparison.ratio)
+        low, high = found.low, found.high
+        if not low or not high:
+            return f"{ratios[0]:.2f}x the tokens/s"
+        if first == self.baseline:
+            low, high = 1 / high, 1 / low
+        return f"{ratios[0]:.2f}x the tokens/s (95 %: {low:.2f}x to {high:.2f}x)"
 
     def _ratios(self, first: str) -> list[float]:
         known = [comparison.ratio for comparison in self.found if comparison.ratio]
@@ -224,17 +243,17 @@ def _sentence(clause: str) -> str:
     return f"{clause.replace('neither', 'Neither', 1) if clause.startswith('neither ') else clause}."
 
 
-def _rest(verdicts: Counter[str]) -> str:
+def _rest(found: Sequence[Comparison]) -> str:
     """Counts the verdicts that name no winner. Those of a side without numbers are its statuses."""
-    known = {"equivalent": "equivalent", "inconclusive": "undecided", "too few repeats": "too few repeats"}
-    failed = {each: f"{each} on one side" for each in sorted(verdicts.keys() - {*known, "faster", "slower"})}
-    words = {**known, **failed}
-    return ", ".join(f"{told} in {verdicts[each]:,}" for each, told in words.items() if verdicts[each])
+    words = {"equivalent": "equivalent", "inconclusive": "undecided", "too few repeats": "too few repeats"}
+    counts = Counter(words[each.verdict] for each in found if each.verdict in words)
+    failed = Counter(told for each in found for told in _failed(each))
+    told = [*((word, counts[word]) for word in words.values() if counts[word]), *sorted(failed.items())]
+    return ", ".join(f"{word} in {count:,}" for word, count in told)
 
 
-def _speed(ratios: Sequence[float]) -> str:
-    """The ratio over what both measured."""
-    if not ratios:
-        return ""
-    spread = f" ({min(ratios):.2f}x to {max(ratios):.2f}x)" if len(ratios) > 1 else ""
-    return f"{median(ratios):.2f}x the tokens/s{' in the median' if spread else ''}{spread}"
+def _failed(found: Comparison) -> Iterator[str]:
+    """Yields why a side has no numbers, and which side that is."""
+    for group, status in ((found.baseline, found.baseline_status), (found.other, found.other_status)):
+        if status != "ok":
+            yield f"{status} on {_name(group)}"

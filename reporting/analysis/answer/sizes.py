@@ -1,10 +1,10 @@
 """Sizes are what cells must have in common to be ranked in a sentence, and how it says them. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from reporting.analysis.findings import LARGEST, Subject
-from reporting.analysis.formatting import counted, short
+from reporting.analysis.formatting import counted, joined, short
 
 # Devices, sequence length, precision.
 Sizes = tuple[int, int, str]
@@ -39,6 +39,18 @@ def at_sizes(subject: Subject) -> str:
     """Returns the beginning of a sentence: ``At 2 devices, S=64 and fp32``."""
     devices = counted(subject.world_size, "device")
     return f"At {devices}, S={subject.seq_len} and {short(subject.precision, 20)}"
+
+
+def without_its_batch(best: Sized, cells: Iterable[Sized]) -> Iterator[str]:
+    """Yields a sentence if groups have no cell with as many sequences in a step: theirs do another training's
+    work.
+    """
+    batches: dict[str, set[int]] = {}
+    for cell in cells:
+        batches.setdefault(cell.group, set()).add(cell.subject.sequences)
+    wanted = best.subject.sequences
+    if lacking := sorted(group for group, known in batches.items() if wanted not in known):
+        yield f" With {counted(wanted, 'sequence')} in a step there are no numbers of {joined(lacking, 3)}."
 
 
 def setting_of(subject: Subject) -> str:

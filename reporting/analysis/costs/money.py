@@ -74,7 +74,7 @@ def _costs(
 ) -> Iterator[CellCost]:
     for cell in cells:
         speed, world_size = cell.tokens_per_sec, cell.subject.world_size
-        if not speed or not world_size or cell.status != "ok":
+        if not speed or not world_size:
             continue
         price = prices.get(cell.group)
         seconds = _inverse(speed)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import median
 
-from reporting.analysis.answer.sizes import at_sizes, setting_of, sizes_of, usual_sizes
+from reporting.analysis.answer.sizes import at_sizes, setting_of, sizes_of, usual_sizes, without_its_batch
 from reporting.analysis.findings import BreakEven, CellCost, Estimate, Money
 from reporting.analysis.formatting import counted, fraction, is_known, joined, number, short
 
@@ -18,7 +18,7 @@ def told(found: Money) -> Iterator[str]:
     currency = found.prices.currency if found.prices else ""
     for model in sorted({cost.subject.model for cost in found.costs}):
         best = _cheapest(found, model)
-        yield from _of_model(model, best, currency)
+        yield from _of_model(model, best, found)
         yield from _of_training(model, best, found)
     for beginning, break_evens in (("", found.break_evens), ("Each at its best, ", found.best_break_evens)):
         pairs = [list(members) for _, members in groupby(sorted(break_evens, key=_pair), key=_pair)]
@@ -64,10 +64,11 @@ def _amount(found: Estimate | None, currency: str) -> str:
     return f"{number(found.median)} {currency}{between}"
 
 
-def _of_model(model: str, best: Sequence[CellCost], currency: str) -> Iterator[str]:
+def _of_model(model: str, best: Sequence[CellCost], found: Money) -> Iterator[str]:
     if not best or not best[0].per_million_tokens:
         return
     first, *others = best
+    currency = found.prices.currency if found.prices else ""
     what = f"{at_sizes(first.subject)}, a million tokens of {short(model, 60)}"
     price, how = _amount(first.per_million_tokens, currency), setting_of(first.subject)
     if not others:
@@ -75,8 +76,21 @@ def _of_model(model: str, best: Sequence[CellCost], currency: str) -> Iterator[s
         return
     dearer = [f"{short(cost.group, 60)} {_amount(cost.per_million_tokens, currency)}" for cost in others]
     as_cheap = [cost.group for cost in others if not _is_dearer(cost, first)]
+    batch = "".join(without_its_batch(first, _alike(first, best, found)))
     unsure = f" Not shown to be dearer: {joined(as_cheap, 3)}." if as_cheap else ""
-    yield f"{what} cost least on {short(first.group, 60)}: {price} with {how}; {joined(dearer, 3)}.{unsure}"
+    least = f"{what} cost least on {short(first.group, 60)}: {price} with {how}; {joined(dearer, 3)}."
+    yield f"{least}{unsure}{batch}"
+
+
+def _alike(first: CellCost, best: Sequence[CellCost], found: Money) -> Iterator[CellCost]:
+    """Yields what else of the same model and sizes has a cost in the groups that are named."""
+    groups = {cost.group for cost in best}
+    for cost in found.costs:
+        is_alike = (
+            sizes_of(cost.subject) == sizes_of(first.subject) and cost.subject.model == first.subject.model
+        )
+        if is_alike and cost.group in groups:
+            yield cost
 
 
 def _is_dearer(cost: CellCost, first: CellCost) -> bool:

@@ -126,9 +126,7 @@ def _entries(cells: Sequence[CellSummary]) -> dict[str, dict[_Question, _Entry]]
 
 
 def _question_of(subject: Subject) -> _Question:
-    of_device = subject.grad_accum * (1 if subject.micro_batch == LARGEST else subject.micro_batch)
-    sequences = subject.world_size * of_device
-    return subject.model, subject.world_size, subject.seq_len, subject.precision, sequences
+    return subject.model, subject.world_size, subject.seq_len, subject.precision, subject.sequences
 
 
 def _order_of(row: Row) -> tuple[str, int, str]:

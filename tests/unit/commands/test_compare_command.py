@@ -88,6 +88,7 @@ def test_the_table_says_who_is_faster_and_what_else_differed(
         (SLOW_MS, FAST_MS, 0),
         (FAST_MS, SLOW_MS, 1),
         (SLOW_MS, [1.01 * value for value in SLOW_MS], 0),
+        ([100.0, 100.1, 99.9, 100.0, 100.1], [101.0, 101.1, 100.9, 101.0, 101.1], 0),
         (SLOW_MS[:3], [100.9, 100.0, 99.0], 3),
         (SLOW_MS, [OOM] * 5, 1),
         (SLOW_MS, [CRASH] * 5, 1),
@@ -98,7 +99,8 @@ def test_the_table_says_who_is_faster_and_what_else_differed(
         ([80.0, 90.0, 100.0, 110.0, 120.0], [75.0, 91.0, 99.0, 112.0, 119.0], 3),
     ],
     ids=[
-        "equal", "faster", "slower", "within the threshold", "too few", "out of memory now", "crashes now",
+        "equal", "faster", "slower", "within the threshold", "surely slower within it",
+        "too few", "out of memory now", "crashes now",
         "not tried", "failed before", "known", "fails in another way", "noisy",
     ],
 )  # fmt: skip

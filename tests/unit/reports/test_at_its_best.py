@@ -164,9 +164,9 @@ def test_where_both_comparisons_disagree_the_first_sentence_says_so_and_the_next
     ]  # fmt: skip
     first, second, *_ = conclude("trial", "results", found).answer
     assert first == (
-        "At the same settings nvidia is faster than amd in 1 of 2 cells, oom on one side in 1; nvidia does "
-        "1.05x the tokens/s. But each at its best, amd is faster than nvidia in 1 question: 1.20x the "
-        "tokens/s."
+        "At the same settings nvidia is faster than amd in 1 of 2 cells, oom on nvidia in 1; nvidia does "
+        "1.05x the tokens/s (95 %: 1.05x to 1.06x). But each at its best, amd is faster than nvidia in 1 "
+        "question: 1.20x the tokens/s (95 %: 1.19x to 1.21x)."
     )
     assert second == (
         "At their best they differ: amd with micro-batch 8 (oom on nvidia); nvidia with micro-batch 1."
@@ -181,7 +181,8 @@ def test_where_both_comparisons_agree_the_first_sentence_is_about_the_same_setti
     first, second, *_ = conclude("trial", "results", found).answer
     assert first.startswith("nvidia is faster than amd in all 2 cells: 1.10x")
     assert second == (
-        "Each at its best setting, nvidia is faster than amd in 1 question: 1.10x the tokens/s."
+        "Each at its best setting, nvidia is faster than amd in 1 question: 1.10x the tokens/s (95 %: 1.09x "
+        "to 1.11x)."
     )
 
 
@@ -213,8 +214,8 @@ def test_what_a_verdict_rests_on_what_differed_and_what_could_overturn_it() -> N
         "torch (2.13.0+rocm and 2.13.0+cu130)."
     ) in answer
     assert (
-        "What could overturn it: another day, since all was measured in one session (sweep --again adds "
-        "one); the best of amd is of 2 settings, that of nvidia of 1."
+        "What could overturn it: another day, since each side was measured in one session (sweep --again "
+        "adds one); the best of amd is of 2 settings, that of nvidia of 1."
     ) in answer
 
 

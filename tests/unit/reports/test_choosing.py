@@ -186,3 +186,11 @@ def test_a_curve_that_no_line_fits_stays_within_bounds() -> None:
     found = predicted([(1, 1.0), (2, 1e-6), (4, 1e6)], 16)
     assert found.low and found.high
     assert 0 < found.low <= found.high <= 1.1e7
+
+
+def test_a_doubt_makes_nothing_fit_that_does_not() -> None:
+    cells = _beyond(*_scaled((1, 2, 4, 8), nodes=("one",)))
+    costs = money(cells, (), (), prices=None, tokens=1e12)
+    assert costs
+    found = options(cells, costs, Bounds(budget=None, deadline_days=1e-6), doubtful=(ONE_NODE,))
+    assert {option.fit for option in found} == {"no"}

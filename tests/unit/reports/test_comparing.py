@@ -201,6 +201,20 @@ def test_the_likeliest_cause_is_listed_first() -> None:
     ]  # fmt: skip
 
 
+def test_a_cause_is_known_by_the_beginning_of_its_name() -> None:
+    """A package is not the torch that it is named after."""
+    found = differences(
+        {"packages": (("with-torch", "1"),), "fingerprint": (("image", "a"),)},
+        {"packages": (("with-torch", "2"),), "fingerprint": (("image", "b"),)},
+    )
+    assert [each.what for each in found] == ["image", "package with-torch"]
+
+
+def test_sides_that_failed_in_two_ways_have_that_of_the_side_that_is_judged() -> None:
+    (found,) = compare_sets([row(None, status="oom")], [row(None, status="crash")]).comparisons
+    assert found.verdict == "crash"
+
+
 def test_results_of_older_versions_lack_a_fingerprint_and_not_each_of_its_facts() -> None:
     facts = (("OS", "Debian 12"), ("libcublasLt", "12.8.4"))
     assert differences({}, {"fingerprint": facts}) == (
@@ -275,6 +289,10 @@ def test_sessions_that_agree_by_luck_make_nothing_surer_than_its_runs_do() -> No
     pooled = _compared(*_in_sessions("a", noisy + noisy), *_in_sessions("b", other + other))
     split = _compared(*_in_sessions("a", noisy, noisy), *_in_sessions("b", other, other))
     assert (split.low, split.high) == (pooled.low, pooled.high)
+    nearly = tuple(1.0001 * value for value in other)
+    split = _compared(*_in_sessions("a", noisy, noisy), *_in_sessions("b", other, nearly))
+    pooled = _compared(*_in_sessions("a", noisy + noisy), *_in_sessions("b", other + nearly))
+    assert split.low == pytest.approx(pooled.low) and split.high == pytest.approx(pooled.high)
 
 
 def test_rows_of_two_sweeps_are_of_two_sessions() -> None:

@@ -257,3 +257,29 @@ def test_a_file_that_holds_no_prices_is_named(tmp_path: Path, text: str, problem
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="can't be read"):
         read_prices(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(("price", "verdict"), [(1.9, "cheaper"), (2.0, "undecided"), (2.1, "dearer")])
+def test_a_price_within_the_break_even_interval_is_undecided(price: float, verdict: str) -> None:
+    noise = (0.99, 1.0, 1.0, 1.01)
+    rows = [row(1000.0 * part, group=group, cell_id=group) for group in ("a", "b") for part in noise]
+    prices = {"a": {"usd_per_device_hour": 2.0}, "b": {"usd_per_device_hour": price}}
+    (found,) = _money(_found(rows, prices)).break_evens
+    assert found.low and found.high and 1.9 < found.low < 2.0 < found.high < 2.1
+    assert found.verdict == verdict
+
+
+def test_lost_time_costs_days_and_no_energy_of_steps() -> None:
+    rows = _rows("nvidia", 1000.0, energy_joules_per_token=3.6)
+    (cost,) = _money(_found(rows, tokens=2e6, runs=[_run("nvidia", 0.5, 1000.0)])).costs
+    assert cost.training and cost.training.kwh == pytest.approx(2.0)
+
+
+def test_where_a_group_lacks_the_cheapest_batch_that_is_said() -> None:
+    large = [row(1500.0, group="amd", cell_id="large", per_device_batch=8)]
+    rows = [*large, *(row(1000.0, group=group, cell_id=group) for group in ("amd", "nvidia"))]
+    for said in (" is fastest per device ", " cost least on amd: "):
+        (sentence,) = (one for one in _found(rows).answer if said in one)
+        assert sentence.endswith(" With 8 sequences in a step there are no numbers of nvidia.")
+    both = [*rows, row(1200.0, group="nvidia", cell_id="larger", per_device_batch=4, grad_accum=2)]
+    assert not any("sequences in a step" in one for one in _found(both).answer)

@@ -1,5 +1,6 @@
 """Whether time may be the reason for a difference: one group after the other, and speeds that drift."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
@@ -108,3 +109,23 @@ def test_one_run_of_several_and_steps_without_trend_are_fine() -> None:
     assert _windows(0.2, 0.0, 0.0).level == "ok"
     assert _windows(0.0, 0.001).level == "ok"
     assert list(trends(summarise([row(1000.0, raw_step_times=_steps(0.5, 10))]))) == []
+
+
+def test_a_time_without_a_zone_says_not_when() -> None:
+    times = {"started_at": "2026-11-25T12:00:00", "finished_at": "2026-11-25T12:01:00"}
+    assert order(row(group="amd", **times), row(group="nvidia", **times)) == []
+
+
+def test_a_cell_of_two_sweeps_was_measured_in_the_time_of_both() -> None:
+    early = runs("amd", begin_min=0, every_min=1, speeds=[1000.0] * 2)
+    late = [
+        replace(one, sweep="later") for one in runs("amd", begin_min=90, every_min=1, speeds=[1000.0] * 2)
+    ]
+    between = runs("nvidia", begin_min=45, every_min=1, speeds=[1000.0] * 2)
+    (seen,) = order(*early, *late, *between)
+    assert seen.level == "ok"
+
+
+def test_cells_of_two_runs_show_no_drift() -> None:
+    speeds = [1000 * (1 + 0.004 * number) for number in range(20)]
+    assert drifts(*runs("amd", begin_min=0, every_min=2, speeds=speeds, cells=10)) == []

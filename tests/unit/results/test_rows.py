@@ -23,6 +23,7 @@ from jobs.training.task.measurement import (
 )
 from reporting.results.records import RecordError, RunRecord, read_record
 from reporting.results.result_rows import row_of
+from reporting.results.rows import row_from
 from tests.unit.builders import (
     CRASH,
     environment,
@@ -434,3 +435,16 @@ def test_fp8_of_a_group_with_devices_is_simulated_only_if_the_group_is(simulated
 def test_a_row_of_a_group_that_is_not_there_knows_no_vendor() -> None:
     spec = sweep(groups=["amd"])
     assert record(spec, run_of(spec), CRASH, group("local")).vendor is None
+
+
+@pytest.mark.parametrize(
+    "name", ["world_size", "seq_len", "per_device_batch", "grad_accum", "tokens_per_step"]
+)
+def test_a_size_below_zero_is_refused(name: str) -> None:
+    with pytest.raises(RecordError, match=f"{name} is -1, which can't be"):
+        row_from({"source": "x", name: -1})
+
+
+def test_energy_below_zero_is_refused_since_it_would_be_earned() -> None:
+    with pytest.raises(RecordError, match=r"energy_joules_per_token is -5\.0"):
+        row_from({"source": "x", "energy_joules_per_token": -5.0})
