@@ -41,6 +41,8 @@ def main(path: str, work: Work, strategies: Sequence[Strategy]) -> None:
     if path == _ASKS_FOR_SOCKET:
         _load_aside(partial(_load_training, work, strategies), niceness=_LOW_PRIORITY)
         path = _asked_socket()
+        if not path:
+            return
         _load_aside(_load_ray, niceness=0)
     else:
         _load_aside(partial(_load_all, work, strategies), niceness=_LOWEST_PRIORITY)
@@ -50,7 +52,7 @@ def main(path: str, work: Work, strategies: Sequence[Strategy]) -> None:
         sys.exit(f"what is loaded has touched a device: {how}")
     if _in_a_child(_may_use_devices) != _YES:
         sys.exit("what is loaded has asked for devices, so no child could use one")
-    connection = _serve(path) if path else None
+    connection = _serve(path)
     if connection is not None:
         _become(connection)
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -104,7 +106,7 @@ def _load_training(work: Work, strategies: Sequence[Strategy]) -> None:
 
 
 def _load_aside(load_all: Callable[[], None], niceness: int) -> None:
-    """Loads at low priority beside a training, which comes first."""
+    """Loads in a thread of that niceness: a training on this node, or a Ray that starts, comes first."""
 
     def load_at_priority() -> None:
         # Linux keeps the priority per thread. A process that has lowered its own cannot raise it again.
