@@ -1,7 +1,8 @@
 """Takes whole generations that the log does not name back into it, after every byte was read.
 
 ``adopt`` adds them to the log that there is. ``rebuild`` first begins a term above all that any name in the
-store tells of, so that a log that is gone or has gone back can be gone on from; it fences a driver at work.
+store tells of, so that a log that is gone or has gone back can be gone on from. It fences a driver at work,
+but where the hint is gone too; so a run is stopped first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from checkpointing.errors import Corrupt
 from checkpointing.generations.audit import read_back
 from checkpointing.generations.repository import Repository
-from checkpointing.log.history import Commit, Generation, Pin, Verified
+from checkpointing.log.history import Generation, Pin, Verified
 from checkpointing.stores.contract import Unavailable
 
 
@@ -45,7 +46,10 @@ def adopt(repository: Repository, chosen: Sequence[Generation]) -> Iterator[Adop
             yield Adoption(generation=generation, problem=str(error))
             continue
         name = generation.name
-        for entry in (Commit(generation=generation), Verified(name=name), Pin(name=name)):
+        if not repository.commit_again(generation):
+            yield Adoption(generation=generation, problem="was given up meanwhile")
+            continue
+        for entry in (Verified(name=name), Pin(name=name)):
             repository.append(entry)
         yield Adoption(generation=generation)
 

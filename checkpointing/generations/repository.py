@@ -21,6 +21,7 @@ from checkpointing.errors import Corrupt, NothingToResume
 from checkpointing.format.loading import GenerationPlace
 from checkpointing.format.manifest import (
     MANIFEST,
+    MOST_MANIFEST_BYTES,
     Manifest,
     decode_manifest,
     encode_manifest,
@@ -34,6 +35,7 @@ from checkpointing.generations.unnamed import Surplus, find_whole, generation_of
 from checkpointing.log.codec import LogRecord
 from checkpointing.log.history import Commit, Entry, Fresh, Generation, LogView, Pin, Quarantine, Tombstone
 from checkpointing.log.log import Log
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Buffer, Missing, Store, StoreError, check_name
 
 _NOTE = re.compile(r"([0-9]{12})\.json")
@@ -129,7 +131,7 @@ class Repository:
         """Begins an attempt above all terms that the log, its hint or a name tells of. Refuses nothing."""
         highest_term = self._highest_term()
         with self._lock:
-            return self._log.lease(owner, above=highest_term)
+            return self._log.lease(owner, above=highest_term, is_past_gone=True)
 
     def unnamed(self) -> list[Generation]:
         """Returns whole generations that the log neither names nor has given up, in the order of their
@@ -173,9 +175,11 @@ class Repository:
         """Returns the manifest; raises ``Corrupt`` if it is not the one that was committed."""
         name = f"{self._folder_of(generation.name)}/{MANIFEST}"
         try:
-            data = self.store.get(name)
+            data = get_bounded(self.store, name, most_bytes=MOST_MANIFEST_BYTES)
         except Missing as error:
             raise Corrupt(f"{name} is gone") from error
+        except TooLarge as error:
+            raise Corrupt(f"{name} {error}") from error
         if _sha256(data) != generation.manifest_digest:
             raise Corrupt(f"{name} is not the one that was committed")
         return decode_manifest(data)
@@ -314,13 +318,13 @@ class Repository:
         elif whole and not fresh:
             adopted = newer(self.view, whole, spoilt())
         is_pinned = len(adopted) > 1 or what != "latest"
-        adopted = [one for one in adopted if self._commit_again(one, term)]
+        adopted = [one for one in adopted if self.commit_again(one, term)]
         for one in adopted if is_pinned else ():
             self._log.append(Pin(name=one.name), term=term)
         kept = tuple(one for one in whole if one not in adopted)
         return Surplus(num_gone=num_gone, adopted=tuple(adopted), kept=kept)
 
-    def _commit_again(self, generation: Generation, term: int) -> bool:
+    def commit_again(self, generation: Generation, term: int | None = None) -> bool:
         """Commits the generation unless the log has given it up meanwhile; returns whether the log names it
         now.
         """

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from checkpointing.errors import Corrupt
-from checkpointing.format.manifest import MANIFEST, Cut, decode_manifest
+from checkpointing.format.manifest import MANIFEST, MOST_MANIFEST_BYTES, Cut, decode_manifest
 from checkpointing.generations.choice import Spoilt, is_trusted
 from checkpointing.generations.retention import of_this_life
 from checkpointing.log.history import Generation, LogView
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store
 
 
@@ -77,8 +78,8 @@ def generation_of(cut: Cut, num_bytes: int, manifest: bytes, now_s: float) -> Ge
 
 def _whole(store: Store, run: str, name: str, objects: Collection[str], now_s: float) -> Generation | None:
     folder = f"runs/{run}/gen/{name}"
-    with suppress(Corrupt, Missing):
-        data = store.get(f"{folder}/{MANIFEST}")
+    with suppress(Corrupt, Missing, TooLarge):
+        data = get_bounded(store, f"{folder}/{MANIFEST}", most_bytes=MOST_MANIFEST_BYTES)
         manifest = decode_manifest(data)
         is_of_here = (manifest.cut.run, manifest.cut.generation) == (run, name)
         if is_of_here and all(f"{folder}/{part.file}" in objects for part in manifest.parts):

@@ -21,7 +21,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -36,6 +36,9 @@ from checkpointing.stores.retrying import Waiter, create_once
 _RECORD = re.compile(r"([0-9]{12})\.json")
 # Other writers append rarely: this many lost races in a row mean that something is broken.
 _MOST_RACES = 1000
+_MOST_HINT_BYTES = 4096
+# Anybody may plant a wrong hint, or junk under a far number. Neither must use the numbers up.
+_MOST_SKIPPED = 10**6
 _MOST_RECORDS = 10**12
 # A view of a hundred thousand generations has half of them.
 MOST_RECORD_BYTES = 64 * 2**20
@@ -100,11 +103,11 @@ class Log:
         hint = read_hint(self._store, self._run)
         newest = hint.number
         before_hint = self._slot(newest - 1) if newest else ""
-        names = list(self._store.list(self._folder, after=before_hint))
-        if not names and newest:  # the hint is wrong
-            names = list(self._store.list(self._folder))
-        if numbers := sorted(numbers_in(names)):
-            self._go_to(numbers[-1])
+        numbers = self._numbers_ahead(after=before_hint)
+        if not self._go_to_newest_whole(numbers) and newest and self._is_gap_before(numbers):
+            numbers = self._numbers_ahead()
+            self._go_to_newest_whole(numbers)
+        self._step_over(numbers)
         self._refuse_another_key()
         self._num_gone = max(0, newest - self._number)
         # Each lost record may have been a lease.
@@ -143,11 +146,14 @@ class Log:
             return self._view
         raise StoreError(f"log: {self._folder}: {_MOST_RACES} numbers in a row were taken by others")
 
-    def lease(self, owner: str, *, above: int = 0) -> int:
+    def lease(self, owner: str, *, above: int = 0, is_past_gone: bool = False) -> int:
         """Begins a new attempt and returns its term, which is higher than ``above`` and than the hint's
         term.
         """
         self.read()
+        if is_past_gone and self._num_gone <= _MOST_SKIPPED:
+            # Whoever wrote the records that are gone appends behind them, and so must find this lease there.
+            self._number += self._num_gone
         above = max(above, self._newest_term)
         return self.decide(
             lambda view: Lease(owner=owner, term=above + 1 if above > view.term else None)
@@ -188,39 +194,46 @@ class Log:
         slot = self._slot(number)
         return self._waiter.wait_out(lambda: create_once(self._store, slot, data), Undecided)
 
-    def _step_forward(self, data: bytes | None = None) -> None:
-        """Moves to the next record, using ``data`` if it was already read. A damaged record counts as a
-        lease.
-        """
+    def _step_forward(self, data: bytes) -> None:
+        """Moves to the next record, whose bytes are given. A damaged record counts as a lease."""
         number = self._number + 1
         try:
-            record = self._get(number) if data is None else self._believed(data, number)
+            record = self._believed(data, number)
         except Corrupt:
             record = self._unreadable(number)
         self._number, self._view = number, record.view
 
-    def _go_to(self, number: int) -> None:
-        """Makes record ``number`` the newest known one. If it is damaged, reads back to a whole record
-        first.
-        """
-        if number <= self._number:
-            return
-        first = number
-        while first > self._number + 1:
-            try:
-                record = self._get(first)
-            except Corrupt:
-                first -= 1
-                continue
-            self._number, self._view = first, record.view
-            break
-        while self._number < number:
-            self._step_forward()
+    def _numbers_ahead(self, after: str = "") -> list[int]:
+        found = numbers_in(self._store.list(self._folder, after=after))
+        return sorted(number for number in found if number > self._number)
+
+    def _go_to_newest_whole(self, numbers: Sequence[int]) -> bool:
+        for number in reversed(numbers):
+            with suppress(Corrupt):
+                self._number, self._view = number, self._get(number).view
+                return True
+        return False
+
+    def _is_gap_before(self, numbers: Sequence[int]) -> bool:
+        """Whether there may be whole records between the newest known one and the listed ones."""
+        return not numbers or numbers[0] > self._number + 1
+
+    def _step_over(self, numbers: Sequence[int]) -> None:
+        """Goes on to the last of these records, which are damaged."""
+        for number in numbers:
+            if number > self._number + _MOST_SKIPPED:
+                return
+            if number > self._number:
+                self._number, self._view = number, self._unreadable(number).view
 
     def _unreadable(self, number: int) -> LogRecord:
-        """Counts a damaged record as a lease, because it may have been one and no term may be given twice."""
+        """Counts damaged records, up to this one, as leases: each may have been one, and no term may be given
+        twice.
+        """
+        count = number - self._number
         entry = Lease(owner="unknown: its record is damaged")
-        view = replace(after(self._view, entry), num_lost=self._view.num_lost + 1)
+        term, num_lost = self._view.term + count, self._view.num_lost + count
+        view = replace(after(self._view, entry), term=term, num_lost=num_lost)
         return LogRecord(number=number, id="", written_s=0.0, entry=entry, view=view)
 
     def _get(self, number: int) -> LogRecord:
@@ -310,9 +323,9 @@ def numbers_in(names: Iterable[str]) -> list[int]:
 def read_hint(store: Store, run: str) -> Hint:
     """Reads the hint. The record that it names may not exist. Hints of older versions hold no term."""
     try:
-        body = json.loads(store.get(_hint_name(run)))
+        body = json.loads(get_bounded(store, _hint_name(run), most_bytes=_MOST_HINT_BYTES))
         number, term = body["number"], body.get("term", 0)
-    except (Missing, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (Missing, TooLarge, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Hint()
     if not isinstance(number, int) or not 0 < number < _MOST_RECORDS:
         return Hint()

@@ -77,8 +77,8 @@ def store_key() -> bytes | None:
         )
     key = data.strip()
     if not LEAST_BYTES <= len(key) <= MOST_BYTES:
+        size = f"more than {MOST_BYTES}" if len(key) > MOST_BYTES else len(key)
         raise StoreKeyError(
-            f"{VARIABLE}: {named} has {'more than ' if len(data) > MOST_BYTES else ''}{len(key)} bytes; "
-            f"expected {LEAST_BYTES} to {MOST_BYTES}; {_HOW}"
+            f"{VARIABLE}: {named} has {size} bytes; expected {LEAST_BYTES} to {MOST_BYTES}; {_HOW}"
         )
     return key

@@ -29,4 +29,4 @@ def in_one_line(run: str) -> Iterator[None]:
         yield
     except (*_EXPECTED, DurableError) as error:
         text = str(error)
-        raise DurableError(text if text.startswith(run) else f"{run}: {text}") from None
+        raise DurableError(text if text.startswith(f"{run}: ") else f"{run}: {text}") from None

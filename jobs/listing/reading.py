@@ -126,7 +126,7 @@ def _listen(pool: ThreadPoolExecutor, looks: Sequence[_Look], pause: Callable[[f
 
 def _look_again(look: _Look) -> None:
     report = read_status_file(look.repository.store, look.repository.run)
-    look.newer = report if report != look.report else None
+    look.newer = report if report and report != look.report else None
 
 
 def _run(run: str, look: _Look | Exception, clock: Callable[[], float]) -> RunLine:

@@ -17,6 +17,7 @@ from checkpointing.generations.choice import Spoilt
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import LogView
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 from checkpointing.stores.transfers import within
 from jobs.execution.causes import Cause
@@ -28,6 +29,7 @@ How = Literal["failed", "given up", "done", "interrupted"]
 
 # A policy looks no further back, and reading the notes must not take long.
 _MOST_READ = 100
+_MOST_NOTE_BYTES = 2**20
 # A store that is away may block a writer for many minutes.
 NOTE_TIMEOUT_S = 15.0
 
@@ -164,8 +166,18 @@ def given_up(store: Store, run: str, view: LogView) -> AttemptNote | None:
 def read_note(store: Store, run: str, term: int) -> AttemptNote | None:
     """The note of one attempt; None if none can be read, and then nobody knows how the attempt ended."""
     try:
-        return _note(json.loads(store.get(_name(run, term))))
-    except (Missing, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        data = get_bounded(store, _name(run, term), most_bytes=_MOST_NOTE_BYTES)
+        return _note(json.loads(data))
+    except (
+        Missing,
+        TooLarge,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+    ):
         return None
 
 

@@ -32,11 +32,11 @@ def listen(
     Looks once before it waits.
     """
     for _ in range(round(LISTENED_S / _LOOK_EVERY_S)):
-        if (newer := read_status_file(store, run)) != report:
+        if (newer := read_status_file(store, run)) and newer != report:
             return newer
         pause(_LOOK_EVERY_S)
     newer = read_status_file(store, run)
-    return newer if newer != report else None
+    return newer if newer and newer != report else None
 
 
 class Ear:

@@ -4,9 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store
 from jobs.training.ranks.typed_json import decode
 from jobs.training.task.presets import PRESETS, ModelConfig, ModelShape, config_named
+
+_MOST_BYTES = 2**20
 
 Described = Mapping[str, Any]
 """A spec as stored with a run: JSON, nested as in its file."""
@@ -19,8 +22,8 @@ def store_spec(store: Store, run: str, described: Described) -> None:
 def stored_spec(store: Store, run: str) -> Described | None:
     """The stored spec, or None if it is missing or can't be read as one."""
     try:
-        found = json.loads(store.get(_name(run)))
-    except (Missing, ValueError, RecursionError):
+        found = json.loads(get_bounded(store, _name(run), most_bytes=_MOST_BYTES))
+    except (Missing, TooLarge, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -1,10 +1,9 @@
 """Tries what the credentials at hand should not be allowed to do with a bucket.
 
 Only objects that this trial itself has made, under names that say so, are written or deleted. Where deleting
-is denied, as it should be, one of them stays: always the same one.
+is denied, as it should be, they stay: always the same ones, one in the store and one beside its prefix.
 """
 
-import secrets
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -12,8 +11,10 @@ from checkpointing.stores.contract import Conflict, Denied, Missing, Store, Stor
 from checkpointing.stores.opening import open_store
 from jobs.doctor.security.exposure import Trial
 
-# Where a policy looks for a record of a log, and no command looks for a run.
+# Where a policy looks for a record of a log.
 RECORD = "runs/longhaul-security-trial/log/trial"
+# The folder of the bucket in which an object is written beside the store's prefix.
+BESIDE = "longhaul-security-trial"
 MARK = b"longhaul doctor --security: a trial of rights, nothing else\n"
 
 
@@ -35,7 +36,7 @@ def try_bucket(url: str, open_url: Callable[[str], Store] = open_store) -> Trial
             note("log records deleted", lambda: store.delete(RECORD))
         bucket, _, prefix = place.partition("/")
         if prefix.strip("/"):
-            beside = open_url(f"{scheme}://{bucket}/longhaul-security-trial-{secrets.token_hex(4)}")
+            beside = open_url(f"{scheme}://{bucket}/{BESIDE}")
             note("writes beside the store's prefix", lambda: _write_and_remove(beside))
     except StoreError as error:
         return Trial(store=url, allowed=tuple(allowed), refused=tuple(refused), failed=str(error))
@@ -49,16 +50,24 @@ def _is_there(store: Store) -> bool:
     try:
         store.create(RECORD, MARK)
     except Conflict:
-        if store.size(RECORD) != len(MARK) or store.get(RECORD) != MARK:
-            raise StoreError(f"{RECORD} is not the trial's own, and stays as it is") from None
+        _check_own(store, RECORD)
     except Denied:
         next(iter(store.list("runs")), None)  # Raises if they can't even read.
         return False
     return True
 
 
+def _check_own(store: Store, name: str) -> None:
+    if store.size(name) != len(MARK) or store.get(name) != MARK:
+        raise StoreError(f"{name} is not the trial's own, and stays as it is")
+
+
 def _write_and_remove(store: Store) -> None:
-    store.put("trial", MARK)
+    try:
+        store.create("trial", MARK)
+    except Conflict:
+        _check_own(store, "trial")
+        store.put("trial", MARK)
     with suppress(Denied, Missing):
         store.delete("trial")
 

@@ -48,15 +48,19 @@ def looked_at(places: Iterable[tuple[Path, str, bool]]) -> tuple[Folder, ...]:
 
 
 def _folder(path: Path, what: str, *, is_secret: bool) -> Folder:
-    found = path.stat()
+    found = path.lstat()
+    # A stranger's link may lead elsewhere tomorrow; one of ours that leads nowhere is nobody's to write to.
+    mode = found.st_mode
+    if found.st_uid in (os.geteuid(), 0) and path.is_symlink():
+        found, mode = (path.stat(), path.stat().st_mode) if path.exists() else (found, 0)
     reached = _reached_by(path)
     return Folder(
         path=str(path),
         what=what,
         owner=found.st_uid,
         is_ours=found.st_uid in (os.geteuid(), 0),
-        writers=_who(found.st_mode, stat.S_IWGRP, stat.S_IWOTH, reached),
-        readers=_who(found.st_mode, stat.S_IRGRP, stat.S_IROTH, reached),
+        writers=_who(mode, stat.S_IWGRP, stat.S_IWOTH, reached),
+        readers=_who(mode, stat.S_IRGRP, stat.S_IROTH, reached),
         is_secret=is_secret,
     )
 

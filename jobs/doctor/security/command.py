@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from cluster.yaml_file import YamlError, read_yaml
 from jobs.commandline.exit_codes import EXIT_OK, EXIT_UNDECIDED
 from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base
+from jobs.commandline.store_waits import open_to_read, waits_told
 from jobs.doctor.examination import Finding
 from jobs.doctor.security.bucket_trial import try_bucket
 from jobs.doctor.security.checks import judge
@@ -24,11 +26,14 @@ from jobs.doctor.security.listening import listeners
 from jobs.doctor.security.loose_secrets import in_environment_files, in_spec, on_command_lines
 from reporting.results.redaction import without_credentials
 
+# How long each call of the trial waits for a bucket.
+_WAIT_S = 10.0
 _ENVIRONMENT_FILES = ("/etc/longhaul",)
 
 
 def security(args: argparse.Namespace) -> int:
-    seen = exposure(args.store, args.spec)
+    with waits_told("doctor"):
+        seen = exposure(args.store, args.spec)
     findings = judge(seen)
     code = EXIT_UNDECIDED if any(finding.level != "ok" for finding in findings) else EXIT_OK
     print(as_json(seen, findings, code) if args.json else printable(as_text(findings)), end="")
@@ -46,7 +51,7 @@ def exposure(store_url: str | None, spec: Path | None) -> Exposure:
         listeners=listeners(),
         folders=looked_at(usual_places(folder, _folders_of(described))),
         secrets=tuple(dict.fromkeys(_loose(spec))),
-        trial=try_bucket(store.url),
+        trial=try_bucket(store.url, partial(open_to_read, wait_s=_WAIT_S, advice="")),
         joins=without_credentials(address) if address else None,
         has_token_mode=os.environ.get("RAY_AUTH_MODE", "").lower() == "token",
     )

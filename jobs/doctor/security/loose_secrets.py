@@ -78,7 +78,8 @@ def _is_loose(name: str, value: str) -> bool:
 
 def _is_readable_by_others(path: Path) -> bool:
     try:
-        return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
+        mode = path.stat().st_mode
+        return stat.S_ISREG(mode) and bool(mode & (stat.S_IRGRP | stat.S_IROTH))
     except OSError:
         return False
 

@@ -97,7 +97,9 @@ class CellForkserver:
 
     def executable(self) -> str | None:
         """What Ray is to start instead of Python."""
-        if self._process is None or self._socket is None or not _answers(self._socket):
+        if self._process is None or self._socket is None:
+            return None
+        if self._process.poll() is not None or not _answers(self._socket):
             self.end()
             return None
         return shlex.join([sys.executable, str(client.__file__), str(self._socket)])
@@ -130,5 +132,6 @@ def _answers(path: Path) -> bool:
                 # The socket has its name a moment before it listens.
                 if time.monotonic() > deadline:
                     return False
+                time.sleep(0.01)
             except OSError:
                 return False

@@ -1,6 +1,7 @@
 """Which tokens are an assistant's, from the characters that each token stands for. Pure."""
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 Offset = tuple[int, int]
@@ -28,14 +29,13 @@ def trained(rendered: Rendered, offsets: Sequence[Offset]) -> list[bool]:
     as of the span, as in transformers.
     """
     mask = [False] * len(offsets)
-    for span in rendered.spans:
-        for number in _tokens_of(span, rendered.text, offsets):
+    for span, found in zip(rendered.spans, _overlapping(rendered.spans, offsets), strict=True):
+        for number in _tokens_of(span, rendered.text, offsets, found):
             mask[number] = True
     return mask
 
 
-def _tokens_of(span: Span, text: str, offsets: Sequence[Offset]) -> Sequence[int]:
-    found = list(_overlapping(span, offsets))
+def _tokens_of(span: Span, text: str, offsets: Sequence[Offset], found: list[int]) -> list[int]:
     if span.is_exact:
         return found
     while found and (offsets[found[-1]][1] > span.end or _is_blank(text, offsets[found[-1]])):
@@ -43,10 +43,16 @@ def _tokens_of(span: Span, text: str, offsets: Sequence[Offset]) -> Sequence[int
     return found
 
 
-def _overlapping(span: Span, offsets: Sequence[Offset]) -> Iterator[int]:
+def _overlapping(spans: Sequence[Span], offsets: Sequence[Offset]) -> list[list[int]]:
+    """For each span the tokens that lie in it at least in part. Spans are in order and share nothing."""
+    ends = [span.end for span in spans]
+    found: list[list[int]] = [[] for _ in spans]
     for number, (start, end) in enumerate(offsets):
-        if start < end and start < span.end and end > span.start:
-            yield number
+        at = bisect_right(ends, start)
+        while start < end and at < len(spans) and spans[at].start < end:
+            found[at].append(number)
+            at += 1
+    return found
 
 
 def _is_blank(text: str, offset: Offset) -> bool:

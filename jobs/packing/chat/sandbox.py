@@ -7,6 +7,7 @@ could grow one without a step is not there: most filters, ``format``, padding, p
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from functools import wraps
 from typing import Any, TypeVar
 
 import jinja2
@@ -14,7 +15,7 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -118,7 +119,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.steps = 0
         self.marks = False
         self.concat = self.joined  # type: ignore[method-assign]  # what templates join all texts with
-        self.filters = {name: self.filters[name] for name in _FILTERS}
+        self.filters = {name: self._costing(self.filters[name]) for name in _FILTERS}
         self.filters |= {"tojson": _to_json, "join": self._join, "replace": self._replace}
         self.filters |= {"string": _text_of, "list": self._list, _LOOP: self._loop, _CONCAT: self._concat}
         self.filters |= {_FLAT: _flat}
@@ -137,14 +138,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             raise SecurityError(f"it takes more than {MOST_STEPS:,} steps")
 
     def joined(self, texts: Iterable[str]) -> str:
-        found: list[str] = []
-        length = 0
-        for text in texts:
-            length += len(text)
-            if length > MOST_TEXT:
-                raise _too_long()
-            found.append(text)
-        return "".join(found)
+        return _joined(texts)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(__obj, "__self__", None)
@@ -156,6 +150,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             if name == "replace":
                 return __self._replace(owner, *args)
         __self.step()
+        if isinstance(__obj, LoopContext):  # what a recursive loop goes into
+            args = (__self._loop(args[0]), *args[1:])
         return _bounded(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -171,6 +167,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         return None  # ``is_safe_attribute`` refuses both methods.
+
+    def _costing(self, run: Callable[..., T]) -> Callable[..., T]:
+        @wraps(run)
+        def costing(*args: Any, **kwargs: Any) -> T:
+            self.step(1 + sum(len(one) for one in args if isinstance(one, str)) // _STEP_CHARACTERS)
+            return _bounded(run(*args, **kwargs))
+
+        return costing
 
     def _loop(self, items: Iterable[T]) -> Iterable[T]:
         """Takes a step for each item, also while a list changes its kind to a generator."""
@@ -279,6 +283,17 @@ def _product(left: Any, right: Any) -> Any:
     return left * right
 
 
+def _joined(texts: Iterable[str]) -> str:
+    found: list[str] = []
+    length = 0
+    for text in texts:
+        length += len(text)
+        if length > MOST_TEXT:
+            raise _too_long()
+        found.append(text)
+    return "".join(found)
+
+
 def _printable(value: Any) -> Any:
     """What ``{{ }}`` may print. Lists go through ``tojson``, whose length is known."""
     return value if isinstance(value, str | jinja2.Undefined) else _text_of(value)
@@ -302,9 +317,10 @@ def _to_json(
     """As transformers writes it: HTML is not escaped."""
     if (indent or 0) > 8 or any(len(one) > 8 for one in separators or ()):
         raise SecurityError("its JSON is too wide")
-    return json.dumps(
-        _flat(value), ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    return _joined(encoder.iterencode(_flat(value)))
 
 
 def _range(*args: int) -> range:

@@ -5,6 +5,7 @@ of an assistant's messages, with the words that ask for it, and then with it. Wh
 words, with the token that ends them, which a model must learn to say.
 """
 
+import json
 from collections.abc import Iterator
 
 from jobs.packing.chat.conversations import ASSISTANT, Message
@@ -20,6 +21,7 @@ def rendered(template: Template, messages: list[Message], where: object) -> Rend
     """Raises ``InputError``, which begins with ``where``."""
     try:
         whole = template.render(messages)
+        _check_characters(whole)
         if not template.marks:
             return Rendered(text=whole, spans=tuple(_spans(template, messages, whole)))
         _check_unmarked(messages)
@@ -67,9 +69,18 @@ def _not_apart(index: int) -> InputError:
     )
 
 
+def _check_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise InputError(f"the chat template writes half a character ({half!r}); mend or remove it") from None
+
+
 def _check_unmarked(messages: list[Message]) -> None:
-    texts = (held for message in messages for held in message.values() if isinstance(held, str))
-    if any(BEGIN in text or END in text for text in texts):
+    # Also in what a message nests: a template may print any of it.
+    text = json.dumps(messages, ensure_ascii=False, default=str)
+    if BEGIN in text or END in text:
         raise InputError("has U+FDD0 or U+FDD1, which are no characters; remove them")
 
 

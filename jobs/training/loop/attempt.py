@@ -202,7 +202,9 @@ class _Attempt:
         num_trained = self._samples.num_trained(rows)
         self._record.trains_on(num_trained)
         recipe = self._task.recipe
-        return recipe.tokens_per_step / recipe.world_size / self._control.mean(num_trained)
+        # Rows of others may hold no label. Then the loss is 0, whatever the weight.
+        mean = max(self._control.mean(num_trained), 1 / recipe.world_size)
+        return recipe.tokens_per_step / recipe.world_size / mean
 
     def _judged_loss(self, agreed: Agreed) -> float:
         """The loss over all ranks, or NaN if this step does not need it. Raises if the loss went wrong.

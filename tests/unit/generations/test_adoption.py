@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from checkpointing.errors import Fenced
+from checkpointing.generations import adoption
 from checkpointing.generations.adoption import adopt, adoptable, rebuild
 from checkpointing.generations.audit import audit_log
 from checkpointing.generations.choice import choose, find
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention
-from checkpointing.log.history import Pin
+from checkpointing.log.history import Generation, Pin
 from checkpointing.log.log import read_hint
 from checkpointing.stores.contract import Store, Unavailable
 from checkpointing.stores.local import LocalStore
@@ -95,7 +97,7 @@ def test_what_is_damaged_stays_outside_and_what_cannot_be_read_now_too() -> None
     go_back(store, 6)
     file = f"{GEN}/{saved[1]}/rank-00000.safetensors"
     store.put(file, store.get(file)[:-1] + b"?")
-    store.away = saved[2]
+    store.away = f"{saved[2]}/rank-"
     tool = refreshed(store)
     found = list(adopt(tool, adoptable(tool)))
     assert [(one.problem is None, one.is_corrupt) for one in found] == [
@@ -196,3 +198,35 @@ def test_what_is_damaged_ends_the_command_with_1(
     first, last = lines(capsys)
     assert first.startswith(f"{saved[1]}: corrupt: ")
     assert last == "0 generations adopted and pinned, 1 with a problem"
+
+
+def test_what_is_given_up_while_it_is_read_is_not_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    saved = trained(store, 10, 20)
+    go_back(store, 2)
+    Repository(store, RUN).take_over("me", what=saved[0])
+    tool, whole = refreshed(store), adoption.read_back
+
+    def slowly(repository: Repository, generation: Generation) -> int:
+        number = whole(repository, generation)
+        refreshed(store).delete_unnamed({generation.name: repository.objects_of(generation.name)})
+        return number
+
+    monkeypatch.setattr(adoption, "read_back", slowly)
+    assert [one.problem for one in adopt(tool, adoptable(tool))] == ["was given up meanwhile"]
+    assert names(tool.refresh().generations) == [saved[0]]
+
+
+def test_a_driver_at_work_is_fenced_however_many_records_are_gone() -> None:
+    store = MemoryStore()
+    driver = Repository(store, RUN)
+    ranks = Ranks(driver, driver.take_over("me"), retention=TWO)
+    for step in range(10, 100, 10):
+        ranks.save(step)
+    for name in [*store.list(LOG)]:
+        store.delete(name)
+    list(rebuild(refreshed(store), "a tool"))
+    with pytest.raises(Fenced):
+        ranks.save(100)
+    list(rebuild(refreshed(store), "a tool"))
+    assert refreshed(store).view.term == 3

@@ -422,3 +422,48 @@ def test_what_a_damaged_record_repeats_of_itself_is_short() -> None:
     with pytest.raises(Corrupt) as error:
         decode(seal(body | {"entry": {"x" * 50_000: 1}}), 3)
     assert len(str(error.value)) < 500
+
+
+class CountingStore(MemoryStore):
+    num_reads = 0
+
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        self.num_reads += 1
+        assert self.num_reads < 100, "reads on and on"
+        return super().get_range(name, start, into)
+
+
+@pytest.mark.parametrize("is_hint_right", [True, False])
+def test_junk_under_a_far_number_neither_ends_a_log_nor_uses_its_numbers_up(is_hint_right: bool) -> None:
+    store = CountingStore()
+    Log(store, "r").lease("a")
+    store.create(SLOT.format(10**12 - 1), b"junk")
+    if not is_hint_right:
+        store.put("runs/r/hint.json", json.dumps({"number": 10**12 - 1}).encode())
+    log = Log(store, "r")
+    assert (log.read().term, log.number) == (1, 1)
+    log.append(Pin(name="g"))
+    assert log.number == 2
+
+
+def test_records_that_are_gone_between_damaged_ones_count_without_being_asked_for() -> None:
+    store = CountingStore()
+    Log(store, "r").lease("a")
+    store.create(SLOT.format(5000), b"junk")
+    log = Log(store, "r")
+    view = log.read()
+    assert (view.term, view.num_lost, log.number) == (5000, 4999, 5000)
+
+
+def test_a_whole_record_behind_damaged_ones_is_found_though_the_hint_names_these() -> None:
+    store = MemoryStore()
+    writer = Log(store, "r")
+    term = writer.lease("a")
+    for entry in good(1):
+        writer.append(entry, term=term)
+    for number in (4, 5):
+        store.create(SLOT.format(number), b"junk")
+    store.put("runs/r/hint.json", json.dumps({"number": 6, "term": 1}).encode())
+    log = Log(store, "r")
+    assert log.read().generations == writer.view.generations
+    assert (log.view.num_lost, log.number) == (2, 5)

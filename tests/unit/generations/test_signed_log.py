@@ -201,7 +201,7 @@ def test_a_key_is_what_the_file_holds_without_its_last_line_end(
         (b"k" * 32, 0o604, "has mode 0604"),
         (b"k" * 31, 0o600, "has 31 bytes; expected 32 to 4096"),
         (b"", 0o600, "has 0 bytes"),
-        (b"k" * 5000, 0o600, "has more than 4097 bytes"),
+        (b"k" * 5000, 0o600, "has more than 4096 bytes"),
     ],
 )
 def test_a_file_that_is_no_key_or_badly_kept_is_refused_in_one_line(
