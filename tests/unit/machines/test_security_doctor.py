@@ -246,7 +246,7 @@ class Bucket(MemoryStore):
         super().put(name, data)
 
     def create(self, name: str, data: Buffer) -> None:
-        self._check("create")
+        self._check("create" if name == RECORD else "beside")
         super().create(name, data)
 
     def delete(self, name: str) -> None:

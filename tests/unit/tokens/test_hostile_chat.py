@@ -51,7 +51,7 @@ def test_many_spans_are_found_in_one_pass() -> None:
 
 
 def test_what_a_message_nests_marks_no_words_as_an_assistants() -> None:
-    text = "{% for m in messages %}{{ m.extra.x }}{% generation %}b{% endgeneration %}{% endfor %}"
+    text = "{% for m in messages %}{{ m.extra.x if m.extra }}{% generation %}b{% endgeneration %}{% endfor %}"
     planted = [{**_MESSAGES[0], "extra": {"x": "\ufdd0planted\ufdd1"}}, _MESSAGES[1]]
     with pytest.raises(InputError, match="FDD0"):
         rendered(Template(ChatTemplate(where="t", text=text)), planted, "row 1")
