@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Far more than any test but a soak takes on a busy machine. It only ends what hangs, so that the rest runs.
 DEADLINE_S, SOAK_DEADLINE_S = 900, 4 * 3600
 
+# Where time is short, what starts Ray or hosts is skipped with a line once so many minutes are over.
+MOST_MINUTES = float(os.environ.get("LONGHAUL_TEST_MINUTES", "inf"))
+_BEGAN_S = time.monotonic()
+
 # Ray starts its workers at 15, so that the tests of the other process would leave them next to nothing.
 os.environ.setdefault("RAY_worker_niceness", "5")
 
@@ -39,6 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    if time.monotonic() - _BEGAN_S > 60 * MOST_MINUTES and not _is_quick(item):
+        pytest.skip(f"not run: the {MOST_MINUTES:g} minutes of LONGHAUL_TEST_MINUTES were over")
     return (yield from _until_deadline(item))
 
 
@@ -50,6 +57,10 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     return (yield from _until_deadline(item))
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    return Path(__file__).parent / "unit" in item.path.parents
 
 
 def _until_deadline(item: pytest.Item) -> Iterator[None]:

@@ -89,8 +89,9 @@ def test_a_store_that_is_away_for_a_while_stops_no_training(
     assert training.attempt() == 1
 
 
-@pytest.mark.parametrize("outage", [ends, _in_soak(falls_silent), _in_soak(stands_still)])
-@pytest.mark.parametrize("end", ["asked to", _in_soak("all done")])
+@pytest.mark.soak
+@pytest.mark.parametrize("outage", [ends, falls_silent, stands_still])
+@pytest.mark.parametrize("end", ["asked to", "all done"])
 def test_a_run_whose_store_never_returns_says_what_is_not_durable_and_fails(
     end: str, outage: Outage, objects: tuple[Host, Cluster], tmp_path: Path
 ) -> None:
