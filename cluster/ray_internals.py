@@ -7,8 +7,11 @@ import this file.
 """
 
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +171,27 @@ def lost_node_messages(are_printed: bool) -> Iterator[None]:
         yield
     finally:
         worker.listen_error_messages = listen
+
+
+@contextmanager
+def entrypoint_without_options() -> Iterator[None]:
+    """Makes a driver that connects inside the block known to Ray by its program and its first words alone.
+
+    Ray keeps the whole command line otherwise, and shows it in its lists of jobs, also in those of others who
+    know the token. Options hold settings, which may be secrets.
+    """
+    from ray._private import utils
+
+    as_it_is = utils.get_entrypoint_name
+    utils.get_entrypoint_name = _command_without_options
+    try:
+        yield
+    finally:
+        utils.get_entrypoint_name = as_it_is
+
+
+def _command_without_options() -> str:
+    return shlex.join(takewhile(lambda word: not word.startswith("-"), sys.argv))
 
 
 @contextmanager

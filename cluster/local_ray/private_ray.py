@@ -23,6 +23,7 @@ from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
 from cluster.nodes import query_cluster
 from cluster.ray_internals import (
+    entrypoint_without_options,
     lost_node_messages,
     on_loopback,
     own_process_groups,
@@ -197,7 +198,7 @@ def _on_this_machine(executable: str) -> dict[str, Any]:
 
 
 def _init(**options: Any) -> None:
-    """Initialises Ray and restores Python's handler of SIGTERM.
+    """Initialises Ray without telling it the driver's options, and restores Python's handler of SIGTERM.
 
     Ray's core sets a handler below Python's. It lets Python's handler run, and an alarm then ends the
     process three seconds later, whatever Python's handler does.
@@ -205,7 +206,8 @@ def _init(**options: Any) -> None:
     import ray
 
     try:
-        ray.init(**options)
+        with entrypoint_without_options():
+            ray.init(**options)
     finally:
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         signal.alarm(0)

@@ -13,7 +13,8 @@ def add_set(parser: argparse.ArgumentParser, example: str) -> None:
         action="append",
         default=[],
         metavar="A.B=C",
-        help=f"override a value of the spec, such as {example}; may be repeated",
+        help=f"override a value of the spec, such as {example}; may be repeated; "
+        "A.B=@FILE takes the value from a file that is yours alone, as secrets need it",
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from checkpointing.stores.transfers import within
+from jobs.commandline.set_values import seen_from_elsewhere
 from jobs.runs.driver_process import EXIT_CODES, Away, DriverEnd
 from jobs.training.task.stop_request import StopRequest
 
@@ -42,7 +43,7 @@ class JobServer:
     def start(self, arguments: list[str]) -> "DriverJob":
         """Submits a driver together with the source tree; raises ``Away`` if the server takes no job.
 
-        A spec outside the source tree must also exist at the same path on the head node.
+        A spec outside the source tree, and a file of a setting, must exist at the same path on the head node.
         """
         try:
             client, name = within(_SUBMIT_TIMEOUT_S, lambda: self._submit(arguments))
@@ -131,10 +132,12 @@ def end_of(info: Any) -> DriverEnd | None:
 
 
 def _as_seen_there(arguments: list[str]) -> list[str]:
-    """The arguments with the spec's path relative to the source tree, else absolute."""
+    """The arguments with the spec's path relative to the source tree, else absolute. Files of settings are
+    absolute.
+    """
     spec = Path(arguments[0]).resolve()
     place = spec.relative_to(ROOT) if spec.is_relative_to(ROOT) else spec
-    return [str(place), *arguments[1:]]
+    return [str(place), *map(seen_from_elsewhere, arguments[1:])]
 
 
 def _first_line(error: Exception) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from jobs.commandline.set_values import secrets_in_files
 from jobs.training.task.stop_request import StopRequest
 
 # Only a supervisor sees these codes. Another driver is at work on the run; the run was given up; the
@@ -64,10 +65,11 @@ class Child:
     """A driver as a process of this machine. Ctrl-C reaches the driver only through its supervisor."""
 
     def __init__(self, arguments: list[str]) -> None:
-        command = [sys.executable, "-m", "jobs.cli", "train", *arguments]
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         environment = os.environ | {"PYTHONPATH": path}
-        self._process = subprocess.Popen(command, env=environment, start_new_session=True)
+        with secrets_in_files(arguments) as (words, files):
+            command = [sys.executable, "-m", "jobs.cli", "train", *words]
+            self._process = subprocess.Popen(command, env=environment, start_new_session=True, pass_fds=files)
 
     def end(self) -> DriverEnd | None:
         code = self._process.poll()

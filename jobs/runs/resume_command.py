@@ -11,9 +11,9 @@ from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import LogView, Stopped
 from checkpointing.stores.contract import StoreError
 from checkpointing.stores.transfers import within
+from jobs.commandline.set_values import without_secret
 from jobs.training.task.events import Ended
 from jobs.training.task.stop_request import StopRequest
-from reporting.results.redaction import REDACTED, is_secret
 
 # Saves under way (three deadlines), memory for the last save (one) and the last save itself (three). The
 # log entry comes after that.
@@ -56,13 +56,8 @@ def resume_command(args: argparse.Namespace, repository: Repository, term: int) 
     """
     with suppress(StoreError, TimeoutError):
         within(_NOTE_TIMEOUT_S, repository.refresh)
-    words = map(_without_secret, resume_arguments(args, repository.view, term))
-    return shlex.join(["longhaul", "train", *words])
-
-
-def _without_secret(word: str) -> str:
-    name, is_setting, value = word.partition("=")
-    return f"{name}={REDACTED}" if is_setting and value and is_secret(name.rpartition(".")[2]) else word
+    shown = argparse.Namespace(**vars(args) | {"set": [without_secret(setting) for setting in args.set]})
+    return shlex.join(["longhaul", "train", *resume_arguments(shown, repository.view, term)])
 
 
 def resume_arguments(args: argparse.Namespace, view: LogView, term: int) -> list[str]:

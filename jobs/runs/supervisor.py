@@ -29,6 +29,7 @@ from jobs.commandline.exit_codes import (
     run_command,
 )
 from jobs.commandline.output import say
+from jobs.commandline.set_values import is_secret_setting
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.outcomes import Setback, StoreAway, crashed
@@ -96,6 +97,7 @@ def _start_with(args: argparse.Namespace, spec: RunSpec) -> StartDriver:
         return Child
     from jobs.runs.driver_job import JobServer
 
+    _check_no_secret(args.set)
     store = args.store or spec.store
     if "://" not in store and not Path(store).is_absolute():
         raise SpecError(
@@ -105,6 +107,18 @@ def _start_with(args: argparse.Namespace, spec: RunSpec) -> StartDriver:
             ]
         )
     return JobServer(address, job_variables(spec.checkpoint.deadline_s), _say).start
+
+
+def _check_no_secret(settings: list[str]) -> None:
+    """Ray shows a job's command to all who see its jobs, and keeps it as long as its head lives."""
+    problems = [
+        f"--set {(path := setting.partition('=')[0])}: Ray would show it in its list of jobs; write the "
+        f"value into a file of mode 0600 that the head sees too, and give --set {path}=@FILE"
+        for setting in settings
+        if is_secret_setting(setting)
+    ]
+    if problems:
+        raise SpecError(problems)
 
 
 def _call_with(spec: RunSpec, *, run: str, store: str) -> Call:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, run_command
 from jobs.commandline.output import printable
+from jobs.commandline.set_values import is_secret_setting, seen_from_elsewhere
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.slurm.options import options_of, seconds_of, stop_before
@@ -72,6 +73,7 @@ def job_of(args: argparse.Namespace, work: Work, place: Path) -> Job:
         job_name=_job_name(work, store),
         spec_text=work.text,
         arguments=_arguments(args, work, store),
+        settings=_settings(args) if _has_secret(args) else (),
         store=store,
         store_folder=store if is_folder else "",
         directory=str(Path.cwd()),
@@ -98,7 +100,18 @@ def _job_name(work: Work, store: str) -> str:
 
 def _arguments(args: argparse.Namespace, work: Work, store: str) -> tuple[str, ...]:
     run = ["--run", work.name, "--keep"] if work.kind == "train" else []
-    return ("--store", store, *run, *(word for setting in args.set for word in ("--set", setting)))
+    shown = () if _has_secret(args) else map(seen_from_elsewhere, args.set)
+    return ("--store", store, *run, *(word for setting in shown for word in ("--set", setting)))
+
+
+def _has_secret(args: argparse.Namespace) -> bool:
+    return any(map(is_secret_setting, args.set))
+
+
+def _settings(args: argparse.Namespace) -> tuple[str, ...]:
+    """All of them, since a later one may change what an earlier one has set."""
+    pairs = (seen_from_elsewhere(setting).partition("=") for setting in args.set)
+    return tuple(word for path, _, value in pairs for word in (path, value))
 
 
 def _parts(args: argparse.Namespace, work: Work) -> tuple[Part, ...]:

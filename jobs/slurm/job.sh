@@ -18,6 +18,7 @@ main() {
     open_folder || return 1
     go_to_directory
     make_token
+    keep_settings || return 1
     progress >"$FOLDER/progress" &
     start_cluster && drive
     code=$?
@@ -83,6 +84,21 @@ make_token() {
     keep_token "$TOKEN"
     printf '%s\n' "$SPEC" >"$FOLDER/$SPEC_FILE"
 }
+
+# Others may read the driver's command line, so settings with a secret among them reach it through files.
+keep_settings() {
+    local number value file
+    for ((number = 0; number < ${#SETTINGS[@]}; number += 2)); do
+        value=${SETTINGS[number + 1]}
+        file=$FOLDER/setting-$number
+        if [[ $value != @* ]]; then
+            (umask 077 && printf '%s' "$value" >"$file") || return
+            value=@$file
+        fi
+        IN_FILES+=(--set "${SETTINGS[number]}=$value")
+    done
+}
+IN_FILES=()
 
 keep_token() {
     (umask 077 && printf '%s' "$1" >"$FOLDER/token")
@@ -228,7 +244,7 @@ drive() {
         export RAY_ADDRESS=$LONGHAUL_HEAD
         unset LONGHAUL_HEAD
         export LONGHAUL_SLURM_FOLDER=$FOLDER
-        inside -m jobs.cli "$KIND" "$FOLDER/$SPEC_FILE" "${ARGUMENTS[@]}"
+        inside -m jobs.cli "$KIND" "$FOLDER/$SPEC_FILE" "${ARGUMENTS[@]}" ${IN_FILES[@]+"${IN_FILES[@]}"}
     ) </dev/null &
     DRIVER=$!
     wait_for "$DRIVER"

@@ -25,7 +25,8 @@ class Part:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """All that differs between two scripts. ``store_folder`` is empty for object storage, ``tree`` if
-    Longhaul is installed, ``image`` without a container.
+    Longhaul is installed, ``image`` without a container. ``settings`` are keys and values in turn, which must
+    be on no command line.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Job:
     time_s: int | None
     stop_before_s: int
     submit: str
+    settings: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
 
@@ -98,6 +100,7 @@ def _settings(job: Job) -> list[str]:
         f"readonly NODE_VENDORS=({_words([job.vendor] * len(job.parts))})",
         f"readonly NODE_GROUPS=({_words([part.group for part in job.parts])})",
         f"readonly ARGUMENTS=({_words(job.arguments)})",
+        f"readonly SETTINGS=({_words(job.settings)})",
         f"readonly SPEC={shlex.quote(job.spec_text)}",
     ]
 

@@ -15,10 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar,
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cluster.yaml_file import YamlError, parse_yaml, read_yaml
+from jobs.commandline.set_values import value_text, without_secret
 from jobs.commandline.usage_error import SpecError, nearest
 from jobs.training.task.job import OptimizerConfig, Precision, Strategy
 from jobs.training.task.settings import Attention, Checkpointing, Compile, CrossEntropy, Fp8, Offload
-from reporting.results.redaction import redacted
+from reporting.results.redaction import REDACTED, is_secret, redacted
 from reporting.results.settings import NAMES
 
 
@@ -217,15 +218,17 @@ def _apply(model: type[SpecFile], data: dict[str, Any], setting: str) -> None:
     path, equals, text = setting.partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
-        raise SpecError([f"--set {setting}: expected key=value, such as {model.example}"])
+        raise SpecError([f"--set {without_secret(setting)}: expected key=value, such as {model.example}"])
     try:
-        value = parse_yaml(text)
+        value = parse_yaml(value_text(text, f"--set {path}"))
     except YamlError:
-        raise SpecError([f"--set {setting}: {text!r} is not a YAML value"]) from None
+        shown = without_secret(setting)
+        value = shown.partition("=")[2]
+        raise SpecError([f"--set {shown}: {value!r} is not a YAML value"]) from None
     for key in keys[:-1]:
         below = data.setdefault(key, {})
         if not isinstance(below, dict):
-            raise SpecError([f"--set {setting}: {key!r} holds a value, not a section"])
+            raise SpecError([f"--set {without_secret(setting)}: {key!r} holds a value, not a section"])
         data = below
     data[keys[-1]] = value
 
@@ -260,7 +263,9 @@ def _found_and_expected(model: type[SpecFile], details: Any, keys: list[str]) ->
             return f"found {found!r}, expected {context['expected']}{hint}"
         case kind:
             expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else details["msg"]
-            return f"found {redacted(found, keys[-1])!r}, expected {expected}"
+            is_hidden = isinstance(found, dict) and "environment" in keys and is_secret(keys[-1])
+            shown = REDACTED if is_hidden else redacted(found, keys[-1])
+            return f"found {shown!r}, expected {expected}"
 
 
 # Pydantic's error types in a user's words.

@@ -20,6 +20,7 @@ readonly TIME_S=86400
 readonly NODE_VENDORS=('')
 readonly NODE_GROUPS=(local)
 readonly ARGUMENTS=(--store /home/me/results --run r --keep)
+readonly SETTINGS=()
 readonly SPEC='name: r
 model: llama-tiny
 world_size: 2
@@ -45,6 +46,7 @@ main() {
     open_folder || return 1
     go_to_directory
     make_token
+    keep_settings || return 1
     progress >"$FOLDER/progress" &
     start_cluster && drive
     code=$?
@@ -110,6 +112,21 @@ make_token() {
     keep_token "$TOKEN"
     printf '%s\n' "$SPEC" >"$FOLDER/$SPEC_FILE"
 }
+
+# Others may read the driver's command line, so settings with a secret among them reach it through files.
+keep_settings() {
+    local number value file
+    for ((number = 0; number < ${#SETTINGS[@]}; number += 2)); do
+        value=${SETTINGS[number + 1]}
+        file=$FOLDER/setting-$number
+        if [[ $value != @* ]]; then
+            (umask 077 && printf '%s' "$value" >"$file") || return
+            value=@$file
+        fi
+        IN_FILES+=(--set "${SETTINGS[number]}=$value")
+    done
+}
+IN_FILES=()
 
 keep_token() {
     (umask 077 && printf '%s' "$1" >"$FOLDER/token")
@@ -255,7 +272,7 @@ drive() {
         export RAY_ADDRESS=$LONGHAUL_HEAD
         unset LONGHAUL_HEAD
         export LONGHAUL_SLURM_FOLDER=$FOLDER
-        inside -m jobs.cli "$KIND" "$FOLDER/$SPEC_FILE" "${ARGUMENTS[@]}"
+        inside -m jobs.cli "$KIND" "$FOLDER/$SPEC_FILE" "${ARGUMENTS[@]}" ${IN_FILES[@]+"${IN_FILES[@]}"}
     ) </dev/null &
     DRIVER=$!
     wait_for "$DRIVER"

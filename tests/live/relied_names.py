@@ -191,6 +191,12 @@ NAMES = (
         by=f"{RAY}.own_process_groups",
         says=("ConsolePopen(",),
     ),
+    Relied(name="ray._private.utils.get_entrypoint_name", by=f"{RAY}.entrypoint_without_options", position=0),
+    Relied(
+        name="ray._private.worker.init",
+        by=f"{RAY}.entrypoint_without_options",
+        says=("entrypoint=ray._private.utils.get_entrypoint_name()",),
+    ),
     Relied(name="ray._private.utils.set_sigterm_handler", by=f"{RAY}.sigterm_left_alone"),
     Relied(
         name="ray._private.worker.init",

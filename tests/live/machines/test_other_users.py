@@ -78,8 +78,15 @@ def attacks_that_worked(*folders: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def session_folder() -> Iterator[Path]:
-    with private_ray(num_cpus=2):
-        yield Path(ray._private.worker._global_node.get_session_dir_path())
+    as_it_is, sys.argv = (
+        sys.argv,
+        ["longhaul", "train", "spec.yaml", "--set", f"environment.API_KEY={SECRET}"],
+    )
+    try:
+        with private_ray(num_cpus=2):
+            yield Path(ray._private.worker._global_node.get_session_dir_path())
+    finally:
+        sys.argv = as_it_is
 
 
 @as_nobody
@@ -122,6 +129,11 @@ def test_a_private_ray_listens_on_loopback_alone(session_folder: Path) -> None:
     wait_until(lambda: {name for name, _ in listening(family())} >= AGENTS)
     assert outside(family()) == []
     assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+
+
+def test_rays_list_of_jobs_has_no_setting_of_a_driver(session_folder: Path) -> None:
+    commands = [job["Entrypoint"] for job in ray._private.state.jobs()]
+    assert commands == ["longhaul train spec.yaml"]
 
 
 def test_ranks_of_one_machine_talk_through_loopback(session_folder: Path) -> None:

@@ -101,6 +101,36 @@ def test_a_kept_job_is_given_the_time_that_its_own_last_save_may_take(
 
 
 @pytest.mark.parametrize(
+    "setting", ["environment.API_KEY=hunter2", "environment={API_KEY: hunter2}"], ids=["one", "among others"]
+)
+def test_a_secret_does_not_go_into_rays_list_of_jobs(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server()
+    monkeypatch.setattr("jobs.runs.driver_job.JobSubmissionClient", server)
+    command = ["--keep", "--address", "http://head:8265", "--store", str(tmp_path), "--set", setting]
+    assert keep_running(train_parser("longhaul train").parse_args(command)) == 2
+    assert server.submitted == []
+    said = capsys.readouterr().err
+    assert "Ray would show it in its list of jobs" in said
+    assert "hunter2" not in said
+
+
+def test_a_job_is_told_where_the_secrets_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    monkeypatch.setattr("jobs.runs.driver_job.JobSubmissionClient", server)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").touch(mode=0o600)
+    (tmp_path / "key").write_text("hunter2", encoding="utf-8")
+    command = ["--keep", "--address", "http://head:8265", "--store", str(tmp_path)]
+    command += ["--set", "environment.API_KEY=@key"]
+    assert keep_running(train_parser("longhaul train").parse_args(command)) == 0
+    (asked,) = server.submitted
+    assert f"--set environment.API_KEY=@{tmp_path / 'key'} " in asked["entrypoint"]
+    assert "hunter2" not in str(asked)
+
+
+@pytest.mark.parametrize(
     ("flags", "says"),
     [
         (("--address", "http://head:8265"), "--address: only --keep submits jobs; give both"),

@@ -281,8 +281,10 @@ def test_the_command_that_goes_on_is_the_one_that_began(driver: Repository) -> N
 
 def test_the_command_that_goes_on_repeats_no_secret(driver: Repository) -> None:
     words = ("--set", "environment.API_KEY=hunter2", "--set", "environment.NCCL_DEBUG=WARN")
+    words += ("--set", "environment={API_KEY: hunter2}", "--set", "environment.API_KEY=@key")
     assert command_after(driver, *words) == (
-        "longhaul train spec.yaml --set 'environment.API_KEY=<redacted>' --set environment.NCCL_DEBUG=WARN"
+        "longhaul train spec.yaml --set 'environment.API_KEY=<redacted>' --set environment.NCCL_DEBUG=WARN "
+        "--set 'environment=<redacted>' --set environment.API_KEY=@key"
     )
 
 

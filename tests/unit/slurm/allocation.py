@@ -41,6 +41,9 @@ case $2 in
     jobs.slurm.progress) cat "$HERE/saved" ;;
     jobs.cli)
         cat "$4" > "$HERE/spec"; printf '%s\n' "$@" > "$HERE/driver"; pwd > "$HERE/directory"
+        for file in "${4%/*}"/setting-*; do
+            [[ ! -e $file ]] || { stat -c %a "$file"; cat "$file"; }
+        done > "$HERE/settings"
         trap '[[ -n ${SAVES_NOTHING:-} ]] || echo step 2 > "$HERE/saved"; exit "${STOP_CODE:-0}"' TERM
         # The job counts whole seconds.
         sleep "${DRIVES_AFTER_S:-0}"; touch "$HERE/drives"

@@ -8,6 +8,8 @@ import pytest
 
 from tests.unit.slurm.allocation import Allocation
 
+SECRET = "wandb-0123456789-nobody-may-read-this"
+
 
 @pytest.fixture
 def allocation(tmp_path: Path) -> Allocation:
@@ -157,6 +159,19 @@ def test_arguments_reach_the_driver_as_they_are(allocation: Allocation) -> None:
     words = ("--store", "/a b/'c'", "--set", 'x="$(id)"\n;', "--set", "y=*")
     allocation.run(allocation.job(arguments=words), DRIVER_CODE="0")
     assert allocation.seen("driver").endswith("\n".join([*words, ""]))
+
+
+def test_settings_with_a_secret_reach_the_driver_through_files_of_the_job(allocation: Allocation) -> None:
+    settings = ("environment.API_KEY", f"'{SECRET}\n$(id)'", "steps", "4", "environment.B", "@/home/me/b")
+    allocation.run(allocation.job(settings=settings), DRIVER_CODE="0")
+    *_, first, _, second, _, third = allocation.seen("driver").splitlines()
+    place = re.escape("/tmp/lhs-")
+    assert re.fullmatch(rf"environment\.API_KEY=@{place}.*/setting-0", first)
+    assert re.fullmatch(rf"steps=@{place}.*/setting-2", second)
+    assert third == "environment.B=@/home/me/b"
+    assert allocation.seen("settings") == f"600\n'{SECRET}\n$(id)'600\n4"
+    for seen in ("commands", "environments", "srun"):
+        assert SECRET not in allocation.seen(seen)
 
 
 def test_a_directory_that_is_not_on_the_node_is_said(allocation: Allocation) -> None:

@@ -33,6 +33,11 @@ def slurm(text: str, *flags: str) -> int:
     return main(["slurm", "spec.yaml", *flags])
 
 
+def own_file(path: Path) -> None:
+    path.touch(mode=0o600)
+    path.write_text("value", encoding="utf-8")
+
+
 def script(name: str = "r") -> str:
     return Path(f"longhaul-slurm/{name}/job.sh").read_text(encoding="utf-8")
 
@@ -92,6 +97,25 @@ def test_hostile_places_and_words_reach_bash_as_they_are(
     assert arguments[-1] == "environment.A='$(touch wrong)'"
     assert not [line for line in directives() if "touch" in line]
     assert not (folder / "wrong").exists()
+
+
+def test_with_a_secret_among_them_settings_are_no_arguments(tmp_path: Path) -> None:
+    asked = ("environment.API_KEY=wandb-nobody", "environment.B=@b", "steps=4")
+    own_file(tmp_path / "b")
+    assert slurm(RUN, *(word for setting in asked for word in ("--set", setting))) == 0
+    assert "--set" not in variables_of(script(), ["ARGUMENTS"])
+    assert variables_of(script(), ["SETTINGS"]) == [
+        *("environment.API_KEY", "wandb-nobody", "environment.B", f"@{tmp_path / 'b'}", "steps", "4")
+    ]
+
+
+def test_without_a_secret_they_are_and_files_are_named_from_the_root(tmp_path: Path) -> None:
+    own_file(tmp_path / "b")
+    assert slurm(RUN, "--set", "environment.B=@b", "--set", "steps=4") == 0
+    assert "readonly SETTINGS=()" in script()
+    assert variables_of(script(), ["ARGUMENTS"])[-4:] == [
+        *("--set", f"environment.B=@{tmp_path / 'b'}", "--set", "steps=4")
+    ]
 
 
 @pytest.mark.parametrize(

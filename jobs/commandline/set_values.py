@@ -1,0 +1,122 @@
+"""The values of ``--set``: which of them are secrets, and how one is taken from a file.
+
+Everybody on a machine reads the command lines of its processes, and Ray shows those of its jobs. So a secret
+is taken from a file (``--set A.B=@FILE``). Our own processes hand each other secrets through files without a
+name.
+"""
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from cluster.yaml_file import MOST_BYTES, YamlError, parse_yaml
+from jobs.commandline.usage_error import SpecError
+from reporting.results.redaction import REDACTED, is_secret, without_credentials
+
+FLAG = "--set"
+_FROM_FILE = "@"
+# An open file of this process: its name means nothing to anybody else.
+_OPEN = "/dev/fd/"
+
+
+def is_secret_setting(setting: str) -> bool:
+    """Whether ``A.B=C`` itself holds a secret: a variable of that name, or a text that looks like one."""
+    path, _, text = setting.partition("=")
+    if text.startswith(_FROM_FILE):
+        return False
+    try:
+        value = parse_yaml(text)
+    except YamlError:
+        value = text
+    return _holds_secret(value, tuple(path.split(".")))
+
+
+def without_secret(setting: str) -> str:
+    """``A.B=C`` as people may read it."""
+    path, _, text = setting.partition("=")
+    is_hidden = is_secret_setting(setting) or text.startswith(_FROM_FILE + _OPEN)
+    return f"{path}={REDACTED}" if is_hidden else setting
+
+
+def seen_from_elsewhere(setting: str) -> str:
+    """``A.B=@FILE`` with the file's absolute path; other settings stay."""
+    path, _, text = setting.partition("=")
+    if not text.startswith(_FROM_FILE):
+        return setting
+    return f"{path}={_FROM_FILE}{Path(text.removeprefix(_FROM_FILE)).expanduser().absolute()}"
+
+
+def value_text(text: str, place: str) -> str:
+    """What a setting says: ``text``, or what the file holds that it names. ``place`` is for messages."""
+    if not text.startswith(_FROM_FILE):
+        return text
+    path = Path(text.removeprefix(_FROM_FILE)).expanduser()
+    try:
+        data = _own_file(path, place)
+        if len(data) > MOST_BYTES:
+            raise SpecError([f"{place}: {path} has more than the {MOST_BYTES:,} bytes that are read"])
+        return data.decode()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "is not text"
+        raise SpecError([f"{place}: {path} can't be read ({why}); give a file with the value"]) from None
+
+
+@contextmanager
+def secrets_in_files(words: Sequence[str]) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+    """The words of a command without secrets, and the descriptors that its process must be given.
+
+    Each secret lies in a file without a name, which ends with the last process that has it open.
+    """
+    with ExitStack() as stack:
+        descriptors: list[int] = []
+        shown = list(words)
+        for at, setting in enumerate(words):
+            if at and words[at - 1] == FLAG and is_secret_setting(setting):
+                path, _, text = setting.partition("=")
+                file = stack.enter_context(tempfile.TemporaryFile())
+                file.write(text.encode("utf-8", "surrogateescape"))
+                file.flush()
+                descriptors.append(file.fileno())
+                shown[at] = f"{path}={_FROM_FILE}{_OPEN}{file.fileno()}"
+        yield shown, tuple(descriptors)
+
+
+def _holds_secret(value: Any, keys: tuple[str, ...]) -> bool:
+    if isinstance(value, dict):
+        return any(_holds_secret(below, (*keys, str(key))) for key, below in value.items())
+    if isinstance(value, list):
+        return any(_holds_secret(below, keys) for below in value)
+    # Names that a spec itself defines, such as `data.tokenizer`, hold none.
+    is_named = "environment" in keys[:-1] and is_secret(keys[-1])
+    is_one_by_form = isinstance(value, str) and without_credentials(value) != value
+    return value is not None and (is_named or is_one_by_form)
+
+
+def _own_file(path: Path, place: str) -> bytes:
+    # A pipe without a writer would block opening for ever.
+    with FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise SpecError([f"{place}: {path} is no file; give a file with the value"])
+        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o077:
+            raise SpecError(
+                [
+                    f"{place}: {path} has mode {found.st_mode & 0o777:04o} and owner {found.st_uid}; "
+                    f"expected 0600 and user {os.geteuid()}, as others may read it"
+                ]
+            )
+        # Where an open file is opened by its number, both may share one position.
+        file.seek(0)
+        return _all_of(file)
+
+
+def _all_of(file: FileIO) -> bytes:
+    data = b""
+    while len(data) <= MOST_BYTES and (more := file.read(MOST_BYTES + 1 - len(data))):
+        data += more
+    return data
