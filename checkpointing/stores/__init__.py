@@ -2,7 +2,7 @@
 
 Reading order:
 
-- ``contract`` is what every store promises.
+- ``contract`` is what every store promises; ``versions`` is what some tell beside it.
 - ``local`` is a directory, whose ``folders`` are reached without following links; ``memory`` is for tests.
 - ``objects`` is object storage; ``buckets`` opens a bucket from a URL; ``settings`` looks at the cloud's
   settings first; ``refusals`` says what a server's answer means.

@@ -34,6 +34,7 @@ from checkpointing.stores.folders import (
     sync,
     write_all,
 )
+from checkpointing.stores.versions import version_of
 
 # What a file system answers for a missing object: a folder is no object, and no object has others below it.
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -82,13 +83,22 @@ class LocalStore:
             return file.readall()
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
+        return self.read(name, start, into)[0]
+
+    def read(self, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
         with self._as_store_errors(name), self._open(name) as file:
             file.seek(start)
-            return read_into(file, into)
+            count = read_into(file, into)
+            # Asked for after the reading, so that bytes that were changed meanwhile have another version.
+            return count, version_of(os.fstat(file.fileno()))
 
     def size(self, name: str) -> int:
+        return self.look(name)[0]
+
+    def look(self, name: str) -> tuple[int, str | None]:
         with self._as_store_errors(name), self._open(name) as file:
-            return os.fstat(file.fileno()).st_size
+            found = os.fstat(file.fileno())
+            return found.st_size, version_of(found)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         names = check_name(prefix).split("/")

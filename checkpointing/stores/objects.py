@@ -134,10 +134,12 @@ class ObjectStore:
         """Reads a large ``into`` with several requests at once; all of them see the same version of the
         object.
         """
+        return self.read(name, start, into)[0]
+
+    def read(self, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
         with self._as_store_errors(check_name(name)):
             if not into:
-                self._wait(lambda: obstore.head(self._bucket, name))
-                return 0
+                return 0, self._wait(lambda: obstore.head(self._bucket, name))["e_tag"]
             progress = self._progress()
             landing = Download(into, progress)
             try:
@@ -146,8 +148,12 @@ class ObjectStore:
                 landing.close()
 
     def size(self, name: str) -> int:
+        return self.look(name)[0]
+
+    def look(self, name: str) -> tuple[int, str | None]:
         with self._as_store_errors(check_name(name)):
-            return self._wait(lambda: obstore.head(self._bucket, name))["size"]
+            found = self._wait(lambda: obstore.head(self._bucket, name))
+            return found["size"], found["e_tag"]
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         """Azure sends all names of the folder over the network; S3 and Google begin after ``after``."""
@@ -220,14 +226,15 @@ class ObjectStore:
             with suppress(BaseError, Stalled):
                 self._delete(side)
 
-    def _read_pieces(self, name: str, start: int, length: int, landing: Download) -> int:
+    def _read_pieces(self, name: str, start: int, length: int, landing: Download) -> tuple[int, str | None]:
         size = self._pace.chunk_bytes
         ranges = [range(at, min(at + size, length)) for at in range(0, length, size)]
         read_one = partial(_read_piece, self._bucket, name, start, landing)
         read = list(side_by_side(read_one, ranges, at_once=self._pace.at_once))
-        if len({version for _, version in read if version}) > 1:
+        versions = {version for _, version in read if version}
+        if len(versions) > 1:
             raise Unavailable(f"store: {self.url}: {name} was replaced while it was read")
-        return sum(count for count, _ in read)
+        return sum(count for count, _ in read), next(iter(versions), None)
 
     def _entries(self, folder: str, *, after: str = "") -> Iterator["ObjectMeta"]:
         pages = obstore.list(self._bucket, folder or None, offset=after or None, chunk_size=_PAGE)

@@ -28,6 +28,7 @@ from checkpointing.stores.contract import (
     abandoned_uploads,
     abort_uploads,
 )
+from checkpointing.stores.versions import versions_of
 
 _log = logging.getLogger(__name__)
 _AGAIN = "%s; again in %.0f s, given up in %.0f s"
@@ -144,6 +145,7 @@ class RetryingStore:
     ) -> None:
         self.inner = inner
         self.url = inner.url
+        self._versions = versions_of(inner)
         self._wait_out = Waiter(patience, clock=clock, sleep=sleep, spread=spread).wait_out
 
     def probe(self) -> None:
@@ -164,6 +166,12 @@ class RetryingStore:
 
     def size(self, name: str) -> int:
         return self._wait_out(lambda: self.inner.size(name))
+
+    def look(self, name: str) -> tuple[int, str | None]:
+        return self._wait_out(lambda: self._versions.look(name))
+
+    def read(self, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
+        return self._wait_out(lambda: self._versions.read(name, start, into))
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         yield from self._wait_out(lambda: [*self.inner.list(prefix, after=after)])

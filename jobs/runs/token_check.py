@@ -3,17 +3,27 @@
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 
 from checkpointing.stores.contract import Missing, Store, is_name
 from checkpointing.stores.opening import open_store
+from checkpointing.stores.versions import TellsVersions, versions_of
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.data.shard_cache import PARQUET, folder_conflict
+from jobs.training.data.shard_cache import folder_conflict
 from jobs.training.task.task import ShardCacheLimits, Tokens
-from jobs.training.task.token_index import DTYPE_BYTES, INDEX, DataError, TokenIndex, TokenShard, from_json
+from jobs.training.task.token_index import (
+    DTYPE_BYTES,
+    INDEX,
+    PARQUET,
+    DataError,
+    TokenIndex,
+    TokenShard,
+    from_json,
+)
 from jobs.training.task.windows import Windows, cut_into_windows, rows_of
 
 _NUM_READERS = 16
@@ -37,7 +47,8 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
     except DataError as error:
         raise SpecError([str(error)]) from None
     cache = _cache_limits(spec, index)
-    if problems := [*_wrong_vocabulary(spec, store, index), *_wrong_sizes(store, index)]:
+    looks = _looks(store, index)
+    if problems := [*_wrong_vocabulary(spec, store, index), *_wrong_sizes(looks)]:
         raise SpecError(problems)
     windows = _windows(spec, store, index)
     _check_room(
@@ -46,7 +57,8 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         f"data: {store.url} has {index.num_tokens:,} tokens, {windows.num_samples:,} samples of seq_len "
         f"{spec.seq_len} beside {spec.eval.samples:,} held out (eval.samples)",
     )
-    return Tokens(url=store.url, index=index, windows=windows, cache=cache)
+    versions = tuple(look.version for look in looks)
+    return Tokens(url=store.url, index=index, windows=windows, cache=cache, versions=versions)
 
 
 def _windows(spec: RunSpec, store: Store, index: TokenIndex) -> Windows:
@@ -187,27 +199,37 @@ def _digest_beside(spec: RunSpec) -> str | None:
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
 
 
-def _wrong_sizes(store: Store, index: TokenIndex) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What lies in the store in a shard's place: its version, and what is wrong with its size."""
+
+    version: str | None = None
+    problem: str | None = None
+
+
+def _looks(store: Store, index: TokenIndex) -> list[_Look]:
+    width, versions = DTYPE_BYTES[index.dtype], versions_of(store)
+    with ThreadPoolExecutor(_NUM_READERS) as pool:
+        return list(pool.map(lambda shard: _look(store, versions, shard, width), index.shards))
+
+
+def _wrong_sizes(looks: list[_Look]) -> list[str]:
     """At most one line: a shard that is missing or whose length differs from the index, and how many more
     there are.
     """
-    width = DTYPE_BYTES[index.dtype]
-    with ThreadPoolExecutor(_NUM_READERS) as pool:
-        looks = pool.map(lambda shard: _wrong_size(store, shard, width), index.shards)
-        found = [problem for problem in looks if problem]
+    found = [look.problem for look in looks if look.problem]
     more = f" (and {len(found) - 1:,} more shards)" if len(found) > 1 else ""
     return [f"{found[0]}{more}; copy it again, or pack the data again"] if found else []
 
 
-def _wrong_size(store: Store, shard: TokenShard, width: int) -> str | None:
-    if shard.name.endswith(PARQUET):
-        return None  # The footer was read, and it is at the end of the file.
+def _look(store: Store, versions: TellsVersions, shard: TokenShard, width: int) -> _Look:
     where, expected = f"data: {store.url}/{shard.name}", shard.num_tokens * width
     try:
-        num_bytes = store.size(shard.name)
+        num_bytes, version = versions.look(shard.name)
     except Missing:
-        return f"{where} is not there, but in the index"
-    if num_bytes == expected:
-        return None
+        return _Look(problem=f"{where} is not there, but in the index")
+    # Parquet's footer was read, and it is at the end of the file.
+    if num_bytes == expected or shard.name.endswith(PARQUET):
+        return _Look(version=version)
     differs = "longer" if num_bytes > expected else "shorter"
-    return f"{where} is {differs} than the {shard.num_tokens:,} tokens in its index"
+    return _Look(problem=f"{where} is {differs} than the {shard.num_tokens:,} tokens in its index")

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from checkpointing.stores.contract import Missing, Store
+from checkpointing.stores.contract import Missing
+from jobs.training.data.shards import Copyable
 from jobs.training.task.token_index import DataError, TokenShard
 
 # The names that tools which make such files use for the column.
@@ -20,7 +21,7 @@ _COLUMNS = ("input_ids", "ids", "tokens")
 _READ_BYTES = 2**20
 
 
-def describe(store: Store, name: str) -> TokenShard:
+def describe(store: Copyable, name: str) -> TokenShard:
     """Describes a file from its footer alone; ``sha256`` is the footer's.
 
     Raises ``DataError`` if the footer lacks the number of ids.
@@ -40,7 +41,7 @@ def describe(store: Store, name: str) -> TokenShard:
         )
 
 
-def ids_of(store: Store, shard: TokenShard) -> Iterator[bytes]:
+def ids_of(store: Copyable, shard: TokenShard) -> Iterator[bytes]:
     """All ids as little-endian uint32, a row group at a time."""
     with _opened(store, shard.name) as (file, where):
         if shard.sha256 not in (None, _digest(file)):
@@ -87,7 +88,7 @@ def _flat(chunk: Any, where: str) -> Any:
 
 
 @contextmanager
-def _opened(store: Store, name: str) -> Iterator[tuple[Any, str]]:
+def _opened(store: Copyable, name: str) -> Iterator[tuple[Any, str]]:
     where = f"data: {store.url}/{name}"
     try:
         buffered = io.BufferedReader(_StoredFile(store, name), _READ_BYTES)
@@ -104,7 +105,7 @@ def _opened(store: Store, name: str) -> Iterator[tuple[Any, str]]:
 class _StoredFile(io.RawIOBase):
     """An object in a store as a file with random access."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Copyable, name: str) -> None:
         self._store, self._name = store, name
         self._offset = 0
         self._size = store.size(name)

@@ -12,7 +12,8 @@ from torch import Tensor
 from checkpointing.stores.opening import open_store
 from jobs.training.data.conversations import num_labels, unpack
 from jobs.training.data.prefetch_pool import PrefetchPool
-from jobs.training.data.shard_cache import ShardCache, folder_conflict
+from jobs.training.data.shard_cache import ShardCache, fitting_shards, folder_conflict
+from jobs.training.data.shard_check import CheckedShards
 from jobs.training.data.shards import Readable, Shards
 from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
@@ -37,6 +38,16 @@ class SampleSource(Protocol):
         """Whether ``read`` could return these samples at once, now or within ``timeout_s``."""
 
 
+class Source(Readable, Protocol):
+    """Shards that are compared with their digests while they are read."""
+
+    def confirm(self) -> None:
+        """Raises ``DataError`` if one was found to be wrong."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether a step may begin; false while shards are compared that are few enough to wait for."""
+
+
 class Samples:
     """One rank's share of each global batch."""
 
@@ -47,7 +58,7 @@ class Samples:
         self.are_chat = task.tokens is not None and task.tokens.index.chat is not None
         _check_folders(task)
         self._source: SampleSource = (
-            TokenSource(task.tokens, task.recipe.model.vocab_size, is_first=context.local_rank == 0)
+            TokenSource(task.tokens, task.recipe.model.vocab_size, context)
             if task.tokens
             else SyntheticSource(task)
         )
@@ -123,13 +134,11 @@ class SyntheticSource:
 
 
 class TokenSource:
-    """Reads expected samples while the step before is computed. Ids are checked when they are read.
+    """Reads expected samples while the step before is computed. Ids are checked when they are read."""
 
-    If the task has a shard cache, the first rank of each node (``is_first``) fills it.
-    """
-
-    def __init__(self, tokens: Tokens, vocab_size: int, *, is_first: bool) -> None:
-        self._shards = Shards(_open_shards(tokens, is_first), tokens.index)
+    def __init__(self, tokens: Tokens, vocab_size: int, context: Context) -> None:
+        self._sources = _open_sources(tokens, context)
+        self._shards = Shards(self._sources[0], tokens.index)
         self._windows = tokens.windows
         self._dtype = _TORCH_DTYPES[tokens.index.dtype]
         self._vocab_size = vocab_size
@@ -138,6 +147,8 @@ class TokenSource:
         self._ahead: dict[int, Future[Tensor]] = {}
 
     def read(self, numbers: Sequence[int]) -> list[Tensor]:
+        for source in self._sources:
+            source.confirm()
         futures = [self._expected(number) or self._begin(number) for number in numbers]
         return [future.result() for future in futures]
 
@@ -149,6 +160,8 @@ class TokenSource:
     def wait(self, numbers: Sequence[int], timeout_s: float) -> bool:
         """A sample that can't be read counts as there too: ``read`` then raises the reason."""
         self._begin_all(numbers)
+        if not all(source.wait(timeout_s) for source in self._sources):
+            return False
         return not wait([self._ahead[number] for number in numbers], timeout_s).not_done
 
     def _expected(self, number: int) -> Future[Tensor] | None:
@@ -184,11 +197,20 @@ def _check_folders(task: Task) -> None:
         raise DataError(problem)
 
 
-def _open_shards(tokens: Tokens, is_first: bool) -> Readable:
-    store = open_store(tokens.url)
+def _open_sources(tokens: Tokens, context: Context) -> list[Source]:
+    """What samples are read from, and what that reads from in turn."""
+    store, names = open_store(tokens.url), [shard.name for shard in tokens.index.shards]
+    share = slice(context.rank, None, context.world_size)
     if tokens.cache is None:
-        return store
-    cache = ShardCache(store, tokens.index, Path(tokens.cache.folder), tokens.cache.limit_bytes)
-    if is_first:
+        checked = CheckedShards(store, tokens.index, tokens.versions, names[share])
+        checked.start()
+        return [checked]
+    folder, limit_bytes = Path(tokens.cache.folder), tokens.cache.limit_bytes
+    fitting = fitting_shards(tokens.index, limit_bytes)
+    far = [name for name in names if name not in fitting]
+    checked = CheckedShards(store, tokens.index, tokens.versions, far[share])
+    checked.start()
+    cache = ShardCache(checked, tokens.index, folder, limit_bytes)
+    if context.local_rank == 0:
         cache.copy_all()
-    return cache
+    return [cache, checked]

@@ -1,7 +1,7 @@
 """A shard cache: a bounded folder on a node's own disk, shared by its ranks, with copies of a store's shards.
 
-* A shard is compared with its SHA-256 while it is copied. Only a file of the right size counts as copied; any
-  other is copied again.
+* A shard is compared with its SHA-256 while it is copied, and each copy with its own once per attempt. A copy
+  is read only while it is what was compared (see ``copy_seals``); any other is copied again.
 * A shard that is not in the cache is read from the store. Parquet shards are decoded into the cache, so they
   must fit.
 * Deleting the folder costs time and nothing else.
@@ -24,7 +24,7 @@ from io import FileIO
 from os.path import expanduser, realpath
 from pathlib import Path
 
-from checkpointing.stores.contract import Missing, Store, StoreError
+from checkpointing.stores.contract import Missing, StoreError
 from checkpointing.stores.folders import (
     NotOurs,
     below,
@@ -35,9 +35,11 @@ from checkpointing.stores.folders import (
     read_into,
     write_all,
 )
-from jobs.training.task.token_index import DTYPE_BYTES, DataError, TokenIndex, TokenShard
+from jobs.training.data.copy_seals import Seal, break_seal, digest_of, is_seal, seal_on, set_seal, version_now
+from jobs.training.data.shard_check import WAITED_FOR_BYTES, other_bytes
+from jobs.training.data.shards import Copyable
+from jobs.training.task.token_index import DTYPE_BYTES, PARQUET, DataError, TokenIndex, TokenShard
 
-PARQUET = ".parquet"
 _READ_BYTES = 8 * 2**20
 _OURS = "longhaul-tokens-"
 _MARK = ".longhaul-tokens"
@@ -79,7 +81,7 @@ class ShardCache:
     ``limit_bytes`` is the limit for the whole folder, including other data sets in it.
     """
 
-    def __init__(self, store: Store, index: TokenIndex, folder: Path, limit_bytes: int) -> None:
+    def __init__(self, store: Copyable, index: TokenIndex, folder: Path, limit_bytes: int) -> None:
         self.url = store.url
         self._store = store
         self._width = DTYPE_BYTES[index.dtype]
@@ -89,13 +91,27 @@ class ShardCache:
         self._data_set = hashlib.sha256(identity.encode()).hexdigest()[:16]
         self._place = folder.expanduser() / f"{_OURS}{os.geteuid()}"
         self._limit_bytes = limit_bytes
-        self._fitting = self._fitting_shards(index)
+        self._fitting = fitting_shards(index, limit_bytes)
         self._problem: DataError | None = None
+        self._copying: threading.Thread | None = None
+        # The versions that seals named when they were last looked at.
+        self._sealed: dict[str, str] = {}
+
+    def confirm(self) -> None:
+        """Raises the ``DataError`` of a shard that ``copy_all`` found to be wrong."""
+        if self._problem:
+            raise self._problem
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether a step may begin: what ``copy_all`` copies was compared, or is too much to wait for."""
+        if self._copying is None or sum(map(self._num_bytes.__getitem__, self._fitting)) > WAITED_FOR_BYTES:
+            return True
+        self._copying.join(timeout_s)
+        return not self._copying.is_alive()
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
         """As a store's. Raises ``DataError`` if any shard that ``copy_all`` copied was found to be wrong."""
-        if self._problem:
-            raise self._problem
+        self.confirm()
         if (count := self._read_copy(name, start, into)) is not None:
             return count
         if not name.endswith(PARQUET):
@@ -116,18 +132,9 @@ class ShardCache:
         Only one rank of a node calls it.
         """
         self._make_room()
-        thread = threading.Thread(target=self._copy_each, name="shard cache", daemon=True)
-        thread.start()
-        return thread
-
-    def _fitting_shards(self, index: TokenIndex) -> dict[str, TokenShard]:
-        fitting, room = {}, self._limit_bytes
-        for shard in index.shards:
-            room -= self._num_bytes[shard.name]
-            if room < 0:
-                break
-            fitting[shard.name] = shard
-        return fitting
+        self._copying = threading.Thread(target=self._copy_each, name="shard cache", daemon=True)
+        self._copying.start()
+        return self._copying
 
     def _make_room(self) -> None:
         """Deletes other data sets until this one fits, the least recently used first.
@@ -174,12 +181,38 @@ class ShardCache:
     def _copy_each(self) -> None:
         try:
             for shard in self._fitting.values():
+                self._compare_copy(shard)
                 self._copy(shard)
         except DataError as error:
             self._problem = error
         except (StoreError, OSError):
             # The store is away or the disk is full: a reader that needs the shard gets the error itself.
             return
+
+    def _compare_copy(self, shard: TokenShard) -> None:
+        """Hashes the copy that an earlier attempt left. One that was changed is no longer read, and is copied
+        again. Raises ``DataError`` if bytes changed although nobody wrote them: samples may have been read.
+        """
+        last = shard.name.rpartition("/")[2]
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            self._data_sets() as place,
+            self._folder_of(place, shard.name) as folder,
+            file_in(folder, last) as file,
+        ):
+            seal = seal_on(folder, last)
+            found = digest_of(file)
+            if seal is None or found == seal.sha256:
+                return
+            where = self._place / self._data_set / shard.name
+            if version_now(file) != seal.version:
+                _log.warning("data.local: %s was changed by somebody; it is copied again", where)
+                return
+            break_seal(folder, last)
+            raise DataError(
+                f"data: {where}: this node's copy has lost its bytes: their SHA-256 is {found}, expected "
+                f"{seal.sha256}; look after its disk. The next start copies it again"
+            )
 
     def _copy(self, shard: TokenShard) -> None:
         last = shard.name.rpartition("/")[2]
@@ -188,35 +221,48 @@ class ShardCache:
             self._folder_of(place, shard.name, make=True) as folder,
             _locked(folder, last),
         ):
-            if self._is_copied(folder, shard.name):
+            if self._is_copied(folder, last):
                 return
             # The name is always the same, so that a killed process's file is overwritten.
             temporary = f".{last}.tmp"
             try:
                 with file_in(folder, temporary, "w") as file:
-                    self._write(shard, file)
-                os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
+                    sha256 = self._write(shard, file)
+                    os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
+                    set_seal(folder, last, Seal(sha256=sha256, version=version_now(file)))
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=folder)
 
-    def _is_copied(self, folder: int, name: str) -> bool:
-        with suppress(OSError):
-            status = os.stat(name.rpartition("/")[2], dir_fd=folder, follow_symlinks=False)
-            return stat.S_ISREG(status.st_mode) and status.st_size == self._num_bytes[name]
+    def _is_copied(self, folder: int, last: str) -> bool:
+        with suppress(OSError), file_in(folder, last) as file:
+            seal = seal_on(folder, last)
+            return seal is not None and seal.version == version_now(file)
         return False
 
     def _read_copy(self, name: str, start: int, into: memoryview) -> int | None:
-        """Reads from the cache; None if the shard was not copied yet, or was removed to make room."""
-        with suppress(OSError), self._data_sets() as place, self._folder_of(place, name) as folder:
-            if self._is_copied(folder, name):
-                with file_in(folder, name.rpartition("/")[2]) as file:
-                    file.seek(start)
-                    return read_into(file, into)
+        """Reads from the cache; None if the shard was not copied yet, was removed to make room, or is not
+        what was compared.
+        """
+        last = name.rpartition("/")[2]
+        with (
+            suppress(OSError),
+            self._data_sets() as place,
+            self._folder_of(place, name) as folder,
+            file_in(folder, last) as file,
+        ):
+            file.seek(start)
+            count = read_into(file, into)
+            # Asked for after the reading, so that bytes that were changed meanwhile are not taken.
+            version = version_now(file)
+            if self._sealed.get(name) != version and (seal := seal_on(folder, last)):
+                self._sealed[name] = seal.version
+            if self._sealed.get(name) == version:
+                return count
         return None
 
-    def _write(self, shard: TokenShard, file: FileIO) -> None:
-        """Copies and checks a shard; its bytes are on disk when this returns.
+    def _write(self, shard: TokenShard, file: FileIO) -> str:
+        """Copies and checks a shard, and returns its SHA-256; its bytes are on disk when this returns.
 
         Without that, a power cut after the renaming could leave the file's name without its bytes.
         """
@@ -225,14 +271,19 @@ class ShardCache:
             digest.update(data)
             write_all(file, memoryview(data))
         os.fsync(file.fileno())
+        found = digest.hexdigest()
         # A Parquet shard's digest is its footer's, which ``ids_of`` compares.
-        owner, digest_is = ("footer", None) if shard.name.endswith(PARQUET) else ("index", shard.sha256)
-        is_same = digest_is in (None, digest.hexdigest())
-        if not is_same or file.tell() != self._num_bytes[shard.name]:
+        is_parquet = shard.name.endswith(PARQUET)
+        if not is_parquet and shard.sha256 not in (None, found):
+            raise DataError(other_bytes(f"{self.url}/{shard.name}", found, shard.sha256))
+        if file.tell() != self._num_bytes[shard.name]:
+            owner = "footer" if is_parquet else "index"
             raise DataError(
-                f"data: {self.url}/{shard.name}: its bytes are not those that its {owner} names; "
-                "copy it again, or pack the data again"
+                f"data: {self.url}/{shard.name}: its bytes are not those that its {owner} names: they are "
+                f"{file.tell():,} bytes of ids, expected {self._num_bytes[shard.name]:,}; copy it again, or "
+                "pack the data again"
             )
+        return found
 
     def _bytes_of(self, shard: TokenShard) -> Iterator[bytes | memoryview]:
         if shard.name.endswith(PARQUET):
@@ -243,6 +294,17 @@ class ShardCache:
         buffer = memoryview(bytearray(_READ_BYTES))
         for start in range(0, self._num_bytes[shard.name], _READ_BYTES):
             yield buffer[: self._store.get_range(shard.name, start, buffer)]
+
+
+def fitting_shards(index: TokenIndex, limit_bytes: int) -> dict[str, TokenShard]:
+    """The first shards that fit together: those that are copied, and compared as they are."""
+    fitting, room = {}, limit_bytes
+    for shard in index.shards:
+        room -= shard.num_tokens * DTYPE_BYTES[index.dtype]
+        if room < 0:
+            break
+        fitting[shard.name] = shard
+    return fitting
 
 
 @contextmanager
@@ -272,8 +334,10 @@ def _used_s(place: int, name: str) -> float:
 
 
 def _num_bytes(place: int, name: str) -> int:
+    """The bytes of a data set's shards; what lies beside them is tiny."""
     with below(place, [name]) as folder:
-        return sum(entry.stat(follow_symlinks=False).st_size for _, entry in files_below(folder, name))
+        files = (entry for file, entry in files_below(folder, name) if not is_seal(file))
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in files)
 
 
 def _remove(place: int, name: str) -> None:

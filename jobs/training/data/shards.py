@@ -20,6 +20,12 @@ class Readable(Protocol):
     def get_range(self, name: str, start: int, into: memoryview) -> int: ...
 
 
+class Copyable(Readable, Protocol):
+    """The part of a store that copying needs."""
+
+    def size(self, name: str) -> int: ...
+
+
 class Shards:
     """The shards of one index. Several threads may read at the same time."""
 

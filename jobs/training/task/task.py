@@ -95,13 +95,15 @@ class ShardCacheLimits:
 class Tokens:
     """The row of tokens in the shards at ``url``, which is absolute, and how the row is cut into samples.
 
-    ``cache`` None means no shard cache: shards are read from ``url``.
+    ``cache`` None means no shard cache: shards are read from ``url``. ``versions`` are the shards' in their
+    store when the run was started (see ``checkpointing.stores.versions``).
     """
 
     url: str
     index: TokenIndex
     windows: Windows
     cache: ShardCacheLimits | None = None
+    versions: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

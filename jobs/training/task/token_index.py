@@ -18,6 +18,8 @@ from typing import Any, Literal
 from checkpointing.stores.contract import is_name
 
 INDEX = "index.json"
+# The end of the names of Parquet files of ids, which are shards too.
+PARQUET = ".parquet"
 TokenDtype = Literal["uint16", "uint32"]
 DTYPE_BYTES: Mapping[TokenDtype, int] = {"uint16": 2, "uint32": 4}
 _FORMAT = "longhaul tokens 1"

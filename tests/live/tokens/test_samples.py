@@ -125,6 +125,18 @@ def test_shards_brought_near_are_read_as_those_that_are_not(tmp_path: Path) -> N
         assert all(map(torch.equal, brought.rows(position), plain.rows(position)))
 
 
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_flipped_bit_is_found_before_the_first_step(is_cached: bool, tmp_path: Path) -> None:
+    far = write_tokens(tmp_path / "far", [number % 511 for number in range(3000)])
+    cache = ShardCacheLimits(folder=str(tmp_path / "cache"), limit_bytes=10**6)
+    shard = tmp_path / "far" / "000700.bin"
+    shard.write_bytes(bytes([shard.read_bytes()[0] ^ 1]) + shard.read_bytes()[1:])
+    ranks = samples_of(WORLDS[1], replace(far, cache=cache) if is_cached else far)
+    assert all(one.wait(0, timeout_s=60) for one in ranks)
+    with pytest.raises(DataError, match=r"000700\.bin: its bytes are not those that its index names"):
+        step_of(ranks, 0)
+
+
 def test_one_folder_for_tokens_and_saves_is_refused_where_only_the_nodes_have_the_link(
     tmp_path: Path,
 ) -> None:

@@ -21,6 +21,7 @@ from jobs.training.data.parquet_tokens import describe
 from jobs.training.data.shard_cache import ShardCache
 from jobs.training.data.shards import Shards
 from jobs.training.task.token_index import DataError, TokenIndex, TokenShard
+from tests.unit.clock_ticks import let_the_clock_tick
 from tests.unit.other_user import NOBODY, as_nobody, common_folder, needs_root
 
 
@@ -190,8 +191,8 @@ ShardCache(LocalStore(far), index, cache, 200).copy_all()
 """
 
 
-# Two shards, their locks, and the mark.
-@pytest.mark.parametrize("num_removed", range(5))
+# Two shards, their locks and seals, and the mark.
+@pytest.mark.parametrize("num_removed", range(7))
 def test_what_was_half_removed_when_a_process_was_killed_is_still_ours(
     tmp_path: Path, num_removed: int
 ) -> None:
@@ -200,7 +201,7 @@ def test_what_was_half_removed_when_a_process_was_killed_is_still_ours(
     command = [sys.executable, "-c", KILLED_AS_IT_REMOVES, tmp_path / "far", tmp_path, str(num_removed)]
     killed = subprocess.run(command, check=False, cwd=Path(__file__).parents[3], timeout=60)
     assert killed.returncode == -signal.SIGKILL
-    assert len([*old.iterdir()]) == 5 - num_removed
+    assert len([*old.iterdir()]) == 7 - num_removed
     (old / "1.bin").write_bytes(b"so that it has to go")
     copied_all(cache(*packed([3] * 100), tmp_path, limit_bytes=200))
     assert not old.exists()
@@ -278,7 +279,9 @@ def test_nothing_that_another_user_planted_is_trained_on_or_written_through(
 
 
 def bytes_in(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Those of all files but seals."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".seal")
+    return sum(path.stat().st_size for path in files)
 
 
 def test_a_lower_limit_holds_for_what_was_copied_under_a_higher_one(tmp_path: Path) -> None:
@@ -353,6 +356,70 @@ def test_a_cached_file_that_a_power_cut_left_with_another_size_is_copied_again(
     copied_all(shards)
     store.is_away = True
     assert row_of(shards, index) == [1, 2, 3, 4, 5]
+
+
+def test_a_copy_that_somebody_changed_is_not_read_and_copied_again_though_its_size_is_right(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, index = packed([1, 2, 3], [4, 5])
+    shards = cache(store, index, tmp_path)
+    copied_all(shards)
+    assert row_of(shards, index) == [1, 2, 3, 4, 5]
+    (found,) = tmp_path.rglob("0.bin")
+    let_the_clock_tick(tmp_path)
+    found.write_bytes(struct.pack("<3H", 9, 9, 9))
+    assert row_of(shards, index) == [1, 2, 3, 4, 5]
+    later = cache(store, index, tmp_path)
+    copied_all(later)
+    assert caplog.messages == [f"data.local: {found} was changed by somebody; it is copied again"]
+    store.is_away = True
+    assert row_of(later, index) == [1, 2, 3, 4, 5]
+
+
+def test_a_copy_that_another_one_was_moved_over_is_not_read(tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3], [4, 5, 6])
+    shards = cache(store, index, tmp_path)
+    copied_all(shards)
+    (first,), (second,) = tmp_path.rglob("0.bin"), tmp_path.rglob("1.bin")
+    let_the_clock_tick(tmp_path)
+    first.rename(tmp_path / "aside")
+    second.rename(first)
+    (tmp_path / "aside").rename(second)
+    assert row_of(shards, index) == [1, 2, 3, 4, 5, 6]
+    assert store.num_reads > 2
+
+
+def test_a_copy_without_a_seal_is_not_read(tmp_path: Path) -> None:
+    store, index = packed([1, 2, 3])
+    copied_all(cache(store, index, tmp_path))
+    for seal in tmp_path.rglob(".*.seal"):
+        seal.write_bytes(seal.read_bytes()[:70])
+    store.is_away = True
+    with pytest.raises(Unavailable):
+        row_of(cache(store, index, tmp_path), index)
+
+
+def test_bytes_that_a_disk_lost_end_the_attempt_with_both_digests_and_are_then_copied_again(
+    tmp_path: Path,
+) -> None:
+    store, index = packed([1, 2, 3])
+    copied_all(cache(store, index, tmp_path))
+    (found,), (seal,) = tmp_path.rglob("0.bin"), tmp_path.rglob(".0.bin.seal")
+    found.write_bytes(struct.pack("<3H", 1, 2, 7))
+    # As if nobody had written it: the seal has the version that the copy has now.
+    status, sha256 = found.stat(), index.shards[0].sha256
+    seal.write_text(
+        f"{sha256} {status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}\n", encoding="utf-8"
+    )
+    shards = cache(store, index, tmp_path)
+    copied_all(shards)
+    lost = hashlib.sha256(found.read_bytes()).hexdigest()
+    with pytest.raises(DataError, match=f"0.bin: this node's copy .* is {lost}, expected {sha256}; look"):
+        shards.confirm()
+    later = cache(store, index, tmp_path)
+    copied_all(later)
+    store.is_away = True
+    assert row_of(later, index) == [1, 2, 3]
 
 
 def test_a_store_that_is_away_while_shards_are_copied_is_the_readers_to_notice(tmp_path: Path) -> None:
