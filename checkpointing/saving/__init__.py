@@ -6,6 +6,7 @@ Reading order:
 - ``snapshot`` copies live state into our own memory.
 - ``save`` describes one save and its outcome.
 - ``findings`` tells what is wrong beside a save that ended well.
+- ``budget`` says how much of a node's disk saves may take, and what goes first.
 - ``local_tier`` keeps saves on the nodes' disks.
 - ``inbox`` is where rank 0 takes the other ranks' messages, and drops those of dropped saves.
 - ``publisher`` makes a save durable in the store, together with the other ranks.

@@ -1,21 +1,25 @@
 """The local tier: each rank keeps the files of its newest few saves on its node's disk, to resume quickly.
 
 Unreadable is not unneeded: what can't be read just now is kept and told. A host frees whatever is older than
-what the store has verified, whichever rank wrote it, since ranks move between hosts.
+what the store has verified, whichever rank wrote it, since ranks move between hosts. A budget in bytes is
+kept to before a share is written, so that the disk never gets full.
 
 A generation on disk needs no commit. Each file's part is written next to it, after it, so a rank's share is
 whole or absent. Whether the shares of all ranks exist is found out when a run resumes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import disk_usage
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.loading import GenerationPlace
 from checkpointing.format.manifest import Cut, FilePart, decode_part, encode_part, is_of_a_save, part_name
 from checkpointing.log.history import Generation
+from checkpointing.saving.budget import Budget, Share, oldest_first, to_free
 from checkpointing.stores.contract import Full, Missing, StoreError, check_name
 from checkpointing.stores.local import LocalStore
 
@@ -30,30 +34,48 @@ def local_tier_name(run: str, lineage: str) -> str:
 class LocalTier:
     """One run's folder on this node. A leading ``~`` means this node's home.
 
-    ``num_kept`` counts generations of one rank, and must be at least 2.
+    ``num_kept`` counts generations of one rank, and must be at least 2. ``verified`` returns the newest
+    generation that the store has verified, without asking the store.
     """
 
-    def __init__(self, folder: Path, run: str, num_kept: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        num_kept: int,
+        budget: Budget | None = None,
+        *,
+        verified: Callable[[], Generation | None] = lambda: None,
+        free_bytes: Callable[[Path], int | None] | None = None,
+    ) -> None:
         self._store = LocalStore(folder.expanduser())
         self._folder = check_name(f"runs/{run}/gen")
         self._num_kept = num_kept
+        self._budget = budget or Budget()
+        self._verified = verified
+        self._free_bytes = free_bytes or _free_bytes
 
     def keep(self, cut: Cut, part: FilePart, data: memoryview) -> str | None:
         """Writes a share, which is durable on return, then deletes this rank's oldest shares beyond
         ``num_kept``. Returns what is wrong although the share is there.
 
-        On a full disk, all but the newest earlier share are deleted first and the write is tried again.
+        Older shares are deleted first if the budget asks for it. Raises ``Full`` and deletes nothing if that
+        is not enough. On a full disk, all but the newest earlier share are deleted and the write is tried
+        again.
         """
+        look = self._look()
+        fewer = self._make_room(look, cut, part)
         try:
             self._put(cut, part, data)
         except Full:
-            self._keep_only(1, part.rank)
+            self._keep_only(look, 1, part.rank)
             self._put(cut, part, data)
+        look.shares.append((cut, part))
         try:
-            unreadable = self._keep_only(self._num_kept, part.rank)
+            self._keep_only(look, self._num_kept, part.rank)
         except StoreError as error:
             return f"older saves could not be deleted: {error}"
-        return unreadable_text(unreadable)
+        return unreadable_text(look.unreadable) or fewer
 
     def inventory(self) -> list[tuple[Cut, FilePart]]:
         """Returns all shares that are whole judging by names; their bytes are checked when they are read.
@@ -86,10 +108,52 @@ class LocalTier:
             return
         shares = self._look().shares
         kept = sorted({(cut.term, cut.number) for cut, _ in shares})[-self._num_kept :]
-        for cut, part in _oldest_first(shares):
+        for cut, part in oldest_first(shares):
             place = (cut.term, cut.number)
             if place < (good.term, good.number) and place not in kept:
                 self._delete(cut, part)
+
+    def _make_room(self, look: "_Look", cut: Cut, part: FilePart) -> str | None:
+        """Keeps to the budget, also while the node's other ranks write their shares of ``cut``.
+
+        Returns a text if fewer saves than ``num_kept`` will be kept.
+        """
+        others = [share for share in look.shares if share[0].generation != cut.generation]
+        unreadable = self._unreadable_bytes(look)
+        needed = part.num_bytes * self._budget.num_ranks
+        allowed = self._budget.allowed(_bytes(look.shares) + unreadable, self._free_bytes(self._store.root))
+        if allowed is None:
+            return None
+        freed = to_free(others, _bytes(others) + unreadable + needed - allowed, good=self._verified())
+        if freed is None:
+            raise Full(self._no_room_text(needed, allowed))
+        for share in freed:
+            self._delete(*share)
+            look.shares.remove(share)
+        own = [share for share in others if share[1].rank == part.rank]
+        num_left = sum(share not in freed for share in own)
+        is_fewer = num_left < min(len(own), self._num_kept - 1)
+        return self._fewer_text(num_left + 1, allowed) if is_fewer else None
+
+    def _unreadable_bytes(self, look: "_Look") -> int:
+        num_bytes = 0
+        for name in look.spared & look.names:
+            with suppress(StoreError):
+                num_bytes += self._store.size(name)
+        return num_bytes
+
+    def _no_room_text(self, needed: int, allowed: int) -> str:
+        return (
+            f"store: {self._store.root}: no room for a save of {_gigabytes(needed)} on this node: "
+            f"checkpoint.local.max_bytes and the disk allow {_gigabytes(allowed)} together with the save "
+            "before it; make room, or raise the one that is too small"
+        )
+
+    def _fewer_text(self, num_left: int, allowed: int) -> str:
+        return (
+            f"{num_left} of {self._num_kept} saves stay in {self._store.root}: checkpoint.local.max_bytes "
+            f"and the disk allow {_gigabytes(allowed)}"
+        )
 
     def _look(self) -> "_Look":
         names = frozenset(self._store.list(self._folder))
@@ -113,13 +177,10 @@ class LocalTier:
         self._store.put(file, data)
         self._store.put(its_part, encode_part(cut, part))
 
-    def _keep_only(self, num_kept: int, rank: int) -> Mapping[str, StoreError]:
-        """Returns the parts that could not be read, and so were kept."""
-        look = self._look()
+    def _keep_only(self, look: "_Look", num_kept: int, rank: int) -> None:
         mine = [(cut, part) for cut, part in look.shares if part.rank == rank]
-        for cut, part in _oldest_first(mine)[:-num_kept]:
+        for cut, part in oldest_first(mine)[:-num_kept]:
             self._delete(cut, part)
-        return look.unreadable
 
     def _delete(self, cut: Cut, part: FilePart) -> None:
         for name in reversed(self._names(cut, part)):
@@ -138,7 +199,7 @@ class _Look:
     """
 
     names: frozenset[str]
-    shares: list[tuple[Cut, FilePart]] = field(default_factory=list)
+    shares: list[Share] = field(default_factory=list)
     whole: set[str] = field(default_factory=set)
     unreadable: dict[str, StoreError] = field(default_factory=dict)
 
@@ -157,5 +218,19 @@ def unreadable_text(unreadable: Mapping[str, StoreError]) -> str | None:
     return f"{which} can't be read and is kept: {error}"
 
 
-def _oldest_first(found: Sequence[tuple[Cut, FilePart]]) -> list[tuple[Cut, FilePart]]:
-    return sorted(found, key=lambda share: (share[0].term, share[0].number))
+def _bytes(shares: Sequence[Share]) -> int:
+    return sum(part.num_bytes for _, part in shares)
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Returns what the disk has free for us; None if nobody knows."""
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        return disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _gigabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:,.3g} GB"

@@ -98,6 +98,7 @@ class Forecast:
     local_bytes: int | None
     save_every_s: float | None
     refused: str | None
+    local_max_bytes: int | None = None
 
     @property
     def store_bytes(self) -> int:

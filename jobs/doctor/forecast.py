@@ -23,6 +23,7 @@ def forecast(spec: RunSpec, inventory: Inventory) -> Forecast:
         grows=_growth(spec),
         local_folder=local.dir,
         local_bytes=round(size * (local.keep + 1) * _fullest_share(answer)) if local.dir else None,
+        local_max_bytes=local.max_bytes,
         save_every_s=None if spec.checkpoint.every_steps else spec.checkpoint.every_s,
         refused=answer.reason if isinstance(answer, Refused) else None,
     )

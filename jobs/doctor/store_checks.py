@@ -119,6 +119,14 @@ def _on_disks(run: Forecast, seen: Examination) -> Iterator[Finding]:
     """Checks the disk with the least free space, which stands for all disks."""
     if run.local_bytes is None:
         return
+    if run.local_max_bytes is not None and run.local_bytes > run.local_max_bytes:
+        yield Finding(
+            level="warning",
+            subject=f"run {run.run}",
+            found=f"needs {run.local_bytes / 1e9:,.2f} GB in {run.local_folder}, of "
+            f"{run.local_max_bytes / 1e9:,.2f} GB allowed",
+            remedy="raise checkpoint.local.max_bytes, or fewer saves stay than checkpoint.local.keep",
+        )
     disks = [answer.facts.disk for answer in seen.answers if isinstance(answer.facts, NodeFacts)]
     tightest: DiskFacts | None = min(filter(None, disks), key=lambda disk: disk.free_bytes, default=None)
     if tightest:

@@ -14,11 +14,14 @@ from jobs.training.task.task import MlflowExperiment, Recording, Saving, WandbPr
 
 
 class LocalTierSettings(Strict):
-    """Each node's own disk. With ``dir`` null only the store is used."""
+    """Each node's own disk. With ``dir`` null only the store is used. With ``max_bytes`` null the run's saves
+    take at most nine tenths of what the disk has for them.
+    """
 
     dir: NodeFolder | None = None
     every: Every = 1
     keep: Annotated[int, Field(ge=2)] = 2
+    max_bytes: Count | None = None
 
 
 class StorePlace(Strict):
@@ -48,6 +51,7 @@ class Checkpoint(Strict):
             retention=self.retention,
             disk=self.local.dir,
             disk_keep=self.local.keep,
+            disk_max_bytes=self.local.max_bytes,
             deadline_s=self.deadline_s,
         )
 

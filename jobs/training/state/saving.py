@@ -1,5 +1,6 @@
 """Saves a rank's state: the training thread copies it at a step boundary, other threads do the rest."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +11,8 @@ from checkpointing.errors import taken_over
 from checkpointing.format.manifest import Cut, FilePart, file_name
 from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.generations.retention import newest_good
+from checkpointing.log.history import Generation
+from checkpointing.saving.budget import Budget
 from checkpointing.saving.cadence import Busy, Order, SavesSoFar, SkippedSave, next_order
 from checkpointing.saving.local_tier import LocalTier, local_tier_name
 from checkpointing.saving.publisher import Publisher, SavingAttempt
@@ -59,7 +62,7 @@ class Saver:
             retention=saving.retention,
         )
         self._publisher = Publisher(repository, mailbox, attempt, self.tally)
-        self._disk = local_tier(saving, saved)
+        self._disk = local_tier(saving, saved, lambda: newest_good(repository.view))
         self._writer = Writer(self._disk, self._publisher, self.tally, report)
         self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
         self._saves_so_far = SavesSoFar(last_s=time.monotonic())
@@ -214,7 +217,12 @@ def local_tier_of(task: Task) -> LocalTier | None:
     return local_tier(task.saving, saved_run(task)) if task.saving else None
 
 
-def local_tier(saving: Saving, saved: SavedRun) -> LocalTier | None:
+def local_tier(
+    saving: Saving, saved: SavedRun, verified: Callable[[], Generation | None] = lambda: None
+) -> LocalTier | None:
     if saving.disk is None:
         return None
-    return LocalTier(Path(saving.disk), local_tier_name(saved.run, saved.lineage), saving.disk_keep)
+    # Both launchers set the variable where there are several ranks.
+    budget = Budget(max_bytes=saving.disk_max_bytes, num_ranks=int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    name = local_tier_name(saved.run, saved.lineage)
+    return LocalTier(Path(saving.disk), name, saving.disk_keep, budget, verified=verified)

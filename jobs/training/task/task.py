@@ -28,8 +28,9 @@ _BESIDE_SAVES_S = 2400.0
 class Saving:
     """How a run saves: when, where, and how many generations are kept.
 
-    ``disk`` is the folder on each node for its ranks' newest ``disk_keep`` saves; None saves to the store
-    alone. A save that takes longer than ``deadline_s`` is dropped.
+    ``disk`` is the folder on each node for its ranks' newest ``disk_keep`` saves, of at most
+    ``disk_max_bytes`` together; None saves to the store alone. A save that takes longer than ``deadline_s``
+    is dropped.
     """
 
     cadence: Cadence
@@ -37,6 +38,7 @@ class Saving:
     disk: str | None
     disk_keep: int
     deadline_s: float
+    disk_max_bytes: int | None = None
 
     @property
     def ending_s(self) -> float:

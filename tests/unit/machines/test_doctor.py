@@ -98,6 +98,11 @@ def test_a_node_whose_torch_is_of_another_vendor_is_unusable_unless_it_is_simula
     assert findings(with_answers(answer(replace(A1, simulated=True), facts))) == []
 
 
+def test_saves_that_need_more_than_a_node_may_give_them_are_a_warning() -> None:
+    finding = only(with_run(replace(RUN, local_max_bytes=200_000_000_000)))
+    assert (finding.level, finding.found) == ("warning", "needs 289.09 GB in /nvme, of 200.00 GB allowed")
+
+
 def test_a_device_without_telemetry_is_a_warning() -> None:
     found = only(with_answers(answer(B1, amd(telemetry=None))))
     assert (found.level, "amdsmi" in found.remedy) == ("warning", True)

@@ -87,3 +87,7 @@ def test_a_run_that_does_not_fit_is_refused_in_the_words_of_placement() -> None:
 
 def test_a_benchmark_saves_nothing() -> None:
     assert of(mode="benchmark").store_bytes == 0
+
+
+def test_a_bound_on_the_saves_of_a_node_is_part_of_the_forecast() -> None:
+    assert of(checkpoint={"local": {"dir": "/nvme", "max_bytes": 5}}).local_max_bytes == 5

@@ -169,7 +169,7 @@ checkpoint:
   every_steps: 5
   on_busy: wait
   deadline_s: 9
-  local: {dir: /disk, every: 2, keep: 3}
+  local: {dir: /disk, every: 2, keep: 3, max_bytes: 5_000_000}
   store: {every: 4}
   retention: {last: 1, epochs: false, best: 2, metric: loss, mode: max, every_steps: 100}
 """
@@ -178,6 +178,7 @@ checkpoint:
         retention=Retention(last=1, epochs=False, best=2, metric="loss", mode="max", every_steps=100),
         disk="/disk",
         disk_keep=3,
+        disk_max_bytes=5_000_000,
         deadline_s=9.0,
     )
 

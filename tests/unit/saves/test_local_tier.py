@@ -6,8 +6,10 @@ import pytest
 
 from checkpointing.errors import Corrupt
 from checkpointing.format.manifest import Cut, Manifest, encode_part, manifest_of, part_name
+from checkpointing.log.history import Generation
+from checkpointing.saving.budget import Budget
 from checkpointing.saving.local_tier import LocalTier, local_tier_name
-from checkpointing.stores.contract import Denied, StoreError, Unavailable
+from checkpointing.stores.contract import Buffer, Denied, Full, StoreError, Unavailable
 from checkpointing.stores.local import LocalStore
 from tests.unit.small_generations import content, cut_of, file_of, generation, load_from, part_of
 
@@ -264,3 +266,72 @@ def test_an_older_save_that_cannot_be_deleted_fails_no_save(
     assert findings[:2] == [None, None]
     assert "older saves could not be deleted: store: " in str(findings[2])
     assert steps_of(disk) == [10, 20, 30]
+
+
+def bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+
+
+FILE_BYTES = len(file_of(cut_of(10, term=1, number=1), 0))
+
+
+def tier(folder: Path, max_bytes: int, *, verified: Generation | None = None, ranks: int = 1) -> LocalTier:
+    budget = Budget(max_bytes=max_bytes, num_ranks=ranks)
+    return LocalTier(folder, "r", 3, budget, verified=lambda: verified)
+
+
+def test_a_budget_is_kept_to_before_a_save_is_written_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, peaks = tier(tmp_path, 2 * FILE_BYTES), list[int]()
+    put = LocalStore.put
+
+    def seen(store: LocalStore, name: str, data: Buffer) -> None:
+        put(store, name, data)
+        peaks.append(bytes_in(tmp_path))
+
+    monkeypatch.setattr(LocalStore, "put", seen)
+    findings = [disk.keep(cut, part_of(cut, 0), memoryview(file_of(cut, 0))) for cut in cuts(4)]
+    assert (max(peaks), steps_of(disk)) == (2 * FILE_BYTES, [30, 40])
+    assert findings[:2] == [None, None]
+    assert f"2 of 3 saves stay in {tmp_path}: checkpoint.local.max_bytes" in str(findings[2])
+
+
+def test_a_save_that_fits_into_no_budget_is_refused_and_deletes_nothing(tmp_path: Path) -> None:
+    keep(tier(tmp_path, 9 * FILE_BYTES), cuts(1)[0])
+    with pytest.raises(Full, match=r"no room for a save .* checkpoint\.local\.max_bytes"):
+        keep(tier(tmp_path, 2 * FILE_BYTES - 1), cuts(2)[1])
+    assert steps_of(tier(tmp_path, 1)) == [10]
+
+
+def test_what_the_store_has_verified_makes_room_also_where_it_is_a_ranks_last(tmp_path: Path) -> None:
+    moved, new = cuts(2, world_size=9)
+    keep(tier(tmp_path, 9 * FILE_BYTES), moved, 7, 8)
+    with pytest.raises(Full):
+        keep(tier(tmp_path, 2 * FILE_BYTES, verified=generation(1)), new, 0)
+    disk = tier(tmp_path, 2 * FILE_BYTES, verified=generation(2))
+    keep(disk, new, 0)
+    assert sorted((cut.step, part.rank) for cut, part in disk.inventory()) == [(10, 8), (20, 0)]
+
+
+def test_ranks_that_save_side_by_side_keep_to_one_budget(tmp_path: Path) -> None:
+    disk = tier(tmp_path, 5 * FILE_BYTES, ranks=2)
+    for cut in cuts(3, world_size=2):
+        keep(disk, cut, 0)
+        assert bytes_in(tmp_path) <= 4 * FILE_BYTES  # there is room for rank 1, which writes meanwhile
+        keep(disk, cut, 1)
+    assert (steps_of(disk, 0), steps_of(disk, 1)) == ([20, 30], [10, 20, 30])
+
+
+def test_without_a_budget_a_tenth_of_the_disk_stays_free(tmp_path: Path) -> None:
+    def free_bytes(_folder: Path) -> int:
+        return 4 * FILE_BYTES - bytes_in(tmp_path)
+
+    disk = LocalTier(tmp_path, "r", 9, free_bytes=free_bytes)
+    for cut in cuts(5):
+        keep(disk, cut)
+    assert steps_of(disk) == [30, 40, 50]
+    unknown = LocalTier(tmp_path, "r", 9, free_bytes=lambda _folder: None)
+    for cut in cuts(8)[5:]:
+        keep(unknown, cut)
+    assert len(steps_of(unknown)) == 6
