@@ -82,6 +82,13 @@ def session_directory() -> str:
     return str(ray._private.worker._global_node.get_session_dir_path())
 
 
+def is_own_ray() -> bool:
+    """Whether this process has started the Ray that it is connected to."""
+    import ray
+
+    return bool(ray._private.worker._global_node.is_head())
+
+
 def raylet_socket() -> str:
     """Returns the path of the node's socket, which each worker of the node has in its command line."""
     import ray
@@ -232,6 +239,43 @@ def own_process_groups() -> Iterator[None]:
 
 
 @contextmanager
+def lean(worker_start: str, agent: str, *, logs_reach_driver: bool) -> Iterator[None]:
+    """Starts a Ray inside the block without the helpers that a driver with no dashboard has no use for.
+
+    Neither an autoscaler nor a server for the dashboard is started, nor what passes logs on unless
+    ``logs_reach_driver``. In place of Ray's own scripts, ``worker_start`` starts each worker, and ``agent``
+    is the node's agent. Nor does this process load what a dashboard would need, to see whether it is there.
+    """
+    from ray._private import parameter, ray_constants, services, utils
+
+    params, start, python, missing = (
+        parameter.RayParams,
+        services.start_api_server,
+        services._build_python_executable_command_memory_profileable,
+        utils.get_dashboard_dependency_error,
+    )
+
+    class Lean(params):  # type: ignore[misc,valid-type]  # Ray's class has no types
+        def __init__(self, *args: Any, **options: Any) -> None:
+            ours = {"no_monitor": True, "setup_worker_path": worker_start}
+            super().__init__(*args, **{**options, **ours, "include_log_monitor": logs_reach_driver})
+
+    def command(component: str, *args: Any) -> list[str]:
+        is_agent = component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT
+        return [sys.executable, "-S", "-E", agent] if is_agent else python(component, *args)
+
+    parameter.RayParams, services.start_api_server = Lean, _no_server
+    services._build_python_executable_command_memory_profileable = command
+    utils.get_dashboard_dependency_error = _unwanted
+    try:
+        yield
+    finally:
+        parameter.RayParams, services.start_api_server = params, start
+        services._build_python_executable_command_memory_profileable = python
+        utils.get_dashboard_dependency_error = missing
+
+
+@contextmanager
 def ids_from_the_kernel() -> Iterator[None]:
     """Gives actor classes made inside the block an id from the kernel instead of Ray's own generator.
 
@@ -273,3 +317,12 @@ def propagated_variables() -> dict[str, str]:
 
 def _do_nothing(*_: Any) -> None:
     return None
+
+
+def _no_server(*_: Any, **__: Any) -> tuple[None, None]:
+    """Neither an address nor a process."""
+    return None, None
+
+
+def _unwanted() -> ImportError:
+    return ImportError("no dashboard is wanted")

@@ -18,12 +18,14 @@ from typing import Any
 
 from cluster import this_machine
 from cluster.inventory import ClusterError, DidNotStart
+from cluster.local_ray import agent_stand_in, worker_start
 from cluster.local_ray.marked_directory import check_closed, environment_of, marked_directory
 from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
 from cluster.nodes import query_cluster
 from cluster.ray_internals import (
     entrypoint_without_options,
+    lean,
     lost_node_messages,
     on_loopback,
     own_process_groups,
@@ -146,6 +148,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
             variables(_settings(root)),
             on_loopback(),
             own_process_groups(),
+            lean(worker_start.__file__, agent_stand_in.__file__, logs_reach_driver=verbose),
             lost_node_messages(verbose),
             _said_in_one_line(),
         ):

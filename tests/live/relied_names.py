@@ -18,6 +18,7 @@ TRAINER = "ray.train.v2.api.data_parallel_trainer.DataParallelTrainer"
 V2 = "ray.train.v2._internal"
 GROUP = f"{V2}.execution.worker_group"
 CALLBACK = f"{V2}.execution.callback"
+STAND_IN = "cluster.local_ray.agent_stand_in.PORTS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +198,85 @@ NAMES = (
         by=f"{RAY}.entrypoint_without_options",
         says=("entrypoint=ray._private.utils.get_entrypoint_name()",),
     ),
+    Relied(
+        name="ray._private.parameter.RayParams",
+        by=f"{RAY}.lean",
+        position=0,
+        keywords=("no_monitor", "setup_worker_path", "include_log_monitor"),
+    ),
+    Relied(
+        name="ray._private.worker.init",
+        by=f"{RAY}.lean",
+        says=("ray_params = ray._private.parameter.RayParams(",),
+    ),
+    # What takes its place returns such a pair, without a process.
+    Relied(
+        name="ray._private.node.Node.start_api_server",
+        by=f"{RAY}.lean",
+        says=(
+            "self._webui_url, process_info = ray._private.services.start_api_server(",
+            "if process_info is not None:",
+        ),
+    ),
+    Relied(name="ray._private.services.start_api_server", by=f"{RAY}.lean"),
+    Relied(
+        name="ray._private.node.Node.start_head_processes",
+        by=f"{RAY}.lean",
+        says=("if not self._ray_params.no_monitor:",),
+    ),
+    Relied(
+        name="ray._private.node.Node.start_ray_processes",
+        by=f"{RAY}.lean",
+        says=("if self._ray_params.include_log_monitor:",),
+    ),
+    Relied(
+        name="ray._private.services._build_python_executable_command_memory_profileable",
+        by=f"{RAY}.lean",
+        position=2,
+    ),
+    Relied(name="ray._private.ray_constants.PROCESS_TYPE_DASHBOARD_AGENT", by=f"{RAY}.lean"),
+    Relied(
+        name="ray._private.utils.get_dashboard_dependency_error",
+        by=f"{RAY}.lean",
+        position=0,
+        replaced_by=f"{RAY}._unwanted",
+    ),
+    Relied(
+        name="ray._private.services.start_raylet",
+        by=f"{RAY}.lean",
+        says=("if ray._private.utils.get_dashboard_dependency_error() is not None:",),
+    ),
+    Relied(
+        name="ray._private.services.start_raylet",
+        by="cluster.local_ray.agent_stand_in.main",
+        says=('f"--node-id={node_id}"', 'f"--session-dir={session_dir}"'),
+    ),
+    Relied(name="ray._raylet.METRICS_AGENT_PORT_NAME", by=STAND_IN, value="metrics_agent_port"),
+    Relied(name="ray._raylet.METRICS_EXPORT_PORT_NAME", by=STAND_IN, value="metrics_export_port"),
+    Relied(
+        name="ray._raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME", by=STAND_IN, value="dashboard_agent_listen_port"
+    ),
+    Relied(
+        name="ray._private.runtime_env.context.RuntimeEnvContext",
+        by="cluster.local_ray.worker_start.line",
+        says=(
+            'executable = ["exec", self.py_executable]',
+            "passthrough_args[0] = self.override_worker_entrypoint",
+            "cmd = [*self.command_prefix, *executable, *passthrough_args]",
+            'os.execvp("bash", args=["bash", "-c", " ".join(cmd)])',
+        ),
+    ),
+    Relied(
+        name="ray._private.utils.update_envs",
+        by="cluster.local_ray.worker_start.expanded",
+        says=("os.path.expandvars(value)", 'r"\\$\\{[A-Z0-9_]+\\}", ""'),
+    ),
+    Relied(
+        name="ray._private.workers.setup_worker",
+        by="cluster.local_ray.worker_start.main",
+        says=('"--serialized-runtime-env-context"', '"--language"'),
+    ),
+    Relied(name="ray._private.node.Node.is_head", by=f"{RAY}.is_own_ray", position=1),
     Relied(name="ray._private.utils.set_sigterm_handler", by=f"{RAY}.sigterm_left_alone"),
     Relied(
         name="ray._private.worker.init",
@@ -236,6 +316,32 @@ NAMES = (
     Relied(
         name=f"{V2}.callbacks.placement_group_callback.PlacementGroupCleanerCallback",
         by=f"{TRAIN}.DrivenTrainer",
+    ),
+    Relied(
+        name=f"{V2}.execution.scaling_policy.FixedScalingPolicy",
+        by=f"{TRAIN}.AskingNobody",
+        position=1,
+        says=("self._maybe_send_resource_request()",),
+    ),
+    Relied(
+        name=f"{V2}.execution.scaling_policy.scaling_policy.ScalingPolicy.after_controller_start",
+        by=f"{TRAIN}.AskingNobody",
+        replaced_by=f"{TRAIN}.AskingNobody.after_controller_start",
+    ),
+    Relied(
+        name=f"{V2}.execution.scaling_policy.scaling_policy.ScalingPolicy._maybe_send_resource_request",
+        by=f"{TRAIN}.AskingNobody",
+        replaced_by=f"{TRAIN}.AskingNobody._maybe_send_resource_request",
+    ),
+    Relied(
+        name=f"{V2}.execution.scaling_policy.scaling_policy.ScalingPolicy._cancel_resource_request",
+        by=f"{TRAIN}.AskingNobody",
+        says=("if self._coordinator_client is None:\n            return\n",),
+    ),
+    Relied(
+        name=f"{TRAINER}.fit",
+        by=f"{TRAIN}.without_autoscaler",
+        says=("scaling_policy=create_scaling_policy(self.scaling_config)",),
     ),
     Relied(name=f"{V2}.execution.controller.controller.TrainController", by=f"{TRAIN}.start_controller"),
     Relied(

@@ -22,8 +22,9 @@ from jobs.launch.forkserver import client
 from jobs.launch.forkserver.actor import remove_socket
 from jobs.training.task.job import Strategy
 
-# How long the first worker group waits for what it would else load itself.
-_LOADING_S = 20.0
+# How long the first worker group waits for what each of its workers would else load itself. A busy machine
+# needs all of it; what hangs is ended.
+_LOADING_S = 90.0
 # Forking and answering takes a hundredth of this time.
 _ANSWER_S = 2.0
 

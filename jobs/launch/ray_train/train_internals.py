@@ -19,6 +19,7 @@ from ray.train.v2._internal.exceptions import (
 )
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group import worker_group
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import placement_group
@@ -61,6 +62,24 @@ def result_of(controller: Any) -> Any:
     """
     ray.get(controller.run.remote())
     return ray.get(controller.get_result.remote())
+
+
+class AskingNobody(FixedScalingPolicy):  # type: ignore[misc]  # ray's types are skipped
+    """So many workers as were asked for, without an actor that tells an autoscaler of them.
+
+    Ray's own policy starts that actor, and the controller waits for it.
+    """
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        return None
+
+    def _maybe_send_resource_request(self) -> None:
+        return None
+
+
+def without_autoscaler(told: Mapping[str, Any], scaling: Any) -> dict[str, Any]:
+    """``told`` for ``start_controller``, where no node can ever join. ``scaling`` is a trainer's own."""
+    return {**told, "scaling_policy": AskingNobody(scaling)}
 
 
 class InEachWorker(WorkerGroupCallback):  # type: ignore[misc]  # ray's types are skipped

@@ -12,7 +12,7 @@ from ray.util.placement_group import get_placement_group, remove_placement_group
 
 from cluster.environment import read_at_start
 from cluster.local_ray import timeouts
-from cluster.ray_internals import propagated_variables, readiness_of, session_directory
+from cluster.ray_internals import is_own_ray, propagated_variables, readiness_of, session_directory
 from jobs.execution.board import Assembled, Post
 from jobs.launch.ray_train.driver_actors import here
 from jobs.launch.ray_train.ray_errors import lost
@@ -24,6 +24,7 @@ from jobs.launch.ray_train.train_internals import (
     result_of,
     start_controller,
     start_timeout,
+    without_autoscaler,
     without_extras,
 )
 
@@ -77,6 +78,8 @@ class Trainer(DrivenTrainer):
                 ray.kill(controller)
 
     def drive(self, told: Mapping[str, Any]) -> Any:
+        if is_own_ray():
+            told = without_autoscaler(told, self.scaling_config)
         controller = self._start_controller(told, self._environment)
         if self._environment:
             try:

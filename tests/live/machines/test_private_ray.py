@@ -109,6 +109,15 @@ class Driver:
         self._process.wait(START_TIMEOUT_S)
         shutil.rmtree(self.folder)
 
+    def scripts(self) -> set[str]:
+        """The first one in the command line of each of its processes, or the name that Ray has given it."""
+        lines = [process.cmdline() for process in self.left_processes()]
+        return {
+            next((Path(word).name for word in line if word.endswith(".py")), line[0])
+            for line in lines
+            if line
+        }
+
     def variables_of(self, name: str) -> dict[str, str]:
         """Of its only process of that name."""
         (found,) = (process for process in self.left_processes() if _name_of(process) == name)
@@ -158,9 +167,15 @@ def test_nothing_is_left_after_ctrl_c(start: Callable[..., Driver]) -> None:
     assert_nothing_is_left(driver)
 
 
-def test_its_head_is_tuned_and_nothing_is_left_after_sigterm(start: Callable[..., Driver]) -> None:
+def test_its_head_is_tuned_and_without_helpers_and_nothing_is_left_after_sigterm(
+    start: Callable[..., Driver],
+) -> None:
     driver = start(then="wait")
     driver.wait_until_up()
+    scripts = driver.scripts()
+    assert "agent_stand_in.py" in scripts
+    helpers = {"agent.py", "dashboard.py", "log_monitor.py", "monitor.py", "ray::DashboardAgent"}
+    assert scripts & helpers == set()
     assert driver.variables_of("gcs_server").items() >= ON_ONE_MACHINE.items()
     driver.signal(signal.SIGTERM)
     assert driver.wait()[0] == 128 + signal.SIGTERM
