@@ -3,8 +3,9 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from cluster.ray_internals import raylet_socket, variables_of_workers
 from jobs.execution.messages import Event, SessionLimits, Started
 from jobs.launch.forkserver import beside_driver
 from jobs.launch.forkserver.beside_driver import CellForkserver
-from jobs.launch.ray_train.cells import launch
+from jobs.launch.ray_train import cells
 from jobs.training.task.measurement import Measurement, NoProfile, Profile
 from jobs.training.task.search.largest_batch import BatchSearch
 from tests.live.listening import ENDLESS, Listener, assert_all_capacity_returns, job, session, workers
@@ -25,6 +26,7 @@ from tests.live.listening import ENDLESS, Listener, assert_all_capacity_returns,
 NUM_CPUS = 2
 # Shared machines are slow to start processes; what is tested to be short is set short in its test.
 LIMITS = SessionLimits(schedule_timeout_s=120, cell_timeout_s=300, hang_timeout_s=60)
+Launch = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,20 @@ def group() -> Iterator[WorkerGroup]:
         yield group
 
 
+@pytest.fixture(scope="module")
+def launch(group: WorkerGroup) -> Iterator[Launch]:
+    """Forks the workers, as sweeps do. Else loading would take most of the time of these tests."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        CellForkserver(session(group).environment, ["ddp"]) as forkserver,
+    ):
+        # However busy this machine is.
+        patch.setattr(beside_driver, "_LOADING_S", 300.0)
+        forkserver.start()
+        forkserver.listen_beside(raylet_socket(), variables_of_workers())
+        yield partial(cells.launch, forkserver=forkserver)
+
+
 @pytest.fixture(autouse=True)
 def _capacity_returns(group: WorkerGroup) -> Iterator[None]:
     """Whatever a test does to its workers, the next one finds the whole machine."""
@@ -41,7 +57,7 @@ def _capacity_returns(group: WorkerGroup) -> Iterator[None]:
     assert_all_capacity_returns(NUM_CPUS)
 
 
-def test_sessions_of_each_world_size_follow_one_another(group: WorkerGroup) -> None:
+def test_sessions_of_each_world_size_follow_one_another(group: WorkerGroup, launch: Launch) -> None:
     alone = [job("a", group, world_size=1), job("b", group, world_size=1)]
     profiled = job("c", group, world_size=2, steps=3)
     together = [replace(profiled, window=replace(profiled.window, profile_steps=2))]
@@ -58,6 +74,7 @@ def test_sessions_of_each_world_size_follow_one_another(group: WorkerGroup) -> N
 @pytest.mark.soak
 def test_a_worker_that_is_killed_while_it_is_profiled_costs_only_the_profile(
     group: WorkerGroup,
+    launch: Launch,
 ) -> None:
     listener = Listener(act=_kill_a_worker, act_in="profile")
     # Steps of some tenths of a second, so that heartbeats tell of them.
@@ -73,7 +90,9 @@ def test_a_worker_that_is_killed_while_it_is_profiled_costs_only_the_profile(
     assert measured.profile.reason.startswith("crash: ")
 
 
-def test_a_killed_worker_costs_only_its_own_run(group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_costs_only_its_own_run(
+    group: WorkerGroup, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Ray may take its time to notice a death that the killed one's peer sees at once.
     monkeypatch.setattr("jobs.execution.rank_failures.GRACE_S", 60.0)
     listener = Listener(act=_kill_a_worker)
@@ -85,7 +104,9 @@ def test_a_killed_worker_costs_only_its_own_run(group: WorkerGroup, monkeypatch:
     assert failure.reason.startswith("its worker process has died: without a word")
 
 
-def test_a_worker_that_crashes_names_its_signal_and_its_last_words(group: WorkerGroup) -> None:
+def test_a_worker_that_crashes_names_its_signal_and_its_last_words(
+    group: WorkerGroup, launch: Launch
+) -> None:
     listener = Listener(act=_crash_a_worker)
     launch({group.name: [session(group, job("a", group, world_size=1, steps=ENDLESS))]}, LIMITS, listener)
     failure = listener.failure("a")
@@ -94,7 +115,7 @@ def test_a_worker_that_crashes_names_its_signal_and_its_last_words(group: Worker
     assert len(failure.log_tail) <= 20
 
 
-def test_a_stopped_worker_is_a_hang_that_names_it(group: WorkerGroup) -> None:
+def test_a_stopped_worker_is_a_hang_that_names_it(group: WorkerGroup, launch: Launch) -> None:
     listener = Listener(act=_stop_a_worker, act_at_ranks=2)
     limits = replace(LIMITS, hang_timeout_s=15)
     launch({group.name: [session(group, job("a", group, world_size=2, steps=ENDLESS))]}, limits, listener)
@@ -103,7 +124,7 @@ def test_a_stopped_worker_is_a_hang_that_names_it(group: WorkerGroup) -> None:
     assert f"rank {failure.ranks[0]} is silent for 15 s, in window at step" in failure.reason
 
 
-def test_what_progresses_for_too_long_is_a_timeout(group: WorkerGroup) -> None:
+def test_what_progresses_for_too_long_is_a_timeout(group: WorkerGroup, launch: Launch) -> None:
     listener = Listener()
     limits = replace(LIMITS, cell_timeout_s=20)
     launch({group.name: [session(group, job("a", group, world_size=1, steps=ENDLESS))]}, limits, listener)
@@ -113,7 +134,7 @@ def test_what_progresses_for_too_long_is_a_timeout(group: WorkerGroup) -> None:
 
 
 @pytest.mark.soak
-def test_what_every_rank_raises_is_one_failure_with_all_ranks(group: WorkerGroup) -> None:
+def test_what_every_rank_raises_is_one_failure_with_all_ranks(group: WorkerGroup, launch: Launch) -> None:
     elsewhere = replace(job("a", group, world_size=2), vendor="amd")
     listener = Listener()
     launch({group.name: [session(group, elsewhere)]}, LIMITS, listener)
@@ -123,7 +144,9 @@ def test_what_every_rank_raises_is_one_failure_with_all_ranks(group: WorkerGroup
 
 
 @pytest.mark.soak
-def test_a_search_on_two_ranks_goes_on_in_a_new_group_after_one_ran_out_of_memory(group: WorkerGroup) -> None:
+def test_a_search_on_two_ranks_goes_on_in_a_new_group_after_one_ran_out_of_memory(
+    group: WorkerGroup, launch: Launch
+) -> None:
     listener = Listener()
     small = job("a", group, world_size=2)
     asked = replace(
@@ -139,20 +162,13 @@ def test_a_search_on_two_ranks_goes_on_in_a_new_group_after_one_ran_out_of_memor
     assert (search.fitted, search.failed) == ((1,), (64,))
 
 
-def test_workers_that_are_forked_compute_what_fresh_ones_do(
-    group: WorkerGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # However busy this machine is.
-    monkeypatch.setattr(beside_driver, "_LOADING_S", 300.0)
+def test_workers_that_are_forked_compute_what_fresh_ones_do(group: WorkerGroup, launch: Launch) -> None:
     asked = session(group, *(job(name, group, world_size=2, steps=3) for name in "ab"))
     parents: list[set[int]] = []
     listeners = [_Onlooker(parents=parents) for _ in range(3)]
-    with CellForkserver(asked.environment, ["ddp"]) as forkserver:
-        forkserver.start()
-        forkserver.listen_beside(raylet_socket(), variables_of_workers())
-        for listener in listeners[:2]:
-            launch({group.name: [asked]}, LIMITS, listener, forkserver=forkserver)
-    launch({group.name: [asked]}, LIMITS, listeners[2])
+    for listener in listeners[:2]:
+        launch({group.name: [asked]}, LIMITS, listener)
+    cells.launch({group.name: [asked]}, LIMITS, listeners[2])
     # By the time that the second run of each begins.
     assert [listener.story() for listener in listeners] == 3 * [["start a", "ok a", "start b", "ok b"]]
     forked, again, fresh = parents
@@ -160,6 +176,9 @@ def test_workers_that_are_forked_compute_what_fresh_ones_do(
     # Of one step, whichever steps the windows have.
     losses = [[_reference(listener.measurement(name)) for name in "ab"] for listener in listeners]
     assert losses[0] == losses[1] == losses[2]
+    # The controllers have asked no autoscaler for nodes, since none can join.
+    with pytest.raises(ValueError, match="AutoscalingCoordinator"):
+        ray.get_actor("AutoscalingCoordinator", namespace="AutoscalingCoordinator")
 
 
 def _reference(measured: Measurement) -> tuple[int | None, float | None]:
@@ -178,7 +197,7 @@ class _Onlooker(Listener):
             self.parents.append({worker.ppid() for worker in workers()})
 
 
-def test_what_finds_no_room_in_time_is_unschedulable(group: WorkerGroup) -> None:
+def test_what_finds_no_room_in_time_is_unschedulable(group: WorkerGroup, launch: Launch) -> None:
     holder = _Holder.remote()
     ray.get(holder.hold.remote(), timeout=60)
     listener = Listener()
@@ -191,14 +210,14 @@ def test_what_finds_no_room_in_time_is_unschedulable(group: WorkerGroup) -> None
     assert "1 CPU, 0 GPU free" in reason
 
 
-def test_what_no_group_can_hold_is_unschedulable_at_once(group: WorkerGroup) -> None:
+def test_what_no_group_can_hold_is_unschedulable_at_once(group: WorkerGroup, launch: Launch) -> None:
     listener = Listener()
     launch({group.name: [session(group, job("a", group, world_size=3))]}, LIMITS, listener)
     assert listener.story() == ["unschedulable a"]
     assert listener.failure("a").reason == "local has 2 devices on 1 node, 3 were asked for"
 
 
-def test_ctrl_c_ends_all_workers_and_is_raised_again(group: WorkerGroup) -> None:
+def test_ctrl_c_ends_all_workers_and_is_raised_again(group: WorkerGroup, launch: Launch) -> None:
     listener = Listener(act=_press_ctrl_c)
     queue = [session(group, job("a", group, world_size=2, steps=ENDLESS))]
     with pytest.raises(KeyboardInterrupt):
@@ -208,7 +227,7 @@ def test_ctrl_c_ends_all_workers_and_is_raised_again(group: WorkerGroup) -> None
     assert listener.story() == ["start a"]
 
 
-def test_ctrl_c_while_waiting_for_room_leaves_no_claim_behind(group: WorkerGroup) -> None:
+def test_ctrl_c_while_waiting_for_room_leaves_no_claim_behind(group: WorkerGroup, launch: Launch) -> None:
     holder = _Holder.remote()
     ray.get(holder.hold.remote(), timeout=60)
     queue = [session(group, job("a", group, world_size=2))]
