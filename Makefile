@@ -10,7 +10,7 @@ READY := $(VENV)/.longhaul-ready
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run unit test test-hosts gpu check format golden bench bench-gpu bench-recovery compare-damage soak lock release clean
+.PHONY: help setup sweep mixed report dry-run unit test test-hosts gpu check format golden bench bench-gpu bench-recovery compare-damage soak lock audit release clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ soak: setup  ## the long proofs: hours; some of them need root
 
 lock: setup  ## write the versions that are installed to constraints.txt, their digests to locked/
 	$(BIN)/python -m tests.unit.lock
+
+audit: setup  ## look up known holes of constraints.txt by pip-audit; say so where its database is out of reach
+	$(BIN)/python -m tests.unit.audit
 
 release: setup  ## build the wheel, and list what it needs as an SBOM (CycloneDX), in build/
 	$(BIN)/pip wheel --no-deps -w build/wheel .

@@ -5,17 +5,14 @@ is taken from a file (``--set A.B=@FILE``). Our own processes hand each other se
 name.
 """
 
-import os
-import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from cluster.yaml_file import MOST_BYTES, YamlError, parse_yaml
-from jobs.commandline.usage_error import SpecError
+from cluster.yaml_file import YamlError, parse_yaml
+from jobs.commandline.own_file import text_of_own_file
 from reporting.results.redaction import REDACTED, is_secret, without_credentials
 
 FLAG = "--set"
@@ -55,15 +52,7 @@ def value_text(text: str, place: str) -> str:
     """What a setting says: ``text``, or what the file holds that it names. ``place`` is for messages."""
     if not text.startswith(_FROM_FILE):
         return text
-    path = Path(text.removeprefix(_FROM_FILE)).expanduser()
-    try:
-        data = _own_file(path, place)
-        if len(data) > MOST_BYTES:
-            raise SpecError([f"{place}: {path} has more than the {MOST_BYTES:,} bytes that are read"])
-        return data.decode()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "is not text"
-        raise SpecError([f"{place}: {path} can't be read ({why}); give a file with the value"]) from None
+    return text_of_own_file(Path(text.removeprefix(_FROM_FILE)).expanduser(), place, "with the value")
 
 
 @contextmanager
@@ -95,28 +84,3 @@ def _holds_secret(value: Any, keys: tuple[str, ...]) -> bool:
     is_named = "environment" in keys[:-1] and is_secret(keys[-1])
     is_one_by_form = isinstance(value, str) and without_credentials(value) != value
     return value is not None and (is_named or is_one_by_form)
-
-
-def _own_file(path: Path, place: str) -> bytes:
-    # A pipe without a writer would block opening for ever.
-    with FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise SpecError([f"{place}: {path} is no file; give a file with the value"])
-        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o077:
-            raise SpecError(
-                [
-                    f"{place}: {path} has mode {found.st_mode & 0o777:04o} and owner {found.st_uid}; "
-                    f"expected 0600 and user {os.geteuid()}, as others may read it"
-                ]
-            )
-        # Where an open file is opened by its number, both may share one position.
-        file.seek(0)
-        return _all_of(file)
-
-
-def _all_of(file: FileIO) -> bytes:
-    data = b""
-    while len(data) <= MOST_BYTES and (more := file.read(MOST_BYTES + 1 - len(data))):
-        data += more
-    return data

@@ -9,6 +9,8 @@ from checkpointing.stores.contract import Store
 # A listing costs a request per thousand names.
 MOST_NAMES = 2_000_000
 MOST_RUNS = 20_000
+# What `doctor --security` keeps in a bucket where deleting is denied: no run.
+_TRIAL = "longhaul-security-trial"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ def find(store: Store, *, most_names: int = MOST_NAMES, most_runs: int = MOST_RU
     sweeps: dict[str, set[str]] = {}
     is_cut = False
     for parts in names.below("runs"):
-        if len(parts) > 2 and parts[1] == "log":
+        if len(parts) > 2 and parts[1] == "log" and parts[0] != _TRIAL:
             is_cut |= len(runs) >= most_runs and parts[0] not in runs
             if len(runs) < most_runs:
                 runs.add(parts[0])

@@ -1,6 +1,7 @@
 """The flags of ``longhaul watch``."""
 
 import argparse
+from pathlib import Path
 
 EXIT_CODES = (
     "exit codes: 0 shown, or --terminal has seen the end; 1 the store is away; 2 wrong usage, no such run or "
@@ -23,7 +24,13 @@ def add_watch_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="ADDRESS",
         help="where the page is, such as 127.0.0.1:8266 (the default, or the next free port); any other "
-        "address than loopback needs a token in LONGHAUL_WATCH_TOKEN",
+        "address than loopback needs a token in LONGHAUL_WATCH_TOKEN or in a file",
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="a file with the token that the page and /metrics ask for; it must be yours alone (0600)",
     )
     parser.add_argument("--terminal", action="store_true", help="show it in this terminal, no page")
     parser.add_argument("--json", action="store_true", help="print one snapshot as JSON and end")

@@ -8,16 +8,18 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from checkpointing.errors import NothingToResume
 from checkpointing.stores.contract import Store, is_name
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STORES, run_command
 from jobs.commandline.output import say
+from jobs.commandline.own_file import text_of_own_file
 from jobs.commandline.store_waits import open_to_read, waits_told
 from jobs.commandline.usage_error import SpecError
 from jobs.watching.access import LEAST_TOKEN, Access
@@ -46,7 +48,7 @@ def watch(args: argparse.Namespace) -> int:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    is_page, token = not (args.terminal or args.json), os.environ.get(TOKEN_VARIABLE)
+    is_page, token = not (args.terminal or args.json), token_of(args.token_file, os.environ)
     place = place_of(args.listen, token, may_print=sys.stdout.isatty()) if is_page else None
     # A page tells by itself that its store is away, and asks again.
     store = open_to_read(args.store, _WAIT_S, advice="")
@@ -130,6 +132,15 @@ class Place:
     is_shown: bool
 
 
+def token_of(file: Path | None, variables: Mapping[str, str]) -> str | None:
+    """The token that the user gave: in a file, or in a variable. Raises ``SpecError`` if others may read the
+    file.
+    """
+    if file is None:
+        return variables.get(TOKEN_VARIABLE)
+    return text_of_own_file(file.expanduser(), "--token-file", "with the token").strip()
+
+
 def place_of(listen: str | None, token: str | None, *, may_print: bool) -> Place:
     """Raises ``SpecError`` for an address that is none, or that others reach and no token protects. A token
     is made up only if it ``may_print``: what is no terminal may be a log that others read.
@@ -137,11 +148,17 @@ def place_of(listen: str | None, token: str | None, *, may_print: bool) -> Place
     host, port = _host_and_port(listen)
     if token is not None and (len(token) < LEAST_TOKEN or not re.fullmatch(r"[!-~]+", token)):
         raise SpecError(
-            [f"{TOKEN_VARIABLE}: expected at least {LEAST_TOKEN} characters, all printable and no blank"]
+            [
+                f"{TOKEN_VARIABLE} or --token-file: expected at least {LEAST_TOKEN} characters, all "
+                "printable and no blank"
+            ]
         )
     if token is None and not ip_address(host).is_loopback:
         raise SpecError(
-            [f"--listen: others reach {host}; set {TOKEN_VARIABLE} to a token that they must know"]
+            [
+                f"--listen: others reach {host}; set {TOKEN_VARIABLE} to a token that they must know, "
+                "or give --token-file"
+            ]
         )
     if token is None and not may_print:
         raise SpecError(

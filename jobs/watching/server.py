@@ -17,6 +17,7 @@ from typing import Any
 
 from jobs.watching.access import Access
 from jobs.watching.page import POLICY, chart_key, frame, live, script, style
+from jobs.watching.prometheus import KIND, exposition
 from jobs.watching.runs import RunRecords
 from jobs.watching.snapshot import Snapshot, as_data
 
@@ -68,6 +69,8 @@ class Site:
         if path == "/snapshot.json":
             body = json.dumps(as_data(self._look()), indent=1).encode()
             return Answer(status=HTTPStatus.OK, kind="application/json", body=body)
+        if path == "/metrics":
+            return Answer(status=HTTPStatus.OK, kind=KIND, body=exposition(self._look()).encode())
         if found := _CHART.fullmatch(path):
             return self._chart(found[1])
         return _said(HTTPStatus.NOT_FOUND, "there is no such page")

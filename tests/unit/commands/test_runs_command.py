@@ -12,6 +12,7 @@ from checkpointing.stores.contract import Store, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
+from jobs.doctor.security.bucket_trial import MARK, RECORD
 from jobs.listing.names import find
 from jobs.listing.reading import read
 from jobs.listing.text import listed_text
@@ -147,3 +148,9 @@ def test_a_number_of_lines_that_is_none_is_refused(last: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["runs", "--last", last])
     assert ended.value.code == 2
+
+
+def test_what_the_doctor_keeps_in_a_bucket_is_no_run() -> None:
+    store = MemoryStore()
+    store.put(RECORD, MARK)
+    assert find(store).runs == set()

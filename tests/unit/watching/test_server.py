@@ -50,7 +50,7 @@ def test_who_knows_the_token_gets_the_figures(server: WatchServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/live", "/snapshot.json", "/charts/goodput-0123456789abcdef.svg", "/nowhere"]
+    "path", ["/live", "/snapshot.json", "/metrics", "/charts/goodput-0123456789abcdef.svg", "/nowhere"]
 )
 @pytest.mark.parametrize(
     "said", ["", "Bearer", "Bearer x", f"bearer {TOKEN}", f"Bearer {TOKEN}x", f"Basic {TOKEN}"]
@@ -63,6 +63,12 @@ def test_without_the_token_no_figure_leaves_the_server(server: WatchServer, path
 def test_a_token_in_the_address_or_in_a_cookie_is_none(server: WatchServer) -> None:
     assert ask(server, f"/live?token={TOKEN}")[0] == 401
     assert ask(server, "/live", Cookie=f"longhaul-watch={TOKEN}")[0] == 401
+
+
+def test_prometheus_gets_the_figures_with_the_token(server: WatchServer) -> None:
+    status, body, headers = ask(server, "/metrics", **OWN)
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b'ray_longhaul_step{run="r"} 35.0\n' in body
 
 
 @pytest.mark.parametrize("path", ["/", "/style.css", "/watch.js"])
