@@ -16,7 +16,15 @@ from jobs.commandline.usage_error import SpecError, nearest
 from jobs.reports.prices_file import read_prices
 from jobs.reports.targets import Target, rows_of
 from reporting.analysis.cells import summarise
-from reporting.analysis.costs.choosing import Bounds, Fit, Option, answer, options
+from reporting.analysis.costs.choosing import (
+    WRONG_NUMBERS,
+    Bounds,
+    Fit,
+    Option,
+    answer,
+    options,
+    with_doubts,
+)
 from reporting.analysis.costs.extrapolating import ONE_NODE, extrapolated
 from reporting.analysis.costs.money import money
 from reporting.analysis.findings import CellSummary, Estimate, Money
@@ -42,13 +50,13 @@ def choose(args: argparse.Namespace, target: Target) -> int:
     found, skipped = rows_of(target, store)
     for file in skipped:
         complain("compare", f"{file.name}: {file.reason}, left out", EXIT_OK)
-    cells = _of_model(summarise(found), args.model)
+    cells = [with_doubts(cell) for cell in _of_model(summarise(found), args.model)]
     if args.extrapolate:
         cells = [*cells, *extrapolated(cells)]
     costs = money(cells, (), long_runs(store)[0], prices=prices, tokens=args.tokens)
     assert costs is not None, "a number of tokens is there"
     bounds = Bounds(budget=args.budget, deadline_days=args.deadline)
-    shown = options(cells, costs, bounds, doubtful=(ONE_NODE,))
+    shown = options(cells, costs, bounds, doubtful=(ONE_NODE, WRONG_NUMBERS))
     if not shown:
         raise SpecError([f"{target.text}: no cell has numbers"])
     said = answer(shown, costs, bounds)

@@ -111,11 +111,20 @@ def _drawing(
     return Drawing(
         name=NAME,
         title="Strategies and groups side by side",
-        caption=f"{wording.runs_per_cell(numbers)} The distribution is that of {num_steps:,} single steps: "
-        "the median, from the 25th to the 75th percentile (thick) and from the 1st to the 99th (thin).",
+        caption=wording.runs_per_cell(numbers) + _of_spread(num_steps),
         alt=f"Step time, throughput, memory and step-time distribution of {wording.listed(strategies, 6)} "
         f"on {wording.listed([view.titles[group] for group in groups])}.",
         figure=figure,
+    )
+
+
+def _of_spread(num_steps: int) -> str:
+    """Says of what the distribution is, where one is drawn."""
+    if not num_steps:
+        return ""
+    return (
+        f" The distribution is that of {num_steps:,} single steps: the median, from the 25th to the 75th "
+        "percentile (thick) and from the 1st to the 99th (thin)."
     )
 
 

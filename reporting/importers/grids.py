@@ -27,6 +27,7 @@ from reporting.results.settings import NAMES
 Cells = Sequence[Any]
 Grid = Sequence[Cells]
 
+_NOTHING_TAKEN = "nothing is taken from it: no run in it"
 _FIRST_ROWS = 30
 _FEWEST_KNOWN = 2
 _MOST_LABELS = 500
@@ -61,7 +62,8 @@ def read_grids(grids: Sequence[tuple[str, Grid]], mapping: NameMapping) -> Sourc
             shared |= sheet.runs[0]
     not_mapped = tuple(dict.fromkeys(name for sheet in sheets for name in sheet.not_mapped))
     if not measured:
-        seen = f"found {listed(not_mapped)}" if not_mapped else "found no header"
+        problems = [note for sheet in sheets for note in sheet.notes if note != _NOTHING_TAKEN]
+        seen = f"found {listed(not_mapped or problems)}" if not_mapped or problems else "found no header"
         raise ImportProblem(
             f"no run in it: expected headers that the mapping knows, {seen}; add names with --mapping"
         )
@@ -81,7 +83,7 @@ def _read(name: str, grid: Grid, mapping: NameMapping) -> SourceContents:
         above = _labelled_values(grid[: header.row], mapping, notes)
         runs = [{**above, **run} for run in _runs(grid[header.row + 1 :], header, mapping, notes)]
     if not runs and any(cell not in (None, "") for row in grid for cell in row):
-        notes.append("nothing is taken from it: no run in it")
+        notes.append(_NOTHING_TAKEN)
     return SourceContents(
         kind="table",
         runs=tuple(runs),

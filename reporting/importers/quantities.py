@@ -19,7 +19,8 @@ _NOTHING = {"", "-", "\u2013", "n/a", "na", "nan", "none", "null", "inf", "-inf"
 _LONGEST_TEXT = 200
 # A loss may be negative; a training has at least one device.
 _LEAST = {"mean_loss": float("-inf"), "world_size": 1.0, "device_count": 1.0}
-# The largest whole number that a table's columns hold.
+# What a table's columns hold.
+_LEAST_FLOAT, _MOST_FLOAT = 1e-100, 1e100
 _LARGEST = 2.0**62
 
 
@@ -57,6 +58,8 @@ def value_for(column: str, value: Any, factor: float = 1.0) -> Any:
     if number < _LEAST.get(column, 0.0):
         raise Unreadable(f"{column} is {value!r}, which can't be")
     if kind is float:
+        if number and not _LEAST_FLOAT <= abs(number) <= _MOST_FLOAT:
+            raise Unreadable(f"{column} is {value!r:.60}, which can't be")
         return number
     if not number.is_integer() or number > _LARGEST:
         raise Unreadable(f"{column} is {value!r}, expected a whole number")

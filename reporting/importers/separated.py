@@ -17,6 +17,9 @@ _SEPARATORS = ",;\t"
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # A number and what may be its unit. Its signs are judged over the whole file.
 _NUMBER = re.compile(r"\s*([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)(\s*[^\W\d_]*|\s*%)\s*")
+# By the separator of fields: what may part the thousands of a file, or be its decimal sign. Where semicolons
+# divide fields, the comma is often the decimal sign and the point parts the thousands.
+_DOUBTFUL = {",": "", "\t": ",", ";": ",."}
 # With three digits behind it, a comma may be a decimal sign or part the thousands.
 _THOUSANDS = r"[+-]?[1-9]\d{0,2}(?:\SIGN\d{3})+"
 _DECIMALS = r"[+-]?\d*\SIGN\d*(?:[eE][+-]?\d+)?"
@@ -53,7 +56,9 @@ def _decimal_sign(rows: Sequence[Sequence[str]], separator: str) -> str:
     numbers = [match[1] for row in rows for cell in row if (match := _NUMBER.fullmatch(cell))]
     is_comma = any(_has_decimals(number, ",") for number in numbers)
     is_point = any(_has_decimals(number, ".") for number in numbers)
-    doubtful = next((number for number in numbers if _matches(_THOUSANDS, ",", number)), None)
+    doubtful = next(
+        (each for each in numbers for sign in _DOUBTFUL[separator] if _matches(_THOUSANDS, sign, each)), None
+    )
     if is_comma and is_point:
         raise ImportProblem(
             "some of its numbers have a decimal comma, others a decimal point; write them alike, or say "
@@ -61,9 +66,10 @@ def _decimal_sign(rows: Sequence[Sequence[str]], separator: str) -> str:
         )
     if is_comma:
         return ","
-    if doubtful and not is_point and separator != ",":
+    if doubtful and not is_point:
+        sign = "comma" if "," in doubtful else "point"
         raise ImportProblem(
-            f"{doubtful!r} may have a decimal comma, or one that parts the thousands; say which it is with "
+            f"{doubtful!r} may have a decimal {sign}, or one that parts the thousands; say which it is with "
             '--mapping: [numbers] decimal = "," or "."'
         )
     return "."

@@ -46,17 +46,24 @@ def _complete(found: dict[str, Any]) -> list[str]:
     if "world_size" not in found and "device_count" in found:
         found["world_size"] = found["device_count"]
         warnings.append("world_size is taken from the number of devices")
-    _fill_throughput(found)
-    return warnings
+    return [*warnings, *_fill_throughput(found)]
 
 
-def _fill_throughput(found: dict[str, Any]) -> None:
+def _fill_throughput(found: dict[str, Any]) -> list[str]:
+    """Fills in the throughput of all devices or of each. Returns a warning if both are there and disagree."""
     size, total = found.get("world_size"), found.get("tokens_per_sec")
     each = found.get("tokens_per_sec_per_device")
     if size and total is None and each is not None:
         found["tokens_per_sec"] = each * size
     elif size and total is not None and each is None:
         found["tokens_per_sec_per_device"] = total / size
+    elif (
+        size and total is not None and each is not None and not isclose(total, each * size, rel_tol=_ROUNDED)
+    ):
+        return [
+            f"tokens_per_sec is {total:,.6g}, but tokens_per_sec_per_device x {size} is {each * size:,.6g}"
+        ]
+    return []
 
 
 def _without_derived_copies(found: dict[str, Any]) -> list[str]:

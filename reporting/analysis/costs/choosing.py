@@ -4,16 +4,18 @@ A bound is kept only if the whole interval keeps it, and missed only if the whol
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from reporting.analysis.costs.telling import tokens_text
 from reporting.analysis.findings import CellCost, CellSummary, Estimate, Money
 from reporting.analysis.formatting import counted, number
+from reporting.analysis.inspections.numbers import agreement
 
 Fit = Literal["yes", "not sure", "no"]
 # Without an interval, what takes more than this many times a bound is no option.
 _CLEARLY = 2
+WRONG_NUMBERS = "numbers that can't be true"
 _ORDER: Mapping[Fit, int] = {"yes": 0, "not sure": 1, "no": 2}
 
 
@@ -43,6 +45,12 @@ class Option:
     def price(self) -> Estimate | None:
         assert self.cost.training, "options are made with a number of tokens"
         return self.cost.training.cost
+
+
+def with_doubts(cell: CellSummary) -> CellSummary:
+    """Flags a cell whose throughput and step time can't be true together."""
+    is_wrong = any(seen.level == "failed" for seen in agreement([cell]))
+    return replace(cell, flags=(*cell.flags, WRONG_NUMBERS)) if is_wrong else cell
 
 
 def options(
@@ -141,7 +149,8 @@ def _told(option: Option, money: Money) -> str:
 def _bounds_text(money: Money, bounds: Bounds) -> str:
     told = []
     if bounds.deadline_days is not None:
-        told.append(f"within {bounds.deadline_days:g} days")
+        days = "day" if bounds.deadline_days == 1 else "days"
+        told.append(f"within {bounds.deadline_days:g} {days}")
     if bounds.budget is not None:
         told.append(f"for {money_text(bounds.budget, money)}")
     return " and ".join(told)

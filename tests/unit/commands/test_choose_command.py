@@ -47,7 +47,7 @@ def test_json_has_all_cells_and_the_answer(store: str, capsys: pytest.CaptureFix
         None,
         None,
     )
-    assert found["answer"].startswith("No measured cell can train 10B tokens within 1 days")
+    assert found["answer"].startswith("No measured cell can train 10B tokens within 1 day")
     assert [one["group"] for one in found["options"]].count("local") == 3
     assert {one["fit"] for one in found["options"]} == {"no"}
 
@@ -104,3 +104,12 @@ def test_what_is_extrapolated_says_so(capsys: pytest.CaptureFixture[str]) -> Non
     assert beyond.keys() == {16, 32}
     assert all("measured within one node only" in one["flags"] for one in beyond.values())
     assert {one["fit"] for one in beyond.values()} == {"not sure"}
+
+
+def test_numbers_that_can_not_be_true_are_never_sure_to_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    measure("store", SLOW_MS)
+    for path in Path("store").rglob("result.json"):
+        found = json.loads(path.read_text())
+        path.write_text(json.dumps({**found, "tokens_per_sec": 1e9}))
+    assert compare("store", "--tokens", "1B", "--deadline", "500") == 3
+    assert "numbers that can't be true" in capsys.readouterr().out

@@ -88,7 +88,7 @@ def test_the_table_says_who_is_faster_and_what_else_differed(
         (SLOW_MS, FAST_MS, 0),
         (FAST_MS, SLOW_MS, 1),
         (SLOW_MS, [1.01 * value for value in SLOW_MS], 0),
-        ([100.0, 100.1, 99.9, 100.0, 100.1], [101.0, 101.1, 100.9, 101.0, 101.1], 0),
+        ([100.0, 100.1, 99.9, 100.0, 100.1], [102.0, 102.1, 101.9, 102.0, 102.1], 0),
         (SLOW_MS[:3], [100.9, 100.0, 99.0], 3),
         (SLOW_MS, [OOM] * 5, 1),
         (SLOW_MS, [CRASH] * 5, 1),
@@ -327,3 +327,9 @@ def test_a_name_cannot_break_out_of_the_markdown(capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr().out
     assert "&lt;b&gt;\\|\\`1\\`" in printed
     assert "<b>" not in printed
+
+
+def test_a_small_threshold_does_not_ask_for_more_than_noise_allows() -> None:
+    measure("old", SLOW_MS)
+    measure("new", [value + 0.01 for value in SLOW_MS])
+    assert compare("old", "new", "--threshold", "0.1%") == 0

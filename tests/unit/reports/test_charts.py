@@ -466,3 +466,13 @@ def _share(a: Bbox, b: Bbox) -> float:
     wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
     smaller = min(a.width * a.height, b.width * b.height)
     return wide * high / smaller if min(wide, high, smaller) > 0 else 0.0
+
+
+def test_without_single_steps_no_caption_explains_their_distribution() -> None:
+    rows = [row(1000.0, group=group, cell_id=group) for group in ("amd", "nvidia")]
+    steps = [replace(each, raw_step_times=(0.064,) * 20) for each in rows]
+    told = []
+    for own in (rows, steps):
+        charts = {chart.name: chart for chart in draw(conclude("trial", "results", own))}
+        told.append("The distribution is that of" in charts["comparison_plot"].caption)
+    assert told == [False, True]

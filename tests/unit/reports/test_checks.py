@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from reporting.analysis.cells import summarise
 from reporting.analysis.checks import MOST_LINES, check
 from reporting.analysis.findings import CellSummary, Check
+from reporting.analysis.inspections.numbers import agreement
 from reporting.results.rows import Row
 from tests.unit.example_findings import example_findings, hostile_findings, long_run
+from tests.unit.result_rows import row
 from tests.unit.summaries import cell
 
 TIMES = "step time consistent"
@@ -150,6 +153,13 @@ def test_what_an_import_lacks_is_no_wrong_number() -> None:
     doubted = with_rows({**AGREES, "mean_step_time_sec": 0.064, "imported": True, "warnings": ("doubted",)})
     assert lines(IDENTITY, doubted) == []
     assert only(IDENTITY, with_rows({**AGREES, "tokens_per_sec": -5.0, "imported": True})).level == "failed"
+
+
+def test_an_import_without_throughput_where_it_says_one_is_flagged() -> None:
+    cells = summarise(
+        [row(1000.0, imported=True, cell_id="a"), replace(row(imported=True), tokens_per_sec=0.0)]
+    )
+    assert [seen.level for seen in agreement(cells)] == ["failed"]
 
 
 def test_names_and_numbers_that_nobody_expects_stop_no_check() -> None:

@@ -145,6 +145,7 @@ def test_cells_that_need_more_runs_are_counted_in_whole_sentences() -> None:
     assert ": 1 cell needs more runs to be decided;" in doubts(2)
     assert ": 1 cell of 2 needs more runs to be decided;" in doubts(2, 5)
     assert ": 2 cells need more runs to be decided;" in doubts(2, 2)
+    assert "fewer than 5 runs" not in doubts(2) and "fewer than 5 runs of a side in 1 cell" in doubts(4)
 
 
 def test_where_nobody_is_shown_to_be_faster_nobody_is_named() -> None:
@@ -171,6 +172,7 @@ def test_where_one_side_alone_has_two_sessions_nobody_says_that_all_was_one() ->
     again = [row(1000.0, group="a", cell_id="a", session=2)]
     assert "since each side was measured in one session" in _grounds("What could", *rows)
     assert "since a side was measured in one session" in _grounds("What could", *rows, *again)
+    assert "The verdict rests on 5 to 6 runs of each cell and side" in _grounds("The verdict", *rows, *again)
     assert "another day" not in _grounds("What could", *rows[:9], *again, row(1.0, group="b", session=2))
 
 

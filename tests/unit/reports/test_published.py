@@ -226,6 +226,7 @@ def test_the_table_of_longhaul_has_every_column_in_the_order_of_its_documentatio
         (f"{HEADERS}\nours", "line 2: has not as many fields as there are headers"),
         (f"{HEADERS}\n{LINE},1", "line 2: has not as many fields as there are headers"),
         (f"{HEADERS}\n{LINE.replace('6000', '-1')}", "found '-1', expected a number above 0"),
+        (f"{HEADERS}\n{LINE.replace('6000', '0')}", "found '0', expected a number above 0"),
         (f"{HEADERS}\n{LINE.replace('6000', 'nan')}", "found 'nan', expected a number above 0"),
         (f"{HEADERS}\n{LINE.replace('6000', '9' * 400)}", "expected a number above 0"),
         (f"{HEADERS}\n{LINE.replace('8000000000', '8B')}", "parameters: found '8B', expected a whole number"),
@@ -244,7 +245,7 @@ def test_the_table_of_longhaul_has_every_column_in_the_order_of_its_documentatio
         (f"{HEADERS}\n" + f"{LINE}\n" * 10_001, "at most 10,000 results are read"),
         (f'{HEADERS}\n"{"x" * 200_000}', "is not CSV"),
     ],
-    ids=range(17),
+    ids=range(18),
 )
 def test_a_table_that_is_not_understood_is_refused_in_lines(text: str, problem: str) -> None:
     with pytest.raises(PublishedError) as raised:

@@ -58,8 +58,9 @@ def test_groups_that_were_measured_one_after_the_other_are_named_with_what_lay_b
 
 def test_groups_that_share_no_cell_or_do_not_say_when_are_not_looked_at() -> None:
     assert order(*runs("amd", begin_min=0, every_min=1, speeds=[1000.0])) == []
-    assert order(row(group="amd"), row(group="nvidia")) == []
-    assert order(row(group="amd", started_at="noon", finished_at="then"), row(group="nvidia")) == []
+    assert order(row(group="amd", cell_id="a"), row(group="nvidia")) == []
+    noon = row(group="amd", cell_id="a", started_at="noon", finished_at="then")
+    assert order(noon, replace(noon, group="nvidia", cell_id="b")) == []
 
 
 @pytest.mark.parametrize(("change", "said"), [(-0.04, "slower"), (0.04, "faster")])
@@ -113,7 +114,7 @@ def test_one_run_of_several_and_steps_without_trend_are_fine() -> None:
 
 def test_a_time_without_a_zone_says_not_when() -> None:
     times = {"started_at": "2026-11-25T12:00:00", "finished_at": "2026-11-25T12:01:00"}
-    assert order(row(group="amd", **times), row(group="nvidia", **times)) == []
+    assert order(row(group="amd", cell_id="a", **times), row(group="nvidia", **times)) == []
 
 
 def test_a_cell_of_two_sweeps_was_measured_in_the_time_of_both() -> None:

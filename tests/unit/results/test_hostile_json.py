@@ -9,6 +9,7 @@ from jobs.run_progress.status_file import read_status_file
 from jobs.spec_schema.stored_spec import stored_spec
 from jobs.training.task.token_index import DataError, from_json
 from reporting.results.device_rates import read_machines
+from reporting.results.records import parsed
 
 DEEP = b"[" * 100_000
 HOSTILE = [DEEP, b'{"a":' * 100_000, b"9" * 10_000, b"1e999", b"null", b'"\\ud800"', b"\xff", b""]
@@ -53,3 +54,8 @@ def test_a_rate_that_no_device_has_is_named(rate: str) -> None:
     store = MemoryStore()
     store.put("machines/a/b.json", told.encode())
     assert len(read_machines(store)[1]) == 1
+
+
+def test_a_whole_number_that_no_column_of_whole_numbers_holds_is_a_float() -> None:
+    (found,) = parsed(b"[100000000000000000000000]")
+    assert type(found) is float and found == 1e23

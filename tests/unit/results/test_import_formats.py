@@ -144,6 +144,8 @@ def test_a_decimal_point_is_known_in_the_same_way() -> None:
     assert run["tokens_per_sec"] == 8369.5
     (run,) = read_separated(b'gpus,tokens/s\n2,"8,369"\n', shipped()).runs
     assert run["tokens_per_sec"] == 8369.0
+    (run,) = read_separated(f"{HEADER}ddp;2;8,369;489.5\n".encode(), shipped()).runs
+    assert run["tokens_per_sec"] == 8369.0
 
 
 @pytest.mark.parametrize(("decimal", "tokens_per_sec"), [(",", 1.234), (".", 1234.0)])
@@ -162,6 +164,49 @@ def test_a_table_is_read_in_the_encodings_that_spreadsheets_write(encoding: str)
     assert found.notes == (
         ("it is not in UTF-8, so it was read as Latin-1",) if encoding == "latin-1" else ()
     )
+
+
+@pytest.mark.parametrize("decimal", [",", "."])
+def test_a_point_that_may_part_the_thousands_of_a_file_with_semicolons_is_asked_for(decimal: str) -> None:
+    data = b"gpus;tokens/s\n2;8.369\n"
+    with pytest.raises(ImportProblem, match=r"'8\.369' may have a decimal point, or one that parts"):
+        read_separated(data, shipped())
+    mapping = shipped().extended(read_mapping(f'[numbers]\ndecimal = "{decimal}"\n'.encode(), "m.toml"))
+    (run,) = read_separated(data, mapping).runs
+    assert run["tokens_per_sec"] == (8369.0 if decimal == "," else 8.369)
+    for known in (b"2;8.369\n2;8.36\n", b"2;8.369\n4;0.369\n"):
+        assert read_separated(b"gpus;tokens/s\n" + known, shipped()).runs[0]["tokens_per_sec"] == 8.369
+
+
+def test_a_number_beyond_all_measurements_is_left_out_and_the_rest_is_read() -> None:
+    found = read_separated(b"strategy,tokens/s\nddp,1e300\nfsdp,100\nzero1,1e-200\n", shipped())
+    assert [run["strategy"] for run in found.runs] == ["fsdp"]
+    assert "tokens_per_sec is '1e300', which can't be" in found.notes
+
+
+def test_a_file_of_which_no_number_is_understood_says_which() -> None:
+    with pytest.raises(ImportProblem, match=r"no run in it: .*tokens_per_sec is '8 369', expected"):
+        read_separated(b"strategy,gpus,tokens/s\nddp,2,8 369\n", shipped())
+
+
+def test_a_file_with_zero_bytes_and_no_mark_is_no_latin_1() -> None:
+    with pytest.raises(ImportProblem, match="not a CSV file in UTF-8 or UTF-16"):
+        read_separated("strategy,tokens/s\nschön,8000\n".encode("latin-1").replace(b"s", b"s\0"), shipped())
+
+
+def test_a_unit_that_nobody_knows_is_named() -> None:
+    found = read_separated(b"tokens/s,step time\n8000,5 parsecs\n", shipped())
+    assert found.runs == ({"tokens_per_sec": 8000.0},)
+    assert "mean_step_time_sec is '5 parsecs', expected a number" in found.notes
+
+
+def test_of_several_sheets_a_single_run_with_numbers_is_about_no_other() -> None:
+    sheets = {
+        "One": [("Strategy", "Tokens/s", "GPUs"), ("ddp", 8000, 8)],
+        "Two": [("Strategy", "Tokens/s"), ("fsdp", 7000), ("zero1", 6000)],
+    }
+    found = read_spreadsheet(workbook(sheets), shipped())
+    assert [run.get("world_size") for run in found.runs] == [8, None, None]
 
 
 def test_the_apostrophe_of_our_own_tables_is_taken_off() -> None:

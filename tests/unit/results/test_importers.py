@@ -103,6 +103,19 @@ def test_only_a_rate_that_equals_the_formula_is_left_out(off: float, kept: bool)
     assert ("h2d_gbps_per_gpu" in found) == kept
 
 
+def test_each_repeat_at_the_smallest_size_has_all_of_its_throughput(tmp_path: Path) -> None:
+    path = tmp_path / "old.csv"
+    path.write_text("strategy,gpus,tokens/s\nddp,2,8000\nddp,2,9000\nddp,4,17000\n", encoding="utf-8")
+    assert [row.scaling_efficiency_pct for row in imported(path).rows] == [100.0, 100.0, 100.0]
+
+
+def test_throughput_of_all_and_of_each_that_disagree_are_doubted() -> None:
+    both = {"world_size": 4, "tokens_per_sec": 100.0, "tokens_per_sec_per_device": 100.0}
+    doubt = "tokens_per_sec is 100, but tokens_per_sec_per_device x 4 is 400"
+    assert trusted(both, "table")["warnings"] == (doubt,)
+    assert trusted({**both, "tokens_per_sec": 400.0}, "table")["warnings"] == ()
+
+
 def test_numbers_that_fit_no_formula_are_doubted() -> None:
     found = trusted({**HONEST, "tokens_per_sec": 5000.0}, "result")
     assert found["timing_unit"] == "unknown"
