@@ -2,15 +2,15 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from jobs.reports.gate import Gate, whole
+from jobs.reports.gate import Gate, gate_of, whole
 from reporting.analysis.comparing import compare_sets
 from reporting.results.rows import Row
-from tests.unit.result_rows import row
+from tests.unit.result_rows import row, rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +73,11 @@ def test_the_gates_answers_in_200_trials_of_each_case() -> None:
         told = ", ".join(f"{gate} {count / 200:.1%}" for gate, count in found.most_common())
         print(f"{case.name}: {told}; wanted: {case.wanted} in {case.share:.0%}")
         assert found[case.wanted] >= case.share * 200
+
+
+def test_an_interval_that_chance_may_put_there_among_many_cells_is_not_worse() -> None:
+    noise = (0.995, 1.0, 1.002, 1.005, 0.998)
+    slower = [0.95 * part for part in noise]
+    (found,) = compare_sets(rows(*noise), rows(*slower)).comparisons
+    assert gate_of(found, 0.02) == "worse"
+    assert gate_of(replace(found, p_slower_adjusted=0.05), 0.02) == "passes"
