@@ -78,7 +78,17 @@ class Conflicted:
     of_all: bool = False
 
 
-Fault = Conflicted | Nothing | Killed | Hung | Slow | Busy | Mute | Careless
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failing:
+    """Of the requests, each ``every``-th is answered 503 after all of its bytes have come. One with a large
+    body takes ``takes_s``, as on a slow link.
+    """
+
+    every: int
+    takes_s: float = 0.0
+
+
+Fault = Failing | Conflicted | Nothing | Killed | Hung | Slow | Busy | Mute | Careless
 
 
 class Proxy:
@@ -152,6 +162,8 @@ class Proxy:
                     await self._answer_busy(reader, writer)
                 case Mute(num_answers=limit) if self._num_requests < limit:
                     await self._lose_answer(reader)
+                case Failing():
+                    await self._fail_some(reader, writer, self._fault)
                 case Conflicted():
                     await self._refuse_one(reader, writer, self._fault)
                 case Nothing() | Killed() | Hung() | Slow() | Busy() | Mute() | Careless():
@@ -241,6 +253,25 @@ class Proxy:
             answer = b"HTTP/1.1 409 Conflict\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(told)
             answer += told
         writer.write(answer)
+        await writer.drain()
+
+    async def _fail_some(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: Failing
+    ) -> None:
+        """One request of this connection; the next one comes on another."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        body = await reader.readexactly(int(length[1]) if length else 0)
+        self._num_bytes += len(head) + len(body)
+        self._num_requests += 1
+        is_failing = self._num_requests % fault.every == 0
+        if len(body) > _PIECE:
+            await asyncio.sleep(fault.takes_s)
+        if is_failing:
+            answer = b"HTTP/1.1 503 Slow Down\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+            writer.write(answer % (len(_BUSY_BODY), _BUSY_BODY))
+        else:
+            writer.write(await self._forward(head, body))
         await writer.drain()
 
     async def _forward(self, head: bytes, body: bytes) -> bytes:

@@ -20,7 +20,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from checkpointing.stores.contract import Store, StoreError, Upload, is_name
-from checkpointing.stores.objects import ObjectStore, TransferPace
+from checkpointing.stores.objects import Bucket, ObjectStore, TransferPace
 from checkpointing.stores.refusals import NO_KEYS, ServerAnswer, refusal
 from checkpointing.stores.retrying import RetryingStore, RetryLimits
 from checkpointing.stores.settings import check_settings
@@ -37,6 +37,14 @@ _RETRIES: "RetryConfig" = {
     "max_retries": 2,
     "retry_timeout": timedelta(seconds=10),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2},
+}
+# For transfers in parts, where each part is repeated by itself. Without enough repetitions one part that
+# fails sends a whole file again. The library counts the time from the request's start, and a part may take as
+# long as a request may; what stands still is given up much earlier, by its progress.
+_RETRIES_OF_PARTS: "RetryConfig" = {
+    "max_retries": 12,
+    "retry_timeout": timedelta(hours=1),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
 }
 # Limit for one request. The library's 30 s would end every chunk on a link of 1 MB/s and resend it for
 # ever.
@@ -68,14 +76,13 @@ def open_objects(url: str, *, pace: TransferPace | None = None) -> ObjectStore:
     address = _parse(url)
     check_settings(address.scheme)
     try:
-        match address.scheme:
-            case "s3":
-                multiparts = S3Multiparts(address)
-                return ObjectStore(_s3(address), address.url, multiparts=multiparts, pace=pace)
-            case "az":
-                return ObjectStore(_azure(address), address.url, pace=pace)
-            case _:
-                return ObjectStore(_google(address), address.url, pace=pace)
+        return ObjectStore(
+            _bucket(address, _RETRIES),
+            address.url,
+            parts=_bucket(address, _RETRIES_OF_PARTS),
+            multiparts=S3Multiparts(address) if address.scheme == "s3" else None,
+            pace=pace,
+        )
     except (BaseError, ValueError) as error:
         raise StoreError(f"store: {address.url}: {_first_line(error)}") from None
 
@@ -88,33 +95,43 @@ def _parse(url: str) -> BucketAddress:
     return BucketAddress(scheme=found[1], bucket=found[2], prefix=found[3] or "")
 
 
-def _s3(address: BucketAddress) -> S3Store:
+def _bucket(address: BucketAddress, retries: "RetryConfig") -> Bucket:
+    match address.scheme:
+        case "s3":
+            return _s3(address, retries)
+        case "az":
+            return _azure(address, retries)
+        case _:
+            return _google(address, retries)
+
+
+def _s3(address: BucketAddress, retries: "RetryConfig") -> S3Store:
     return S3Store(
         address.bucket,
         prefix=address.prefix or None,
         config=_s3_config(),
         client_options=_s3_options(),
-        retry_config=_RETRIES,
+        retry_config=retries,
         credential_provider=_aws_credentials,
     )
 
 
-def _azure(address: BucketAddress) -> AzureStore:
+def _azure(address: BucketAddress, retries: "RetryConfig") -> AzureStore:
     is_plain = any(os.environ.get(name, "").startswith("http://") for name in _AZURE_ENDPOINTS)
     return AzureStore(
         address.bucket,
         prefix=address.prefix or None,
         client_options=_options(is_plain=is_plain),
-        retry_config=_RETRIES,
+        retry_config=retries,
     )
 
 
-def _google(address: BucketAddress) -> GCSStore:
+def _google(address: BucketAddress, retries: "RetryConfig") -> GCSStore:
     return GCSStore(
         address.bucket,
         prefix=address.prefix or None,
         client_options=_options(is_plain=False),
-        retry_config=_RETRIES,
+        retry_config=retries,
     )
 
 

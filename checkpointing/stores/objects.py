@@ -76,8 +76,9 @@ class TransferPace:
 
 
 class ObjectStore:
-    """Objects below a prefix of a bucket. ``multiparts`` are S3's multipart uploads; other services have
-    none.
+    """Objects below a prefix of a bucket. ``parts`` is the same bucket, whose requests are repeated so often
+    that a part which fails does not fail its transfer. ``multiparts`` are S3's multipart uploads; other
+    services have none.
 
     A write that raised ``Unavailable`` may have landed, or land within minutes: whole or not at all. 409
     and 412 are ``Undecided``, except for a ``create`` whose condition was not met: that is ``Conflict``.
@@ -88,11 +89,13 @@ class ObjectStore:
         bucket: Bucket,
         url: str,
         *,
+        parts: Bucket | None = None,
         multiparts: KeepsUploads | None = None,
         pace: TransferPace | None = None,
     ) -> None:
         self.url = url
         self._bucket = bucket
+        self._parts = parts or bucket
         self._multiparts = multiparts
         self._pace = pace or TransferPace()
 
@@ -202,7 +205,7 @@ class ObjectStore:
         chunk_bytes = max(self._pace.chunk_bytes, -(-len(data) // _MAX_PARTS))
         feed = UploadFeed(data, chunk_bytes, progress)
         upload = partial(
-            obstore.put, self._bucket, path, feed,
+            obstore.put, self._parts if len(data) > chunk_bytes else self._bucket, path, feed,
             use_multipart=len(data) > chunk_bytes, chunk_size=chunk_bytes, max_concurrency=self._pace.at_once,
         )  # fmt: skip
         try:
@@ -229,7 +232,8 @@ class ObjectStore:
     def _read_pieces(self, name: str, start: int, length: int, landing: Download) -> tuple[int, str | None]:
         size = self._pace.chunk_bytes
         ranges = [range(at, min(at + size, length)) for at in range(0, length, size)]
-        read_one = partial(_read_piece, self._bucket, name, start, landing)
+        bucket = self._parts if length > size else self._bucket
+        read_one = partial(_read_piece, bucket, name, start, landing)
         read = list(side_by_side(read_one, ranges, at_once=self._pace.at_once))
         versions = {version for _, version in read if version}
         if len(versions) > 1:

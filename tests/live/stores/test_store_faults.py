@@ -16,7 +16,7 @@ from checkpointing.stores.objects import ObjectStore, TransferPace
 from checkpointing.stores.retrying import RetryingStore, RetryLimits
 from tests.live import servers
 from tests.live.servers import BUCKET, HOST, S3_KEYS, SWIFT_KEYS
-from tests.proxy import Busy, Conflicted, Fault, Hung, Killed, Mute, Nothing, Proxy, Slow
+from tests.proxy import Busy, Conflicted, Failing, Fault, Hung, Killed, Mute, Nothing, Proxy, Slow
 from tests.unit.small_generations import generation
 
 MIB = 1 << 20
@@ -172,6 +172,31 @@ def carry_slowly(store: ObjectStore, proxy: Proxy, *, rate: float, size: int) ->
     assert min(uploaded - began, time.monotonic() - uploaded) > 0.9 * size / rate
     assert into == data
     assert proxy.num_bytes < 1.05 * size
+
+
+@pytest.mark.parametrize(
+    ("fault", "num_parts", "most"),
+    [
+        (Failing(every=2), 4, 2.5),
+        pytest.param(Failing(every=20), 25, 1.1, marks=pytest.mark.soak),
+        # Longer than the library repeats a request by itself.
+        pytest.param(Failing(every=5, takes_s=11), 4, 1.5, marks=pytest.mark.soak),
+    ],
+    ids=str,
+)
+def test_a_request_that_fails_sends_its_own_part_again_and_no_whole_file(
+    proxy: Proxy, fault: Failing, num_parts: int, most: float
+) -> None:
+    store, size = fresh(CALM), num_parts * CALM.chunk_bytes
+    data, into = secrets.token_bytes(size), bytearray(size)
+    proxy.become(fault)
+    patient(store, clock := Clock()).put("gen/a", data)
+    assert size < proxy.num_bytes < most * size
+    assert proxy.num_faults >= fault.every  # so that at least one has failed
+    proxy.become(fault)
+    assert patient(store, clock).get_range("gen/a", 0, memoryview(into)) == size
+    assert not clock.waits
+    assert into == data
 
 
 def test_a_server_that_is_busy_for_a_while_is_waited_out(proxy: Proxy) -> None:
