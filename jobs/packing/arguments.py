@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from jobs.packing.chat.recipe import TooLong
+from jobs.packing.pieces import SourceKind
 
 
 def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +20,7 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="INPUT",
-        help="a file, or a folder with all below it; .jsonl and .parquet by their names, others are text",
+        help="a file, or a folder with all below it: .txt, .jsonl and .parquet; others only with --as",
     )
     parser.add_argument("--out", required=True, metavar="URL", help="a folder or a place in object storage")
     parser.add_argument(
@@ -37,6 +38,17 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         "--column",
         metavar="NAME",
         help="where JSONL and Parquet have their text (text), or with --chat their messages (messages)",
+    )
+    parser.add_argument(
+        "--as",
+        dest="rest",
+        choices=get_args(SourceKind),
+        help="what is in files of other names (such files in folders are left out)",
+    )
+    parser.add_argument(
+        "--special-tokens",
+        action="store_true",
+        help="a text that spells a special token, such as <|endoftext|>, becomes it (it stays text)",
     )
     parser.add_argument(
         "--chat", action="store_true", help="the input are conversations, in JSONL or Parquet"

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from checkpointing.stores.contract import Conflict, Missing, Store
 from checkpointing.stores.opening import open_store
@@ -10,7 +11,8 @@ from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STO
 from jobs.commandline.store_location import store_base
 from jobs.packing.chat.options import chat_counts, chat_facts, chat_recipe, told_of_chat
 from jobs.packing.chat.recipe import ChatRecipe
-from jobs.packing.documents import find_sources
+from jobs.packing.documents import find_sources, left_out
+from jobs.packing.files_table import counts_of_files, told_of_files
 from jobs.packing.pieces import InputError, InputPiece, PackingFailed, cut_into_pieces
 from jobs.packing.shard import Packed, dtype_for
 from jobs.packing.tokenizing import TokenizerRecipe, read_recipe
@@ -30,15 +32,30 @@ def _story(args: argparse.Namespace) -> int:
     chat = chat_recipe(args)
     args.column = args.column or ("messages" if chat else "text")
     store = open_store(args.out, base=store_base())
-    recipe = read_recipe(args.tokenizer, args.end_token, needs_end=chat is None)
-    pieces = cut_into_pieces(find_sources(args.inputs, args.column, is_chat=chat is not None))
+    recipe = read_recipe(
+        args.tokenizer,
+        args.end_token,
+        needs_end=chat is None,
+        reads_special=args.special_tokens,
+    )
+    sources = find_sources(args.inputs, args.column, is_chat=chat is not None, rest=args.rest)
+    ignored = [] if chat else left_out(args.inputs, args.rest)
+    pieces = cut_into_pieces(sources)
+    if not args.json and (sources or ignored):
+        print(told_of_files(sources, ignored), flush=True)
+    if ignored and not pieces:
+        raise InputError(
+            f"{args.inputs[0]}: holds nothing that is known by its name, such as {ignored[0].name}; say by "
+            "--as what is in it"
+        )
     if not pieces:
         raise InputError(f"{args.inputs[0]}: holds no text; there is nothing to pack")
     _check_vacant(store)
     packed = _pack(pieces, recipe, store, args, chat)
     index = _index(packed, recipe, args, chat)
     _finish(store, index)
-    _tell(store, index, packed, as_json=args.json)
+    facts = _facts(store, index, packed) | counts_of_files(sources, ignored)
+    _tell(index, packed, facts, args)
     return EXIT_OK
 
 
@@ -92,9 +109,9 @@ def _finish(store: Store, index: TokenIndex) -> None:
             ) from None
 
 
-def _tell(store: Store, index: TokenIndex, packed: Sequence[Packed], *, as_json: bool) -> None:
+def _facts(store: Store, index: TokenIndex, packed: Sequence[Packed]) -> dict[str, Any]:
     assert index.vocabulary is not None
-    facts = {
+    return {
         "url": store.url,
         "num_documents": sum(one.num_documents for one in packed),
         "num_tokens": index.num_tokens,
@@ -104,16 +121,25 @@ def _tell(store: Store, index: TokenIndex, packed: Sequence[Packed], *, as_json:
         "tokenizer_digest": index.vocabulary.digest,
         "vocab_size": index.vocabulary.size,
         "digest": index.digest,
+        "num_special_tokens": sum(one.num_special for one in packed),
         **(chat_counts(index.chat, packed) if index.chat else {}),
     }
-    if as_json:
+
+
+def _tell(
+    index: TokenIndex, packed: Sequence[Packed], facts: dict[str, Any], args: argparse.Namespace
+) -> None:
+    if args.json:
         print(json.dumps(facts, indent=1))
         return
     kind = "conversations" if index.chat else "documents"
     print(
         f"{facts['num_documents']:,} {kind}, {facts['num_tokens']:,} tokens of {facts['tokenizer']} "
-        f"(vocabulary {facts['vocab_size']:,}) in {facts['num_shards']:,} shards: {store.url}"
+        f"(vocabulary {facts['vocab_size']:,}) in {facts['num_shards']:,} shards: {facts['url']}"
     )
     if index.chat:
         print(told_of_chat(index.chat, packed))
-    print(f"train on them with data: {{kind: tokens, path: {store.url}}}")
+    if num_special := facts["num_special_tokens"]:
+        became = "became them" if args.special_tokens else "stayed text (--special-tokens)"
+        print(f"{num_special:,} times the text spells special tokens of the tokenizer, which {became}")
+    print(f"train on them with data: {{kind: tokens, path: {facts['url']}}}")

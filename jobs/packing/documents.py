@@ -11,9 +11,17 @@ import pyarrow.parquet
 
 from jobs.packing.pieces import InputError, InputSource, SourceKind, TextSpan
 
-_KINDS: dict[str, SourceKind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-# A tokenizer needs some hundred bytes of memory per token of the text that it gets at once.
+_KINDS: dict[str, SourceKind] = {
+    ".txt": "text",
+    ".text": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
 _TEXT_BYTES = 2**20
+# A line of JSON takes several times its bytes as it is read.
+_MOST_LINE_BYTES = 32 * 2**20
+_BYTE_ORDER_MARK = "\ufeff"
 # A row of messages takes some ten times its bytes as Python's objects.
 _BATCH_ROWS = 256
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")
@@ -23,11 +31,12 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tg
 class Text:
     """A text, or a part of one. ``is_end`` is true if the document ends with it.
 
-    Only a large file of plain text comes in several parts.
+    Only a large file of plain text comes in several parts. ``where`` is for messages.
     """
 
     text: str
     is_end: bool
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +53,39 @@ class Place:
         return f"{self.path}: line {_line_number(self.path, self.at):,}"
 
 
-def find_sources(inputs: list[Path], column: str, *, is_chat: bool = False) -> list[InputSource]:
-    """Finds the input files in the order of ``inputs``. The files of a folder are sorted by path."""
-    return [_source(path, column, is_chat) for given in inputs for path in _files(given)]
+def find_sources(
+    inputs: list[Path], column: str, *, is_chat: bool = False, rest: SourceKind | None = None
+) -> list[InputSource]:
+    """Finds the input files in the order of ``inputs``. The files of a folder are sorted by path.
+
+    Files of unknown kind are of the kind ``rest``. If that is None, ``left_out`` has those in folders.
+    """
+    paths = [
+        path for given in inputs for path in _files(given) if not _is_left_out(path, given, rest, is_chat)
+    ]
+    _check_once(paths)
+    return [_source(path, column, is_chat, rest) for path in paths]
+
+
+def left_out(inputs: list[Path], rest: SourceKind | None) -> list[Path]:
+    """The files in the folders of ``inputs`` that are not read, since nothing tells what is in them."""
+    found = [path for given in inputs for path in _files(given) if _is_left_out(path, given, rest, False)]
+    return [path for path in found if path.suffix.lower() not in _COMPRESSED]
+
+
+def _is_left_out(path: Path, given: Path, rest: SourceKind | None, is_chat: bool) -> bool:
+    """What a user names is never left out, and neither is what is refused."""
+    is_known = path.suffix.lower() in (*_KINDS, *_COMPRESSED)
+    return not is_known and rest is None and path != given and not is_chat
+
+
+def _check_once(paths: list[Path]) -> None:
+    """Raises ``InputError`` if a file is there twice, also by a link."""
+    seen: dict[tuple[int, int], Path] = {}
+    for path in paths:
+        found = path.stat()
+        if (other := seen.setdefault((found.st_dev, found.st_ino), path)) is not path:
+            raise InputError(f"{path}: is the same file as {other}; name it once, or take the link away")
 
 
 def texts_of(span: TextSpan, column: str) -> Iterator[Text]:
@@ -93,14 +132,18 @@ def _is_hidden(path: Path, root: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
-def _source(path: Path, column: str, is_chat: bool) -> InputSource:
+def _source(path: Path, column: str, is_chat: bool, rest: SourceKind | None) -> InputSource:
     suffix = path.suffix.lower()
     if suffix in _COMPRESSED:
         raise InputError(f"{path}: is compressed ({path.suffix}); unpack it first")
-    kind = _KINDS.get(suffix, "text")
-    if is_chat and kind == "text":
+    kind = _KINDS.get(suffix, rest)
+    if is_chat and kind in (None, "text"):
         raise InputError(
             f"{path}: expected .jsonl or .parquet with conversations; convert it, or take it away"
+        )
+    if kind is None:
+        raise InputError(
+            f"{path}: expected {', '.join(_KINDS)}; rename or convert it, or say by --as what is in it"
         )
     try:
         sizes = _row_groups(path, column, is_chat) if kind == "parquet" else (path.stat().st_size,)
@@ -151,17 +194,34 @@ def _as_input_error(error: Exception, found: str) -> Exception:
 
 
 def _plain(span: TextSpan) -> Iterator[Text]:
-    """Yields whole lines, about ``_TEXT_BYTES`` at a time."""
-    lines: list[bytes] = []
-    begin, num_bytes = span.start, 0
-    for at, line in _lines_in(span):
-        begin = begin if lines else at
-        lines.append(line)
-        num_bytes += len(line)
-        if num_bytes >= _TEXT_BYTES:
-            yield Text(text=_decoded(b"".join(lines), span.path, begin), is_end=False)
-            lines, num_bytes = [], 0
-    yield Text(text=_decoded(b"".join(lines), span.path, begin), is_end=span.is_last)
+    """Yields the whole lines that begin in the span, ``_TEXT_BYTES`` at a time."""
+    data, begin = bytearray(), span.start
+    for at, part in _parts_in(span):
+        begin = begin if data else at
+        data += part
+        if len(data) >= _TEXT_BYTES:
+            cut = _whole_characters(data)
+            yield _text(data[:cut], span, begin, is_end=False)
+            begin += cut
+            del data[:cut]
+    yield _text(data, span, begin, is_end=span.is_last)
+
+
+def _text(data: bytearray, span: TextSpan, begin: int, *, is_end: bool) -> Text:
+    where = f"{span.path}: the text at byte {begin:,}"
+    return Text(text=_decoded(bytes(data), span.path, begin), is_end=is_end, where=where)
+
+
+def _whole_characters(data: bytearray) -> int:
+    """How many bytes there are before a last character of UTF-8 that is not whole."""
+    for back in range(1, 4):
+        byte = data[-back]
+        if byte >= 0xC0:
+            is_whole = back >= (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4)
+            return len(data) if is_whole else len(data) - back
+        if byte < 0x80:
+            break
+    return len(data)
 
 
 def _lines(span: TextSpan, column: str) -> Iterator[Text]:
@@ -174,7 +234,7 @@ def _lines(span: TextSpan, column: str) -> Iterator[Text]:
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is not JSON ({error}); mend or remove it") from None
         if text := _text_in(record, column, where):
-            yield Text(text=text, is_end=True)
+            yield Text(text=text, is_end=True, where=where)
 
 
 def _values_in_lines(span: TextSpan, column: str) -> Iterator[tuple[Place, Any]]:
@@ -238,7 +298,8 @@ def _rows(span: TextSpan, column: str) -> Iterator[Text]:
     with _parquet(Path(span.path)) as file:
         for group in range(span.start, span.end):
             texts = _column(file, group, column, span.path)
-            yield from (Text(text=text, is_end=True) for text in texts if text)
+            where = f"{span.path}: row group {group:,}"
+            yield from (Text(text=text, is_end=True, where=where) for text in texts if text)
 
 
 def _column(file: Any, group: int, column: str, path: str) -> list[str | None]:
@@ -251,20 +312,44 @@ def _column(file: Any, group: int, column: str, path: str) -> list[str | None]:
 
 def _lines_in(span: TextSpan) -> Iterator[tuple[int, bytes]]:
     """Yields the whole lines that begin in the span, each with its byte offset in the file."""
+    line, begin = bytearray(), span.start
+    for at, part in _parts_in(span):
+        begin = begin if line else at
+        line += part
+        if len(line) > _MOST_LINE_BYTES:
+            raise InputError(
+                f"{span.path}: the line at byte {begin:,} has more than {_MOST_LINE_BYTES:,} bytes; split or "
+                "remove it"
+            )
+        if line.endswith(b"\n"):
+            yield begin, bytes(line)
+            line.clear()
+    if line:
+        yield begin, bytes(line)
+
+
+def _parts_in(span: TextSpan) -> Iterator[tuple[int, bytes]]:
+    """Yields the whole lines that begin in the span, in parts of at most ``_TEXT_BYTES``."""
     with Path(span.path).open("rb") as file:
-        at = span.start
+        at, is_begin = span.start, True
         if at:
             # Start one byte earlier: a line that begins exactly here would be skipped as the rest of another.
             file.seek(at - 1)
-            at += len(file.readline()) - 1
-        while at < span.end and (line := file.readline()):
-            yield at, line
-            at += len(line)
+            at -= 1
+            while part := file.readline(_TEXT_BYTES):
+                at += len(part)
+                if part.endswith(b"\n"):
+                    break
+        while (at < span.end or not is_begin) and (part := file.readline(_TEXT_BYTES)):
+            yield at, part
+            at += len(part)
+            is_begin = part.endswith(b"\n")
 
 
 def _decoded(data: bytes, path: str, at: int) -> str:
     try:
-        return data.decode()
+        text = data.decode()
+        return text if at else text.removeprefix(_BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: byte {at + error.start:,} is not UTF-8; convert it first, such as with iconv"

@@ -80,7 +80,7 @@ def _tokenizer(recipe: TokenizerRecipe) -> Tokenizer:
 
 
 # Ray Data needs the same type in all rows of a column.
-_NO_COUNTS = {"num_documents": 0, "num_trained": 0, "num_cut": 0, "num_left_out": 0}
+_NO_COUNTS = {"num_documents": 0, "num_trained": 0, "num_cut": 0, "num_left_out": 0, "num_special": 0}
 _NO_SHARD = {"name": "", "num_tokens": 0, "sha256": "", "largest_id": 0}
 
 

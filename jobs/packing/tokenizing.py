@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ class Tokenizer(Protocol):
 
     def ids(self, text: str) -> Sequence[int]: ...
 
+    def num_special(self, text: str) -> int:
+        """How often ``text`` spells a special token."""
+
     def ids_with_offsets(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         """The ids, and for each the characters of ``text`` that it stands for: the first, and the next one
         behind the last.
@@ -37,19 +41,23 @@ class Tokenizer(Protocol):
 class TokenizerRecipe:
     """Opens the same tokenizer on any node. ``content`` is a tokenizer.json; None means bytes.
 
-    Chat templates write their ends themselves, so without ``needs_end`` a tokenizer may have none.
+    Chat templates write their ends themselves, so without ``needs_end`` a tokenizer may have none. A text
+    that spells a special token becomes that token only then, or with ``reads_special``.
     """
 
     name: str
     content: bytes | None = None
     end_token: str | None = None
     needs_end: bool = True
+    reads_special: bool = False
 
     def open(self) -> Tokenizer:
         return ByteTokenizer() if self.content is None else FileTokenizer(self)
 
 
-def read_recipe(name: str, end_token: str | None, *, needs_end: bool = True) -> TokenizerRecipe:
+def read_recipe(
+    name: str, end_token: str | None, *, needs_end: bool = True, reads_special: bool = False
+) -> TokenizerRecipe:
     """Reads a tokenizer. Raises ``InputError`` if ``name`` is no usable tokenizer, or has no end token."""
     if name == "bytes":
         if end_token is not None:
@@ -62,7 +70,13 @@ def read_recipe(name: str, end_token: str | None, *, needs_end: bool = True) -> 
         raise InputError(
             f"--tokenizer {name}: can't be read ({error.strerror}); expected 'bytes' or a tokenizer.json"
         ) from None
-    recipe = TokenizerRecipe(name=path.name, content=content, end_token=end_token, needs_end=needs_end)
+    recipe = TokenizerRecipe(
+        name=path.name,
+        content=content,
+        end_token=end_token,
+        needs_end=needs_end,
+        reads_special=reads_special,
+    )
     recipe.open()
     return recipe
 
@@ -78,6 +92,9 @@ class ByteTokenizer:
     def ids(self, text: str) -> Sequence[int]:
         # Widens each byte to two without a Python loop.
         return array("H", text.encode().decode("latin-1").encode("utf-16-le"))
+
+    def num_special(self, text: str) -> int:
+        return 0
 
     def ids_with_offsets(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         offsets = [(at, at + 1) for at, character in enumerate(text) for _ in character.encode()]
@@ -98,10 +115,17 @@ class FileTokenizer:
             size=max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
         )
         self.end_id = self._end_id(recipe)
+        self._tokenizer.encode_special_tokens = recipe.needs_end and not recipe.reads_special
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        special = sorted((one.content for one in added if one.special), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, special))) if special else None
 
     def ids(self, text: str) -> Sequence[int]:
         ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def num_special(self, text: str) -> int:
+        return len(self._special.findall(text)) if self._special else 0
 
     def ids_with_offsets(self, text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)

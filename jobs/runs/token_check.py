@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 
-from checkpointing.stores.contract import Missing, Store, is_name
+from checkpointing.stores.contract import Missing, Store, StoreError, is_name
 from checkpointing.stores.opening import open_store
 from checkpointing.stores.versions import TellsVersions, versions_of
 from jobs.commandline.store_location import store_base
@@ -41,7 +41,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         _check_room(spec, spec.data.samples, f"data.samples: {spec.data.samples:,} samples")
         return None
     assert spec.data.path is not None
-    store = open_store(spec.data.path, base=store_base())
+    store = _opened(spec.data.path)
     try:
         index = _index(store)
     except DataError as error:
@@ -59,6 +59,15 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
     )
     versions = tuple(look.version for look in looks)
     return Tokens(url=store.url, index=index, windows=windows, cache=cache, versions=versions)
+
+
+def _opened(path: str) -> Store:
+    """Raises ``SpecError`` if ``path`` is no address. It is repeated if no password may be in it."""
+    try:
+        return open_store(path, base=store_base())
+    except StoreError as error:
+        shown = "" if "@" in path else f" {path!r}"
+        raise SpecError([f"data.path:{shown}: is no place for data ({error})"]) from None
 
 
 def _windows(spec: RunSpec, store: Store, index: TokenIndex) -> Windows:

@@ -478,6 +478,9 @@ class Packed:
     tokenizer_digest: str
     vocab_size: int
     digest: str
+    num_special_tokens: int
+    num_files: dict[str, int]
+    num_ignored_files: int
     seq_len: Annotated[int, _MAYBE]
     num_trained_tokens: Annotated[int, _MAYBE]
     num_cut: Annotated[int, _MAYBE]

@@ -78,6 +78,8 @@ def _leaf(group: Any, column: str) -> Any:
 
 
 def _flat(chunk: Any, where: str) -> Any:
+    if chunk.null_count:
+        raise DataError(f"{where}: {chunk.null_count:,} of its rows are null; write it without")
     ids = chunk.flatten() if hasattr(chunk.type, "value_type") else chunk
     if ids.null_count:
         raise DataError(f"{where}: {ids.null_count:,} of its ids are null; write it without")

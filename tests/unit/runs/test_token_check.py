@@ -74,6 +74,12 @@ def refusal(spec: RunSpec) -> str:
     return problem
 
 
+def test_an_address_of_no_bucket_is_named_with_its_key_unless_it_holds_a_password(place: Path) -> None:
+    problem = refusal(spec_for(place, "data.path=s3://b/tokens"))
+    assert problem.startswith("data.path: 's3://b/tokens': is no place for data (store: expected s3://bucket")
+    assert "secret" not in refusal(spec_for(place, "data.path=s3://me:secret@bucket/tokens"))
+
+
 def test_a_folder_without_an_index_is_no_data(place: Path) -> None:
     place.mkdir()
     problem = refusal(spec_for(place))

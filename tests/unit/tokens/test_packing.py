@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from jobs.cli.__main__ import main
-from jobs.packing.documents import find_sources, texts_of
+from jobs.packing import documents
+from jobs.packing.documents import find_sources, left_out, texts_of
+from jobs.packing.files_table import told_of_files
 from jobs.packing.pieces import InputError, InputPiece, InputSource, cut_into_pieces
 from jobs.packing.shard import dtype_for, pack_piece
 from jobs.packing.tokenizing import ByteTokenizer, TokenizerRecipe, read_recipe
@@ -316,6 +318,9 @@ def test_a_tokenizers_file_is_used_with_the_usual_end_or_the_one_that_is_named(t
     file = write_tokenizer(tmp_path / "tokenizer.json", "<pad>", "</s>")
     found = read_recipe(str(file), None).open()
     assert list(found.ids("a b c")) == [0, 1, 2]
+    assert 4 not in found.ids("a </s> b")
+    assert (found.num_special("a </s> b </s><pad>"), found.num_special("a b")) == (3, 0)
+    assert list(read_recipe(str(file), None, reads_special=True).open().ids("a </s> b")) == [0, 4, 1]
     assert found.end_id == 4
     assert found.vocabulary.size == 5
     assert found.vocabulary.digest == hashlib.sha256(file.read_bytes()).hexdigest()
@@ -367,6 +372,7 @@ def test_a_tokenizer_without_any_token_is_refused(tmp_path: Path) -> None:
     ("name", "content", "flags", "says"),
     [
         ("empty.txt", b"", (), "empty.txt: holds no text; there is nothing to pack"),
+        ("a.csv", b"a,b", (), "a.csv: expected .txt, .text, .jsonl, .ndjson, .parquet; rename or convert it"),
         ("a.txt", b"text", ("--tokenizer", "none.json"), "none.json: can't be read"),
         ("a.txt", b"text", ("--out", "old"), "old: holds packed tokens already; name another place"),
         ("a.txt", b"text", ("--out", "ftp://x/y"), "ftp:// is no kind of store"),
@@ -397,6 +403,75 @@ def test_texts_end_where_their_file_does(tmp_path: Path) -> None:
     ends = [[text.is_end for text in texts_of(piece.spans[0], "text")] for piece in pieces]
     assert [type(piece) for piece in pieces] == [InputPiece, InputPiece]
     assert ends == [[False], [True]]
+
+
+def test_files_of_unknown_kinds_in_folders_are_left_out_and_told_unless_somebody_says_what_they_are(
+    tmp_path: Path,
+) -> None:
+    for name in ("a.txt", "README.md", "index.json", "00000-0123456789ab.bin", "data.arrow", "b.csv"):
+        (tmp_path / name).write_text(name)
+    write_jsonl(tmp_path / "c.jsonl", {"text": "c"})
+    assert ids_of([tmp_path]) == as_ids("a.txt", "c")
+    ignored = left_out([tmp_path], None)
+    assert [path.name for path in ignored] == sorted(
+        ("README.md", "index.json", "00000-0123456789ab.bin", "data.arrow", "b.csv")
+    )
+    assert told_of_files(find_sources([tmp_path], "text"), ignored).splitlines() == [
+        "files   taken as         number  bytes",
+        ".jsonl  jsonl                 1     13",
+        ".txt    text                  1      5",
+        ".arrow  left out (--as)       1",
+        ".bin    left out (--as)       1",
+        ".csv    left out (--as)       1",
+        ".json   left out (--as)       1",
+        ".md     left out (--as)       1",
+    ]
+    (tmp_path / "data.arrow").unlink()
+    assert len(find_sources([tmp_path], "text", rest="text")) == 6
+    assert left_out([tmp_path], "text") == []
+    assert [one.kind for one in find_sources([tmp_path / "b.csv"], "text", rest="text")] == ["text"]
+
+
+def test_a_file_that_is_there_twice_is_refused_also_by_a_link(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("a")
+    with pytest.raises(InputError, match=r"a\.txt: is the same file as .*a\.txt; name it once, or take"):
+        find_sources([tmp_path, file], "text")
+    (tmp_path / "b.txt").symlink_to(file)
+    with pytest.raises(InputError, match=r"b\.txt: is the same file as .*a\.txt; name it once, or take"):
+        find_sources([tmp_path], "text")
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\ntwo \xef\xbb\xbf")
+    (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "three"}\n')
+    assert ids_of([tmp_path]) == as_ids("one\ntwo \ufeff", "three")
+
+
+@given(
+    parts=st.lists(st.sampled_from(["a", "ü", "€", "😀", "\n", "word "]), max_size=60),
+    part_bytes=st.integers(4, 12),
+    piece_bytes=st.integers(1, 40),
+)
+def test_lines_of_any_length_are_read_in_parts_that_cut_no_character(
+    parts: list[str], part_bytes: int, piece_bytes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path, text = tmp_path_factory.mktemp("lines") / "a.txt", "".join(parts)
+    path.write_bytes(text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "_TEXT_BYTES", part_bytes)
+        pieces = cut_into_pieces(find_sources([path], "text"), piece_bytes)
+        read = [one.text for piece in pieces for one in texts_of(piece.spans[0], "text")]
+    assert "".join(read) == text
+    assert all(len(one.encode()) <= 2 * part_bytes for one in read)
+
+
+def test_a_line_of_json_beyond_the_bound_is_named_and_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "_MOST_LINE_BYTES", 1000)
+    write_jsonl(tmp_path / "a.jsonl", {"text": "a"}, {"text": "b" * 1000})
+    assert "a.jsonl: the line at byte 14 has more than 1,000 bytes; split or remove it" in refusal(tmp_path)
 
 
 def test_packing_deletes_nothing_that_lies_where_it_writes(tmp_path: Path) -> None:

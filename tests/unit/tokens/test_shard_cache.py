@@ -442,7 +442,7 @@ def test_a_shard_that_vanished_from_the_store_is_missing_here_too(tmp_path: Path
 
 # Parquet.
 
-LISTS = [[1, 2], [], None, [3], [4, 5, 70_000]]
+LISTS = [[1, 2], [], [3], [4, 5, 70_000]]
 IDS = [1, 2, 3, 4, 5, 70_000]
 
 
@@ -480,6 +480,8 @@ def test_parquet_of_ids_is_one_row_of_tokens(column: Any, tmp_path: Path) -> Non
     [
         (pyarrow.array([1, -2, 3]), r"a\.parquet: has an id that is none .*-2"),
         (pyarrow.array([[1, None]], type=pyarrow.list_(pyarrow.int64())), "1 of its ids are null"),
+        (pyarrow.array([[1], None], type=pyarrow.list_(pyarrow.int64())), "1 of its rows are null"),
+        (pyarrow.array([1, None]), "1 of its rows are null"),
     ],
 )
 def test_ids_that_are_none_are_refused_where_they_are_read(column: Any, says: str, tmp_path: Path) -> None:
