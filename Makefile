@@ -10,7 +10,7 @@ READY := $(VENV)/.longhaul-ready
 SIDE_BY_SIDE := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep mixed report dry-run unit test test-hosts gpu check format golden bench bench-gpu bench-recovery compare-damage soak lock audit release clean
+.PHONY: help setup sweep mixed report dry-run unit test test-hosts test-versions gpu check format golden bench bench-gpu bench-recovery compare-damage soak lock audit release clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: setup  ## run all tests but the long proofs
 
 test-hosts: setup  ## run the tests that make hosts on this machine, and train on them; needs root
 	$(BIN)/python -m pytest -m 'hosts and not soak' tests/hosts_tier
+
+test-versions: setup  ## run the quick tests with the oldest and newest versions of pyproject.toml; half an hour
+	$(BIN)/python -m tests.unit.versions
 
 gpu: setup  ## check on this machine's NVIDIA or AMD device whatever can run on one; without one, say so
 	$(BIN)/python -m tests.gpu

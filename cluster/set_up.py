@@ -4,8 +4,8 @@ What this promises:
 
 - The versions are those of ``constraints.txt``. uv installs them where it is there or can be had, else pip;
   both obey pip's configuration. What uv does not know of that configuration is a reason for pip.
-- A torch that the environment already has (a vendor's build in an image) stays as it is. One whose version
-  was not tested ends the set-up with one line, before anything is installed.
+- A torch that the environment already has (a vendor's build in an image) stays as it is. One outside of the
+  range in ``pyproject.toml`` ends the set-up with one line, before anything is installed.
 - With ``--locked`` each file has a digest that stands in ``locked/``, but torch and what its build brings.
 - A sign of life comes every 10 s. If the installation fails, what it printed last is shown, without
   credentials.
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -95,11 +96,11 @@ def set_up(
         raise SetUpError(f"{path} is not there; take a whole checkout, or leave out --locked")
     python = _environment(folder, system)
     constraints = project / "constraints.txt"
-    kept = _torch_that_stays(python, constraints)
+    kept = _torch_that_stays(python, project)
     settings = settings_of_pip(python)
     uv = None if installer == "pip" else _uv(python, constraints, settings, asked_for=installer == "uv")
     target = str(project.resolve()) + (f"[{extras}]" if extras else "")
-    said = f"with {'uv' if uv else 'pip'}" + (f", beside torch {kept}, which stays" if kept else "")
+    said = f"with {'uv' if uv else 'pip'}" + (_beside(kept, constraints) if kept else "")
     print(f"installing into {folder} {said}", flush=True)
     if is_locked:
         _locked(uv, python, project, extras, settings, kept)
@@ -116,19 +117,67 @@ def _environment(folder: Path, system: bool) -> Path:
     return folder.absolute() / "bin" / "python"
 
 
-def _torch_that_stays(python: Path, constraints: Path) -> str | None:
+def _torch_that_stays(python: Path, project: Path) -> str | None:
     """The version of torch in the environment, its local build too; None if there is none."""
     ask = (
         "import importlib.metadata as m\ntry: print(m.version('torch'))\nexcept m.PackageNotFoundError: pass"
     )
     there = _output([str(python), "-c", ask]).strip()
-    tested = pinned(constraints.read_text(encoding="utf-8"), "torch")
-    if there and tested and there.partition("+")[0] != tested:
+    asked = requirement(project, "torch")
+    if there and not is_within(there, asked):
+        tested = pinned((project / "constraints.txt").read_text(encoding="utf-8"), "torch")
         raise SetUpError(
-            f"torch {there} is there, and stays; Longhaul was tested with torch {tested}. "
-            f"Take an image that has {tested}, or an environment without torch"
+            f"torch {there} is there, and stays; Longhaul works with torch {asked}, and was tested with "
+            f"{tested}. Take an image that has one of these, or an environment without torch"
         )
     return there or None
+
+
+def _beside(kept: str, constraints: Path) -> str:
+    tested = pinned(constraints.read_text(encoding="utf-8"), "torch")
+    is_tested = not tested or kept.partition("+")[0] == tested
+    return f", beside torch {kept}, which stays" + ("" if is_tested else f" ({tested} was tested)")
+
+
+def requirement(project: Path, package: str) -> str:
+    """The range that ``pyproject.toml`` asks for, such as ``>=2.13,<2.14``; empty if any version will do."""
+    asked = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    found = (re.fullmatch(rf"{re.escape(package)}(?:\[[^]]*\])?\s*([<>=!~].*)?", one) for one in asked)
+    return next((one[1] or "" for one in found if one), "")
+
+
+def is_within(version: str, asked: str) -> bool:
+    """Whether a version lies in ``>=A,<B``; as for pip, what is before a release B is no release below it."""
+    parts = [re.fullmatch(r"(>=|<|==)\s*(\S+)", part.strip()) for part in asked.split(",") if part.strip()]
+    if None in parts:
+        raise SetUpError(f"pyproject.toml asks for {asked!r}, expected a range such as '>=2.13,<2.14'")
+    return all(_obeys(version, part[1], part[2]) for part in parts if part)
+
+
+def _obeys(version: str, sign: str, bound: str) -> bool:
+    match sign:
+        case ">=":
+            return not is_before(version, bound)
+        case "<":
+            return release(version) < release(bound)
+        case _:
+            return release(version) == release(bound)
+
+
+def is_before(version: str, bound: str) -> bool:
+    """Whether ``version`` comes before the release ``bound``; 2.13.0a0 comes before 2.13."""
+    public = version.partition("+")[0]
+    is_early = re.search(r"(a|b|rc|\.?dev)\d*", public) is not None
+    return (release(version), not is_early) < (release(bound), True)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers of a version without zeros at their end: those of 2.13.0+cpu and of 2.13 are the same."""
+    numbers = re.match(r"\d+(?:\.\d+)*", version)
+    parts = [int(part) for part in numbers[0].split(".")] if numbers else []
+    while parts and not parts[-1]:
+        parts.pop()
+    return tuple(parts)
 
 
 def pinned(constraints: str, package: str) -> str | None:
@@ -256,10 +305,20 @@ def _flags(settings: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _with_pip(python: Path, constraints: Path, target: str, kept: str | None) -> None:
     """torch alone and first: what comes after it must find it and not bring another build."""
-    install = [str(python), "-m", "pip", "install", "-c", str(constraints)]
-    if not kept:
-        _run([*install, "torch"], "pip, torch (1 of 2)")
-    _run([*install, "-e", target], "pip, the rest (2 of 2; some minutes)")
+    with tempfile.TemporaryDirectory() as own:
+        file = Path(own) / "constraints.txt"
+        file.write_text(_keeping(constraints.read_text(encoding="utf-8"), kept), encoding="utf-8")
+        install = [str(python), "-m", "pip", "install", "-c", str(file)]
+        if not kept:
+            _run([*install, "torch"], "pip, torch (1 of 2)")
+        _run([*install, "-e", target], "pip, the rest (2 of 2; some minutes)")
+
+
+def _keeping(constraints: str, torch: str | None) -> str:
+    """The constraints, with the torch that stays in the place of the tested one."""
+    return (
+        re.sub(r"^torch==.*$", f"torch=={torch}", constraints, flags=re.MULTILINE) if torch else constraints
+    )
 
 
 def _run(command: Sequence[str], what: str, **variables: str) -> None:

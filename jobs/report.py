@@ -7,11 +7,14 @@ The command itself is ``jobs.reports.report``.
 """
 
 from jobs.cli.arguments import report_parser
+from jobs.cli.old_libraries import refuse_old_libraries
 from jobs.commandline.process_exit import run
 
 
 def main(argv: list[str] | None = None) -> int:
     args = report_parser("report.py").parse_args(argv)
+    if code := refuse_old_libraries("report"):
+        return code
     from jobs.reports.report import report  # here, so that --help is instant
 
     return report(args)

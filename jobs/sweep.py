@@ -7,11 +7,14 @@ The command itself is ``jobs.sweeps.command``.
 """
 
 from jobs.cli.arguments import sweep_parser
+from jobs.cli.old_libraries import refuse_old_libraries
 from jobs.commandline.process_exit import run
 
 
 def main(argv: list[str] | None = None) -> int:
     args = sweep_parser("sweep.py").parse_args(argv)
+    if code := refuse_old_libraries("sweep"):
+        return code
     from jobs.sweeps.command import sweep  # here, so that --help is instant
 
     return sweep(args)

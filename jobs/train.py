@@ -5,11 +5,14 @@
 """
 
 from jobs.cli.arguments import train_parser
+from jobs.cli.old_libraries import refuse_old_libraries
 from jobs.commandline.process_exit import run
 
 
 def main(argv: list[str] | None = None) -> int:
     args = train_parser("train.py").parse_args(argv)
+    if code := refuse_old_libraries("train"):
+        return code
     if args.keep and not args.dry_run:
         from jobs.runs.supervisor import keep_running
 

@@ -3,4 +3,6 @@
 ``node`` collects the ``node_facts`` from ``host`` (versions, disk, memory) and ``device`` (matrix products,
 copies). ``links`` measures all-reduce between processes. Each process has one ``link_seat``, and they join
 in a ``meeting``.
+
+``versions`` says which versions of its libraries Longhaul works with.
 """

@@ -6,7 +6,7 @@ import secrets
 import shutil
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
@@ -24,17 +24,11 @@ _LONGEST_WRITE_S = 3.0
 
 
 def versions() -> dict[str, str | None]:
-    return {"python": ".".join(map(str, sys.version_info[:3])), **{name: _version(name) for name in PACKAGES}}
-
-
-def tested_versions() -> dict[str, str]:
-    """The exact versions that the installed Longhaul asks for; none where it runs without being installed."""
-    try:
-        asked = requires("longhaul") or []
-    except PackageNotFoundError:
-        return {}
-    pins = (re.match(r"([A-Za-z0-9-]+)(?:\[[^]]*\])?==([^\s;]+)", one) for one in asked)
-    return {pin[1]: pin[2] for pin in pins if pin and pin[1] in PACKAGES}
+    """Of Python, and of what must be equal on nodes."""
+    return {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        **{name: version_of(name) for name in PACKAGES},
+    }
 
 
 def visible_devices() -> dict[str, str]:
@@ -101,7 +95,8 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The installed version; None if the package is not there."""
     try:
         return version(package)
     except PackageNotFoundError:

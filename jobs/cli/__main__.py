@@ -6,6 +6,7 @@ from typing import NoReturn
 
 def main(argv: list[str] | None = None) -> int:
     from jobs.cli.arguments import longhaul_parser
+    from jobs.cli.old_libraries import refuse_old_libraries
 
     parser = longhaul_parser()
     args = parser.parse_args(argv)
@@ -15,6 +16,8 @@ def main(argv: list[str] | None = None) -> int:
 
             print(FIRST_STEPS, end="", flush=True)
             return 0
+        case command if code := refuse_old_libraries(command):
+            return code
         case "init":
             from jobs.first_spec.command import init
 

@@ -11,6 +11,7 @@ from checkpointing.stores.probing import examine
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from cluster.probe.node_facts import NodeFacts, Question, Shape
+from cluster.probe.versions import FOREMOST, SUPPORTED
 from cluster.this_machine import this_machine
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_USAGE, run_command
 from jobs.commandline.output import printable
@@ -59,7 +60,8 @@ def examination(spec: RunSpec | None, store: Store, promised: Inventory | None) 
     return Examination(
         source=inventory.source,
         own_versions=_own_versions(),
-        tested=_tested_versions(),
+        tested={package: SUPPORTED[package].tested for package in FOREMOST},
+        supported=SUPPORTED,
         answers=answers,
         store=facts,
         links=links,
@@ -109,15 +111,10 @@ def _asked(
 
 
 def _own_versions() -> dict[str, str | None]:
-    from cluster.probe.host import versions
+    """The driver's, of all that has a range; what nodes must have in common stands first."""
+    from cluster.probe.host import version_of, versions
 
-    return versions()
-
-
-def _tested_versions() -> dict[str, str]:
-    from cluster.probe.host import tested_versions
-
-    return tested_versions()
+    return versions() | {package: version_of(package) for package in SUPPORTED}
 
 
 def _promises(promised: Inventory) -> tuple[Promise, ...]:

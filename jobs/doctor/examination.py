@@ -7,6 +7,7 @@ from typing import Literal
 from checkpointing.stores.probing import StoreFacts
 from cluster.inventory import Vendor
 from cluster.probe.node_facts import LinkRate, NodeFacts
+from cluster.probe.versions import Supported
 
 Level = Literal["ok", "warning", "failed"]
 
@@ -109,7 +110,8 @@ class Forecast:
 class Examination:
     """All observations. Nodes in ``draining`` are listed but not asked.
 
-    ``own_versions`` are the driver's; ``tested`` are those that this Longhaul was tested with, by package.
+    ``own_versions`` are the driver's; ``tested`` are those that this Longhaul was tested with, and
+    ``supported`` the ranges that it works with, by package.
     """
 
     source: str
@@ -122,3 +124,4 @@ class Examination:
     draining: tuple[str, ...] = ()
     is_cluster: bool = False
     tested: Mapping[str, str] = field(default_factory=dict)
+    supported: Mapping[str, Supported] = field(default_factory=dict)

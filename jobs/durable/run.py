@@ -8,6 +8,8 @@ from typing import Any, Literal, Self, SupportsFloat
 
 import torch
 
+from cluster.probe.host import version_of
+from cluster.probe.versions import too_old
 from jobs.commandline.usage_error import SpecError
 from jobs.durable.batches import Batches, batches
 from jobs.durable.errors import DurableError, in_one_line
@@ -224,6 +226,8 @@ def run(
     ``checkpoint`` has the keys of a spec's section of that name. ``tokens_per_step`` counts over all ranks.
     ``fresh`` begins at step 0; ``resume`` names a generation to begin from.
     """
+    for problem in too_old(version_of):
+        raise DurableError(problem)
     try:
         spec = OwnLoop.of_arguments(name=name, checkpoint=checkpoint or {}, tokens_per_step=tokens_per_step)
     except SpecError as error:

@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
     (folder / "backend.py").write_text(_BACKEND, encoding="utf-8")
     (folder / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-        '[project]\nname = "demo"\nversion = "1.0"\ndependencies = ["torch", "other"]\n',
+        '[project]\nname = "demo"\nversion = "1.0"\ndependencies = ["torch>=2.13,<2.14", "other"]\n',
         encoding="utf-8",
     )
     (folder / "constraints.txt").write_text("torch==2.13.0\nother==1.0\n", encoding="utf-8")
@@ -94,23 +94,31 @@ def test_uv_obeys_pips_settings_and_takes_what_was_tested(project: Path, tmp_pat
     assert _versions(target) == "2.13.0 1.0 1.0"
 
 
-@pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_a_vendors_torch_in_an_image_stays(installer: str, project: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("installer", "torch", "told"),
+    [
+        ("uv", "2.13.0+rocm10.0", "which stays\n"),
+        ("pip", "2.13.1+rocm10.1", "which stays (2.13.0 was tested)\n"),
+    ],
+)
+def test_a_vendors_torch_in_an_image_stays(
+    installer: str, torch: str, told: str, project: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "env"
-    _with_an_images_torch(target, "2.13.0+rocm10.0", tmp_path)
+    _with_an_images_torch(target, torch, tmp_path)
     said = _set_up(project, target, installer)
     assert said.endswith("exit 0"), said
-    assert f"with {installer}, beside torch 2.13.0+rocm10.0, which stays" in said
-    assert _versions(target) == "2.13.0+rocm10.0 1.0 1.0"
+    assert f"with {installer}, beside torch {torch}, {told}" in said
+    assert _versions(target) == f"{torch} 1.0 1.0"
 
 
-def test_an_images_torch_that_was_not_tested_ends_the_set_up_in_one_line(
+def test_an_images_torch_outside_of_the_range_ends_the_set_up_in_one_line(
     project: Path, tmp_path: Path
 ) -> None:
     _with_an_images_torch(tmp_path / "env", "2.12.1+rocm7.2", tmp_path)
     said = _set_up(project, tmp_path / "env", "pip")
     assert said.endswith("exit 1"), said
-    assert "torch 2.12.1+rocm7.2 is there, and stays; Longhaul was tested with torch 2.13.0" in said
+    assert "torch 2.12.1+rocm7.2 is there, and stays; Longhaul works with torch >=2.13,<2.14, and was" in said
     assert "Traceback" not in said
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cluster.probe.host import tested_versions as of_this_installation
+from cluster.probe.versions import SUPPORTED
 from jobs.doctor.node_checks import judge
 from tests.unit.examinations import A1, B1, HEALTHY, OWN, amd, answer, nvidia
 
@@ -34,5 +34,34 @@ def test_nothing_is_said_where_nobody_knows_what_was_tested() -> None:
     assert [one for one in judge(HEALTHY) if one.subject == "versions"] == []
 
 
-def test_an_installed_longhaul_knows_what_it_was_tested_with() -> None:
-    assert set(of_this_installation()) == {"torch", "ray", "deepspeed"}
+def said_of(**own_versions: str) -> list[tuple[str, str]]:
+    """What is said of versions if the driver has these, and the nodes what was tested."""
+    own = {**OWN, **own_versions}
+    seen = replace(HEALTHY, tested=TESTED, supported=SUPPORTED, own_versions=own)
+    return [(one.level, one.found) for one in judge(seen) if one.subject == "versions"]
+
+
+def test_a_version_below_its_range_fails_and_the_range_is_said() -> None:
+    assert said_of(pyarrow="1.0.1") == [
+        (
+            "failed",
+            f"pyarrow 1.0.1 on the driver is older than what Longhaul works with: {SUPPORTED['pyarrow']}; "
+            "26.0.1 was tested",
+        )
+    ]
+
+
+def test_a_version_above_its_range_is_a_warning() -> None:
+    assert said_of(torch="2.14.1+cu130") == [
+        (
+            "warning",
+            "torch 2.14.1+cu130 on the driver is newer than what Longhaul works with: "
+            "from 2.13 to below 2.14; 2.13.0 was tested",
+        )
+    ]
+
+
+def test_within_its_range_only_a_foremost_version_that_was_not_tested_is_named() -> None:
+    assert said_of(numpy="2.3.5", torch="2.13.1") == [
+        ("warning", "torch 2.13.1 on the driver was not tested with Longhaul; torch 2.13.0 was")
+    ]
