@@ -59,7 +59,7 @@ def _folder(path: Path, what: str, *, is_secret: bool) -> Folder:
         what=what,
         owner=found.st_uid,
         is_ours=found.st_uid in (os.geteuid(), 0),
-        writers=_who(mode, stat.S_IWGRP, stat.S_IWOTH, reached),
+        writers=_who(mode, stat.S_IWGRP, stat.S_IWOTH, reached) or _movers(path),
         readers=_who(mode, stat.S_IRGRP, stat.S_IROTH, reached),
         is_secret=is_secret,
     )
@@ -70,6 +70,16 @@ def _who(mode: int, group: int, others: int, reached: int) -> str:
     if mode & others and reached & stat.S_IXOTH:
         return "everybody"
     return "the group" if mode & group and reached & stat.S_IXGRP else ""
+
+
+def _movers(path: Path) -> str:
+    """Who may put a folder of theirs in its place: some folder above lets them rename what it holds."""
+    for folder in path.absolute().parents:
+        found = folder.stat()
+        is_sticky = found.st_mode & stat.S_ISVTX
+        if not is_sticky and (who := _who(found.st_mode, stat.S_IWGRP, stat.S_IWOTH, _reached_by(folder))):
+            return who
+    return ""
 
 
 def _reached_by(path: Path) -> int:

@@ -121,16 +121,17 @@ def open_path(address: str, port: int) -> str | None:
 
     Ray gives its figures to everybody who reaches the port. On loopback that is left out.
     """
-    answer = _answer(port, JOBS)
+    answer = _answer(address, port, JOBS)
     if answer.startswith((b"[", b"{")):
         return JOBS
     is_beyond = not address.startswith("127.") and address != "::1"
-    return FIGURES if is_beyond and b"# HELP" in _answer(port, FIGURES) else None
+    return FIGURES if is_beyond and b"# HELP" in _answer(address, port, FIGURES) else None
 
 
-def _answer(port: int, path: str) -> bytes:
-    """Returns the beginning of the page at loopback; nothing if it is refused."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S)
+def _answer(address: str, port: int, path: str) -> bytes:
+    """Returns the beginning of the page at an address of this machine; nothing if it is refused."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
+    connection = HTTPConnection(host, port, timeout=_ANSWER_S)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

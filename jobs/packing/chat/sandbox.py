@@ -122,7 +122,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.filters = {name: self._costing(self.filters[name]) for name in _FILTERS}
         self.filters |= {"tojson": _to_json, "join": self._join, "replace": self._replace}
         self.filters |= {"string": _text_of, "list": self._list, _LOOP: self._loop, _CONCAT: self._concat}
-        self.filters |= {_FLAT: _flat}
+        self.filters |= {_FLAT: _flat, _COST: self._cost}
+        self.tests = {name: self._costing(run) for name, run in self.tests.items()}
         self.globals.clear()
         self.globals.update(range=_range, namespace=_namespace, raise_exception=_raise)
 
@@ -176,6 +177,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
         return costing
 
+    def _cost(self, value: T) -> T:
+        """Takes steps for what is compared, searched or cut."""
+        texts = value if isinstance(value, list | tuple) else [value]
+        self.step(sum(1 + len(one) // _STEP_CHARACTERS for one in texts if isinstance(one, str)))
+        return value
+
     def _loop(self, items: Iterable[T]) -> Iterable[T]:
         """Takes a step for each item, also while a list changes its kind to a generator."""
         if isinstance(items, Sized):
@@ -209,7 +216,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return text.replace(wanted, other, -1 if count is None else count)
 
 
-_LOOP, _CONCAT, _FLAT = "_loop", "_concat", "_flat"
+_LOOP, _CONCAT, _FLAT, _COST = "_loop", "_concat", "_flat", "_cost"
 
 
 def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
@@ -217,6 +224,19 @@ def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 class _Bounding(NodeTransformer):
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = _filtered(node.expr, _COST)
+        for operand in node.ops:
+            operand.expr = _filtered(operand.expr, _COST)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = _filtered(node.node, _COST)
+        return node
+
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return _filtered(nodes.List(node.nodes, lineno=node.lineno), _CONCAT)

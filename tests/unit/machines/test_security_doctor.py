@@ -118,7 +118,8 @@ def pages() -> Iterator[int]:
     ("answers", "address", "path"),
     [
         ({"/api/jobs/": b"[]"}, "127.0.0.1", "/api/jobs/"),
-        ({}, "10.0.0.1", None),
+        # It is asked where it listens: something else may listen at the same port of 127.0.0.1.
+        ({"/api/jobs/": b"[]"}, "127.0.0.2", None),
         # Ray's exporter gives its figures for every path.
         ({"/api/jobs/": b"# HELP x", "/metrics": b"# HELP x"}, "0.0.0.0", "/metrics"),
         ({"/api/jobs/": b"# HELP x", "/metrics": b"# HELP x"}, "127.0.0.1", None),
@@ -146,6 +147,10 @@ def test_nobody_at_the_port_gives_nothing() -> None:
         (0o700, 0o777, "", ""),
         (0o750, 0o777, "the group", "the group"),
         (0o755, 0o700, "", ""),
+        # Who may rename it can put another in its place; not in a folder with the sticky bit.
+        (0o777, 0o700, "everybody", ""),
+        (0o775, 0o700, "the group", ""),
+        (0o1777, 0o700, "", ""),
     ],
 )
 def test_who_may_write_is_known_with_all_folders_above(

@@ -21,6 +21,10 @@ _MESSAGES = [{"role": "user", "content": "a"}, {"role": "assistant", "content": 
         "{% set n = namespace(s='&' * 4000000) %}{% for i in range(4) %}"
         "{% set n.s = n.s|e|string %}{% endfor %}",
         "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% set t = s | upper %}{% endfor %}",
+        "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% if 'y' in s %}{% endif %}{% endfor %}",
+        "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% if s is in ['y'] %}{% endif %}{% endfor %}",
+        "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% set t = s[1:] %}{% endfor %}",
+        "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% set t = (s, 1) < (s, 2) %}{% endfor %}",
     ],
 )
 def test_filters_and_inner_loops_cost_what_they_do(text: str) -> None:
