@@ -169,9 +169,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         return None  # ``is_safe_attribute`` refuses both methods.
 
-    def _costing(self, run: Callable[..., T]) -> Callable[..., T]:
+    def _costing(self, run: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(run)
-        def costing(*args: Any, **kwargs: Any) -> T:
+        def costing(*args: Any, **kwargs: Any) -> Any:
             self.step(1 + sum(len(one) for one in args if isinstance(one, str)) // _STEP_CHARACTERS)
             return _bounded(run(*args, **kwargs))
 
