@@ -123,7 +123,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.filters |= {"tojson": _to_json, "join": self._join, "replace": self._replace}
         self.filters |= {"string": _text_of, "list": self._list, _LOOP: self._loop, _CONCAT: self._concat}
         self.filters |= {_FLAT: _flat, _COST: self._cost}
-        self.tests = {name: self._costing(run) for name, run in self.tests.items()}
+        tests: Mapping[str, Any] = self.tests
+        self.tests = {name: self._costing(run) for name, run in tests.items()}
         self.globals.clear()
         self.globals.update(range=_range, namespace=_namespace, raise_exception=_raise)
 
