@@ -130,7 +130,7 @@ class Session:
 
     def finish(self, values: Values) -> None:
         """Saves the last state unless it is saved already, and notes how the run ended. Collective."""
-        self._teller.phase("save")
+        self._teller.phase("last save")
         stop_request = strongest(self._stop_signals.stop_request())
         is_done = self.step >= self.num_steps or stop_request is None
         self.stop_request = None if is_done else stop_request

@@ -45,7 +45,7 @@ def limits_of(task: Task, *, schedule_timeout_s: float, hang_timeout_s: float) -
         schedule_timeout_s=schedule_timeout_s,
         cell_timeout_s=inf,
         hang_timeout_s=hang_timeout_s,
-        patience_s={**_PATIENCE_S, "save": save_s + _LAST_WORD_S},
+        patience_s={**_PATIENCE_S, **dict.fromkeys(("save", "last save"), save_s + _LAST_WORD_S)},
     )
 
 

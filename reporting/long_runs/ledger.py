@@ -17,6 +17,7 @@ PHASES: Mapping[str, str] = {
     "data wait": "waiting for samples",
     "eval": "measuring the loss on held-out samples",
     "save": "the training stood still for a checkpoint",
+    "last save": "at an attempt's end, until its last checkpoint was in the store",
     "restore": "from a checkpoint back into memory",
     "start": "processes, peers, the model, until the first step or the restore",
     "schedule": "from an attempt's lease until its workers ran",

@@ -237,7 +237,7 @@ class _Attempt:
             self._record.mean_loss(step - 1, self._control.mean(self._loss_guard.loss_before()))
 
     def _end(self, loss: float) -> None:
-        self._record.phase("save")
+        self._record.phase("last save")
         loss = self._last_loss(loss)
         self._record_last_losses(loss)
         is_done = self._position.step >= self._task.num_steps and not self._evaluation.is_due

@@ -28,7 +28,7 @@ from reporting.page.pieces import (
     without_unknown,
 )
 
-MOST_CELLS = 500
+MOST_CELLS = 5_000
 _MOST_FLAGS = 8
 _ORIGINS = ("simulated", "imported")
 _COLUMNS = (

@@ -242,7 +242,7 @@ def test_the_end_has_time_for_all_its_saves_and_then_for_a_store_that_is_away() 
     deadline_s = 10.0
     ending = replace(task(1, MemoryStore()), saving=replace(SAVING, deadline_s=deadline_s))
     limits = limits_of(ending, schedule_timeout_s=60, hang_timeout_s=30)
-    assert limits.patience_s["save"] >= 6 * deadline_s + RetryLimits().budget_s
+    assert limits.patience_s["last save"] >= 6 * deadline_s + RetryLimits().budget_s
 
 
 def test_a_store_of_samples_that_stands_still_is_given_up_by_who_reads_it_before_that_is_a_hang() -> None:
