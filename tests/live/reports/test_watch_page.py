@@ -34,9 +34,16 @@ class Store(LocalStore):
     is_away = False
 
     def get(self, name: str) -> bytes:
+        self._answer()
+        return super().get(name)
+
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        self._answer()
+        return super().get_range(name, start, into)
+
+    def _answer(self) -> None:
         if self.is_away:
             raise Unavailable("store: it does not answer")
-        return super().get(name)
 
 
 @pytest.fixture(scope="module")
