@@ -21,7 +21,10 @@ def test_ids_and_masks_are_those_of_transformers(model: Model, is_marked: bool, 
     ours = write_model(tmp_path / "ours", model, is_marked=is_marked)
     write_model(tmp_path / "theirs", model, is_marked=True)
     theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path / "theirs")
-    template, tokenizer = Template(read_template(str(ours), None)), read_recipe(str(ours), None).open()
+    template, tokenizer = (
+        Template(read_template(str(ours), None)),
+        read_recipe(str(ours), None, needs_end=False).open(),
+    )
     for messages in _conversations(model):
         expected = theirs.apply_chat_template(
             messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
