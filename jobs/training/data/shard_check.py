@@ -124,6 +124,11 @@ class _Digests:
                 self.problem = error
                 raise
 
+    def give_up(self, error: BaseException) -> None:
+        """Notes that nothing can be compared any more, which ends the attempt."""
+        why = f"{type(error).__name__}: {str(error)[:300]}"
+        self.problem = DataError(f"data: {self._url}: shards can't be compared: {why}")
+
     def _compare(self, name: str) -> None:
         found, version, num_bytes = self._hashed(name)
         if num_bytes != self.num_bytes.get(name, num_bytes):
@@ -171,9 +176,12 @@ class _Share:
         self._is_small = sum(digests.num_bytes.get(name, 0) for name in names) <= WAITED_FOR_BYTES
 
     def hash_all(self) -> None:
-        for name in self._names:
-            while not self._is_unwanted.is_set() and not self._is_compared(name):
-                self._is_unwanted.wait(_AGAIN_AFTER_S)
+        try:
+            for name in self._names:
+                while not self._is_unwanted.is_set() and not self._is_compared(name):
+                    self._is_unwanted.wait(_AGAIN_AFTER_S)
+        except BaseException as error:  # a panic of a library too: no thread ends in silence
+            self._digests.give_up(error)
         self._is_done.set()
 
     def wait(self, timeout_s: float) -> bool:

@@ -224,3 +224,23 @@ def test_nothing_is_hashed_for_a_reader_that_is_gone(tmp_path: Path, monkeypatch
     thread.join(timeout=30)
     assert not thread.is_alive()
     assert Gated.num_reads == 1
+
+
+class Panic(BaseException):
+    """As what a library in Rust raises, which is no ``Exception``."""
+
+
+def test_whatever_ends_the_background_ends_the_attempt_and_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, index = written(tmp_path)
+    shards = opened(store, index, OWN)
+
+    def panic(*_: object) -> object:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(LocalStore, "read", panic)
+    shards.start()
+    assert shards.wait(timeout_s=30)
+    with pytest.raises(DataError, match=r"shards can't be compared: Panic: index out of bounds"):
+        shards.confirm()
