@@ -335,3 +335,17 @@ def test_without_a_budget_a_tenth_of_the_disk_stays_free(tmp_path: Path) -> None
     for cut in cuts(8)[5:]:
         keep(unknown, cut)
     assert len(steps_of(unknown)) == 6
+
+
+def test_what_cannot_be_read_just_now_takes_of_the_budget_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *later = cuts(3)
+    keep(tier(tmp_path, 9 * FILE_BYTES), first)
+    unreadable(monkeypatch, first.generation)
+    taken = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    disk = tier(tmp_path, taken + FILE_BYTES)
+    keep(disk, later[0])
+    with pytest.raises(Full):
+        keep(disk, later[1])
+    assert steps_of(disk) == [20]

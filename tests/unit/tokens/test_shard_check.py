@@ -167,6 +167,20 @@ def test_a_shard_that_changes_at_each_look_is_refused(tmp_path: Path) -> None:
         row_of(shards, index)
 
 
+def test_a_digest_of_bytes_of_two_versions_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_check, "_READ_BYTES", 4)
+
+    class Touched(LocalStore):
+        def read(self, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
+            count, version = super().read(name, start, into)
+            return count, f"{version} {start}"
+
+    _, index = written(tmp_path)
+    shards = compared(opened(Touched(tmp_path), index, OWN))
+    with pytest.raises(DataError, match=r"0\.bin: changes while it is read"):
+        shards.confirm()
+
+
 def test_a_store_without_versions_is_compared_once(tmp_path: Path) -> None:
     _, index = written(tmp_path)
     store = MemoryStore()
