@@ -292,6 +292,11 @@ end_nodes() {
 
 end_this_node() {
     [[ -n ${FOLDER:-} ]] || return
+    local child children
+    # A child that has not become its command yet does not carry the mark.
+    children=$(jobs -pr)
+    disown -a
+    for child in $children; do kill -KILL "$child" 2>/dev/null; done
     end_marked
     cd / && rm -rf -- "$FOLDER"
 }

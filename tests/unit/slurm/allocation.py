@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from jobs.slurm.script import Job, Part, script
@@ -51,6 +51,7 @@ case $2 in
         while :; do sleep 1000 & wait $!; done ;;
 esac
 """
+_INSIDE = "inside() {\n"
 
 
 class Allocation:
@@ -58,6 +59,8 @@ class Allocation:
 
     def __init__(self, here: Path) -> None:
         self.here = here
+        # A line of Bash that runs before each command of Longhaul's Python.
+        self.before_inside = ""
         # Others may run the same test on this machine.
         self.number = str(secrets.randbelow(10**9))
         (here / "bin").mkdir()
@@ -96,7 +99,8 @@ class Allocation:
     @contextmanager
     def running(self, job: Job, **variables: str) -> Iterator["subprocess.Popen[str]"]:
         place = self.here / "job.sh"
-        place.write_text(script(job), encoding="utf-8", errors="surrogateescape")
+        text = script(job).replace(_INSIDE, f"{_INSIDE}    {self.before_inside}\n")
+        place.write_text(text, encoding="utf-8", errors="surrogateescape")
         process = subprocess.Popen(
             ["bash", place],
             env={**self._environment(), **variables},
@@ -109,7 +113,8 @@ class Allocation:
         try:
             yield process
         finally:
-            if process.poll() is None:
+            # Whatever outlives the job is in its group.
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate(timeout=DEADLINE_S)
 

@@ -120,6 +120,14 @@ def test_nodes_that_do_not_join_end_the_job_before_its_driver_begins(allocation:
     assert leftovers(allocation) == []
 
 
+def test_a_node_that_is_too_busy_to_begin_its_command_never_begins_it(allocation: Allocation) -> None:
+    allocation.before_inside = "[[ $2 != cluster.slurm.worker ]] || sleep 1"
+    code, _ = allocation.run(allocation.job(), NODES_FAIL="1")
+    assert code == 1
+    assert "cluster.slurm.worker" not in allocation.seen("started")
+    assert leftovers(allocation) == []
+
+
 def test_the_token_is_on_no_command_line_and_in_no_environment(allocation: Allocation) -> None:
     allocation.run(allocation.job(), DRIVER_CODE="0")
     token = allocation.seen("token")
