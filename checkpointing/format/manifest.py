@@ -13,7 +13,7 @@ from math import ceil, prod
 from typing import Any
 
 from checkpointing.errors import Corrupt
-from checkpointing.log.codec import brief, is_count, is_generation_name, seal, unseal
+from checkpointing.log.codec import MAC_BYTES, brief, is_count, is_generation_name, seal, unseal
 from checkpointing.stores.contract import is_name
 
 MANIFEST = "manifest.json"
@@ -148,7 +148,7 @@ class TooLargeToRead(Exception):
 def encode_manifest(manifest: Manifest) -> bytes:
     """Raises ``TooLargeToRead`` beyond what a reader takes."""
     data = seal({"cut": manifest.cut, "parts": manifest.parts})
-    if len(data) > MOST_MANIFEST_BYTES:
+    if len(data) + MAC_BYTES > MOST_MANIFEST_BYTES:  # It may be signed yet.
         raise TooLargeToRead(
             f"the manifest of {manifest.cut.world_size} ranks has {len(data):,} bytes, and a restart "
             f"reads at most {MOST_MANIFEST_BYTES:,}; save with fewer ranks"

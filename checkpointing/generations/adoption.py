@@ -3,6 +3,8 @@
 ``adopt`` adds them to the log that there is. ``rebuild`` first begins a term above all that any name in the
 store tells of, so that a log that is gone or has gone back can be gone on from. It fences a driver at work,
 but where the hint is gone too; so a run is stopped first.
+
+What a signed run did not sign, anybody may have planted: it is adopted only if the user names it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +15,8 @@ from checkpointing.generations.audit import read_back
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Generation, Pin, Verified
 from checkpointing.stores.contract import Unavailable
+
+_NOT_SIGNED = "its manifest is not signed with the store's key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +38,18 @@ def adoptable(repository: Repository) -> list[Generation]:
     return [one for one in repository.unnamed() if one.term >= life_term]
 
 
-def adopt(repository: Repository, chosen: Sequence[Generation]) -> Iterator[Adoption]:
+def adopt(
+    repository: Repository, chosen: Sequence[Generation], *, is_named: bool = False
+) -> Iterator[Adoption]:
     """Reads every byte of each, and pins those that are whole: no rule deletes them before somebody looks."""
+    yield from _adopt(repository, chosen, is_signed=repository.is_signed and not is_named)
+
+
+def _adopt(repository: Repository, chosen: Sequence[Generation], *, is_signed: bool) -> Iterator[Adoption]:
     for generation in chosen:
+        if is_signed and not repository.signed_ones([generation]):
+            yield Adoption(generation=generation, problem=_NOT_SIGNED)
+            continue
         try:
             read_back(repository, generation)
         except Corrupt as error:
@@ -57,5 +70,7 @@ def adopt(repository: Repository, chosen: Sequence[Generation]) -> Iterator[Adop
 def rebuild(repository: Repository, owner: str) -> Iterator[Adoption]:
     """Begins a term above all others, and adopts all that is whole. Call it after ``refresh``."""
     chosen = adoptable(repository)
+    # The lease signs the log. Where all of it was lost, what else is signed tells that the run had a key.
+    is_signed = repository.is_signed or bool(repository.signed_ones(chosen))
     repository.lease(owner)
-    yield from adopt(repository, chosen)
+    yield from _adopt(repository, chosen, is_signed=is_signed)

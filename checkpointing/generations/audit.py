@@ -12,7 +12,8 @@ from checkpointing.format.manifest import FilePart
 from checkpointing.generations.repository import Repository
 from checkpointing.log.codec import LogRecord
 from checkpointing.log.history import Generation, LogView, after
-from checkpointing.log.log import Hint, Log, leave_hint, log_folder, numbers_in, read_hint
+from checkpointing.log.log import Hint, Log, leave_hint, numbers_in, read_hint
+from checkpointing.log.trust import log_folder
 from checkpointing.stores.contract import Missing, Store
 
 _NUM_THREADS = 8

@@ -8,20 +8,19 @@ What a store refuses to delete costs only room: everything else goes on, see ``d
 
 A whole generation that the log does not name is never deleted unless the user requests it. A start that
 finds such generations resumes the newest if no record is known to be lost. Otherwise it is refused, see
-``take_over``.
+``take_over``. With the store's key manifests are signed, and a start of a signed run takes no notice of
+others: anybody who may write to the store may have planted them.
 """
 
-import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 
-from checkpointing.errors import Corrupt, NothingToResume
+from checkpointing.errors import NothingToResume
 from checkpointing.format.loading import GenerationPlace
 from checkpointing.format.manifest import (
     MANIFEST,
-    MOST_MANIFEST_BYTES,
     Manifest,
     decode_manifest,
     encode_manifest,
@@ -30,13 +29,14 @@ from checkpointing.format.manifest import (
 )
 from checkpointing.generations.choice import Spoilt
 from checkpointing.generations.deletion import DeletionQueue, delete_objects
+from checkpointing.generations.manifests import has_our_signature, manifest_bytes
 from checkpointing.generations.retention import Retention, may_go
 from checkpointing.generations.unnamed import Surplus, find_whole, generation_of, looks_whole, newer
 from checkpointing.log.codec import LogRecord
 from checkpointing.log.history import Commit, Entry, Fresh, Generation, LogView, Pin, Quarantine, Tombstone
 from checkpointing.log.log import Log
-from checkpointing.stores.bounded import TooLarge, get_bounded
-from checkpointing.stores.contract import Buffer, Missing, Store, StoreError, check_name
+from checkpointing.log.signing import Signer, store_key
+from checkpointing.stores.contract import Buffer, Store, StoreError, check_name
 
 _NOTE = re.compile(r"([0-9]{12})\.json")
 
@@ -52,7 +52,8 @@ class Repository:
     ) -> None:
         self.store = store
         self.run = run
-        self._log = Log(store, run, clock=clock)
+        self._signer = Signer(run, store_key())
+        self._log = Log(store, run, clock=clock, signer=self._signer)
         self._folder = check_name(f"runs/{run}/gen")
         self._clock = clock
         self._lock = RLock()
@@ -118,13 +119,22 @@ class Repository:
             # later already knows them.
             highest_term = self._highest_term()
             self._log.read()
-            num_gone = self._log.num_gone
+            num_gone, was_signed = self._log.num_gone, self._log.is_signed()
             if not fresh and what == "latest":
                 self._refuse_if_more_is_there(has_gone_back=num_gone > 0 or highest_term > self.view.term)
             term = self._log.lease(owner, above=highest_term)
             if fresh and self._log.number > 1:
                 self._log.append(Fresh(), term=term)
-            self._surplus = self._take_in(term, num_gone, what, fresh=fresh, spoilt=spoilt)
+            # Searched for again, because an older writer could still commit until the lease.
+            whole = [one for one in self.unnamed() if one.term < term]
+            chosen: list[Generation] = []
+            if whole and what != "latest":
+                chosen = [one for one in whole if one.name == what]
+            elif whole and not fresh:
+                chosen = newer(self.view, self.signed_ones(whole) if was_signed else whole, spoilt())
+            adopted = self._take_in(term, chosen, is_named=what != "latest")
+            kept = tuple(one for one in whole if one not in adopted)
+            self._surplus = Surplus(num_gone=num_gone, adopted=adopted, kept=kept)
             return term
 
     def lease(self, owner: str) -> int:
@@ -144,6 +154,16 @@ class Repository:
         whole = find_whole(self.store, self.run, objects, now_s=self._clock())
         given_up = self.given_up() if whole else set()
         return [one for one in whole if one.name not in given_up]
+
+    @property
+    def is_signed(self) -> bool:
+        """Says whether the log is signed with the key of this process. Call it after ``refresh``."""
+        with self._lock:
+            return self._log.is_signed()
+
+    def signed_ones(self, generations: Iterable[Generation]) -> list[Generation]:
+        """Returns those whose manifest is signed with the key of this process."""
+        return [one for one in generations if has_our_signature(self._signer, self.place(one.name), one)]
 
     def given_up(self) -> set[str]:
         """Returns the names that a record gives up, whose objects may be deleted. Reads the whole log."""
@@ -165,7 +185,8 @@ class Repository:
 
     def commit(self, manifest: Manifest, *, term: int) -> Generation:
         """Makes the generation exist. All its files must already be in the store."""
-        cut, data = manifest.cut, encode_manifest(manifest)
+        cut = manifest.cut
+        data = self._signer.sign_manifest(cut.generation, encode_manifest(manifest))
         self.put_file(cut.generation, MANIFEST, data)
         generation = generation_of(cut, manifest.num_bytes + len(data), data, self._clock())
         self.append(Commit(generation=generation), term=term)
@@ -173,16 +194,7 @@ class Repository:
 
     def manifest(self, generation: Generation) -> Manifest:
         """Returns the manifest; raises ``Corrupt`` if it is not the one that was committed."""
-        name = f"{self._folder_of(generation.name)}/{MANIFEST}"
-        try:
-            data = get_bounded(self.store, name, most_bytes=MOST_MANIFEST_BYTES)
-        except Missing as error:
-            raise Corrupt(f"{name} is gone") from error
-        except TooLarge as error:
-            raise Corrupt(f"{name} {error}") from error
-        if _sha256(data) != generation.manifest_digest:
-            raise Corrupt(f"{name} is not the one that was committed")
-        return decode_manifest(data)
+        return decode_manifest(manifest_bytes(self.place(generation.name), generation))
 
     def quarantine(
         self, generation: str, reason: str, *, term: int | None = None, is_poison: bool = False
@@ -290,14 +302,14 @@ class Repository:
 
     def _refuse_if_more_is_there(self, *, has_gone_back: bool) -> None:
         place = f"{self.store.url}: runs/{self.run}"
-        if self._has_lost_its_log() and (found := self.stored_generations()):
+        if self._has_lost_its_log() and (found := self._found_beside_the_log()):
             raise NothingToResume(
                 f"{place} has {len(found)} generations such as {found[-1]}, but its log is gone or damaged "
                 "and names none of them; restore the log, make one from what is there with `longhaul "
                 "checkpoints fsck --rebuild`, name the one to go on from with --resume NAME, "
                 "give the run another name, or begin anew beside them with --fresh"
             )
-        if has_gone_back and (more := newer(self.view, self.unnamed())):
+        if has_gone_back and (more := newer(self.view, self._believed_unnamed())):
             raise NothingToResume(
                 f"{place}: the log ends at record {self._log.number}, and newer records are gone: it does "
                 f"not name {', '.join(one.name for one in more)}, which are whole and newer than all that it "
@@ -305,24 +317,11 @@ class Repository:
                 "one to go on from with --resume NAME, or begin anew beside them with --fresh"
             )
 
-    def _take_in(
-        self, term: int, num_gone: int, what: str, *, fresh: bool, spoilt: Callable[[], Spoilt]
-    ) -> Surplus:
-        """Searches again for whole generations, because an older writer could still commit until
-        the lease.
-        """
-        whole = [one for one in self.unnamed() if one.term < term]
-        adopted: list[Generation] = []
-        if whole and what != "latest":
-            adopted = [one for one in whole if one.name == what]
-        elif whole and not fresh:
-            adopted = newer(self.view, whole, spoilt())
-        is_pinned = len(adopted) > 1 or what != "latest"
-        adopted = [one for one in adopted if self.commit_again(one, term)]
-        for one in adopted if is_pinned else ():
+    def _take_in(self, term: int, chosen: Sequence[Generation], *, is_named: bool) -> tuple[Generation, ...]:
+        adopted = tuple(one for one in chosen if self.commit_again(one, term))
+        for one in adopted if len(chosen) > 1 or is_named else ():
             self._log.append(Pin(name=one.name), term=term)
-        kept = tuple(one for one in whole if one not in adopted)
-        return Surplus(num_gone=num_gone, adopted=tuple(adopted), kept=kept)
+        return adopted
 
     def commit_again(self, generation: Generation, term: int | None = None) -> bool:
         """Commits the generation unless the log has given it up meanwhile; returns whether the log names it
@@ -333,6 +332,14 @@ class Repository:
             return None if generation.name in self.given_up() else Commit(generation=generation)
 
         return self._log.decide(decide, term=term).generation(generation.name) is not None
+
+    def _found_beside_the_log(self) -> list[str]:
+        if self._log.is_signed():
+            return [one.name for one in self._believed_unnamed()]
+        return self.stored_generations()
+
+    def _believed_unnamed(self) -> list[Generation]:
+        return self.signed_ones(self.unnamed()) if self._log.is_signed() else self.unnamed()
 
     def _highest_term(self) -> int:
         """Returns the highest term in the names of generations and of the notes that drivers leave of
@@ -375,7 +382,3 @@ def no_such_run(store: Store, run: str) -> NothingToResume:
 def generation_name(step: int, term: int, save_id: str) -> str:
     """Returns the name of a generation, in the form that ``manifest.term_of`` parses."""
     return f"{step:012d}-t{term}-{save_id}"
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

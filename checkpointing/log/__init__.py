@@ -1,5 +1,5 @@
 """The commit log: what counts as saved, and who may write.
 
 Reading order: ``history`` (the events, and the view after them), ``codec`` (records as text), ``signing`` (a
-MAC on each of them, if the store has a key), ``log``.
+MAC on each of them, if the store has a key), ``trust`` (which of them are believed), ``log``.
 """

@@ -17,6 +17,8 @@ from checkpointing.log.history import Entry, Generation, LogView
 from checkpointing.stores.contract import is_name
 
 SCHEMA = 1
+# What a signature adds to what ``seal`` made.
+MAC_BYTES = 73
 _MOST_CHARS = 200
 _HEAD = re.compile(
     rb'\{"schema":(?P<schema>[0-9]{1,9}),"sha256":"(?P<sha256>[0-9a-f]{64})",'

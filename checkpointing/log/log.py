@@ -9,9 +9,9 @@ therefore shows whether it is the writer's own. A number may also be refused as 
 there. The writer then asks again until the deadline. Until that is decided, nothing is reported durable and
 no number is skipped. Such a record is never taken for a damaged one.
 
-With the store's key each record is signed. Once a log has a signed record, a later one without a signature,
-or with one that the key did not make, counts as damaged: a writer of the store without the key can end
-attempts, but commit nothing. Whoever has no key may read such a log, but not append to it.
+With the store's key records are signed, and what is not counts as damaged, see ``trust``: a writer of the
+store without the key can end attempts, but commit nothing. Whoever has no key may read such a log, but not
+append to it.
 
 A term is never given twice, even after records were lost. The hint names the newest record and its term, so
 a log that lost its newest records is noticed.
@@ -26,9 +26,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from checkpointing.errors import Corrupt, Fenced
-from checkpointing.log.codec import LogRecord, decode, encode, mac_of
+from checkpointing.log.codec import LogRecord, encode
 from checkpointing.log.history import Entry, Lease, LogView, after
-from checkpointing.log.signing import VARIABLE, Signer, StoreKeyError, store_key
+from checkpointing.log.signing import Signer, store_key
+from checkpointing.log.trust import MOST_RECORD_BYTES, Trust, log_folder, slot_name
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Buffer, Missing, Store, StoreError, Undecided, check_name
 from checkpointing.stores.retrying import Waiter, create_once
@@ -40,9 +41,6 @@ _MOST_HINT_BYTES = 4096
 # Anybody may plant a wrong hint, or junk under a far number. Neither must use the numbers up.
 _MOST_SKIPPED = 10**6
 _MOST_RECORDS = 10**12
-# A view of a hundred thousand generations has half of them.
-MOST_RECORD_BYTES = 64 * 2**20
-_HEAD_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +65,9 @@ class Log:
         *,
         clock: Callable[[], float] = time.time,
         waiter: Waiter | None = None,
+        signer: Signer | None = None,
     ) -> None:
-        """The key is the store's, see ``signing``. Raises ``StoreKeyError`` if it can't be used."""
+        """``signer`` has the store's key by default. Raises ``StoreKeyError`` if it can't be used."""
         self._store = store
         self._run = run
         self._folder = log_folder(run)
@@ -78,10 +77,7 @@ class Log:
         self._view = LogView()
         self._num_gone = 0
         self._newest_term = 0
-        self._signer = Signer(run, store_key())
-        self._signed_at = 0  # the number of a record that is signed, 0 if none is known
-        self._unsigned_to = 0  # up to here no record is signed
-        self._num_refused = 0
+        self._trust = Trust(store, run, signer or Signer(run, store_key()))
 
     @property
     def view(self) -> LogView:
@@ -108,7 +104,7 @@ class Log:
             numbers = self._numbers_ahead()
             self._go_to_newest_whole(numbers)
         self._step_over(numbers)
-        self._refuse_another_key()
+        self._trust.refuse_another_key()
         self._num_gone = max(0, newest - self._number)
         # Each lost record may have been a lease.
         self._newest_term = hint.term or self._view.term + self._num_gone
@@ -133,15 +129,14 @@ class Log:
             entry = decide(self._view)
             if entry is None:
                 return self._view
-            self._refuse_to_append_unsigned()
+            self._trust.refuse_to_append_unsigned()
             record = self._next(entry)
-            data = self._signer.sign(record.number, encode(record))
+            data = self._trust.sign(record.number, entry, encode(record))
             if (winner := self._create(record.number, data)) != data:
                 self._step_forward(bytes(winner))
                 continue
             self._number, self._view = record.number, record.view
-            if self._signer.has_key:
-                self._signed_at = record.number
+            self._trust.note_own(record.number, data)
             self._leave_hint()
             return self._view
         raise StoreError(f"log: {self._folder}: {_MOST_RACES} numbers in a row were taken by others")
@@ -158,6 +153,10 @@ class Log:
         return self.decide(
             lambda view: Lease(owner=owner, term=above + 1 if above > view.term else None)
         ).term
+
+    def is_signed(self) -> bool:
+        """Says whether the log, as it was read last, is signed with the key of this process."""
+        return self._trust.is_signed_with_our_key(before=self._number + 1)
 
     def lineage(self) -> str:
         """Returns the id of the first record, which distinguishes this log from any other log of the same
@@ -198,7 +197,7 @@ class Log:
         """Moves to the next record, whose bytes are given. A damaged record counts as a lease."""
         number = self._number + 1
         try:
-            record = self._believed(data, number)
+            record = self._trust.believed(data, number)
         except Corrupt:
             record = self._unreadable(number)
         self._number, self._view = number, record.view
@@ -243,58 +242,7 @@ class Log:
             raise Corrupt(f"record {number} of the log is gone") from error
         except TooLarge as error:
             raise Corrupt(f"record {number} of the log {error}") from error
-        return self._believed(data, number)
-
-    def _believed(self, data: bytes, number: int) -> LogRecord:
-        """Decodes record ``number``. Raises ``Corrupt`` if it is unsigned behind a signed one, or signed with
-        another key.
-        """
-        record = decode(data, number)
-        try:
-            is_signed = self._signer.is_signed(number, data)
-        except Corrupt:
-            self._num_refused += 1
-            raise
-        if is_signed:
-            self._signed_at = self._signed_at or number
-        elif self._signer.has_key and self._is_any_signed(before=number):
-            raise Corrupt(f"record {number} of the log is not signed, and one before it is")
-        return record
-
-    def _is_any_signed(self, *, before: int) -> bool:
-        """Reads the heads of earlier records, the newest first, but of each only once."""
-        if self._signed_at and self._signed_at < before:
-            return True
-        for number in range(before - 1, self._unsigned_to, -1):
-            with suppress(Corrupt, Missing, TooLarge):
-                if self._has_our_signature(number):
-                    self._signed_at = number
-                    return True
-        self._unsigned_to = max(self._unsigned_to, before)
-        return False
-
-    def _has_our_signature(self, number: int) -> bool:
-        head = memoryview(bytearray(_HEAD_BYTES))
-        count = self._store.get_range(self._slot(number), 0, head)
-        if mac_of(bytes(head[:count])) is None:
-            return False
-        data = get_bounded(self._store, self._slot(number), most_bytes=MOST_RECORD_BYTES)
-        return self._signer.is_signed(number, data)
-
-    def _refuse_another_key(self) -> None:
-        """Raises ``StoreKeyError`` if the log is signed, but no record that was read with our key."""
-        if self._num_refused and not self._signed_at:
-            raise StoreKeyError(
-                f"{self._store.url}: {self._folder}: no record was signed with the key in {VARIABLE}; "
-                "name the file that its runs were started with"
-            )
-
-    def _refuse_to_append_unsigned(self) -> None:
-        if self._signed_at and not self._signer.has_key:
-            raise StoreKeyError(
-                f"{self._store.url}: {self._folder}: its records are signed, and this process has no key; "
-                f"set {VARIABLE} to the key's file, here and for Ray on every node"
-            )
+        return self._trust.believed(data, number)
 
     def _slot(self, number: int) -> str:
         return slot_name(self._run, number)
@@ -304,14 +252,6 @@ class Log:
             # Where the newest records are lost, the hint alone may tell of the terms that they gave.
             term = max(self._view.term, self._newest_term)
             leave_hint(self._store, self._run, Hint(number=self._number, term=term))
-
-
-def log_folder(run: str) -> str:
-    return check_name(f"runs/{run}/log")
-
-
-def slot_name(run: str, number: int) -> str:
-    return f"{log_folder(run)}/{number:012d}.json"
 
 
 def numbers_in(names: Iterable[str]) -> list[int]:

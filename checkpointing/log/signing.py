@@ -1,7 +1,8 @@
 """Signs the records of a log with the store's key, so that a writer of the store without it can't forge one.
 
 The key is the content of the file that ``LONGHAUL_STORE_KEY_FILE`` names. A signature is a MAC over the run,
-the number and the body of one record: a record is not valid for another run or number.
+the number and the body of one record: a record is not valid for another run or number. A manifest is signed
+too, for its run and generation, so that a save without a commit shows who made it.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from checkpointing.stores.contract import StoreError
 
 VARIABLE = "LONGHAUL_STORE_KEY_FILE"
 LEAST_BYTES, MOST_BYTES = 32, 4096
-_HOW = "make one with: (umask 077; head -c 32 /dev/urandom | base64 > FILE)"
+HOW = "make one with: (umask 077; head -c 32 /dev/urandom | base64 > FILE)"
 
 
 class StoreKeyError(StoreError):
@@ -36,24 +37,38 @@ class Signer:
         return self._key is not None
 
     def sign(self, number: int, data: bytes) -> bytes:
-        return data if self._key is None else signed(data, self._mac(self._key, number, data))
+        return self._sign(("log", self._run, number), data)
+
+    def sign_manifest(self, generation: str, data: bytes) -> bytes:
+        return self._sign(("manifest", self._run, generation), data)
 
     def is_signed(self, number: int, data: bytes) -> bool:
         """Says whether ``data`` carries a signature. Raises ``Corrupt`` if it was not made with the key.
 
         Without a key any signature is taken for one, because nobody can tell.
         """
-        found = mac_of(data)
-        if found is None or self._key is None:
-            return found is not None
-        if not hmac.compare_digest(found, self._mac(self._key, number, data)):
+        mac = mac_of(data)
+        if mac is None or self._key is None:
+            return mac is not None
+        if not self._is_right(mac, ("log", self._run, number), data):
             raise Corrupt(f"record {number} of the log is not signed with the store's key")
         return True
 
-    def _mac(self, key: bytes, number: int, data: bytes) -> str:
-        subject = json.dumps(["log", self._run, number]).encode()
-        # The digest in the head is that of the body, so the MAC holds both together.
-        return hmac.digest(key, subject + b"\n" + signed(data, None), hashlib.sha256).hex()
+    def is_manifest_signed(self, generation: str, data: bytes) -> bool:
+        """Says whether the manifest was signed with the key. Without a key the answer is no."""
+        mac = mac_of(data)
+        return mac is not None and self._is_right(mac, ("manifest", self._run, generation), data)
+
+    def _sign(self, subject: tuple[str | int, ...], data: bytes) -> bytes:
+        return data if self._key is None else signed(data, _mac(self._key, subject, data))
+
+    def _is_right(self, mac: str, subject: tuple[str | int, ...], data: bytes) -> bool:
+        return self._key is not None and hmac.compare_digest(mac, _mac(self._key, subject, data))
+
+
+def _mac(key: bytes, subject: tuple[str | int, ...], data: bytes) -> str:
+    # The digest in the head is that of the body, so the MAC holds both together.
+    return hmac.digest(key, json.dumps(subject).encode() + b"\n" + signed(data, None), hashlib.sha256).hex()
 
 
 def store_key() -> bytes | None:
@@ -67,18 +82,18 @@ def store_key() -> bytes | None:
             found = os.fstat(file.fileno())
             data = file.read(MOST_BYTES + 1) if stat.S_ISREG(found.st_mode) else b""
     except OSError as error:
-        raise StoreKeyError(f"{VARIABLE}: {named}: {error.strerror}; {_HOW}") from None
+        raise StoreKeyError(f"{VARIABLE}: {named}: {error.strerror}; {HOW}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise StoreKeyError(f"{VARIABLE}: {named} is no file; {_HOW}")
+        raise StoreKeyError(f"{VARIABLE}: {named} is no file; {HOW}")
     if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o077:
         raise StoreKeyError(
             f"{VARIABLE}: {named} has mode {found.st_mode & 0o777:04o} and owner {found.st_uid}; "
-            f"expected 0600 and user {os.geteuid()}. If others may have read it, {_HOW}"
+            f"expected 0600 and user {os.geteuid()}. If others may have read it, {HOW}"
         )
     key = data.strip()
     if not LEAST_BYTES <= len(key) <= MOST_BYTES:
         size = f"more than {MOST_BYTES}" if len(key) > MOST_BYTES else len(key)
         raise StoreKeyError(
-            f"{VARIABLE}: {named} has {size} bytes; expected {LEAST_BYTES} to {MOST_BYTES}; {_HOW}"
+            f"{VARIABLE}: {named} has {size} bytes; expected {LEAST_BYTES} to {MOST_BYTES}; {HOW}"
         )
     return key

@@ -46,7 +46,7 @@ def adopt_named(repository: Repository, names: Sequence[str], say: Callable[[str
         raise NothingToResume(
             f"{unknown[0]!r} is no whole generation outside of the log (these are: {known})"
         )
-    return _told(adopt(repository, chosen), say)
+    return _told(adopt(repository, chosen, is_named=bool(names)), say)
 
 
 def rebuild_log(repository: Repository, owner: str, say: Callable[[str], None]) -> Adopted:
@@ -66,7 +66,7 @@ def _told(adoptions: Iterable[Adoption], say: Callable[[str], None]) -> Adopted:
 def _line(generation: Generation, one: Adoption) -> str:
     if one.problem is None:
         return f"{generation.name}: whole, {size_text(generation.num_bytes)}, adopted and pinned"
-    what = "corrupt" if one.is_corrupt else "can't be read now"
+    what = "corrupt" if one.is_corrupt else "not adopted"
     return f"{generation.name}: {what}: {one.problem}"
 
 

@@ -15,7 +15,8 @@ from checkpointing.format.manifest import file_name
 from checkpointing.generations.garbage import find_garbage, remove
 from checkpointing.generations.repository import Repository, generation_name
 from checkpointing.log.history import Pin
-from checkpointing.log.log import Log, slot_name
+from checkpointing.log.log import Log
+from checkpointing.log.trust import slot_name
 from checkpointing.stores.buckets import open_objects
 from checkpointing.stores.contract import Conflict, Denied, Missing
 from checkpointing.stores.objects import ObjectStore, TransferPace

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from checkpointing.generations.repository import Repository
 from checkpointing.log.history import Finish
-from checkpointing.log.log import slot_name
+from checkpointing.log.trust import slot_name
 from checkpointing.stores.contract import Buffer, Unavailable
 from checkpointing.stores.local import LocalStore
 from reporting.long_runs.summarising import long_runs, write_steps

@@ -10,8 +10,9 @@ from checkpointing.errors import Corrupt
 from checkpointing.generations.audit import audit_log
 from checkpointing.log.codec import LogRecord, decode, encode, mac_of, signed
 from checkpointing.log.history import Commit, Lease, Pin, Stop, after
-from checkpointing.log.log import Log, slot_name
+from checkpointing.log.log import Log
 from checkpointing.log.signing import VARIABLE, Signer, StoreKeyError, store_key
+from checkpointing.log.trust import slot_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from tests.unit.small_generations import generation

@@ -1,0 +1,134 @@
+"""Decides which records of a log are believed: neither a missing nor a forged signature has its way.
+
+A log is *signed* from the first lease, or first record, that somebody with the key wrote:
+
+- From there on a record without our signature counts as damaged, for whoever has the key.
+- A signature that our key did not make is damage too. If nothing else is in the log, the key is the wrong
+  one, or somebody began the log in our name.
+- Without the key nobody can tell a signature from a forged one, so all records are believed. Who has no key
+  appends nothing behind a lease or first record with a signature, as his records would count as damaged.
+"""
+
+from contextlib import suppress
+
+from checkpointing.errors import Corrupt
+from checkpointing.log.codec import LogRecord, decode, mac_of
+from checkpointing.log.history import Entry, Lease
+from checkpointing.log.signing import HOW, VARIABLE, Signer, StoreKeyError
+from checkpointing.stores.bounded import TooLarge, get_bounded
+from checkpointing.stores.contract import Missing, Store, check_name
+
+# A view of a hundred thousand generations has half of them.
+MOST_RECORD_BYTES = 64 * 2**20
+_HEAD_BYTES = 256
+
+
+class Trust:
+    """What one reader of a run's log believes. It reads earlier records where it must, and each only once."""
+
+    def __init__(self, store: Store, run: str, signer: Signer) -> None:
+        self._store = store
+        self._run = run
+        self._signer = signer
+        self._signed_at = 0  # the number of a record from which on the log is signed, 0 if none is known
+        self._unsigned_to = 0  # up to here the log is not signed
+        self._marked_to = 0  # the newest record that was read with a signature, without a key
+        self._num_believed = 0
+        self._num_refused = 0
+
+    def believed(self, data: bytes, number: int) -> LogRecord:
+        """Decodes record ``number``. Raises ``Corrupt`` if it is unsigned in a signed log, or signed with
+        another key.
+        """
+        record = decode(data, number)
+        try:
+            has_signature = self._signer.is_signed(number, data)
+        except Corrupt:
+            self._num_refused += 1
+            raise
+        if not self._signer.has_key:
+            self._marked_to = max(self._marked_to, number if has_signature else 0)
+        elif has_signature:
+            self._signed_at = self._signed_at or number
+        elif self.is_signed(before=number):
+            raise Corrupt(f"record {number} of the log is not signed, and one before it is")
+        self._num_believed += 1
+        return record
+
+    def is_signed(self, *, before: int) -> bool:
+        """Says whether the log is signed when record ``before`` is written. Reads the heads of earlier
+        records, the first of all and then the newest first.
+        """
+        if 0 < self._signed_at < before:
+            return True
+        first = (1,) if self._unsigned_to < 1 < before else ()
+        for number in (*first, *range(before - 1, max(self._unsigned_to, 1), -1)):
+            with suppress(Corrupt, Missing, TooLarge):
+                if self._begins_a_signed_log(number):
+                    self._signed_at = number
+                    return True
+        self._unsigned_to = max(self._unsigned_to, before - 1)
+        return False
+
+    def is_signed_with_our_key(self, *, before: int) -> bool:
+        return self._signer.has_key and self.is_signed(before=before)
+
+    def sign(self, number: int, entry: Entry, data: bytes) -> bytes:
+        """Signs with the key, if there is one: a lease or first record always, others in a signed log alone.
+
+        A tool that signed its record in a log of a run without the key would make damage of all that the
+        run appends from there on.
+        """
+        is_first = number == 1 or isinstance(entry, Lease)
+        if not self._signer.has_key or not (is_first or self.is_signed(before=number)):
+            return data
+        return self._signer.sign(number, data)
+
+    def note_own(self, number: int, data: bytes) -> None:
+        """Notes that ``data`` is what this process wrote as record ``number``."""
+        if mac_of(data) is not None:
+            self._signed_at = self._signed_at or number
+
+    def refuse_another_key(self) -> None:
+        """Raises ``StoreKeyError`` if all that was read is signed with another key."""
+        if self._num_refused and not self._num_believed:
+            raise StoreKeyError(
+                f"{self._place()}: no record was signed with the key in {VARIABLE}; "
+                "name the file that its runs were started with; if none of that name ever began, somebody "
+                "planted the log: give the run another name"
+            )
+
+    def refuse_to_append_unsigned(self) -> None:
+        """Raises ``StoreKeyError`` if the log seems to be signed, and there is no key."""
+        if self._signer.has_key or not self._marked_to or not self.is_signed(before=self._marked_to + 1):
+            return
+        raise StoreKeyError(
+            f"{self._place()}: its records are signed from record {self._signed_at} on, and this process has "
+            f"no key; set {VARIABLE} to the key's file, here and for Ray on every node; if none of you ever "
+            f"had one, somebody forged that record, and with a key the run goes on: {HOW}"
+        )
+
+    def _begins_a_signed_log(self, number: int) -> bool:
+        """Says whether the record has our key's signature; without a key, whether it is a lease or the first
+        record, and has any.
+        """
+        name = slot_name(self._run, number)
+        head = memoryview(bytearray(_HEAD_BYTES))
+        count = self._store.get_range(name, 0, head)
+        if mac_of(bytes(head[:count])) is None:
+            return False
+        data = get_bounded(self._store, name, most_bytes=MOST_RECORD_BYTES)
+        if self._signer.has_key:
+            return self._signer.is_signed(number, data)
+        return number == 1 or isinstance(decode(data, number).entry, Lease)
+
+    def _place(self) -> str:
+        return f"{self._store.url}: {log_folder(self._run)}"
+
+
+def log_folder(run: str) -> str:
+    return check_name(f"runs/{run}/log")
+
+
+def slot_name(run: str, number: int) -> str:
+    return f"{log_folder(run)}/{number:012d}.json"

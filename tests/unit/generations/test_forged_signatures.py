@@ -1,0 +1,253 @@
+"""A signature that was made up stops nobody, and what nobody signed gets into no signed log."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checkpointing.format.manifest import MANIFEST, encode_manifest, manifest_of
+from checkpointing.generations.adoption import adopt, adoptable
+from checkpointing.generations.audit import audit_log
+from checkpointing.generations.repository import Repository
+from checkpointing.log.codec import LogRecord, decode, encode, mac_of, signed
+from checkpointing.log.history import Commit, Entry, Lease, LogView, Pin, Stop, after
+from checkpointing.log.log import Log, numbers_in
+from checkpointing.log.signing import VARIABLE, StoreKeyError
+from checkpointing.log.trust import slot_name
+from checkpointing.stores.contract import Store
+from checkpointing.stores.local import LocalStore
+from tests.unit.small_generations import RUN, Ranks, cut_of, file_of, generation, names, part_of
+
+KEYS = {"ours": b"k" * 32, "another": b"x" * 32}
+PLANTED = Commit(generation=generation(7))
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return LocalStore(tmp_path / "store")
+
+
+def with_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str = "ours") -> None:
+    path = tmp_path / whose
+    path.write_bytes(KEYS[whose])
+    path.chmod(0o600)
+    monkeypatch.setenv(VARIABLE, str(path))
+
+
+def trained(store: Store, *steps: int) -> list[str]:
+    """One attempt, which is killed after its last save."""
+    repository = Repository(store, RUN)
+    ranks = Ranks(repository, repository.take_over("me"))
+    return [ranks.save(step) for step in steps]
+
+
+def numbers(store: Store) -> list[int]:
+    return sorted(numbers_in(store.list(f"runs/{RUN}/log")))
+
+
+def forge(store: Store, entry: Entry = PLANTED, *, mac: str | None = "f" * 64) -> int:
+    """Appends a record as a writer of the store does who has no key: all of it is right but the signature."""
+    number = max(numbers(store), default=0) + 1
+    view = decode(store.get(slot_name(RUN, number - 1)), number - 1).view if number > 1 else LogView()
+    record = LogRecord(number=number, id="f", written_s=1.0, entry=entry, view=after(view, entry))
+    store.create(slot_name(RUN, number), signed(encode(record), mac))
+    return number
+
+
+def leave(store: Store, step: int, *, term: int, number: int, mac: str | None = None) -> str:
+    """A whole generation that nobody committed, of the next number in its term."""
+    cut = cut_of(step, term=term, number=number)
+    repository = Repository(store, RUN)
+    repository.put_file(cut.generation, part_of(cut, 0).file, file_of(cut, 0))
+    manifest = encode_manifest(manifest_of(cut, [part_of(cut, 0)]))
+    repository.put_file(cut.generation, MANIFEST, signed(manifest, mac))
+    return cut.generation
+
+
+def lose_records(store: Store, count: int) -> None:
+    """The newest records are gone, and the hint is as old as the log."""
+    for number in numbers(store)[-count:]:
+        store.delete(slot_name(RUN, number))
+    store.put(f"runs/{RUN}/hint.json", json.dumps({"number": max(numbers(store)), "term": 1}).encode())
+
+
+def kept(store: Store) -> list[str]:
+    return names(Repository(store, RUN).refresh().generations)
+
+
+# A forged signature in a log that nobody signed.
+
+
+@pytest.mark.parametrize("entry", [PLANTED, Lease(owner="f"), Stop()])
+def test_with_a_key_a_forged_signature_is_a_damaged_record_and_the_run_goes_on(
+    store: Store, entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = trained(store, 10, 20)
+    number = forge(store, entry)
+    with_key(tmp_path, monkeypatch)
+
+    assert kept(store) == saved
+    assert trained(store, 30)[0] in kept(store)
+    assert [one.says for one in audit_log(store, RUN) if one.place == f"record {number}"] == [
+        f"can't be believed: record {number} of the log is not signed with the store's key"
+    ]
+
+
+@pytest.mark.parametrize("entry", [PLANTED, Stop(), Pin(name="x")])
+def test_without_a_key_a_forged_signature_on_another_record_than_a_lease_stops_nobody(
+    store: Store, entry: Entry
+) -> None:
+    trained(store, 10)
+    forge(store, entry)
+    assert trained(store, 20)[0] in kept(store)
+
+
+def test_without_a_key_a_forged_lease_is_refused_with_the_way_out(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = trained(store, 10)
+    number = forge(store, Lease(owner="f"))
+    with pytest.raises(StoreKeyError, match=rf"signed from record {number} on.*if none of you ever had one"):
+        trained(store, 20)
+
+    with_key(tmp_path, monkeypatch)
+    trained(store, 20)
+    assert kept(store)[:1] == saved and len(kept(store)) == 2
+
+
+def test_a_first_record_with_a_forged_signature_is_named_and_not_called_damaged(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forge(store, Lease(owner="f"))
+    with pytest.raises(StoreKeyError, match="signed from record 1 on"):
+        trained(store, 10)
+    with_key(tmp_path, monkeypatch)
+    with pytest.raises(StoreKeyError, match=r"if none of that name ever began, .* another name"):
+        trained(store, 10)
+
+
+# No downgrade.
+
+
+def test_a_log_that_is_signed_stays_signed_behind_any_number_of_forged_signatures(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    saved = trained(store, 10)
+    for entry in (PLANTED, Lease(owner="f"), PLANTED):
+        forge(store, entry)
+        forge(store, entry, mac=None)
+    assert kept(store) == saved
+    assert trained(store, 20)[0] in kept(store)
+    assert generation(7).name not in kept(store)
+
+
+def test_a_log_signed_with_another_key_is_refused_as_before(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch, "another")
+    trained(store, 10)
+    with_key(tmp_path, monkeypatch)
+    with pytest.raises(StoreKeyError, match="no record was signed with the key"):
+        trained(store, 20)
+
+
+def test_without_a_key_nobody_appends_behind_any_record_of_a_signed_log(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(store, 10)
+    with_key(tmp_path, monkeypatch)
+    trained(store, 20, 30)
+    monkeypatch.delenv(VARIABLE)
+    for _ in range(len(numbers(store)) - 4):
+        log = Log(store, RUN)
+        log.read()
+        with pytest.raises(StoreKeyError, match="its records are signed"):
+            log.append(Stop())
+        lose_records(store, 1)
+
+
+def test_a_tool_with_a_key_signs_nothing_in_a_log_that_no_key_began(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise all that the run without a key saves from there on would be lost to who has one."""
+    repository = Repository(store, RUN)
+    ranks = Ranks(repository, repository.take_over("me"))
+    first = ranks.save(10)
+    with_key(tmp_path, monkeypatch)
+    tool = Repository(store, RUN)
+    tool.refresh()
+    tool.append(Pin(name=first))
+    assert mac_of(store.get(slot_name(RUN, max(numbers(store))))) is None
+    second = ranks.save(20)
+    assert kept(store) == [first, second]
+
+    Repository(store, RUN).take_over("now with a key")
+    tool.refresh()
+    tool.append(Stop())
+    assert all(mac_of(store.get(slot_name(RUN, number))) for number in numbers(store)[-2:])
+
+
+# Whole generations beside the log.
+
+
+def test_a_generation_that_a_stranger_planted_is_taken_into_no_signed_log(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    saved = trained(store, 10)
+    planted = [leave(store, 20, term=1, number=8), leave(store, 30, term=1, number=9, mac="f" * 64)]
+
+    repository = Repository(store, RUN)
+    repository.take_over("me")
+    assert names(repository.view.generations) == saved
+    assert (repository.surplus.adopted, names(repository.surplus.kept)) == ((), planted)
+    assert [one.problem for one in adopt(repository, adoptable(repository))] == [
+        "its manifest is not signed with the store's key"
+    ] * 2
+
+
+def test_records_that_seem_lost_and_a_planted_generation_refuse_no_start_of_a_signed_run(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    saved = trained(store, 10)
+    store.put(f"runs/{RUN}/hint.json", json.dumps({"number": 99, "term": 3}).encode())
+    leave(store, 30, term=2, number=9)
+    trained(store, 20)
+    assert kept(store)[:1] == saved and len(kept(store)) == 2
+
+
+def test_a_save_that_was_killed_before_its_commit_is_committed_by_the_next_start(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    saved = trained(store, 10, 20)
+    while kept(store)[-1] == saved[-1]:
+        lose_records(store, 1)
+    trained(store)
+    assert kept(store) == saved
+
+
+def test_the_signature_of_a_manifest_holds_for_its_run_and_generation_alone(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    saved = trained(store, 10)
+    manifest = store.get(f"runs/{RUN}/gen/{saved[0]}/{MANIFEST}")
+    mac = mac_of(manifest)
+    assert mac
+    leave(store, 20, term=1, number=9, mac=mac)
+    trained(store)
+    assert kept(store) == saved
+
+
+def test_what_was_saved_before_there_was_a_key_is_taken_in_by_the_first_start_with_one(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = trained(store, 10)
+    left = leave(store, 20, term=1, number=9)
+    with_key(tmp_path, monkeypatch)
+    trained(store)
+    assert kept(store) == [*saved, left]
