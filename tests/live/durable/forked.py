@@ -5,7 +5,7 @@ the other, each with ``store``, ``steps``, ``ranks`` (0 for a process without a 
 every rank before a step ends: ``kill_at`` or ``stop_at``. Prints the exit codes as JSON.
 """
 
-import importlib.util
+import importlib
 import json
 import os
 import signal
@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from jobs.durable.run import Run
 
@@ -20,12 +21,11 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 Main = Callable[[str, int], None]
 
 
-def main_of(example: str) -> Main:
-    """Its ``main``; the example is imported under its own name, as Ray's workers do."""
-    sys.path.insert(0, str(EXAMPLES))
-    spec = importlib.util.find_spec(example)
-    assert spec is not None
-    return importlib.import_module(example).main
+def example_of(name: str) -> ModuleType:
+    """The example, imported under its own name."""
+    if str(EXAMPLES) not in sys.path:
+        sys.path.insert(0, str(EXAMPLES))
+    return importlib.import_module(name)
 
 
 def kill_this_process_at(step: int, once: Path | None = None) -> None:
@@ -91,5 +91,5 @@ def _start(main: Main, job: dict, rank: int, port: int) -> int:
 
 
 if __name__ == "__main__":
-    loaded = main_of(sys.argv[1])
+    loaded = example_of(sys.argv[1]).main
     print("codes", json.dumps([run_forked(loaded, job) for job in json.loads(sys.argv[2])]), flush=True)

@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from tests.live.durable.forked import kill_this_process_at, main_of
+from tests.live.durable.forked import example_of, kill_this_process_at
 
 if __name__ == "__main__":
     example, step, mark, store, num_steps = sys.argv[1:]
     if os.environ["RANK"] == "1":
         kill_this_process_at(int(step), once=Path(mark))
-    main_of(example)(store, int(num_steps))
+    example_of(example).main(store, int(num_steps))

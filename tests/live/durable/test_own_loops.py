@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from safetensors.torch import load_file
 
 from checkpointing.generations.repository import Repository
 from checkpointing.stores.local import LocalStore
-from tests.live.command_line import run
+from jobs.durable import Run
+from reporting.recording.parts import decode_part, parts_of, rows_in
+from tests.live.command_line import DEADLINE_S, ROOT, run, running
+from tests.live.durable.forked import example_of
 
 SAVED_EVERY, KILLED_AT, STEPS = 5, 12, 16
 # The Trainer's example has as many steps in an epoch.
@@ -54,6 +58,13 @@ def resumed_steps(store: Path, name: str = "own") -> list[int]:
     return [int(entry.name.partition("-")[0]) for entry in entries if type(entry).__name__ == "Load"]
 
 
+def losses(store: Path) -> dict[int, float]:
+    """The loss of each step, as the run recorded it; where a step was done again, the later one."""
+    parts = [part for part in parts_of(LocalStore(store), "own") if (part.table, part.rank) == ("steps", 0)]
+    rows = (row for part in parts for row in rows_in(decode_part(part, LocalStore(store).get(str(part)))))
+    return {row["step"]: row["loss"] for row in rows}
+
+
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stores of the plain example, run on one process, killed and gone on with, and run on two ranks."""
@@ -92,6 +103,55 @@ def test_under_torchrun_a_killed_rank_costs_the_run_no_bit(left_alone: Path, tmp
     assert attempts(tmp_path) == 2
     assert resumed_steps(tmp_path)[0] >= SAVED_EVERY
     assert last_save(tmp_path) == last_save(left_alone / "two")
+
+
+def test_without_workers_ray_train_runs_the_loop_here_and_after_an_error_it_goes_on_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, failed, no_workers = tmp_path / "left", tmp_path / "failed", 0
+    main = example_of("ray_train").main
+
+    main(str(left), STEPS, no_workers)
+    with monkeypatch.context() as patch, pytest.raises(ArithmeticError):
+        patch.setattr(Run, "record", _fails_at(KILLED_AT))
+        main(str(failed), STEPS, no_workers)
+    main(str(failed), STEPS, no_workers)
+
+    assert (attempts(left), attempts(failed)) == (1, 2)
+    assert SAVED_EVERY <= resumed_steps(failed)[0] <= KILLED_AT
+    assert losses(failed) == losses(left)
+    assert last_save(failed) == last_save(left)
+
+
+def _fails_at(step: int) -> Callable[..., None]:
+    record = Run.record
+
+    def fail_or_record(run: Run, **values: Any) -> None:
+        if run.step == step:
+            raise ArithmeticError
+        record(run, **values)
+
+    return fail_or_record
+
+
+@pytest.mark.soak
+def test_under_ray_train_a_killed_worker_costs_the_run_no_bit(tmp_path: Path) -> None:
+    """Ray itself starts the workers anew, and the run goes on from its newest save."""
+    mark, left, killed = tmp_path / "mark", tmp_path / "left", tmp_path / "killed"
+
+    for store, killed_at in ((left, -1), (killed, KILLED_AT)):
+        script = ["-m", "tests.live.durable.killed_in_ray", str(killed_at), str(mark), str(store), str(STEPS)]
+        with running([sys.executable, *script], PYTHONPATH=str(ROOT), **ON_CPU) as trained:
+            said, _ = trained.communicate(timeout=DEADLINE_S)
+            assert trained.returncode == 0, said[-3000:]
+
+    assert mark.exists()
+    assert (attempts(left), attempts(killed)) == (1, 2)
+    assert SAVED_EVERY <= resumed_steps(killed)[0] <= KILLED_AT
+    assert len(losses(left)) == STEPS
+    assert losses(killed).keys() >= set(range(resumed_steps(killed)[0] + 1, STEPS + 1))
+    assert losses(killed).items() <= losses(left).items()
+    assert last_save(killed) == last_save(left)
 
 
 @pytest.mark.soak
