@@ -33,6 +33,7 @@ from checkpointing.generations.manifests import has_our_signature, manifest_byte
 from checkpointing.generations.retention import Retention, may_go
 from checkpointing.generations.unnamed import Surplus, find_whole, generation_of, looks_whole, newer
 from checkpointing.log.codec import LogRecord
+from checkpointing.log.folding import GivenUpNames
 from checkpointing.log.history import Commit, Entry, Fresh, Generation, LogView, Pin, Quarantine, Tombstone
 from checkpointing.log.log import Log
 from checkpointing.log.signing import Signer, store_key
@@ -58,6 +59,7 @@ class Repository:
         self._clock = clock
         self._lock = RLock()
         self._given_up: set[str] = set()
+        self._given_up_names = GivenUpNames(store, run, self._log, self._signer)
         self._deletions = DeletionQueue(ticks=ticks)
         self._surplus = Surplus()
 
@@ -166,9 +168,11 @@ class Repository:
         return [one for one in generations if has_our_signature(self._signer, self.place(one.name), one)]
 
     def given_up(self) -> set[str]:
-        """Returns the names that a record gives up, whose objects may be deleted. Reads the whole log."""
-        entries = (record.entry for record in self.records())
-        return {name for entry in entries if isinstance(entry, Tombstone) for name in entry.names}
+        """Returns the names that a record gives up, whose objects may be deleted.
+
+        Reads the fold and the records behind it up to the newest that is known, see ``folding``.
+        """
+        return self._given_up_names.read()
 
     def stored_generations(self) -> list[str]:
         """Returns the names of all generations that have objects in the store."""
@@ -216,6 +220,7 @@ class Repository:
 
         with self._lock:
             self._log.decide(give_up, term=term)
+        self._given_up_names.leave()
         self._deletions.add(sorted(self._given_up))
         self._given_up.clear()
         return self.delete_waiting()

@@ -1,5 +1,6 @@
 """The commit log: what counts as saved, and who may write.
 
 Reading order: ``history`` (the events, and the view after them), ``codec`` (records as text), ``signing`` (a
-MAC on each of them, if the store has a key), ``trust`` (which of them are believed), ``log``.
+MAC on each of them, if the store has a key), ``trust`` (which of them are believed), ``log``, ``folding``
+(what was given up, for readers who do not read the whole log).
 """

@@ -59,6 +59,16 @@ class Signer:
         mac = mac_of(data)
         return mac is not None and self._is_right(mac, ("manifest", self._run, generation), data)
 
+    def sign_fold(self, number: int, data: bytes) -> bytes:
+        return self._sign(("fold", self._run, number), data)
+
+    def is_fold_signed(self, number: int, data: bytes) -> bool:
+        """Says whether the fold up to record ``number`` was signed with the key. Without a key the answer is
+        no.
+        """
+        mac = mac_of(data)
+        return mac is not None and self._is_right(mac, ("fold", self._run, number), data)
+
     def _sign(self, subject: tuple[str | int, ...], data: bytes) -> bytes:
         return data if self._key is None else signed(data, _mac(self._key, subject, data))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from checkpointing.errors import Corrupt, Unfit
 from checkpointing.format.manifest import Manifest, decode_manifest, decode_part, encode_manifest, encode_part
 from checkpointing.log.codec import LogRecord, decode, encode, unseal
+from checkpointing.log.folding import Fold, decode_fold, encode_fold
 from checkpointing.log.history import Commit
 from checkpointing.log.log import read_hint
 from checkpointing.stores.contract import StoreError
@@ -161,6 +162,11 @@ def log_record() -> bytes:
     return as_json(unseal(encode(made)))
 
 
+def fold() -> bytes:
+    made = Fold(number=64, id="i", names=frozenset([generation(1).name]), unread=(7,))
+    return as_json(unseal(encode_fold(made, "r")))
+
+
 def manifest() -> bytes:
     cut = cut_of(10, term=1, number=1)
     return as_json(unseal(encode_manifest(Manifest(cut=cut, parts=(part_of(cut, 0),)))))
@@ -226,6 +232,7 @@ PARSERS: Mapping[str, Parser] = {
     "manifest": Parser(read=sealed(decode_manifest), refusals=(Corrupt,), samples=(manifest(),)),
     "part": Parser(read=sealed(decode_part), refusals=(Corrupt,), samples=(part(),)),
     "record": Parser(read=sealed(lambda data: decode(data, 3)), refusals=(Corrupt,), samples=(log_record(),)),
+    "fold": Parser(read=sealed(lambda data: decode_fold(data, "r")), refusals=(Corrupt,), samples=(fold(),)),
     "hint": Parser(
         read=as_object("runs/r/hint.json", lambda store: read_hint(store, "r")),
         refusals=(),
