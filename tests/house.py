@@ -121,7 +121,7 @@ WALL_CLOCKS = (
     "jobs.doctor.command", "jobs.listing.command", "jobs.run_progress.run_view", "jobs.runs.status",
     "jobs.watching.runs", "jobs.watching.sweeps", "jobs.run_progress.sweep_progress",
     "jobs.durable.records",
-    "jobs.training.loop.recording", "jobs.training.state.saving",
+    "jobs.training.loop.recording", "jobs.training.state.saving", "jobs.training.data.shard_check",
     "jobs.training.task.task", "reporting.recording.recorder", "reporting.recording.steady_clock",
 )  # fmt: skip
 

@@ -6,9 +6,13 @@ versions; ``versions_of`` then answers None for each.
 """
 
 import os
+import re
 from typing import Protocol, runtime_checkable
 
 from checkpointing.stores.contract import Store
+
+_OF_A_FILE = re.compile("[0-9]{1,20}-([0-9]{1,20})-([0-9]{1,20})")
+_LONGEST_TICK_S = 4.0
 
 
 @runtime_checkable
@@ -29,6 +33,16 @@ def versions_of(store: Store) -> TellsVersions:
 def version_of(found: os.stat_result) -> str:
     """The version of a file. The last of the three can't be set to an earlier time by a program."""
     return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
+
+def is_settled(version: str, now_s: float) -> bool:
+    """Whether a change from now on would give the object another version.
+
+    Not so of a file that was changed a moment ago, by the clock of its file system: clocks of file systems
+    tick some hundred times a second, old ones every two seconds, and one tick is one version.
+    """
+    found = _OF_A_FILE.fullmatch(version)
+    return found is None or now_s - max(map(int, found.groups())) / 1e9 > _LONGEST_TICK_S
 
 
 class _WithoutVersions:

@@ -4,7 +4,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.token_check import num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.spec_schema.stored_spec import store_spec
+from jobs.training.data.shard_ledger import ledger_of, read_ledger
 from jobs.training.task.task import Origin, Task, Tokens
 
 
@@ -151,10 +152,21 @@ class Tasks:
             spec=described,
             group=group.name,
             recording=spec.recording(),
-            tokens=self._tokens,
+            tokens=self._known_tokens(),
             weights=str(absolute(spec.weights)) if spec.weights else None,
             spike_bound=spec.guard.bound(),
         )
+
+    def _known_tokens(self) -> Tokens | None:
+        """The tokens, with what earlier attempts of this life found out about their bytes."""
+        if self._tokens is None:
+            return None
+        store, ledger = (
+            self._repository.store,
+            ledger_of(self._repository.run, self._repository.view.life_term),
+        )
+        wanted = {shard.name for shard in self._tokens.index.shards}
+        return replace(self._tokens, ledger=ledger, known=read_ledger(store, ledger, wanted))
 
 
 def absolute(place: str) -> Path:

@@ -2,6 +2,7 @@
 
 A seal lies beside its copy and names the copy's SHA-256 and version. A copy without a seal, or of another
 version than its seal names, was left by a killed process or was changed by somebody else: it is not read.
+A decoded copy has other bytes than its source, so its seal also names the source's version.
 """
 
 import hashlib
@@ -9,11 +10,12 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
+from urllib.parse import quote, unquote
 
 from checkpointing.stores.folders import file_in, write_all
 from checkpointing.stores.versions import version_of
 
-_MOST_BYTES = 200
+_MOST_BYTES = 4096
 _SEAL = ".seal"
 
 
@@ -21,6 +23,7 @@ _SEAL = ".seal"
 class Seal:
     sha256: str
     version: str
+    source: str | None = None
 
 
 def version_now(file: FileIO) -> str:
@@ -29,13 +32,14 @@ def version_now(file: FileIO) -> str:
 
 def set_seal(folder: int, name: str, seal: Seal) -> None:
     with file_in(folder, _seal_of(name), "w") as file:
-        write_all(file, memoryview(f"{seal.sha256} {seal.version}\n".encode()))
+        source = "" if seal.source is None else " " + quote(seal.source, safe="")
+        write_all(file, memoryview(f"{seal.sha256} {seal.version}{source}\n".encode()))
 
 
 def seal_on(folder: int, name: str) -> Seal | None:
     with suppress(OSError, ValueError), file_in(folder, _seal_of(name)) as file:
-        sha256, version = file.read(_MOST_BYTES).decode().split()
-        return Seal(sha256=sha256, version=version)
+        sha256, version, *source = file.read(_MOST_BYTES).decode().split()
+        return Seal(sha256=sha256, version=version, source=unquote(source[0]) if source else None)
     return None
 
 

@@ -94,7 +94,7 @@ def _opened(store: Copyable, name: str) -> Iterator[tuple[Any, str]]:
     where = f"data: {store.url}/{name}"
     try:
         buffered = io.BufferedReader(_StoredFile(store, name), _READ_BYTES)
-        with pyarrow.parquet.ParquetFile(buffered) as file:
+        with pyarrow.parquet.ParquetFile(buffered, page_checksum_verification=True) as file:
             yield file, where
     except Missing:
         raise DataError(f"{where} is gone; bring it back") from None

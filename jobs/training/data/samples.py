@@ -14,12 +14,13 @@ from jobs.training.data.conversations import num_labels, unpack
 from jobs.training.data.prefetch_pool import PrefetchPool
 from jobs.training.data.shard_cache import ShardCache, fitting_shards, folder_conflict
 from jobs.training.data.shard_check import CheckedShards
+from jobs.training.data.shard_ledger import LedgerWriter
 from jobs.training.data.shards import Readable, Shards
 from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import sample_at, share_of_rank
 from jobs.training.task.task import Task, Tokens
-from jobs.training.task.token_index import ALL_BITS, ID_MASK, DataError
+from jobs.training.task.token_index import ALL_BITS, ID_MASK, PARQUET, DataError
 
 # A sample from object storage takes tens of milliseconds, most of them waiting.
 _NUM_READERS = 16
@@ -58,7 +59,7 @@ class Samples:
         self.are_chat = task.tokens is not None and task.tokens.index.chat is not None
         _check_folders(task)
         self._source: SampleSource = (
-            TokenSource(task.tokens, task.recipe.model.vocab_size, context)
+            TokenSource(task.tokens, task.recipe.model.vocab_size, context, _ledger_writer(task, context))
             if task.tokens
             else SyntheticSource(task)
         )
@@ -136,8 +137,10 @@ class SyntheticSource:
 class TokenSource:
     """Reads expected samples while the step before is computed. Ids are checked when they are read."""
 
-    def __init__(self, tokens: Tokens, vocab_size: int, context: Context) -> None:
-        self._sources = _open_sources(tokens, context)
+    def __init__(
+        self, tokens: Tokens, vocab_size: int, context: Context, ledger: LedgerWriter | None = None
+    ) -> None:
+        self._sources = _open_sources(tokens, context, ledger)
         self._shards = Shards(self._sources[0], tokens.index)
         self._windows = tokens.windows
         self._dtype = _TORCH_DTYPES[tokens.index.dtype]
@@ -197,18 +200,26 @@ def _check_folders(task: Task) -> None:
         raise DataError(problem)
 
 
-def _open_sources(tokens: Tokens, context: Context) -> list[Source]:
+def _ledger_writer(task: Task, context: Context) -> LedgerWriter | None:
+    if task.tokens is None or task.tokens.ledger is None:
+        return None
+    return LedgerWriter(task.open_store(), task.tokens.ledger, term=task.term, rank=context.rank)
+
+
+def _open_sources(tokens: Tokens, context: Context, ledger: LedgerWriter | None) -> list[Source]:
     """What samples are read from, and what that reads from in turn."""
+    keep = ledger.write if ledger else None
     store, names = open_store(tokens.url), [shard.name for shard in tokens.index.shards]
     share = slice(context.rank, None, context.world_size)
     if tokens.cache is None:
-        checked = CheckedShards(store, tokens.index, tokens.versions, names[share])
+        checked = CheckedShards(store, tokens.index, tokens.versions, names[share], tokens.known, keep)
         checked.start()
         return [checked]
     folder, limit_bytes = Path(tokens.cache.folder), tokens.cache.limit_bytes
     fitting = fitting_shards(tokens.index, limit_bytes)
-    far = [name for name in names if name not in fitting]
-    checked = CheckedShards(store, tokens.index, tokens.versions, far[share])
+    # A copy of a Parquet file is decoded, so it says nothing of the file's own bytes.
+    far = [name for name in names if name not in fitting or name.endswith(PARQUET)]
+    checked = CheckedShards(store, tokens.index, tokens.versions, far[share], tokens.known, keep)
     checked.start()
     cache = ShardCache(checked, tokens.index, folder, limit_bytes)
     if context.local_rank == 0:

@@ -37,7 +37,7 @@ from checkpointing.stores.folders import (
 )
 from jobs.training.data.copy_seals import Seal, break_seal, digest_of, is_seal, seal_on, set_seal, version_now
 from jobs.training.data.shard_check import WAITED_FOR_BYTES, other_bytes
-from jobs.training.data.shards import Copyable
+from jobs.training.data.shards import Copyable, Vouching
 from jobs.training.task.token_index import DTYPE_BYTES, PARQUET, DataError, TokenIndex, TokenShard
 
 _READ_BYTES = 8 * 2**20
@@ -221,7 +221,11 @@ class ShardCache:
             self._folder_of(place, shard.name, make=True) as folder,
             _locked(folder, last),
         ):
-            if self._is_copied(folder, last):
+            if self._is_copied(folder, shard.name):
+                return
+            source = self._source_of(shard.name)
+            # The version may be known only now: another rank of this node may have copied the shard.
+            if source and self._is_copied(folder, shard.name):
                 return
             # The name is always the same, so that a killed process's file is overwritten.
             temporary = f".{last}.tmp"
@@ -229,14 +233,15 @@ class ShardCache:
                 with file_in(folder, temporary, "w") as file:
                     sha256 = self._write(shard, file)
                     os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
-                    set_seal(folder, last, Seal(sha256=sha256, version=version_now(file)))
+                    seal = Seal(sha256=sha256, version=version_now(file), source=source)
+                    set_seal(folder, last, seal)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=folder)
 
-    def _is_copied(self, folder: int, last: str) -> bool:
-        with suppress(OSError), file_in(folder, last) as file:
-            seal = seal_on(folder, last)
+    def _is_copied(self, folder: int, name: str) -> bool:
+        with suppress(OSError), file_in(folder, name.rpartition("/")[2]) as file:
+            seal = self._seal_on(folder, name)
             return seal is not None and seal.version == version_now(file)
         return False
 
@@ -255,11 +260,29 @@ class ShardCache:
             count = read_into(file, into)
             # Asked for after the reading, so that bytes that were changed meanwhile are not taken.
             version = version_now(file)
-            if self._sealed.get(name) != version and (seal := seal_on(folder, last)):
+            if self._sealed.get(name) != version and (seal := self._seal_on(folder, name)):
                 self._sealed[name] = seal.version
             if self._sealed.get(name) == version:
                 return count
         return None
+
+    def _seal_on(self, folder: int, name: str) -> Seal | None:
+        """The seal of a shard's copy; None if that was decoded from other bytes than this run's."""
+        seal = seal_on(folder, name.rpartition("/")[2])
+        if seal is None or not (name.endswith(PARQUET) and isinstance(self._store, Vouching)):
+            return seal
+        return seal if self._store.vouches(name, seal.source) else None
+
+    def _source_of(self, name: str) -> str | None:
+        """The version that a Parquet file has before it is decoded. All that is read of it then has the same
+        bytes, since its reader compares what has another version.
+        """
+        if not (name.endswith(PARQUET) and isinstance(self._store, Vouching)):
+            return None
+        try:
+            return self._store.vouched(name)
+        except Missing:
+            raise DataError(f"data: {self.url}/{name} is gone; bring it back") from None
 
     def _write(self, shard: TokenShard, file: FileIO) -> str:
         """Copies and checks a shard, and returns its SHA-256; its bytes are on disk when this returns.

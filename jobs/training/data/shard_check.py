@@ -3,20 +3,25 @@
 * Each shard has a version, which the driver asked its store for when the run started (``Tokens.versions``).
 * Each rank hashes its share of the shards in the background; all shares together are all shards. The first
   step waits for that if a share is small, so that nothing of a wrong shard is trained on.
+* What was hashed is kept with the run, with its version (see ``shard_ledger``). Later attempts hash only
+  shards of other versions.
 * Each read tells the version of the bytes that it got. If that is another one, the rank hashes the shard
   itself before it uses them. So nothing is hashed twice that nobody has touched.
+* A shard whose digest the index does not know, such as a Parquet file, is compared with what the run began
+  with.
 
 A difference is never mended here: the attempt ends with the shard's name and both digests.
 """
 
 import hashlib
 import threading
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from checkpointing.stores.contract import Missing, Store, StoreError
-from checkpointing.stores.versions import versions_of
-from jobs.training.task.token_index import DTYPE_BYTES, PARQUET, DataError, TokenIndex
+from checkpointing.stores.versions import is_settled, versions_of
+from jobs.training.task.token_index import DTYPE_BYTES, PARQUET, DataError, KnownShard, TokenIndex
 
 # The first step waits for shares up to this size: seconds from a disk, half a minute from a store.
 WAITED_FOR_BYTES = 2**30
@@ -24,12 +29,17 @@ _READ_BYTES = 8 * 2**20
 _AGAIN_AFTER_S = 30.0
 # A shard that changes while it is read again and again is not fit to be trained on.
 _MOST_READS = 3
+# Hashing that was not kept is done again by the next attempt.
+_KEPT_EVERY_S = 60.0
+_INDEX = "its index names"
+_Keep = Callable[[Sequence[KnownShard]], None]
 
 
 class CheckedShards:
     """Shards of a store as a store. ``own`` are the shards that this rank hashes in the background.
 
     ``versions`` are those of the shards of ``index``, in order; without one the first that is seen counts.
+    ``known`` is what earlier attempts found out, and ``keep`` gets all that this rank does, now and then.
     """
 
     def __init__(
@@ -38,12 +48,17 @@ class CheckedShards:
         index: TokenIndex,
         versions: Sequence[str | None],
         own: Sequence[str],
+        known: Sequence[KnownShard] = (),
+        keep: _Keep | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.url = store.url
         self._store = versions_of(store)
         self._is_unwanted = threading.Event()
-        self._digests = _Digests(store, index, versions, self._is_unwanted)
-        self._own = _Share(self._digests, own, self._is_unwanted)
+        self._digests = _Digests(store, index, versions, known, self._is_unwanted, now)
+        width, wanted = DTYPE_BYTES[index.dtype], frozenset(own)
+        num_bytes = sum(shard.num_tokens * width for shard in index.shards if shard.name in wanted)
+        self._own = _Share(self._digests, own, num_bytes, self._is_unwanted, keep)
         weakref.finalize(self, self._is_unwanted.set)
 
     def start(self) -> None:
@@ -62,6 +77,22 @@ class CheckedShards:
     def size(self, name: str) -> int:
         return self._store.look(name)[0]
 
+    def vouches(self, name: str, version: str | None) -> bool:
+        """Whether the bytes of this version are right, as far as is known."""
+        return self._digests.is_known(name, version)
+
+    def vouched(self, name: str) -> str | None:
+        """The present version of a shard, whose bytes are right; None if the store has no versions. Raises
+        ``DataError`` if they are others, or change all the time.
+        """
+        for _ in range(_MOST_READS):
+            self.confirm()
+            version = self._store.look(name)[1]
+            if self._digests.is_right(name, version):
+                return version
+            self._digests.compare(name)
+        raise self._restless(name)
+
     def get_range(self, name: str, start: int, into: memoryview) -> int:
         """As a store's. Raises ``DataError`` if the bytes are of a shard that was found to be another."""
         for _ in range(_MOST_READS):
@@ -70,7 +101,10 @@ class CheckedShards:
             if self._digests.is_cut(name, start, len(into), count) or self._digests.is_right(name, version):
                 return count
             self._digests.compare(name)
-        raise DataError(f"data: {self.url}/{name}: changes while it is read; leave it alone during a run")
+        raise self._restless(name)
+
+    def _restless(self, name: str) -> DataError:
+        return DataError(f"data: {self.url}/{name}: changes while it is read; leave it alone during a run")
 
 
 class _Unwanted(Exception):
@@ -85,9 +119,13 @@ class _Digests:
         store: Store,
         index: TokenIndex,
         versions: Sequence[str | None],
+        known: Sequence[KnownShard],
         is_unwanted: threading.Event,
+        now: Callable[[], float],
     ) -> None:
         self.problem: DataError | None = None
+        self.learnt: dict[str, KnownShard] = {}
+        self._now = now
         self._is_unwanted = is_unwanted
         self._url = store.url
         self._store = versions_of(store)
@@ -97,11 +135,17 @@ class _Digests:
         raw = [shard for shard in index.shards if not shard.name.endswith(PARQUET)]
         self.num_bytes = {shard.name: shard.num_tokens * width for shard in raw}
         self._named = {shard.name: shard.sha256 for shard in raw if shard.sha256}
-        self._expected = dict(self._named)
+        self._expected = {shard.name: shard.sha256 for shard in known} | self._named
         told = [*versions, *[None] * (len(named) - len(versions))]
         self._right = {
             name: {version} if version else set() for name, version in zip(named, told, strict=True)
         }
+        hashed = {shard.name: shard.versions for shard in known if self._expected[shard.name] == shard.sha256}
+        self.to_hash = {
+            name for name, version in zip(named, told, strict=True) if version not in hashed.get(name, ())
+        }
+        for name in named:
+            self._right[name].update(hashed.get(name, ()))
 
     def is_cut(self, name: str, start: int, wanted: int, count: int) -> bool:
         """Whether bytes lack that the index tells of. Whoever reads them says where."""
@@ -112,6 +156,10 @@ class _Digests:
         if version is not None and not right:
             right.add(version)
         return version is None or version in right
+
+    def is_known(self, name: str, version: str | None) -> bool:
+        right = self._right[name]
+        return version in right if right else version is None
 
     def compare(self, name: str) -> None:
         """Hashes a shard. Raises ``DataError`` if it is another than the index names."""
@@ -130,6 +178,7 @@ class _Digests:
         self.problem = DataError(f"data: {self._url}: shards can't be compared: {why}")
 
     def _compare(self, name: str) -> None:
+        began_s = self._now()
         found, version, num_bytes = self._hashed(name)
         if num_bytes != self.num_bytes.get(name, num_bytes):
             raise DataError(
@@ -143,10 +192,16 @@ class _Digests:
                 "its bytes are the same; write its sha256 into the index, or leave it alone and start again"
             )
         if found != expected:
-            owner = "its index names" if name in self._named else "this run began with"
+            owner = _INDEX if name in self._named else "this run began with"
             raise DataError(other_bytes(f"{self._url}/{name}", found, expected, owner))
         if version is not None:
             self._right[name].add(version)
+        self._learn(name, found, version if version and is_settled(version, began_s) else None)
+
+    def _learn(self, name: str, sha256: str, version: str | None) -> None:
+        before = self.learnt[name].versions if name in self.learnt else ()
+        versions = (*before, version) if version and version not in before else before
+        self.learnt[name] = KnownShard(name=name, sha256=sha256, versions=versions)
 
     def _hashed(self, name: str) -> tuple[str, str | None, int]:
         digest, buffer = hashlib.sha256(), memoryview(bytearray(_READ_BYTES))
@@ -168,21 +223,39 @@ class _Digests:
 class _Share:
     """The shards that one rank hashes in the background."""
 
-    def __init__(self, digests: _Digests, names: Sequence[str], is_unwanted: threading.Event) -> None:
+    def __init__(
+        self,
+        digests: _Digests,
+        names: Sequence[str],
+        num_bytes: int,
+        is_unwanted: threading.Event,
+        keep: _Keep | None,
+    ) -> None:
         self._digests = digests
-        self._names = [name for name in names if not name.endswith(PARQUET)]
+        self._names = [name for name in names if name in digests.to_hash]
         self._is_unwanted = is_unwanted
+        self._keep = keep
+        self._kept_s = time.monotonic()
         self._is_done = threading.Event()
-        self._is_small = sum(digests.num_bytes.get(name, 0) for name in names) <= WAITED_FOR_BYTES
+        self._is_small = num_bytes <= WAITED_FOR_BYTES
 
     def hash_all(self) -> None:
         try:
             for name in self._names:
                 while not self._is_unwanted.is_set() and not self._is_compared(name):
                     self._is_unwanted.wait(_AGAIN_AFTER_S)
+                if time.monotonic() - self._kept_s > _KEPT_EVERY_S:
+                    self._keep_learnt()
+            # Before the first step of a small share: what it trains on is then known to all later attempts.
+            self._keep_learnt()
         except BaseException as error:  # a panic of a library too: no thread ends in silence
             self._digests.give_up(error)
         self._is_done.set()
+
+    def _keep_learnt(self) -> None:
+        if self._keep and self._digests.learnt:
+            self._keep(tuple(self._digests.learnt.values()))
+        self._kept_s = time.monotonic()
 
     def wait(self, timeout_s: float) -> bool:
         return not self._is_small or self._is_done.wait(timeout_s) or self._digests.problem is not None
@@ -198,8 +271,9 @@ class _Share:
         return True
 
 
-def other_bytes(where: str, found: str, expected: str, owner: str = "its index names") -> str:
+def other_bytes(where: str, found: str, expected: str, owner: str = _INDEX) -> str:
+    otherwise = "pack the data again" if owner == _INDEX else "begin anew with --fresh"
     return (
         f"data: {where}: its bytes are not those that {owner}: their SHA-256 is {found}, expected "
-        f"{expected}; bring the right file back, or pack the data again"
+        f"{expected}; bring the right file back, or {otherwise}"
     )

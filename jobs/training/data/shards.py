@@ -6,7 +6,7 @@ Files are not mapped into memory: a mapped file that is cut short would kill the
 
 from bisect import bisect_right
 from itertools import accumulate
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from checkpointing.stores.contract import Missing
 from jobs.training.task.token_index import DTYPE_BYTES, DataError, TokenIndex, TokenShard
@@ -24,6 +24,15 @@ class Copyable(Readable, Protocol):
     """The part of a store that copying needs."""
 
     def size(self, name: str) -> int: ...
+
+
+@runtime_checkable
+class Vouching(Copyable, Protocol):
+    """A store that compares what is read from it with the bytes that a run began with."""
+
+    def vouches(self, name: str, version: str | None) -> bool: ...
+
+    def vouched(self, name: str) -> str | None: ...
 
 
 class Shards:

@@ -15,7 +15,7 @@ from cluster.inventory import Vendor
 from jobs.training.task.job import Recipe
 from jobs.training.task.skipping import Skips
 from jobs.training.task.spikes import SpikeBound
-from jobs.training.task.token_index import TokenIndex
+from jobs.training.task.token_index import KnownShard, TokenIndex
 from jobs.training.task.windows import Windows
 from reporting.recording.attempts import RecordedAttempt
 
@@ -98,7 +98,9 @@ class Tokens:
     """The row of tokens in the shards at ``url``, which is absolute, and how the row is cut into samples.
 
     ``cache`` None means no shard cache: shards are read from ``url``. ``versions`` are the shards' in their
-    store when the run was started (see ``checkpointing.stores.versions``).
+    store when the run was started (see ``checkpointing.stores.versions``). ``known`` is what earlier
+    attempts found out about the shards, and ``ledger`` the folder in the run's store where this one keeps
+    what it does.
     """
 
     url: str
@@ -106,6 +108,8 @@ class Tokens:
     windows: Windows
     cache: ShardCacheLimits | None = None
     versions: tuple[str | None, ...] = ()
+    known: tuple[KnownShard, ...] = ()
+    ledger: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,17 @@ class TokenShard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownShard:
+    """What a run knows of a shard since its bytes were hashed: their SHA-256, and the versions under which
+    the store had these bytes (see ``checkpointing.stores.versions``).
+    """
+
+    name: str
+    sha256: str
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
     """The tokenizer that made the ids; all ids are below ``size``."""
 

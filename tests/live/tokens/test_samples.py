@@ -4,16 +4,21 @@ import hashlib
 import os
 import struct
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 
 import psutil
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 
 from checkpointing.generations.retention import Retention
 from checkpointing.saving.cadence import Cadence
 from checkpointing.stores.local import LocalStore
+from jobs.training.data.parquet_tokens import describe
 from jobs.training.data.samples import Samples
+from jobs.training.data.shard_ledger import ledger_of, read_ledger
 from jobs.training.data.synthetic import sample
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import sample_at
@@ -50,14 +55,16 @@ def write_tokens(place: Path, ids: list[int], shard_tokens: int = 700) -> Tokens
     return Tokens(url=str(place), index=index, windows=windows)
 
 
-def samples_of(world: World, tokens: Tokens | None, saving: Saving | None = None) -> list[Samples]:
+def samples_of(
+    world: World, tokens: Tokens | None, saving: Saving | None = None, store: Path = Path("nowhere")
+) -> list[Samples]:
     """Each rank's."""
     recipe = recipe_for(
         "ddp", world_size=world.size, micro_batch=world.micro_batch, grad_accum=world.grad_accum
     )
     task = Task(
         run="r",
-        store="nowhere",
+        store=str(store),
         recipe=recipe,
         vendor="cpu",
         simulated=False,
@@ -135,6 +142,38 @@ def test_a_flipped_bit_is_found_before_the_first_step(is_cached: bool, tmp_path:
     assert all(one.wait(0, timeout_s=60) for one in ranks)
     with pytest.raises(DataError, match=r"000700\.bin: its bytes are not those that its index names"):
         step_of(ranks, 0)
+
+
+def test_a_flipped_bit_of_parquet_is_found_by_the_next_attempt_before_its_first_step(tmp_path: Path) -> None:
+    far, ledger = LocalStore(tmp_path / "far"), ledger_of("r", 1)
+    sink = BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"ids": [number % 511 for number in range(3000)]}), sink)
+    far.put("a.parquet", sink.getvalue())
+    index = TokenIndex(dtype="uint32", shards=(describe(far, "a.parquet"),))
+    windows = cut_into_windows(3000, seq_len=32, num_held_out=NUM_HELD_OUT)
+    cache = ShardCacheLimits(folder=str(tmp_path / "cache"), limit_bytes=10**6)
+
+    def attempt() -> list[Samples]:
+        tokens = Tokens(
+            url=far.url,
+            index=index,
+            windows=windows,
+            cache=cache,
+            versions=(far.look("a.parquet")[1],),
+            known=read_ledger(LocalStore(tmp_path / "store"), ledger, {"a.parquet"}),
+            ledger=ledger,
+        )
+        ranks = samples_of(WORLDS[1], tokens, store=tmp_path / "store")
+        assert all(one.wait(0, timeout_s=60) for one in ranks)
+        return ranks
+
+    step_of(attempt(), 0)
+    harmed = bytearray(sink.getvalue())
+    harmed[len(harmed) // 4] ^= 1
+    far.put("a.parquet", harmed)
+    assert describe(far, "a.parquet") == index.shards[0]
+    with pytest.raises(DataError, match=r"a\.parquet: its bytes are not those that this run began with"):
+        step_of(attempt(), 0)
 
 
 def test_one_folder_for_tokens_and_saves_is_refused_where_only_the_nodes_have_the_link(

@@ -19,7 +19,10 @@ from jobs.execution.outcomes import Cancelled, Outcome, StoreAway, Unmendable, o
 from jobs.recovery.policy import Policy
 from jobs.runs.driver_presence import DriverPresence
 from jobs.runs.tasks import Beginning, Tasks, beginning
-from jobs.training.task.task import Origin, Task
+from jobs.training.data.shard_ledger import LedgerWriter
+from jobs.training.task.task import Origin, Task, Tokens
+from jobs.training.task.token_index import KnownShard, TokenIndex, TokenShard
+from jobs.training.task.windows import cut_into_windows
 from tests.unit.builders import group
 from tests.unit.generations.test_log import DeafStore
 from tests.unit.recovery.test_loop import (
@@ -97,6 +100,7 @@ class Start:
     store: MemoryStore = field(default_factory=MemoryStore)
     fresh: bool = False
     resume: str = "latest"
+    tokens: Tokens | None = None
     listens: Callable[[float], None] | None = None
 
     def __post_init__(self) -> None:
@@ -104,10 +108,33 @@ class Start:
         begins = beginning(self.resume, self.repository, spec(), fresh=self.fresh)
         pause = self.listens or (lambda _: None)
         presence = DriverPresence(self.store, RUN, is_wanted=self.listens is not None, pause=pause)
-        self.tasks = Tasks(spec(), self.repository, group(), begins, None, presence)
+        self.tasks = Tasks(spec(), self.repository, group(), begins, self.tokens, presence)
 
     def begin(self) -> int:
         return self.tasks.make(1, 0.0).term
+
+    def begin_with_tokens(self) -> tuple[Task, Tokens]:
+        task = self.tasks.make(1, 0.0)
+        assert task.tokens is not None
+        return task, task.tokens
+
+
+TOKENS = Tokens(
+    url="memory:/",
+    index=TokenIndex(dtype="uint16", shards=(TokenShard(name="a.bin", num_tokens=1000),)),
+    windows=cut_into_windows(1000, seq_len=4, num_held_out=0),
+)
+
+
+def test_an_attempt_knows_what_the_attempts_of_its_life_found_out_about_shards() -> None:
+    store, seen = MemoryStore(), KnownShard(name="a.bin", sha256="a" * 64, versions=("1",))
+    for is_fresh, expected in ((False, ()), (False, (seen,)), (True, ()), (False, (seen,))):
+        start = Start(store=store, tokens=TOKENS, fresh=is_fresh)
+        task, tokens = start.begin_with_tokens()
+        assert tokens.known == expected
+        assert tokens.ledger is not None
+        LedgerWriter(store, tokens.ledger, term=task.term, rank=0).write([seen])
+    assert start.begin_with_tokens()[1].known == (seen,)
 
 
 def another_takes_over(store: MemoryStore) -> None:
