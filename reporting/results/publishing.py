@@ -3,6 +3,9 @@
 Layout: ``reports/<name>/<file>``, and last ``reports/<name>/manifest.json`` with the size and SHA-256 of
 every file. Each file is replaced as a whole. A pull that runs while a report is replaced sees files that
 don't match the manifest, and starts again with the new manifest.
+
+Whoever may write to the store names the files. So a pull replaces and removes only what a pull put there, by
+the manifest in the folder.
 """
 
 import hashlib
@@ -110,25 +113,26 @@ class _Changed(Exception):
 
 def _pull(store: Store, name: str, entries: Mapping[str, PublishedFile], folder: Path) -> Pulled:
     before = _local_manifest(folder)
+    for file in sorted(entries.keys() - before.keys()):
+        with _place_in_errors(folder, file):
+            if not _is_same(folder, file, entries[file]):
+                _refuse_to_replace(folder, file)
     fetched: list[str] = []
     for file, entry in sorted(entries.items()):
         with _place_in_errors(folder, file):
             if not _is_same(folder, file, entry):
                 _fetch(store, f"reports/{name}/{file}", entry, folder, file)
                 fetched.append(file)
+    ours = {file: entry for file, entry in entries.items() if file in before or file in fetched}
+    # A pull that breaks off from here on leaves files that the next one knows.
+    _write_manifest(folder, before | ours)
     # Only now, so that a pull that breaks off leaves the report that was there.
     for file in fetched:
         with _place_in_errors(folder, file), _opened(folder, file) as (within, last):
             os.replace(_unfinished(entries[file], last), last, src_dir_fd=within, dst_dir_fd=within)
-    # Files that the user changed, or replaced by a link, are kept.
-    removed = [
-        file for file in sorted(before.keys() - entries.keys()) if _is_same(folder, file, before[file])
-    ]
-    for file in removed:
-        (folder / file).unlink()
+    removed = [file for file in sorted(before.keys() - entries.keys()) if _remove(folder, file, before[file])]
     _remove_unfinished(folder, {*before, *entries})
-    with _place_in_errors(folder, MANIFEST):
-        _write(folder, MANIFEST, _encode(entries))
+    _write_manifest(folder, ours)
     num_bytes = sum(entries[file].num_bytes for file in fetched)
     return Pulled(
         fetched=tuple(fetched),
@@ -136,6 +140,30 @@ def _pull(store: Store, name: str, entries: Mapping[str, PublishedFile], folder:
         removed=tuple(removed),
         num_bytes=num_bytes,
     )
+
+
+def _write_manifest(folder: Path, entries: Mapping[str, PublishedFile]) -> None:
+    with _place_in_errors(folder, MANIFEST):
+        _write(folder, MANIFEST, _encode(entries))
+
+
+def _refuse_to_replace(folder: Path, file: str) -> None:
+    """Raises ``PullError`` if a file of this user has the name. What others planted there is replaced."""
+    with suppress(*_NOT_THERE), _opened(folder, file) as (within, last):
+        found = os.stat(last, dir_fd=within, follow_symlinks=False)
+        if S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1:
+            raise PullError(
+                f"{folder / file}: is there already, and no pull put it there; give another folder"
+            )
+
+
+def _remove(folder: Path, file: str, entry: PublishedFile) -> bool:
+    """Removes the file unless the user changed it, or replaced it by a link. Returns whether it did."""
+    with suppress(*_NOT_THERE), _opened(folder, file) as (within, last):
+        if _is_same_in(within, last, entry):
+            os.unlink(last, dir_fd=within)
+            return True
+    return False
 
 
 @contextmanager

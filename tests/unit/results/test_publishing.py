@@ -1,11 +1,13 @@
 """A report in the store and its copies: whole, verified, and only what changed travels."""
 
+import errno
 import hashlib
 import json
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -282,6 +284,79 @@ def test_a_copy_harms_nobody_through_what_was_there_first(
     assert contents(copy).keys() == {"metrics.csv", "manifest.json"}
     assert (copy / "metrics.csv").read_bytes() == FILES["metrics.csv"]
     assert not any(path.is_symlink() for path in copy.iterdir())
+
+
+def test_a_copy_replaces_no_file_that_no_pull_put_there(tmp_path: Path) -> None:
+    """A manifest may name any file, such as one of the programs in the folder that somebody pulls into."""
+    store = MemoryStore()
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "sweep.py").write_bytes(b"mine")
+    # First it is named with its right digest, as if an earlier pull had fetched it.
+    publish(store, "all", {**FILES, "jobs/sweep.py": b"mine"})
+    assert "jobs/sweep.py" in pulled(store, tmp_path).unchanged
+    before = contents(tmp_path)
+    publish(store, "all", {"metrics.csv": b"new", "empty.txt": b"x", "jobs/sweep.py": b"evil"})
+
+    with pytest.raises(PullError, match=r"jobs/sweep.py: is there already, and no pull put it there"):
+        pulled(store, tmp_path)
+    assert contents(tmp_path) == before
+
+    publish(store, "all", {"metrics.csv": b"new"})
+    assert "jobs/sweep.py" not in pulled(store, tmp_path).removed
+    assert contents(tmp_path)["jobs/sweep.py"] == b"mine"
+
+
+def test_a_pull_that_broke_off_while_files_got_their_names_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    publish(store, "all", FILES)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "replace", fails_after(2))
+        with pytest.raises(PullError):
+            pulled(store, tmp_path)
+    publish(store, "all", {file: b"new " + data for file, data in FILES.items()})
+
+    pulled(store, tmp_path)
+
+    copy = contents(tmp_path)
+    assert copy.pop("manifest.json") == store.get("reports/all/manifest.json")
+    assert copy == {file: b"new " + data for file, data in FILES.items()}
+
+
+def fails_after(number: int) -> Callable[..., None]:
+    replace, left = os.replace, [number]
+
+    def failing(*args: Any, **more: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "no room")
+        replace(*args, **more)
+
+    return failing
+
+
+def test_a_folder_that_becomes_a_link_meanwhile_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, copy, theirs = MemoryStore(), tmp_path / "copy", tmp_path / "theirs"
+    publish(store, "all", FILES)
+    pulled(store, copy)
+    publish(store, "all", {"metrics.csv": FILES["metrics.csv"]})
+    theirs.mkdir()
+    (theirs / "one.png").write_bytes(FILES["plots/one.png"])
+    digest = hashlib.file_digest
+
+    def exchanging(file: Any, name: str) -> Any:
+        found = digest(file, name)
+        if found.digest() == hashlib.sha256(FILES["plots/one.png"]).digest() and not (copy / "gone").exists():
+            (copy / "plots").rename(copy / "gone")
+            (copy / "plots").symlink_to(theirs)
+        return found
+
+    monkeypatch.setattr(hashlib, "file_digest", exchanging)
+    pulled(store, copy)
+    assert contents(theirs) == {"one.png": FILES["plots/one.png"]}
 
 
 def test_a_copy_writes_nothing_into_a_folder_that_a_link_leads_to(tmp_path: Path) -> None:
