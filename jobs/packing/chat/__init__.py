@@ -4,7 +4,8 @@ Reading order:
 
 - ``options`` (what a user asks for), ``recipe`` (what all workers are told);
 - ``conversations`` (checks the messages of a row);
-- ``template_file`` (finds the chat template), ``sandbox`` (runs it within bounds);
+- ``template_file`` (finds the chat template), ``sandbox`` (runs it within bounds), ``bounding`` (what
+  it counts);
 - ``masks`` (which tokens are an assistant's), ``spans`` (which characters);
 - ``rows`` (lays conversations into rows), ``piece`` (packs one piece).
 """

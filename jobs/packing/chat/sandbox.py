@@ -1,8 +1,9 @@
 """Runs chat templates, which are programs of strangers: nothing but text, in bounded time and memory.
 
 Jinja's sandbox keeps a template from all that is not text. It does not keep it from taking forever or from
-filling the memory. So each loop and each call costs steps, no text or list grows beyond a limit, and what
-could grow one without a step is not there: most filters, ``format``, padding, powers.
+filling the memory. So each loop, each call, and all that is read, made or compared costs steps, no text or
+list grows beyond a limit, and what could grow one without a step is not there: most filters, ``format``,
+padding, powers.
 """
 
 import json
@@ -14,12 +15,13 @@ import jinja2
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import do_round
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
-from jinja2.visitor import NodeTransformer
 
+from jobs.packing.chat.bounding import CONCAT, COST, CUT, FLAT, LOOP, filtered, with_bounds
 from jobs.packing.chat.conversations import MOST_CHARACTERS
 from jobs.packing.chat.recipe import ChatTemplate
 from jobs.packing.pieces import InputError
@@ -28,8 +30,10 @@ MOST_STEPS = 200_000
 MOST_TEXT = 2 * MOST_CHARACTERS
 MOST_ITEMS = 10_000
 _LARGEST_NUMBER = 2**63
-# A step may read so many characters.
+# A step may read or make so many characters, or copy a hundredth as many values of a list.
 _STEP_CHARACTERS = 1_000
+_VALUE_CHARACTERS = 100
+_MOST_DIGITS = 20
 # What stands around the words of ``{% generation %}``: two of Unicode's code points that are no characters.
 BEGIN, END = "\ufdd0", "\ufdd1"
 _FILTERS = (
@@ -37,6 +41,12 @@ _FILTERS = (
     "join", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace",
     "reverse", "round", "safe", "select", "selectattr", "sort", "string", "title", "trim", "unique", "upper",
 )  # fmt: skip
+# They compare all that a list holds.
+_COMPARING = frozenset({"dictsort", "max", "min", "sort", "unique"})
+_COMPARING_TESTS = frozenset(
+    {"in", "eq", "==", "equalto", "ne", "!=", "lt", "<", "lessthan", "gt", ">", "greaterthan", "le", "<="}
+    | {"ge", ">="}
+)
 # They fill up with blanks to any width that they are told, or lead to bytes, which nothing here bounds.
 _NO_METHODS = frozenset(
     {"format", "format_map", "ljust", "rjust", "center", "zfill", "expandtabs", "translate", "encode"}
@@ -117,22 +127,24 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], finalize=_printable
         )
         self.steps = 0
+        self._characters = 0  # less than a step's
         self.marks = False
         self.concat = self.joined  # type: ignore[method-assign]  # what templates join all texts with
-        self.filters = {name: self._costing(self.filters[name]) for name in _FILTERS}
-        self.filters |= {"tojson": _to_json, "join": self._join, "replace": self._replace}
-        self.filters |= {"string": _text_of, "list": self._list, _LOOP: self._loop, _CONCAT: self._concat}
-        self.filters |= {_FLAT: _flat, _COST: self._cost}
+        given = self.filters | {"round": _round}
+        self.filters = {name: self._costing(given[name], name in _COMPARING) for name in _FILTERS}
+        self.filters |= {"tojson": self._to_json, "join": self._join, "replace": self._replace}
+        self.filters |= {"string": _text_of, "list": self._list, LOOP: self._loop, CONCAT: self._concat}
+        self.filters |= {FLAT: _flat, COST: self._cost, CUT: self._cost_of_values}
         tests: Mapping[str, Any] = self.tests
-        self.tests = {name: self._costing(run) for name, run in tests.items()}
+        self.tests = {name: self._costing(run, name in _COMPARING_TESTS) for name, run in tests.items()}
         self.globals.clear()
         self.globals.update(range=_range, namespace=_namespace, raise_exception=_raise)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
         for loop in template.find_all(nodes.For):
-            loop.iter = _filtered(loop.iter, _LOOP)  # type: ignore[arg-type]  # it is an expression
-        return _with_bounds(template)
+            loop.iter = filtered(loop.iter, LOOP)  # type: ignore[arg-type]  # it is an expression
+        return with_bounds(template)
 
     def step(self, number: int = 1) -> None:
         self.steps += number
@@ -140,12 +152,17 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             raise SecurityError(f"it takes more than {MOST_STEPS:,} steps")
 
     def joined(self, texts: Iterable[str]) -> str:
-        return _joined(texts)
+        text = _joined(texts)
+        self._cost_of_characters(len(text))
+        return text
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(__obj, "__self__", None)
+        if isinstance(owner, str | list | tuple | range):
+            # Methods search what they belong to, and what they are given.
+            for one in (owner, *args, *kwargs.values()):
+                __self._cost(one)
         if isinstance(owner, str):
-            __self.step(len(owner) // _STEP_CHARACTERS)
             name = getattr(__obj, "__name__", "")
             if name == "join":
                 return __self._join(args[0], owner)
@@ -157,7 +174,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return _bounded(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        self.step(sum(len(one) for one in (left, right) if isinstance(one, str)) // _STEP_CHARACTERS)
+        self._cost_of_values(left)
+        self._cost_of_values(right)
         if operator == "**" or (operator == "%" and isinstance(left, str)):
             raise SecurityError(f"{operator} is not for templates")
         if operator == "*":
@@ -170,19 +188,43 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         return None  # ``is_safe_attribute`` refuses both methods.
 
-    def _costing(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def _costing(self, run: Callable[..., Any], is_comparing: bool = False) -> Callable[..., Any]:
         @wraps(run)
         def costing(*args: Any, **kwargs: Any) -> Any:
-            self.step(1 + sum(len(one) for one in args if isinstance(one, str)) // _STEP_CHARACTERS)
-            return _bounded(run(*args, **kwargs))
+            self.step()
+            for one in (*args, *kwargs.values()):
+                if is_comparing:
+                    self._cost(one)
+                elif isinstance(one, str):
+                    self._cost_of_characters(len(one))
+            found = run(*args, **kwargs)
+            return self._counted(found) if isinstance(found, Iterator) else _bounded(found)
 
         return costing
 
     def _cost(self, value: T) -> T:
-        """Takes steps for what is compared, searched or cut."""
-        texts = value if isinstance(value, list | tuple) else [value]
-        self.step(sum(1 + len(one) // _STEP_CHARACTERS for one in texts if isinstance(one, str)))
+        """Takes steps for all that ``value`` holds, since it is compared or searched."""
+        self.step()
+        waiting: list[Any] = [value]
+        while waiting:
+            one = self._cost_of_values(waiting.pop(), each=_STEP_CHARACTERS)
+            if isinstance(one, Mapping):
+                waiting += one.values()
+            elif isinstance(one, list | tuple):
+                waiting += one
         return value
+
+    def _cost_of_values(self, value: T, each: int = _VALUE_CHARACTERS) -> T:
+        """Takes steps for a text's characters, or for a list's values without what they hold."""
+        if isinstance(value, str):
+            self._cost_of_characters(len(value))
+        elif isinstance(value, Sized) and not isinstance(value, jinja2.Undefined):
+            self._cost_of_characters(len(value) * each)
+        return value
+
+    def _cost_of_characters(self, number: int) -> None:
+        steps, self._characters = divmod(self._characters + number, _STEP_CHARACTERS)
+        self.step(steps)
 
     def _loop(self, items: Iterable[T]) -> Iterable[T]:
         """Takes a step for each item, also while a list changes its kind to a generator."""
@@ -209,57 +251,29 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             found += [str(d), _text_of(text)] if found else [_text_of(text)]
         return self.joined(found)
 
+    def _to_json(
+        self,
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        """As transformers writes it: HTML is not escaped."""
+        if (indent or 0) > 8 or any(len(one) > 8 for one in separators or ()):
+            raise SecurityError("its JSON is too wide")
+        encoder = json.JSONEncoder(
+            ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
+        return self.joined(encoder.iterencode(_flat(self._cost(value))))
+
     def _replace(self, s: Any, old: Any, new: Any, count: int = -1) -> str:
         text, wanted, other = _text_of(s), _text_of(old), _text_of(new)
-        self.step(1 + len(text) // _STEP_CHARACTERS)
+        self.step()
+        self._cost_of_characters(len(text))
         if len(text) + (text.count(wanted) + 1) * len(other) > MOST_TEXT:
             raise _too_long()
         return text.replace(wanted, other, -1 if count is None else count)
-
-
-_LOOP, _CONCAT, _FLAT, _COST = "_loop", "_concat", "_flat", "_cost"
-
-
-def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-class _Bounding(NodeTransformer):
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        node.expr = _filtered(node.expr, _COST)
-        for operand in node.ops:
-            operand.expr = _filtered(operand.expr, _COST)
-        return node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        self.generic_visit(node)
-        if isinstance(node.arg, nodes.Slice):
-            node.node = _filtered(node.node, _COST)
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno), _CONCAT)
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        self.generic_visit(node)
-        return _filtered(node, _FLAT)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        self.generic_visit(node)
-        return _filtered(node, _FLAT)
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        self.generic_visit(node)
-        return _filtered(node, _FLAT) if node.ctx == "load" else node
-
-
-def _with_bounds(template: nodes.Template) -> nodes.Template:
-    bounded: nodes.Template = _Bounding().visit(template)
-    assert template.environment is not None
-    bounded.set_environment(template.environment)
-    return bounded
 
 
 def _flat(value: T) -> T:
@@ -328,20 +342,10 @@ def _text_of(value: Any) -> str:
     return str(value)
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """As transformers writes it: HTML is not escaped."""
-    if (indent or 0) > 8 or any(len(one) > 8 for one in separators or ()):
-        raise SecurityError("its JSON is too wide")
-    encoder = json.JSONEncoder(
-        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-    return _joined(encoder.iterencode(_flat(value)))
+def _round(value: Any, precision: int = 0, method: Any = "common") -> Any:
+    if abs(precision) > _MOST_DIGITS:  # Jinja takes ten to that power.
+        raise SecurityError(f"it rounds to more than {_MOST_DIGITS} digits")
+    return do_round(value, precision, method)
 
 
 def _range(*args: int) -> range:

@@ -25,11 +25,44 @@ _MESSAGES = [{"role": "user", "content": "a"}, {"role": "assistant", "content": 
         "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% if s is in ['y'] %}{% endif %}{% endfor %}",
         "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% set t = s[1:] %}{% endfor %}",
         "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% set t = (s, 1) < (s, 2) %}{% endfor %}",
+        "{% for i in range(300) %}{% set l = range(10000) | sort %}{% endfor %}",
+        "{% for i in range(300) %}{% set l = range(10000) | min %}{% endfor %}",
+        "{% for i in range(30) %}{% set l = range(10000) | map('string') | max %}{% endfor %}",
+        "{% set l = range(10000) | list %}{% for i in range(300) %}{% if 'a' in l %}{% endif %}{% endfor %}",
+        "{% set l = range(10000) | list %}{% for i in range(300) %}{% set m = l[:5000] + l[:5000] %}"
+        "{% endfor %}",
+        "{% set s = {'a': 'x' * 8000000} %}{% for i in range(30) %}{% set t = s == {'a': 1} %}{% endfor %}",
+        "{% set s = ['x' * 8000000] %}{% for i in range(30) %}{% set t = s | sort %}{% endfor %}",
+        "{% set s = ['x' * 800000] %}{% for i in range(300) %}{% set t = s | tojson %}{% endfor %}",
+        "{% set n = namespace(l=[]) %}{% set s = 'x' * 800000 %}{% for i in range(300) %}"
+        "{% set n.l = n.l + [s ~ i] %}{% endfor %}",
+        "{% set s = 'x' * 800000 %}{% for i in range(300) %}{% set t %}{{ s }}{% endset %}{% endfor %}",
+        "{% set l = range(10000) | list %}{% for i in range(30) %}{% set t = l.count('a') %}{% endfor %}",
+        "{% for i in range(30) %}{% set t = range(10000).count('a') %}{% endfor %}",
+        "{% set l = range(10000) | list %}{% set t = range(30) | select('in', l) | list %}",
+        "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% set t = 'y'.strip(s) %}{% endfor %}",
+        "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% set t = 'y' | trim(chars=s) %}{% endfor %}",
     ],
 )
 def test_filters_and_inner_loops_cost_what_they_do(text: str) -> None:
     with pytest.raises(InputError, match=r"steps|longer"):
         Template(ChatTemplate(where="t", text=text)).render(_MESSAGES)
+
+
+def test_a_power_of_ten_hides_in_no_rounding() -> None:
+    with pytest.raises(InputError, match="digits"):
+        Template(ChatTemplate(where="t", text="{{ 1 | round(-30000) }}")).render(_MESSAGES)
+    assert Template(ChatTemplate(where="t", text="{{ 1.26 | round(1) }}")).render(_MESSAGES) == "1.3"
+
+
+def test_a_long_conversation_costs_no_more_steps_than_there_are() -> None:
+    text = (
+        "{% set users = messages | selectattr('role', 'equalto', 'user') | list %}"
+        "{% for m in messages[1:] %}{% if loop.index0 == messages | length - 2 %}last{% endif %}"
+        "{{ '<' + m.role + '>' ~ m.content | trim }}{% endfor %}"
+    )
+    messages = [{"role": role, "content": "x" * 2000} for _ in range(1000) for role in ("user", "assistant")]
+    assert len(Template(ChatTemplate(where="t", text=text)).render(messages)) > 1999 * 2000
 
 
 def test_half_a_character_from_a_template_is_refused_in_words() -> None:
