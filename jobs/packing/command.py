@@ -62,7 +62,7 @@ def _story(args: argparse.Namespace) -> int:
 def _check_vacant(store: Store) -> None:
     store.probe()
     try:
-        store.get(INDEX)
+        store.size(INDEX)
     except Missing:
         return
     raise InputError(f"--out {store.url}: holds packed tokens already; name another place, or delete {INDEX}")
@@ -98,12 +98,16 @@ def _index(
     return TokenIndex(dtype="uint32", shards=shards, vocabulary=vocabulary, chat=facts)
 
 
+def _is_another(store: Store, index: bytes) -> bool:
+    return store.size(INDEX) != len(index) or store.get(INDEX) != index
+
+
 def _finish(store: Store, index: TokenIndex) -> None:
     try:
         store.create(INDEX, to_json(index))
     except Conflict:
         # Our own try whose answer was lost, or another packing of the same input, may have written it.
-        if store.get(INDEX) != to_json(index):
+        if _is_another(store, to_json(index)):
             raise InputError(
                 f"--out {store.url}: somebody has packed other tokens there meanwhile; name another place"
             ) from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, is_name
 from checkpointing.stores.opening import open_store
 from checkpointing.stores.versions import TellsVersions, versions_of
@@ -27,6 +28,8 @@ from jobs.training.task.token_index import (
 from jobs.training.task.windows import Windows, cut_into_windows, rows_of
 
 _NUM_READERS = 16
+# A million shards have half of them.
+_MOST_INDEX_BYTES = 256 << 20
 # Two tokenizers' digests do not share a prefix of this length by chance.
 _SHORTEST_DIGEST = 12
 
@@ -99,8 +102,10 @@ def _check_room(spec: RunSpec, num_samples: int, found: str) -> None:
 def _index(store: Store) -> TokenIndex:
     where = f"data: {store.url}/{INDEX}"
     try:
-        index = from_json(store.get(INDEX), where)
+        index = from_json(get_bounded(store, INDEX, most_bytes=_MOST_INDEX_BYTES), where)
         _check_raw(index, where)
+    except TooLarge as error:
+        raise DataError(f"{where}: {error}; pack the data again") from None
     except Missing:
         index = _index_of_parquet(store)
     if not index.num_tokens:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Conflict, Missing, Store
 from jobs.run_progress.sweep_progress import SweepProgress
 from jobs.spec_schema.sweep_spec import SweepSpec
@@ -20,6 +21,8 @@ from reporting.results.records import RecordError, RunRecord, read_record
 from reporting.results.redaction import redacted
 
 SWEEP_SCHEMA_VERSION = 1
+# As many as a report reads of one.
+_MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +78,8 @@ class Results:
     def sessions(self, repeats: int) -> Sessions:
         """The sessions that ``sweep.json`` tells of, the last one with as many ``repeats``."""
         try:
-            found = json.loads(self._store.get(f"{self._folder}/sweep.json"))
-        except (Missing, ValueError, RecursionError):
+            found = json.loads(self._get(f"{self._folder}/sweep.json"))
+        except (Missing, TooLarge, ValueError, RecursionError):
             found = None
         return Sessions.of(found.get("sessions") if isinstance(found, dict) else None, repeats)
 
@@ -110,10 +113,13 @@ class Results:
     def _keep_earlier_attempt(self, run: Run, number: int) -> None:
         kept = f"{self._folder}/runs/{run.name}/attempts/{number:03}.json"
         try:
-            self._store.create(kept, self._store.get(self._name(run.name)))
-        except Conflict:
+            self._store.create(kept, self._get(self._name(run.name)))
+        except (Conflict, TooLarge):
             # The file exists if another process retried the same run, now or before it was killed.
             return
+
+    def _get(self, name: str) -> bytes:
+        return get_bounded(self._store, name, most_bytes=_MOST_BYTES)
 
     def _run_names(self) -> list[str]:
         prefix = f"{self._folder}/runs"
@@ -122,9 +128,11 @@ class Results:
 
     def _read(self, run_name: str) -> tuple[str, RunRecord | RecordError]:
         try:
-            record = read_record(self._store.get(self._name(run_name)))
+            record = read_record(self._get(self._name(run_name)))
         except RecordError as error:
             return run_name, error
+        except TooLarge as error:
+            return run_name, RecordError(str(error))
         if not run_name.endswith(f"-r{record.repeat}-{record.cell_id[:8]}"):
             return run_name, RecordError(f"the result of another run ({record.run_id})")
         return run_name, record

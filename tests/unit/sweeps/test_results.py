@@ -1,6 +1,7 @@
 """A sweep's folder in the store: which result counts when several want to."""
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -174,3 +175,17 @@ def test_a_stored_spec_can_be_loaded_again() -> None:
         stored = json.loads(store.get("sweeps/trial/sweep.json"))["spec"]
         again = SweepSpec.model_validate_json(json.dumps(stored))
         assert cells_of(again) == cells_of(spec)
+
+
+def test_what_somebody_put_there_without_an_end_is_not_read(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for name in (RESULT, "sweeps/trial/sweep.json"):
+        store.put(name, b"")
+        os.truncate(tmp_path / name, 1 << 40)  # no memory holds it
+    results = Results(store, SPEC.name)
+
+    assert "1,099,511,627,776 bytes" in results.load().unreadable[RUN.name]
+    assert len(results.sessions(2).found) == 1
+    assert results.finished_at(RUN.name) is None
+    assert results.save(RUN, OK) == OK
+    assert results.load().records == {RUN.name: OK}
