@@ -16,7 +16,7 @@ from jobs.commandline.usage_error import SpecError
 from jobs.runs.token_check import find_tokens, num_samples
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.task import ShardCacheLimits
-from jobs.training.task.token_index import INDEX, Chat, DataError, TokenIndex, TokenShard, Vocabulary, to_json
+from jobs.training.task.token_index import INDEX, Chat, TokenIndex, TokenShard, Vocabulary, to_json
 
 BYTES = Vocabulary(tokenizer="bytes", digest="5" * 64, size=257)
 
@@ -328,5 +328,5 @@ def test_conversations_in_rows_of_another_length_are_refused(place: Path) -> Non
 def test_an_index_without_an_end_is_not_read(place: Path) -> None:
     write_shards(place, range(30))
     os.truncate(place / INDEX, 1 << 40)  # no memory holds it
-    with pytest.raises(DataError, match=r"index.json: has 1,099,511,627,776 bytes, at most"):
+    with pytest.raises(SpecError, match=r"index.json: has 1,099,511,627,776 bytes, at most"):
         find_tokens(spec_for(place))
