@@ -1,48 +1,66 @@
-"""Puts filters around what a template compares, cuts and joins, so that the sandbox can count it. Pure."""
+"""Counts what a chat template does, in steps, and ends it when it has had its share. Pure."""
 
-from jinja2 import nodes
-from jinja2.visitor import NodeTransformer
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import Any, TypeVar
 
-LOOP, CONCAT, FLAT, COST, CUT = "_loop", "_concat", "_flat", "_cost", "_cut"
-
-
-def filtered(node: nodes.Expr, name: str) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-class _Bounding(NodeTransformer):
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        node.expr = filtered(node.expr, COST)
-        for operand in node.ops:
-            operand.expr = filtered(operand.expr, COST)
-        return node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        self.generic_visit(node)
-        if isinstance(node.arg, nodes.Slice):
-            node.node = filtered(node.node, CUT)
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return filtered(nodes.List(node.nodes, lineno=node.lineno), CONCAT)
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        self.generic_visit(node)
-        return filtered(node, FLAT)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        self.generic_visit(node)
-        return filtered(node, FLAT)
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        self.generic_visit(node)
-        return filtered(node, FLAT) if node.ctx == "load" else node
+MOST_STEPS = 200_000
+# A step may read or make so many characters, or copy a tenth as many values of a list.
+_STEP_CHARACTERS = 1_000
+_VALUE_CHARACTERS = 100
+T = TypeVar("T")
 
 
-def with_bounds(template: nodes.Template) -> nodes.Template:
-    bounded: nodes.Template = _Bounding().visit(template)
-    assert template.environment is not None
-    bounded.set_environment(template.environment)
-    return bounded
+class TooManySteps(Exception):
+    """The template takes longer than any of a model's."""
+
+
+class Meter:
+    """The steps of one rendering. Each method returns what it is given, so that it can stand around it."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._steps = 0
+        self._characters = 0  # fewer than a step's
+
+    def step(self, number: int = 1) -> None:
+        self._steps += number
+        if self._steps > MOST_STEPS:
+            raise TooManySteps(f"it takes more than {MOST_STEPS:,} steps")
+
+    def characters(self, number: int) -> None:
+        steps, self._characters = divmod(self._characters + number, _STEP_CHARACTERS)
+        self.step(steps)
+
+    def values(self, value: T, each: int = _VALUE_CHARACTERS) -> T:
+        """Takes steps for a text's characters, or for a list's values without what they hold."""
+        if isinstance(value, str):
+            self.characters(len(value))
+        elif isinstance(value, Sized):
+            self.characters(len(value) * each)
+        return value
+
+    def everything(self, value: T) -> T:
+        """Takes steps for all that ``value`` holds, since it is compared or searched."""
+        self.step()
+        waiting: list[Any] = [value]
+        while waiting:
+            held = self.values(waiting.pop(), each=_STEP_CHARACTERS)
+            if isinstance(held, Mapping):
+                waiting += held.values()
+            elif isinstance(held, list | tuple):
+                waiting += held
+        return value
+
+    def loop(self, items: Iterable[T]) -> Iterable[T]:
+        """Takes a step for each item, also while a list changes its kind to a generator."""
+        if isinstance(items, Sized):
+            self.step(1 + len(items))
+            return items
+        return self.each(items)
+
+    def each(self, items: Iterable[T]) -> Iterator[T]:
+        for item in items:
+            self.step()
+            yield item

@@ -20,19 +20,16 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
-from jobs.packing.chat.bounding import CONCAT, COST, CUT, FLAT, LOOP, filtered, with_bounds
+from jobs.packing.chat.bounding import Meter
 from jobs.packing.chat.conversations import MOST_CHARACTERS
 from jobs.packing.chat.recipe import ChatTemplate
 from jobs.packing.pieces import InputError
 
-MOST_STEPS = 200_000
 MOST_TEXT = 2 * MOST_CHARACTERS
 MOST_ITEMS = 10_000
 _LARGEST_NUMBER = 2**63
-# A step may read or make so many characters, or copy a hundredth as many values of a list.
-_STEP_CHARACTERS = 1_000
-_VALUE_CHARACTERS = 100
 _MOST_DIGITS = 20
 # What stands around the words of ``{% generation %}``: two of Unicode's code points that are no characters.
 BEGIN, END = "\ufdd0", "\ufdd1"
@@ -73,7 +70,7 @@ class Template:
     def render(self, messages: list[dict[str, Any]], *, generation_prompt: bool = False) -> str:
         """The text of ``messages``. Raises ``InputError``, whose message begins with the template's place."""
         environment = self._environment
-        environment.steps = 0
+        environment.meter.reset()
         try:
             return environment.joined(
                 self._template.generate(
@@ -126,15 +123,19 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], finalize=_printable
         )
-        self.steps = 0
-        self._characters = 0  # less than a step's
+        self.meter = Meter()
         self.marks = False
         self.concat = self.joined  # type: ignore[method-assign]  # what templates join all texts with
         given = self.filters | {"round": _round}
         self.filters = {name: self._costing(given[name], name in _COMPARING) for name in _FILTERS}
         self.filters |= {"tojson": self._to_json, "join": self._join, "replace": self._replace}
-        self.filters |= {"string": _text_of, "list": self._list, LOOP: self._loop, CONCAT: self._concat}
-        self.filters |= {FLAT: _flat, COST: self._cost, CUT: self._cost_of_values}
+        self.filters |= {
+            "string": _text_of,
+            "list": self._list,
+            _LOOP: self.meter.loop,
+            _CONCAT: self._concat,
+        }
+        self.filters |= {_FLAT: _flat, _COST: self.meter.everything, _CUT: self.meter.values}
         tests: Mapping[str, Any] = self.tests
         self.tests = {name: self._costing(run, name in _COMPARING_TESTS) for name, run in tests.items()}
         self.globals.clear()
@@ -143,17 +144,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
         for loop in template.find_all(nodes.For):
-            loop.iter = filtered(loop.iter, LOOP)  # type: ignore[arg-type]  # it is an expression
-        return with_bounds(template)
-
-    def step(self, number: int = 1) -> None:
-        self.steps += number
-        if self.steps > MOST_STEPS:
-            raise SecurityError(f"it takes more than {MOST_STEPS:,} steps")
+            loop.iter = _filtered(loop.iter, _LOOP)  # type: ignore[arg-type]  # it is an expression
+        return _with_bounds(template)
 
     def joined(self, texts: Iterable[str]) -> str:
         text = _joined(texts)
-        self._cost_of_characters(len(text))
+        self.meter.characters(len(text))
         return text
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -161,21 +157,21 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(owner, str | list | tuple | range):
             # Methods search what they belong to, and what they are given.
             for one in (owner, *args, *kwargs.values()):
-                __self._cost(one)
+                __self.meter.everything(one)
         if isinstance(owner, str):
             name = getattr(__obj, "__name__", "")
             if name == "join":
                 return __self._join(args[0], owner)
             if name == "replace":
                 return __self._replace(owner, *args)
-        __self.step()
+        __self.meter.step()
         if isinstance(__obj, LoopContext):  # what a recursive loop goes into
-            args = (__self._loop(args[0]), *args[1:])
+            args = (__self.meter.loop(args[0]), *args[1:])
         return _bounded(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        self._cost_of_values(left)
-        self._cost_of_values(right)
+        self.meter.values(left)
+        self.meter.values(right)
         if operator == "**" or (operator == "%" and isinstance(left, str)):
             raise SecurityError(f"{operator} is not for templates")
         if operator == "*":
@@ -191,55 +187,19 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def _costing(self, run: Callable[..., Any], is_comparing: bool = False) -> Callable[..., Any]:
         @wraps(run)
         def costing(*args: Any, **kwargs: Any) -> Any:
-            self.step()
+            self.meter.step()
             for one in (*args, *kwargs.values()):
                 if is_comparing:
-                    self._cost(one)
+                    self.meter.everything(one)
                 elif isinstance(one, str):
-                    self._cost_of_characters(len(one))
+                    self.meter.characters(len(one))
             found = run(*args, **kwargs)
-            return self._counted(found) if isinstance(found, Iterator) else _bounded(found)
+            return self.meter.each(found) if isinstance(found, Iterator) else _bounded(found)
 
         return costing
 
-    def _cost(self, value: T) -> T:
-        """Takes steps for all that ``value`` holds, since it is compared or searched."""
-        self.step()
-        waiting: list[Any] = [value]
-        while waiting:
-            one = self._cost_of_values(waiting.pop(), each=_STEP_CHARACTERS)
-            if isinstance(one, Mapping):
-                waiting += one.values()
-            elif isinstance(one, list | tuple):
-                waiting += one
-        return value
-
-    def _cost_of_values(self, value: T, each: int = _VALUE_CHARACTERS) -> T:
-        """Takes steps for a text's characters, or for a list's values without what they hold."""
-        if isinstance(value, str):
-            self._cost_of_characters(len(value))
-        elif isinstance(value, Sized) and not isinstance(value, jinja2.Undefined):
-            self._cost_of_characters(len(value) * each)
-        return value
-
-    def _cost_of_characters(self, number: int) -> None:
-        steps, self._characters = divmod(self._characters + number, _STEP_CHARACTERS)
-        self.step(steps)
-
-    def _loop(self, items: Iterable[T]) -> Iterable[T]:
-        """Takes a step for each item, also while a list changes its kind to a generator."""
-        if isinstance(items, Sized):
-            self.step(1 + len(items))
-            return items
-        return self._counted(items)
-
-    def _counted(self, items: Iterable[T]) -> Iterator[T]:
-        for item in items:
-            self.step()
-            yield item
-
     def _list(self, items: Iterable[T]) -> list[T]:
-        return [_few(number, item) for number, item in enumerate(self._counted(items))]
+        return [_few(number, item) for number, item in enumerate(self.meter.each(items))]
 
     def _concat(self, parts: list[Any]) -> str:
         return self.joined(map(_text_of, parts))
@@ -247,7 +207,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def _join(self, items: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
         texts = (item if attribute is None else self.getitem(item, attribute) for item in items)
         found: list[str] = []
-        for text in self._counted(texts):
+        for text in self.meter.each(texts):
             found += [str(d), _text_of(text)] if found else [_text_of(text)]
         return self.joined(found)
 
@@ -265,15 +225,60 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         encoder = json.JSONEncoder(
             ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
-        return self.joined(encoder.iterencode(_flat(self._cost(value))))
+        return self.joined(encoder.iterencode(_flat(self.meter.everything(value))))
 
     def _replace(self, s: Any, old: Any, new: Any, count: int = -1) -> str:
         text, wanted, other = _text_of(s), _text_of(old), _text_of(new)
-        self.step()
-        self._cost_of_characters(len(text))
+        self.meter.step()
+        self.meter.characters(len(text))
         if len(text) + (text.count(wanted) + 1) * len(other) > MOST_TEXT:
             raise _too_long()
         return text.replace(wanted, other, -1 if count is None else count)
+
+
+_LOOP, _CONCAT, _FLAT, _COST, _CUT = "_loop", "_concat", "_flat", "_cost", "_cut"
+
+
+def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+class _Bounding(NodeTransformer):
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = _filtered(node.expr, _COST)
+        for operand in node.ops:
+            operand.expr = _filtered(operand.expr, _COST)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = _filtered(node.node, _CUT)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(nodes.List(node.nodes, lineno=node.lineno), _CONCAT)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(node, _FLAT)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(node, _FLAT)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(node, _FLAT) if node.ctx == "load" else node
+
+
+def _with_bounds(template: nodes.Template) -> nodes.Template:
+    bounded: nodes.Template = _Bounding().visit(template)
+    assert template.environment is not None
+    bounded.set_environment(template.environment)
+    return bounded
 
 
 def _flat(value: T) -> T:
