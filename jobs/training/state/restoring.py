@@ -116,6 +116,7 @@ def restore_own(
 def _readable(disk: LocalTier | None, context: Context) -> tuple[LocalTier | None, str | None]:
     try:
         if disk is not None:
+            disk.check_owner()
             disk.inventory()
     except StoreError as error:
         return None, f"rank {context.rank}: the saves on this node can't be read: {error}"

@@ -1,5 +1,6 @@
 """The nodes' own disks: whole shares only, few of them, and nothing of what a killed save leaves stays."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from checkpointing.saving.budget import Budget
 from checkpointing.saving.local_tier import LocalTier, local_tier_name
 from checkpointing.stores.contract import Buffer, Denied, Full, StoreError, Unavailable
 from checkpointing.stores.local import LocalStore
+from tests.unit.other_user import NOBODY, needs_root
 from tests.unit.small_generations import content, cut_of, file_of, generation, load_from, part_of
 
 
@@ -349,3 +351,40 @@ def test_what_cannot_be_read_just_now_takes_of_the_budget_too(
     with pytest.raises(Full):
         keep(disk, later[1])
     assert steps_of(disk) == [20]
+
+
+def test_other_users_of_the_node_enter_no_folder_of_a_run(tmp_path: Path) -> None:
+    """The folder that the user named may be for everybody, and an earlier version made ours so too."""
+    (tmp_path / "runs/r").mkdir(parents=True, mode=0o777)
+    disk = LocalTier(tmp_path, "r", 1)
+    for cut in cuts(2):
+        keep(disk, cut)
+        assert (tmp_path / "runs/r").stat().st_mode & 0o777 == 0o700
+    keep(LocalTier(tmp_path / "new", "r", 1), *cuts(1))
+    assert (tmp_path / "new/runs/r").stat().st_mode & 0o777 == 0o700
+
+
+@needs_root
+def test_what_another_user_planted_on_the_node_is_neither_resumed_nor_written_to(tmp_path: Path) -> None:
+    disk = LocalTier(tmp_path, "r", 2)
+    keep(disk, *cuts(1))
+    os.chown(tmp_path / "runs/r", NOBODY, NOBODY)
+    with pytest.raises(Denied, match="runs/r: belongs to user 65534, and may hold anything"):
+        disk.check_owner()
+    with pytest.raises(Denied, match="belongs to user"):
+        keep(disk, cuts(2)[1])
+    assert steps_of(disk) == [10]
+
+
+def test_a_link_in_the_place_of_the_runs_folder_is_no_folder_of_the_run(tmp_path: Path) -> None:
+    disk = LocalTier(tmp_path / "disk", "r", 2)
+    keep(LocalTier(tmp_path / "other", "r", 2), *cuts(1))
+    (tmp_path / "disk/runs").mkdir(parents=True)
+    (tmp_path / "disk/runs/r").symlink_to(tmp_path / "other/runs/r")
+    with pytest.raises(Denied, match="is a link"):
+        disk.check_owner()
+
+
+def test_a_run_that_saved_nothing_here_has_nothing_to_check(tmp_path: Path) -> None:
+    LocalTier(tmp_path / "none", "r", 2).check_owner()
+    assert not (tmp_path / "none").exists()
