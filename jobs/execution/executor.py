@@ -11,6 +11,7 @@ from cluster.inventory import Inventory, WorkerGroup
 from jobs.execution.messages import Event, Heartbeat, Session, SessionLimits, Upcoming
 from jobs.execution.outcomes import Outcome, StoreAway, Unmendable
 from jobs.training.task.events import RunEvent
+from jobs.training.task.job import Strategy
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
@@ -30,7 +31,8 @@ class AttemptOrder:
 
     ``may_wait``: the run has run before, so room that is missing now may come back soon. ``stop_request``
     returns the present one and is called again and again; a stop request is never taken back.
-    ``keeps_spares``: processes for the next attempt may wait beside this one.
+    ``keeps_spares``: processes for the next attempt may wait beside this one. With a ``strategy``, what its
+    workers load may then be loaded before the first attempt too.
     """
 
     group: WorkerGroup
@@ -42,6 +44,7 @@ class AttemptOrder:
     without: tuple[str, ...] = ()
     may_wait: bool = False
     keeps_spares: bool = False
+    strategy: Strategy | None = None
     stop_request: Callable[[], StopRequest | None] = lambda: None
 
 

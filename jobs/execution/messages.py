@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.inventory import WorkerGroup
+from jobs.training.preload import Work
 from jobs.training.task.context import Phase
 from jobs.training.task.job import Job, Strategy
 from jobs.training.task.measurement import Failure, Measurement
@@ -30,13 +31,14 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upcoming:
-    """What is known of a sweep's sessions on CPUs before the first one: what their workers will load.
+    """What is known of sessions or attempts on CPUs before the first one: what their workers will load.
 
-    ``environment`` is that of the sessions; workers with another one load for themselves.
+    ``environment`` is theirs; workers with another one load for themselves.
     """
 
     environment: Mapping[str, str]
     strategies: tuple[Strategy, ...]
+    work: Work = "cells"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

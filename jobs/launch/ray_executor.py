@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
+from cluster.environment import is_on_cpus
 from cluster.inventory import LOCAL_GROUP, ClusterError, Inventory, WorkerGroup, excluding, unknown_nodes
 from cluster.placement import Refused
 from cluster.ray_internals import raylet_socket, variables_of_workers
@@ -19,14 +20,16 @@ from jobs.execution.messages import SessionLimits, Upcoming
 from jobs.execution.outcomes import Cancelled, Failed, LastWord, Outcome, Unmendable, withdrawn
 from jobs.execution.resources import Claim, claim_of
 from jobs.training.task.measurement import Failure
+from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Task
 
 if TYPE_CHECKING:
-    from jobs.launch.forkserver.beside_driver import CellForkserver
+    from jobs.launch.forkserver.beside_driver import DriverForkserver
     from jobs.launch.ray_train.driver_actors import DriverActors
 
 # A group without room is looked at again this often.
 _ROOM_INTERVAL_S = 0.5
+_LOADING_INTERVAL_S = 0.05
 _LONGEST_BY_ID_S = 60.0
 _log = logging.getLogger(__name__)
 
@@ -99,7 +102,7 @@ class RayExecutor:
         self._connections = ExitStack()
         self._live: Inventory | None = None
         self._backstage: DriverActors | None = None
-        self._forkserver: CellForkserver | None = None
+        self._forkserver: DriverForkserver | None = None
         self.is_main_process = self.can_retry = True
 
     def __enter__(self) -> Self:
@@ -164,11 +167,14 @@ class RayExecutor:
 
     def attempt(self, order: AttemptOrder, make_task: MakeTask, hear: Hear) -> Outcome:
         try:
+            self._connect(self._upcoming(order))
             room = self._room_for(order)
         except ClusterError as error:
             return Unmendable(error=error)
         if not isinstance(room, tuple):
             return room
+        if stop_request := self._loading_ends(order):
+            return withdrawn(stop_request)
         group, claim = room
         from jobs.launch.ray_train.attempts import AttemptSeat, attempt
         from jobs.launch.ray_train.driver_actors import DriverActors
@@ -181,6 +187,7 @@ class RayExecutor:
             hang_timeout_s=order.hang_timeout_s,
             environment=order.environment,
             keeps_spares=order.keeps_spares,
+            forkserver=self._forkserver,
         )
         if self._backstage is None:
             self._backstage = self._connections.enter_context(DriverActors())
@@ -188,6 +195,21 @@ class RayExecutor:
         if not isinstance(task, Task):
             return task
         return last.judge(attempt(task, seat, self._backstage, last.hear, order.stop_request))
+
+    def _upcoming(self, order: AttemptOrder) -> Upcoming | None:
+        """What an attempt on a private Ray will load."""
+        is_elsewhere = bool(os.environ.get("RAY_ADDRESS")) or not is_on_cpus(order.group)
+        if order.strategy is None or not order.keeps_spares or is_elsewhere:
+            return None
+        return Upcoming(environment=order.environment, strategies=(order.strategy,), work="attempt")
+
+    def _loading_ends(self, order: AttemptOrder) -> StopRequest | None:
+        """Waits for what the first attempt is forked from; returns a stop request that comes before."""
+        while self._forkserver is not None and self._forkserver.is_loading():
+            if stop_request := order.stop_request():
+                return stop_request
+            time.sleep(_LOADING_INTERVAL_S)
+        return None
 
     def _room_for(self, order: AttemptOrder) -> tuple[WorkerGroup, Claim] | Cancelled | Failed:
         """The group and the claim to use, once there is room. Waits as long as an attempt may wait to be
@@ -243,10 +265,10 @@ class RayExecutor:
         return self._live
 
 
-def _forkserver_for(upcoming: Upcoming) -> "CellForkserver":
-    from jobs.launch.forkserver.beside_driver import CellForkserver
+def _forkserver_for(upcoming: Upcoming) -> "DriverForkserver":
+    from jobs.launch.forkserver.beside_driver import DriverForkserver
 
-    return CellForkserver(upcoming.environment, upcoming.strategies)
+    return DriverForkserver(upcoming)
 
 
 def _nothing() -> None:

@@ -186,6 +186,7 @@ class _Attempts:
             collective_timeout_s=_COLLECTIVE_TIMEOUT_S + spec.checkpoint.deadline_s,
             hang_timeout_s=spec.limits.hang_timeout_s,
             keeps_spares=self.keeps_spares,
+            strategy=spec.strategy,
             stop_request=self._stop_request,
         )
 

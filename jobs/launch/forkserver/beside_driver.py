@@ -1,7 +1,7 @@
-"""A sweep's forkserver: on the driver's own machine, loaded while Ray starts, for all its cells on CPUs.
+"""The forkserver on a driver's machine, loaded while a private Ray starts: for cells or attempts on CPUs.
 
-Each worker of a cell is forked from a process that has loaded the libraries and has done nothing else. So
-every cell finds the same fresh state, and no cell has to load it. Cells on devices have no forkserver.
+Each worker is forked from a process that has loaded the libraries and has done nothing else. So every cell
+and every attempt finds the same fresh state, and none has to load it. Work on devices has none.
 """
 
 import json
@@ -12,25 +12,28 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from cluster.environment import without_device_lists
+from jobs.execution.messages import Upcoming
 from jobs.launch.forkserver import client
 from jobs.launch.forkserver.actor import remove_socket
-from jobs.training.task.job import Strategy
 
 # How long the first worker group waits for what each of its workers would else load itself. A busy machine
 # needs all of it; what hangs is ended.
 _LOADING_S = 90.0
+# As Ray tells each worker that has one CPU, unless the variable is set.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+_ON_CPUS = {"DS_ACCELERATOR": "cpu"}
 # Forking and answering takes a hundredth of this time.
 _ANSWER_S = 2.0
 
 
-class CellForkserver:
-    """The forkserver for cells with this ``environment``. It ends with this process, however this one ends.
+class DriverForkserver:
+    """The forkserver for what is ``upcoming``. It ends with this process, however this one ends.
 
     ``is_loading`` is asked until it is False; then ``executable`` is the command that forks, or None. A
     forkserver that did not load in time, has died, or does not answer is ended and never used again.
@@ -38,13 +41,11 @@ class CellForkserver:
 
     def __init__(
         self,
-        environment: Mapping[str, str],
-        strategies: Sequence[Strategy],
+        upcoming: Upcoming,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._environment = dict(environment)
-        self._strategies = tuple(strategies)
+        self._upcoming = upcoming
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: Path | None = None
@@ -60,8 +61,15 @@ class CellForkserver:
         """Starts to load all but Ray. Call it with the variables set that Ray's processes have."""
         self.end()
         path = os.pathsep.join(filter(None, sys.path))
-        told = {**without_device_lists(os.environ), **self._environment, "PYTHONPATH": path}
-        command = [sys.executable, "-m", "jobs.launch.forkserver.server", "-", "cells", *self._strategies]
+        told = {
+            **_ONE_THREAD,
+            **without_device_lists(os.environ),
+            **_ON_CPUS,
+            **self._upcoming.environment,
+            "PYTHONPATH": path,
+        }
+        work = (self._upcoming.work, *self._upcoming.strategies)
+        command = [sys.executable, "-m", "jobs.launch.forkserver.server", "-", *work]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -86,7 +94,7 @@ class CellForkserver:
 
     def fits(self, environment: Mapping[str, str]) -> bool:
         """Whether workers with this environment may be forked from it."""
-        return self._process is not None and environment == self._environment
+        return self._process is not None and environment == self._upcoming.environment
 
     def is_loading(self) -> bool:
         if self._process is None or self._socket is None or self._socket.is_socket():

@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 from ray.train import CheckpointConfig
 
 from checkpointing.ray_hooks import Pointers, pointed_at
+from cluster.environment import is_on_cpus
 from cluster.inventory import WorkerGroup, node_names
 from cluster.live import draining
 from cluster.local_ray.variables import variables
@@ -22,6 +23,7 @@ from jobs.execution.messages import Heartbeat
 from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_meet
 from jobs.execution.outcomes import Cancelled, Completed, Failed, crashed, withdrawn
 from jobs.execution.resources import Claim
+from jobs.launch.forkserver.beside_driver import DriverForkserver
 from jobs.launch.forkserver.pool import LoadedFor, kind_for, nodes_beside
 from jobs.launch.ray_train.driver_actors import DriverActors
 from jobs.launch.ray_train.fit import Fit, GroupOrder, abort, fit_of
@@ -57,6 +59,13 @@ class AttemptSeat:
     hang_timeout_s: float = 30.0
     environment: Mapping[str, str] = field(default_factory=dict)
     keeps_spares: bool = False
+    # On a private Ray.
+    forkserver: DriverForkserver | None = None
+
+    @property
+    def forkserver_that_fits(self) -> DriverForkserver | None:
+        forkserver = self.forkserver if is_on_cpus(self.group) else None
+        return forkserver if forkserver and forkserver.fits(self.environment) else None
 
 
 def attempt(
@@ -74,6 +83,8 @@ def attempt(
     """
     if not seat.keeps_spares:
         backstage.parents.clear()
+        if seat.forkserver is not None:
+            seat.forkserver.end()
     try:
         folder = scratch()
     except OSError as error:
@@ -92,6 +103,9 @@ def attempt(
             raise
         if early is not None:
             abort([followed.fit])
+        if seat.forkserver is not None and not followed.is_assembled:
+            # Perhaps no worker can be forked from it.
+            seat.forkserver.end()
         return early or followed.outcome()
 
 
@@ -115,7 +129,11 @@ def _follow(
 
 def _begin(task: Task, seat: AttemptSeat, backstage: DriverActors, storage: str) -> "_Followed":
     strategy = task.recipe.strategy
-    kind = kind_for(seat.claim, seat.group, seat.environment, strategy) if seat.keeps_spares else None
+    forkserver = seat.forkserver_that_fits
+    executable, kind = forkserver.executable() if forkserver else None, None
+    if executable is None and seat.keeps_spares:
+        kind = kind_for(seat.claim, seat.group, seat.environment, strategy)
+        executable = backstage.parents.executable(kind) if kind else None
     order = GroupOrder(
         name=f"{task.attempt}-{uuid.uuid4().hex[:8]}",
         board=backstage.board(),
@@ -128,7 +146,7 @@ def _begin(task: Task, seat: AttemptSeat, backstage: DriverActors, storage: str)
         collective_timeout_s=seat.collective_timeout_s,
         checkpoints=CheckpointConfig(num_to_keep=2),
         callbacks=[Pointers()],
-        executable=backstage.parents.executable(kind) if kind else None,
+        executable=executable,
     )
     limits = limits_of(task, schedule_timeout_s=seat.schedule_timeout_s, hang_timeout_s=seat.hang_timeout_s)
     monitor = GroupMonitor(task.recipe.world_size, limits, time.monotonic(), _INQUIRY)
@@ -146,7 +164,7 @@ class _Followed:
     task: Task
     seat: AttemptSeat
     backstage: DriverActors
-    # What the forkservers for the next attempt load for; None: there are none.
+    # What the forkservers for the next attempt load for; None: no more of them are needed.
     kind: LoadedFor | None
     board: Any
     monitor: GroupMonitor
@@ -155,6 +173,7 @@ class _Followed:
     stop_request: StopRequest | None = None
     next_look_s: float = 0.0
     resumed_s: float | None = None
+    is_assembled: bool = False
 
     def hear(self, listen: Callable[[RunEvent | Heartbeat], None]) -> None:
         for name, post in ray.get(self.board.take.remote(), timeout=_BOARD_TIMEOUT_S):
@@ -229,6 +248,7 @@ class _Followed:
             case _:
                 self.monitor.hear(post, time.monotonic())
                 if isinstance(post, Assembled):
+                    self.is_assembled = True
                     self.backstage.parents.proven()
                 if isinstance(post, Heartbeat):
                     listen(post)

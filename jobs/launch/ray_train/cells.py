@@ -25,7 +25,7 @@ from jobs.execution.messages import Event, Session, SessionLimits
 from jobs.execution.monitor import GroupMonitor, Inquiry, did_not_join
 from jobs.execution.resources import Claim, claim_of
 from jobs.execution.session_jobs import SessionJobs
-from jobs.launch.forkserver.beside_driver import CellForkserver
+from jobs.launch.forkserver.beside_driver import DriverForkserver
 from jobs.launch.ray_train.driver_actors import DriverActors
 from jobs.launch.ray_train.fit import Fit, GroupOrder, abort, fit_of
 from jobs.launch.ray_train.on_nodes import on_node
@@ -48,7 +48,7 @@ def launch(
     *,
     share_nodes: bool = False,
     spread: bool = False,
-    forkserver: CellForkserver | None = None,
+    forkserver: DriverForkserver | None = None,
 ) -> None:
     """Works off all queues; ``listen`` gets every event, in this thread.
 
@@ -91,9 +91,9 @@ class _Terms:
     storage: str
     share_nodes: bool
     spread: bool
-    forkserver: CellForkserver | None
+    forkserver: DriverForkserver | None
 
-    def forkserver_for(self, session: Session) -> CellForkserver | None:
+    def forkserver_for(self, session: Session) -> DriverForkserver | None:
         """The one from which the session's workers are forked; workers on devices never are."""
         forkserver = self.forkserver if is_on_cpus(session.group) else None
         return forkserver if forkserver and forkserver.fits(session.environment) else None

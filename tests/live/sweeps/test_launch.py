@@ -15,9 +15,9 @@ from cluster.inventory import WorkerGroup
 from cluster.live import live_inventory
 from cluster.local_ray.private_ray import private_ray
 from cluster.ray_internals import raylet_socket, variables_of_workers
-from jobs.execution.messages import Event, SessionLimits, Started
+from jobs.execution.messages import Event, SessionLimits, Started, Upcoming
 from jobs.launch.forkserver import beside_driver
-from jobs.launch.forkserver.beside_driver import CellForkserver
+from jobs.launch.forkserver.beside_driver import DriverForkserver
 from jobs.launch.ray_train import cells
 from jobs.training.task.measurement import Measurement, NoProfile, Profile
 from jobs.training.task.search.largest_batch import BatchSearch
@@ -41,7 +41,7 @@ def launch(group: WorkerGroup) -> Iterator[Launch]:
     """Forks the workers, as sweeps do. Else loading would take most of the time of these tests."""
     with (
         pytest.MonkeyPatch.context() as patch,
-        CellForkserver(session(group).environment, ["ddp"]) as forkserver,
+        DriverForkserver(Upcoming(environment=session(group).environment, strategies=("ddp",))) as forkserver,
     ):
         # However busy this machine is.
         patch.setattr(beside_driver, "_LOADING_S", 300.0)

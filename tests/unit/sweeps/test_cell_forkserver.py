@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from jobs.execution.messages import Upcoming
 from jobs.launch.forkserver import beside_driver
-from jobs.launch.forkserver.beside_driver import CellForkserver
+from jobs.launch.forkserver.beside_driver import DriverForkserver
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+UPCOMING = Upcoming(environment=ENVIRONMENT, strategies=("ddp",))
 # Runs in place of the real one, which loads for seconds.
 INSTEAD = """
 import sys
@@ -39,14 +41,14 @@ class Clock:
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CellForkserver]]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., DriverForkserver]]:
     monkeypatch.setattr(beside_driver, "_ANSWER_S", 0.2)
     monkeypatch.syspath_prepend(str(tmp_path))
-    started: list[CellForkserver] = []
+    started: list[DriverForkserver] = []
 
-    def start(acts: str, clock: Callable[[], float] | None = None) -> CellForkserver:
+    def start(acts: str, clock: Callable[[], float] | None = None) -> DriverForkserver:
         (tmp_path / "sitecustomize.py").write_text(INSTEAD.format(acts=acts), encoding="utf-8")
-        forkserver = CellForkserver(ENVIRONMENT, ["ddp"], clock=clock or Clock())
+        forkserver = DriverForkserver(UPCOMING, clock=clock or Clock())
         started.append(forkserver)
         forkserver.start()
         return forkserver
@@ -56,12 +58,14 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         forkserver.end()
 
 
-def await_loaded(forkserver: CellForkserver) -> None:
+def await_loaded(forkserver: DriverForkserver) -> None:
     while forkserver.is_loading():
         pass
 
 
-def test_workers_are_forked_once_it_has_loaded(start: Callable[..., CellForkserver], tmp_path: Path) -> None:
+def test_workers_are_forked_once_it_has_loaded(
+    start: Callable[..., DriverForkserver], tmp_path: Path
+) -> None:
     forkserver = start(ANSWERS.format(times=1))
     assert not forkserver.is_loading(), "nobody waits before it is told where to listen"
     forkserver.listen_beside(str(tmp_path / "raylet"), {})
@@ -76,7 +80,7 @@ def test_workers_are_forked_once_it_has_loaded(start: Callable[..., CellForkserv
 
 
 def test_one_that_hangs_while_it_loads_costs_a_bounded_time_and_only_once(
-    start: Callable[..., CellForkserver], tmp_path: Path
+    start: Callable[..., DriverForkserver], tmp_path: Path
 ) -> None:
     clock = Clock()
     forkserver = start(HANGS, clock)
@@ -91,7 +95,7 @@ def test_one_that_hangs_while_it_loads_costs_a_bounded_time_and_only_once(
 
 
 def test_one_that_dies_while_it_loads_is_waited_for_no_longer(
-    start: Callable[..., CellForkserver], tmp_path: Path
+    start: Callable[..., DriverForkserver], tmp_path: Path
 ) -> None:
     forkserver = start(DIES)
     forkserver.listen_beside(str(tmp_path / "raylet"), {})
@@ -100,7 +104,7 @@ def test_one_that_dies_while_it_loads_is_waited_for_no_longer(
 
 
 def test_one_that_falls_silent_later_is_asked_once_and_never_again(
-    start: Callable[..., CellForkserver], tmp_path: Path
+    start: Callable[..., DriverForkserver], tmp_path: Path
 ) -> None:
     forkserver = start(ANSWERS.format(times=1))
     forkserver.listen_beside(str(tmp_path / "raylet"), {})
@@ -111,7 +115,7 @@ def test_one_that_falls_silent_later_is_asked_once_and_never_again(
 
 
 def test_workers_with_another_environment_are_not_forked_from_it(
-    start: Callable[..., CellForkserver],
+    start: Callable[..., DriverForkserver],
 ) -> None:
     forkserver = start(HANGS)
     assert forkserver.fits(dict(ENVIRONMENT))
