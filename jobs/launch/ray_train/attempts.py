@@ -131,12 +131,13 @@ def _begin(task: Task, seat: AttemptSeat, backstage: DriverActors, storage: str)
     strategy = task.recipe.strategy
     forkserver = seat.forkserver_that_fits
     executable, kind = forkserver.executable() if forkserver else None, None
+    board = backstage.board(executable)
     if executable is None and seat.keeps_spares:
         kind = kind_for(seat.claim, seat.group, seat.environment, strategy)
         executable = backstage.parents.executable(kind) if kind else None
     order = GroupOrder(
         name=f"{task.attempt}-{uuid.uuid4().hex[:8]}",
-        board=backstage.board(),
+        board=board,
         work=task,
         vendor=task.vendor,
         simulated=task.simulated,

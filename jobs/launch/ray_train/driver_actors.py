@@ -29,14 +29,16 @@ class DriverActors:
     def __exit__(self, *_: object) -> None:
         self.clear()
 
-    def board(self) -> Any:
+    def board(self, executable: str | None = None) -> Any:
         """The board. If the old board does not answer, a new one is started, so call this once per
-        attempt.
+        attempt. Ray starts ``executable``, if given, in place of Python.
         """
         if self._board is not None and not _answers(self._board):
             self._board = None
         if self._board is None:
-            self._board = ray.remote(num_cpus=0, scheduling_strategy=here())(Board).remote()
+            environment = {"py_executable": executable} if executable else {}
+            make = ray.remote(num_cpus=0, scheduling_strategy=here(), runtime_env=environment)(Board)
+            self._board = make.remote()
         return self._board
 
     def clear(self) -> None:

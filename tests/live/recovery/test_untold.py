@@ -1,9 +1,12 @@
 """What is made of failures that no rank could tell of: Ray's own errors, without a Ray."""
 
 import errno
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from ray.exceptions import RayActorError
@@ -15,8 +18,11 @@ from checkpointing.stores.contract import Unavailable
 from cluster.inventory import ClusterError, Inventory, WorkerGroup
 from jobs.execution.causes import Cause, cause_of
 from jobs.execution.executor import AttemptOrder
-from jobs.execution.outcomes import Cancelled, Failed, Outcome, StoreAway, Unmendable
+from jobs.execution.messages import Upcoming
+from jobs.execution.outcomes import Cancelled, Completed, Failed, Outcome, StoreAway, Unmendable
 from jobs.execution.resources import Claim
+from jobs.launch import ray_executor
+from jobs.launch.forkserver.beside_driver import DriverForkserver
 from jobs.launch.inline_executor import InlineExecutor
 from jobs.launch.ray_executor import RayExecutor
 from jobs.launch.ray_train import attempts
@@ -143,6 +149,109 @@ def test_an_attempt_that_gets_no_lease_is_not_begun(ray_with: Any, monkeypatch: 
     monkeypatch.setattr(attempts, "attempt", never)
     with ray_with(inventory(group("local"))) as executor:
         assert executor.attempt(order(may_wait=False), lambda: AWAY, print) is AWAY
+
+
+class Forkserver:
+    """Stands in for one that loads as often as it is asked."""
+
+    def __init__(self, upcoming: Upcoming | None = None, *, asked_for: int = 0) -> None:
+        self.upcoming, self.left, self.is_ended = upcoming, asked_for, False
+
+    start = listen_beside = lambda *_: None
+
+    def fits(self, environment: Mapping[str, str]) -> bool:
+        return self.upcoming is not None and environment == self.upcoming.environment
+
+    def is_loading(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+    def end(self) -> None:
+        self.is_ended = True
+
+
+@pytest.fixture
+def forkservers(monkeypatch: pytest.MonkeyPatch) -> list[Forkserver]:
+    """Those that an executor has started."""
+    started: list[Forkserver] = []
+
+    def start(upcoming: Upcoming) -> Forkserver:
+        started.append(Forkserver(upcoming, asked_for=2))
+        return started[-1]
+
+    monkeypatch.setattr(ray_executor, "_forkserver_for", start)
+    monkeypatch.setattr(ray_executor, "raylet_socket", str)
+    monkeypatch.setattr(ray_executor, "variables_of_workers", dict)
+    return started
+
+
+def test_what_an_attempt_is_forked_from_has_loaded_before_it_begins(
+    ray_with: Any, forkservers: list[Forkserver]
+) -> None:
+    left: list[int] = []
+
+    def begin() -> StoreAway:
+        left.extend(forkserver.left for forkserver in forkservers)
+        return AWAY
+
+    forks = replace(order(may_wait=False), keeps_spares=True, strategy="zero1", environment={"A": "1"})
+    with ray_with(inventory(group("local"))) as executor:
+        assert executor.attempt(forks, begin, print) is AWAY
+        assert executor.attempt(forks, begin, print) is AWAY
+    (forkserver,) = forkservers
+    assert forkserver.upcoming == Upcoming(environment={"A": "1"}, strategies=("zero1",), work="attempt")
+    assert left[0] == -1, "it was asked until it had loaded"
+    assert forkserver.is_ended
+
+
+def test_a_stop_is_heard_while_it_loads(ray_with: Any, forkservers: list[Forkserver]) -> None:
+    said = iter([None, None, STOP])
+    forks = replace(order(may_wait=False), keeps_spares=True, strategy="ddp", stop_request=lambda: next(said))
+    with ray_with(inventory(group("local"))) as executor:
+        assert executor.attempt(forks, never, print) == Cancelled(stop_request=STOP)
+
+
+@pytest.mark.parametrize("why", ["no strategy", "no spares", "devices", "a cluster"])
+def test_an_attempt_loads_for_itself_where_nothing_may_wait_beside_it(
+    why: str, ray_with: Any, forkservers: list[Forkserver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "a cluster":
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    asked = replace(
+        order(may_wait=False),
+        group=group("local") if why != "devices" else replace(group("local"), vendor="amd"),
+        keeps_spares=why != "no spares",
+        strategy=None if why == "no strategy" else "ddp",
+    )
+    with ray_with(inventory(group("local"))) as executor:
+        assert executor.attempt(asked, lambda: AWAY, print) is AWAY
+    assert forkservers == []
+
+
+@pytest.mark.parametrize("is_assembled", [True, False])
+def test_what_brought_no_workers_forks_none_for_the_next_attempt(
+    is_assembled: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    over = SimpleNamespace(
+        fit=SimpleNamespace(is_going=bool),
+        hear=lambda _: None,
+        outcome=lambda: Completed(pointer=None),
+        is_assembled=is_assembled,
+    )
+    monkeypatch.setattr(attempts, "_begin", lambda *_: over)
+    monkeypatch.setattr(attempts, "scratch", lambda: nullcontext(str(tmp_path)))
+    forkserver = Forkserver()
+    seat = AttemptSeat(
+        group=group("local"),
+        claim=Claim(num_workers=1, resources={"CPU": 1.0}, selector={}, strategy="PACK"),
+        schedule_timeout_s=1,
+        collective_timeout_s=1,
+        keeps_spares=True,
+        forkserver=cast("DriverForkserver", forkserver),
+    )
+    outcome = attempt(task_in("/nowhere"), seat, DriverActors(), lambda _: None, lambda: None)
+    assert outcome == Completed(pointer=None)
+    assert forkserver.is_ended is not is_assembled
 
 
 def test_an_attempt_in_this_process_is_of_its_size_and_ends_with_what_its_task_says() -> None:

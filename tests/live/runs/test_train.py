@@ -60,7 +60,9 @@ def test_a_run_whose_worker_was_killed_goes_on_by_itself_and_is_the_run_that_was
     command = train_command(spec, store)
     with running(command) as process:
         wait_until(lambda: num_commits(store) >= 1)
-        os.kill(a_worker_of(process).pid, signal.SIGKILL)
+        worker = a_worker_of(process)
+        assert "jobs.launch.forkserver.server" in psutil.Process(worker.ppid()).cmdline()
+        os.kill(worker.pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     said = r"r: attempt 1 failed: rank \d: its worker process has died.*; trying again in 0 s from step \d+"
