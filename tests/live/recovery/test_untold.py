@@ -228,9 +228,12 @@ def test_an_attempt_loads_for_itself_where_nothing_may_wait_beside_it(
     assert forkservers == []
 
 
-@pytest.mark.parametrize("is_assembled", [True, False])
-def test_what_brought_no_workers_forks_none_for_the_next_attempt(
-    is_assembled: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("is_assembled", "keeps_spares", "is_ended"),
+    [(True, True, False), (False, True, True), (True, False, True)],
+)
+def test_what_brought_no_workers_or_may_not_stay_forks_none_for_the_next_attempt(
+    is_assembled: bool, keeps_spares: bool, is_ended: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     over = SimpleNamespace(
         fit=SimpleNamespace(is_going=bool),
@@ -246,12 +249,12 @@ def test_what_brought_no_workers_forks_none_for_the_next_attempt(
         claim=Claim(num_workers=1, resources={"CPU": 1.0}, selector={}, strategy="PACK"),
         schedule_timeout_s=1,
         collective_timeout_s=1,
-        keeps_spares=True,
+        keeps_spares=keeps_spares,
         forkserver=cast("DriverForkserver", forkserver),
     )
     outcome = attempt(task_in("/nowhere"), seat, DriverActors(), lambda _: None, lambda: None)
     assert outcome == Completed(pointer=None)
-    assert forkserver.is_ended is not is_assembled
+    assert forkserver.is_ended is is_ended
 
 
 def test_an_attempt_in_this_process_is_of_its_size_and_ends_with_what_its_task_says() -> None:
