@@ -36,8 +36,10 @@ class DriverActors:
         if self._board is not None and not _answers(self._board):
             self._board = None
         if self._board is None:
-            environment = {"py_executable": executable} if executable else {}
-            make = ray.remote(num_cpus=0, scheduling_strategy=here(), runtime_env=environment)(Board)
+            settings: dict[str, Any] = {}
+            if executable:
+                settings["runtime_env"] = {"py_executable": executable}
+            make = ray.remote(num_cpus=0, scheduling_strategy=here(), **settings)(Board)
             self._board = make.remote()
         return self._board
 
