@@ -1,6 +1,7 @@
 """What ``torchrun`` says about this process, if it started it. Needs no torch."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _KEY = "LONGHAUL_RUN_KEY"
@@ -35,3 +36,28 @@ class LauncherPlace:
 
 def is_under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def name_flag() -> str:
+    """How to start a run under another name in the way that this process was started.
+
+    ``torchrun`` takes ``--run`` for one of its own flags, unless ``--`` stands before the script.
+    """
+    flag = "--run NAME"
+    return (
+        f"{flag}; torchrun wants -- before the script then: -m -- jobs.cli" if is_under_torchrun() else flag
+    )
+
+
+def command_again(words: Sequence[str]) -> list[str]:
+    """The command of ``longhaul`` with these ``words``, started as this process was."""
+    if not is_under_torchrun():
+        return ["longhaul", *words]
+    num_ranks, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    # Other machines meet where their launchers say, which ranks are not told.
+    nodes = (
+        ["--standalone"]
+        if num_ranks == here
+        else [f"--nnodes={num_ranks // here}", "--rdzv_endpoint=HOST:PORT"]
+    )
+    return ["torchrun", *nodes, f"--nproc_per_node={here}", "-m", "--", "jobs.cli", *words]

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from checkpointing.stores.contract import Store, StoreError
 from jobs.commandline.usage_error import Occupied
+from jobs.launch.torchrun import name_flag
 from jobs.run_progress.run_state import GOING_ON
 from jobs.run_progress.status_file import read_status_file
 
@@ -135,7 +136,8 @@ class DriverPresence:
         where = f", at step {step}" if step is not None else ""
         return (
             f"{self._run}: another driver is at work on it{where}; stop it first (longhaul stop {self._run} "
-            f"--store {self._store.url}), train under another name (--run NAME), or end it with --take-over"
+            f"--store {self._store.url}), train under another name ({name_flag()}), or end it "
+            "with --take-over"
         )
 
 

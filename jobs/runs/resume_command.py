@@ -12,6 +12,7 @@ from checkpointing.log.history import LogView, Stopped
 from checkpointing.stores.contract import StoreError
 from checkpointing.stores.transfers import within
 from jobs.commandline.set_values import without_secret
+from jobs.launch.torchrun import command_again
 from jobs.training.task.events import Ended
 from jobs.training.task.stop_request import StopRequest
 
@@ -57,7 +58,7 @@ def resume_command(args: argparse.Namespace, repository: Repository, term: int) 
     with suppress(StoreError, TimeoutError):
         within(_NOTE_TIMEOUT_S, repository.refresh)
     shown = argparse.Namespace(**vars(args) | {"set": [without_secret(setting) for setting in args.set]})
-    return shlex.join(["longhaul", "train", *resume_arguments(shown, repository.view, term)])
+    return shlex.join(command_again(["train", *resume_arguments(shown, repository.view, term)]))
 
 
 def resume_arguments(args: argparse.Namespace, view: LogView, term: int) -> list[str]:

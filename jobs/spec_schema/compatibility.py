@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jobs.launch.torchrun import name_flag
 from jobs.spec_schema.stored_spec import Described, stored_model
 from jobs.training.models.hugging_face import config_json
 from jobs.training.task.presets import ModelConfig
@@ -90,7 +91,7 @@ def _how_back(key: str, before: object, asks: Described) -> str:
 
 def _other_ways(place: str) -> str:
     return (
-        "nothing was started; else begin again (--fresh), or train under another name (--run NAME), "
+        f"nothing was started; else begin again (--fresh), or train under another name ({name_flag()}), "
         f"from where this run is if you like (--resume {place})"
     )
 

@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
+from jobs.launch.torchrun import command_again, name_flag
 from tests.live.command_line import QUICK, files, rows, run, sweep_command, write_spec
 
 BOTH_SIZES = QUICK.replace("world_size: [1]", "world_size: [1, 2]").replace("[ddp, fsdp]", "[ddp, zero2]")
@@ -88,3 +90,26 @@ def torchrun(num_ranks: int) -> list[str]:
     found = shutil.which("torchrun", path=str(Path(sys.executable).parent))
     assert found is not None, "there is no `torchrun` beside this Python"
     return [found, "--standalone", f"--nproc_per_node={num_ranks}"]
+
+
+@pytest.mark.parametrize("local_world_size", ["2", "4"])
+def test_torchrun_understands_the_command_that_messages_advise(
+    local_world_size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
+    words = ["train", "spec.yaml", "--store", "s", "--run", "x", "--no-retry", "--set", "a=b", "--fresh"]
+    torchrun, *flags = command_again(words)
+    parsed = get_args_parser().parse_args(flags)
+    assert torchrun == "torchrun"
+    assert (parsed.module, parsed.training_script, parsed.training_script_args) == (True, "jobs.cli", words)
+    assert name_flag().endswith("-m -- jobs.cli")
+    assert " -m -- jobs.cli train" in " ".join([torchrun, *flags])
+
+
+def test_torchrun_takes_our_flag_for_its_own_without_the_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Should this fail with a later torch, messages need no ``--`` any more."""
+    with pytest.raises(SystemExit):
+        get_args_parser().parse_args(["--standalone", "-m", "jobs.cli", "train", "spec.yaml", "--run", "x"])
+    assert "ambiguous option: --run" in capsys.readouterr().err

@@ -279,6 +279,22 @@ def test_the_command_that_goes_on_is_the_one_that_began(driver: Repository) -> N
     )
 
 
+def test_the_command_that_goes_on_under_torchrun_is_one_of_torchrun(
+    driver: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert command_after(driver, "--run", "x") == (
+        "torchrun --standalone --nproc_per_node=8 -m -- jobs.cli train spec.yaml --run x"
+    )
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert command_after(driver, "--run", "x") == (
+        "torchrun --nnodes=2 --rdzv_endpoint=HOST:PORT --nproc_per_node=4 -m -- jobs.cli train spec.yaml "
+        "--run x"
+    )
+
+
 def test_the_command_that_goes_on_repeats_no_secret(driver: Repository) -> None:
     words = ("--set", "environment.API_KEY=hunter2", "--set", "environment.NCCL_DEBUG=WARN")
     words += ("--set", "environment={API_KEY: hunter2}", "--set", "environment.API_KEY=@key")
