@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Sequence
 from typing import Any
+from unicodedata import category
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +27,8 @@ _TYPES = {
 _ROWS_PER_CHUNK = 10_000
 # A spreadsheet takes a text with such a beginning for a formula, and may run it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n")
+# Unicode's categories of controls, invisible marks, halves of characters, and ends of lines.
+_STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def metrics_parquet(rows: Sequence[Row]) -> bytes:
@@ -45,7 +48,8 @@ def metrics_parquet(rows: Sequence[Row]) -> bytes:
 def metrics_csv(rows: Sequence[Row]) -> bytes:
     """Writes floats so that they read back as the same number; null is an empty field.
 
-    No field of text is a formula to a spreadsheet: an apostrophe stands before one that would be.
+    No field of text is a formula to a spreadsheet: an apostrophe stands before one that would be. None steers
+    the terminal that shows it, or looks like another one.
     """
     columns = [column for column in _COLUMNS if column.kind != "floats"]
     text = io.StringIO()
@@ -74,4 +78,9 @@ def _in_csv(row: Row, column: Column) -> Any:
 def _text_in_csv(value: str) -> str:
     # The csv module puts no quotes around a carriage return, and readers would take it for the row's end.
     text = value.replace("\r\n", "\n").replace("\r", "\n")
+    text = "".join("\ufffd" if _steers(char) else char for char in text)
     return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _steers(char: str) -> bool:
+    return not char.isprintable() and char not in "\n\t" and category(char) in _STEERING

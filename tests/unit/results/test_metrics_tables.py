@@ -84,6 +84,14 @@ def test_no_text_is_a_formula_to_a_spreadsheet(first: str) -> None:
     assert json.loads(found["optimizer"]) == {formula: formula}
 
 
+def test_no_text_moves_the_terminal_that_shows_the_file() -> None:
+    hostile = "\x1b]0;title\x07a\u202eb\x9b2J\tc\u2028d\ud800\xa0e"
+    data = metrics_csv([replace(EMPTY, group=hostile, warnings=(hostile,))])
+    (found,) = read_csv(data)
+    assert all(char.isprintable() or char in "\n\t\xa0" for char in data.decode())
+    assert found["group"] == "\ufffd]0;title\ufffda\ufffdb\ufffd2J\tc\ufffdd\ufffd\xa0e"
+
+
 def test_the_same_rows_give_the_same_bytes() -> None:
     assert metrics_parquet([FULL, EMPTY]) == metrics_parquet([FULL, EMPTY])
 
