@@ -3,7 +3,7 @@
 import argparse
 import hashlib
 import json
-import os
+import secrets
 import shlex
 import subprocess
 import sys
@@ -163,8 +163,9 @@ def _write(job: Job, place: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
-        new = folder / f"{place.name}.{os.getpid()}"
-        new.touch(mode=0o600)
+        # Others may have put files into the folder before it was closed: no name can be foreseen.
+        new = folder / f"{place.name}.{secrets.token_hex(8)}"
+        new.touch(mode=0o600, exist_ok=False)
         new.write_text(text, encoding="utf-8", errors="surrogateescape")
         new.replace(place)
     except OSError as error:

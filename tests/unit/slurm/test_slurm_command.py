@@ -162,6 +162,22 @@ def test_what_is_written_is_closed_to_others_also_in_a_folder_that_was_open(tmp_
     assert [path.name for path in Path("open").iterdir()] == ["job.sh"]
 
 
+def test_what_others_put_into_an_open_folder_first_is_neither_written_to_nor_read(tmp_path: Path) -> None:
+    """The script has secrets in it, and a process's number can be foreseen."""
+    folder, victim, theirs = tmp_path / "longhaul-slurm/r", tmp_path / "victim", tmp_path / "theirs"
+    folder.mkdir(parents=True, mode=0o777)
+    victim.write_text("mine alone", encoding="utf-8")
+    theirs.touch(mode=0o666)
+    for planted, target in ((f"job.sh.{os.getpid()}", victim), ("job.sh", theirs)):
+        (folder / planted).symlink_to(target)
+    with theirs.open(encoding="utf-8") as kept_open:
+        assert slurm(RUN, "--set", "environment.API_KEY=hunter2", "--nodes", "1", "--gpus", "2") == 0
+        assert kept_open.read() == ""
+    assert victim.read_text(encoding="utf-8") == "mine alone"
+    assert "hunter2" in script()
+    assert not (folder / "job.sh").is_symlink()
+
+
 def test_a_submitted_job_is_told_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     has_sbatch('echo "$*" "$PWD" "$(umask)" > asked; echo "42;cluster"')
     assert slurm(RUN, "--submit", "--json") == 0
