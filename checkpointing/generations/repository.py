@@ -35,7 +35,7 @@ from checkpointing.generations.unnamed import Surplus, find_whole, generation_of
 from checkpointing.log.codec import LogRecord
 from checkpointing.log.folding import GivenUpNames
 from checkpointing.log.history import Commit, Entry, Fresh, Generation, LogView, Pin, Quarantine, Tombstone
-from checkpointing.log.log import Log
+from checkpointing.log.log import MOST_TERM, Log
 from checkpointing.log.signing import Signer, store_key
 from checkpointing.stores.contract import Buffer, Store, StoreError, check_name
 
@@ -348,13 +348,14 @@ class Repository:
 
     def _highest_term(self) -> int:
         """Returns the highest term in the names of generations and of the notes that drivers leave of
-        attempts.
+        attempts. Terms that no run reaches were planted, and would use the terms up.
         """
         notes = f"runs/{self.run}/attempts"
         newest = f"{notes}/{self.view.term:012d}.json"
         found = [_NOTE.fullmatch(name.rpartition("/")[2]) for name in self.store.list(notes, after=newest)]
         terms = [term_of(name) or 0 for name in self._objects()]
-        return max([*terms, *(int(one[1]) for one in found if one)], default=0)
+        terms += [int(one[1]) for one in found if one]
+        return max((term for term in terms if term < MOST_TERM), default=0)
 
     def _has_lost_its_log(self) -> bool:
         return not self.view.generations and (self._log.number == 0 or self.view.num_lost > 0)

@@ -41,6 +41,8 @@ _MOST_HINT_BYTES = 4096
 # Anybody may plant a wrong hint, or junk under a far number. Neither must use the numbers up.
 _MOST_SKIPPED = 10**6
 _MOST_RECORDS = 10**12
+# Names of saves have room for a thousand times as many.
+MOST_TERM = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,7 @@ class Log:
         self._trust.refuse_another_key()
         self._num_gone = max(0, newest - self._number)
         # Each lost record may have been a lease.
-        self._newest_term = hint.term or self._view.term + self._num_gone
+        self._newest_term = hint.term or self._view.term + min(self._num_gone, _MOST_SKIPPED)
         return self._view
 
     def append(self, entry: Entry, *, term: int | None = None) -> LogView:
@@ -269,7 +271,7 @@ def read_hint(store: Store, run: str) -> Hint:
         return Hint()
     if not isinstance(number, int) or not 0 < number < _MOST_RECORDS:
         return Hint()
-    is_term = isinstance(term, int) and 0 < term < _MOST_RECORDS
+    is_term = isinstance(term, int) and 0 < term < MOST_TERM
     return Hint(number=number, term=term if is_term else 0)
 
 

@@ -337,3 +337,24 @@ def test_a_lease_is_written_as_before_unless_terms_are_left_out() -> None:
     assert b'"entry":{"owner":"a"}' in written(Lease(owner="a"))
     record = decode(written(Lease(owner="a", term=7)), 1)
     assert (record.view.term, record.view.life_term, record.entry) == (7, 7, Lease(owner="a", term=7))
+
+
+NO_TERM = 10**12 - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        (f"{GEN}/000000000001-t{NO_TERM}-x/rank-00000.json", b"x"),
+        (f"runs/{RUN}/attempts/{NO_TERM}.json", b"{}"),
+        (HINT, json.dumps({"number": 9, "term": NO_TERM}).encode()),
+        (HINT, json.dumps({"number": NO_TERM}).encode()),
+    ],
+)
+def test_a_term_that_no_run_reaches_does_not_use_the_terms_up(store: Store, name: str, data: bytes) -> None:
+    """Anybody who may write to the store may plant it. Names of saves have room for twelve digits."""
+    train(store, 10)
+    store.put(name, data)
+    saved = train(store, 20, 30, 40, 50)
+    assert Repository(store, RUN).refresh().term < 10**11
+    assert {one for one in payload(store) if str(NO_TERM) not in one} == set(saved[-2:])
