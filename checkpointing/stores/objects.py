@@ -11,7 +11,9 @@ Only ``create`` raises ``Conflict``. The services and the library repeat request
 after a ``Conflict`` the object may be the caller's own or missing; ``retrying`` checks that.
 """
 
+import logging
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -43,6 +45,7 @@ from checkpointing.stores.local import is_half_written
 from checkpointing.stores.refusals import NO_KEYS, ServerAnswer, read_answer, refusal
 from checkpointing.stores.transfers import (
     Download,
+    LinkRate,
     Stalled,
     TransferProgress,
     UploadFeed,
@@ -51,15 +54,16 @@ from checkpointing.stores.transfers import (
 )
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import GetResult, ObjectMeta
 
 Bucket = S3Store | AzureStore | GCSStore
 Result = TypeVar("Result")
 
+_log = logging.getLogger(__name__)
 _SIDE = ".tmp-"
 _PAGE = 1000  # names per request: the servers' maximum
 _MAX_PARTS = 9_000  # S3 takes 10,000 parts
-_STREAM_BYTES = 1 << 20
+_PAGE_BYTES = 400 * _PAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +72,17 @@ class TransferPace:
 
     An upload shows progress whenever a chunk is done. ``stall_s`` must therefore exceed the time that all
     chunks under way take on the slowest link: the default allows 0.3 MB/s.
+
+    A read shows progress with its bytes. One that is silent for ``quiet_s``, and what the link takes for the
+    bytes that may come before the next sign, is asked again, until it was silent for ``stall_s`` in all.
+    ``guess`` is what a link moves per second before it was measured.
     """
 
     chunk_bytes: int = 8 << 20
     at_once: int = 4
     stall_s: float = 120
+    quiet_s: float = 25
+    guess: float = 300_000
 
 
 class ObjectStore:
@@ -98,6 +108,7 @@ class ObjectStore:
         self._parts = parts or bucket
         self._multiparts = multiparts
         self._pace = pace or TransferPace()
+        self._link = LinkRate(self._pace.guess)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -130,8 +141,7 @@ class ObjectStore:
 
     def get(self, name: str) -> bytes:
         with self._as_store_errors(check_name(name)):
-            progress = self._progress()
-            return finish(lambda: _read_whole(self._bucket, name, progress), progress)
+            return self._ask(lambda progress: partial(_read_whole, self._bucket, name, progress, self._link))
 
     def get_range(self, name: str, start: int, into: memoryview) -> int:
         """Reads a large ``into`` with several requests at once; all of them see the same version of the
@@ -142,11 +152,10 @@ class ObjectStore:
     def read(self, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
         with self._as_store_errors(check_name(name)):
             if not into:
-                return 0, self._wait(lambda: obstore.head(self._bucket, name))["e_tag"]
-            progress = self._progress()
-            landing = Download(into, progress)
+                return 0, self._ask(lambda _: partial(obstore.head, self._bucket, name))["e_tag"]
+            landing = Download(into, self._progress())
             try:
-                return finish(lambda: self._read_pieces(name, start, len(into), landing), progress)
+                return self._read_pieces(name, start, len(into), landing)
             finally:
                 landing.close()
 
@@ -155,7 +164,7 @@ class ObjectStore:
 
     def look(self, name: str) -> tuple[int, str | None]:
         with self._as_store_errors(check_name(name)):
-            found = self._wait(lambda: obstore.head(self._bucket, name))
+            found = self._ask(lambda _: partial(obstore.head, self._bucket, name))
             return found["size"], found["e_tag"]
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
@@ -233,18 +242,42 @@ class ObjectStore:
         size = self._pace.chunk_bytes
         ranges = [range(at, min(at + size, length)) for at in range(0, length, size)]
         bucket = self._parts if length > size else self._bucket
-        read_one = partial(_read_piece, bucket, name, start, landing)
+        read_one = partial(self._read_piece, bucket, name, start, landing)
         read = list(side_by_side(read_one, ranges, at_once=self._pace.at_once))
         versions = {version for _, version in read if version}
         if len(versions) > 1:
             raise Unavailable(f"store: {self.url}: {name} was replaced while it was read")
         return sum(count for count, _ in read), next(iter(versions), None)
 
+    def _read_piece(
+        self, bucket: Bucket, name: str, start: int, landing: Download, at: range
+    ) -> tuple[int, str | None]:
+        tries: list[Download] = []
+
+        def begin(progress: TransferProgress) -> Callable[[], tuple[int, str | None]]:
+            # What was given up may still run, and must write no more.
+            for one in tries:
+                one.close()
+            tries.append(landing.part(at, progress))
+            bounds = range(start + at.start, start + at.stop)
+            return partial(_read_range, bucket, name, bounds, tries[-1], self._link)
+
+        return self._ask(begin)
+
     def _entries(self, folder: str, *, after: str = "") -> Iterator["ObjectMeta"]:
         pages = obstore.list(self._bucket, folder or None, offset=after or None, chunk_size=_PAGE)
         with self._as_store_errors(folder):
-            while page := self._wait(lambda: next(pages, ())):
+            while page := self._next_page(pages):
                 yield from page
+
+    def _next_page(self, pages: Iterator[Sequence["ObjectMeta"]]) -> Sequence["ObjectMeta"]:
+        """A listing that stands still can't be asked for its page again, so its caller begins it anew."""
+        progress = self._progress(self._quiet_s(_PAGE_BYTES, left_s=self._pace.stall_s))
+        try:
+            return finish(lambda: next(pages, ()), progress)
+        except Stalled:
+            self._link.stood_still()
+            raise
 
     def _delete(self, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -253,8 +286,28 @@ class ObjectStore:
     def _wait(self, call: Callable[[], Result]) -> Result:
         return finish(call, self._progress())
 
-    def _progress(self) -> TransferProgress:
-        return TransferProgress(self._pace.stall_s, place=f"store: {self.url}")
+    def _ask(self, begin: Callable[[TransferProgress], Callable[[], Result]]) -> Result:
+        """Does what ``begin`` returns, and again where nothing moves, until it was silent for ``stall_s``."""
+        left_s = self._pace.stall_s
+        while True:
+            num_bytes = self._pace.at_once * self._link.stream_bytes
+            progress = self._progress(self._quiet_s(num_bytes, left_s=left_s))
+            try:
+                return finish(begin(progress), progress)
+            except Stalled:
+                self._link.stood_still()
+                left_s -= progress.stall_s
+                if left_s <= 0:
+                    raise Stalled(f"nothing moved for {self._pace.stall_s:g} s") from None
+                _log.info("store: %s: nothing moved for %.0f s; asked again", self.url, progress.stall_s)
+
+    def _quiet_s(self, num_bytes: int, *, left_s: float) -> float:
+        """Returns how long a request may be silent. The last one gets all that is left."""
+        quiet_s = self._pace.quiet_s + self._link.takes_s(num_bytes)
+        return quiet_s if 2 * quiet_s <= left_s else left_s
+
+    def _progress(self, stall_s: float | None = None) -> TransferProgress:
+        return TransferProgress(stall_s or self._pace.stall_s, place=f"store: {self.url}")
 
     @contextmanager
     def _as_conflict(self, name: str) -> Iterator[None]:
@@ -287,25 +340,35 @@ class ObjectStore:
             raise refusal(read_answer(str(error)), place=place, is_write=is_write) from None
 
 
-def _read_whole(bucket: Bucket, path: str, progress: TransferProgress) -> bytes:
+def _read_whole(bucket: Bucket, path: str, progress: TransferProgress, link: LinkRate) -> bytes:
     pieces = []
-    for piece in obstore.get(bucket, path).stream(_STREAM_BYTES):
-        pieces.append(bytes(piece))
+    for piece in _stream(obstore.get(bucket, path), link):
+        pieces.append(piece)
         progress.moved()
     return b"".join(pieces)
 
 
-def _read_piece(
-    bucket: Bucket, path: str, start: int, landing: Download, at: range
+def _read_range(
+    bucket: Bucket, path: str, bounds: range, landing: Download, link: LinkRate
 ) -> tuple[int, str | None]:
     """Returns the number of bytes read and the version of the object that they came from."""
     try:
-        answer = obstore.get(bucket, path, options={"range": (start + at.start, start + at.stop)})
+        answer = obstore.get(bucket, path, options={"range": (bounds.start, bounds.stop)})
     except GenericError as error:
         if read_answer(str(error)).is_behind_the_end:
             return 0, None
         raise
-    done = at.start
-    for piece in answer.stream(_STREAM_BYTES):
-        done += landing.write(done, bytes(piece))
-    return done - at.start, answer.meta["e_tag"]
+    done = 0
+    for piece in _stream(answer, link):
+        done += landing.write(done, piece)
+    return done, answer.meta["e_tag"]
+
+
+def _stream(answer: "GetResult", link: LinkRate) -> Iterator[bytes]:
+    """Yields the bytes as they come, and measures the link by those after the first."""
+    num_bytes, began = 0, 0.0
+    for piece in answer.stream(link.stream_bytes):
+        num_bytes, began = (num_bytes + len(piece), began) if began else (0, time.monotonic())
+        yield bytes(piece)
+    if num_bytes:
+        link.moved(num_bytes, time.monotonic() - began)

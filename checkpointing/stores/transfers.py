@@ -69,6 +69,35 @@ class TransferProgress:
             _log.info(_SILENT, self._place, silent_s, left_s, extra={"wait_s": left_s})
 
 
+class LinkRate:
+    """The rate at which a link is trusted to move bytes: half of what it last moved, at first a guess.
+
+    A wait that follows from it never ends a slow link for good: it halves each time that nothing moved.
+    """
+
+    _LEAST, _MEASURED_BYTES = 1_000.0, 64 << 10
+    _SMALLEST_STREAM, _LARGEST_STREAM = 16 << 10, 1 << 20
+
+    def __init__(self, guess: float = 300_000) -> None:
+        self._guess = guess
+        self.bytes_per_s = guess
+
+    @property
+    def stream_bytes(self) -> int:
+        """After how many bytes a reader looks up. On a slow link it looks often, as each look is progress."""
+        return min(max(int(self.bytes_per_s), self._SMALLEST_STREAM), self._LARGEST_STREAM)
+
+    def takes_s(self, num_bytes: int) -> float:
+        return num_bytes / self.bytes_per_s
+
+    def moved(self, num_bytes: int, took_s: float) -> None:
+        if num_bytes >= self._MEASURED_BYTES:
+            self.bytes_per_s = max(self._LEAST, num_bytes / max(took_s, 1e-6) / 2)
+
+    def stood_still(self) -> None:
+        self.bytes_per_s = max(self._LEAST, min(self.bytes_per_s, self._guess) / 2)
+
+
 class UploadFeed:
     """Hands out a buffer in chunks, each a copy. After ``close`` returns, no byte of the buffer is read
     again.
@@ -105,13 +134,24 @@ class UploadFeed:
 
 
 class Download:
-    """Fills a buffer piece by piece. After ``close`` returns, no byte of the buffer is written again."""
+    """Fills a buffer piece by piece. After ``close`` returns, no byte of the buffer is written again, and no
+    byte of its parts.
+    """
 
     def __init__(self, into: memoryview, progress: TransferProgress) -> None:
         self._into = into
         self._progress = progress
         self._lock = threading.Lock()
         self._is_open = True
+        self._parts: list[Download] = []
+
+    def part(self, at: range, progress: TransferProgress) -> "Download":
+        """Returns the download of a part, which may be closed and begun again by itself."""
+        with self._lock:
+            if not self._is_open:
+                raise Stalled("the transfer was given up")
+            self._parts.append(Download(self._into[at.start : at.stop], progress))
+            return self._parts[-1]
 
     def write(self, start: int, piece: bytes) -> int:
         with self._lock:
@@ -125,6 +165,8 @@ class Download:
         with self._lock:
             self._is_open = False
             self._into = memoryview(b"")
+        for part in self._parts:
+            part.close()
 
 
 def finish(work: Callable[[], Result], progress: TransferProgress) -> Result:

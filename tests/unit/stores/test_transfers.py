@@ -11,6 +11,7 @@ import pytest
 
 from checkpointing.stores.transfers import (
     Download,
+    LinkRate,
     Stalled,
     TransferProgress,
     UploadFeed,
@@ -126,6 +127,56 @@ def test_a_landing_that_was_closed_writes_the_buffer_no_more() -> None:
         landing.write(4, b"cd")
     assert into == b"..ab.."
     into.clear()  # raises while anyone still holds the buffer
+
+
+def test_a_part_of_a_landing_is_closed_by_itself_or_with_the_whole() -> None:
+    into = bytearray(b"......")
+    landing = Download(memoryview(into), TransferProgress(10))
+    first, second = (landing.part(range(at, at + 3), TransferProgress(10)) for at in (0, 3))
+    first.close()
+    with pytest.raises(Stalled):
+        first.write(0, b"a")
+    assert second.write(1, b"bc") == 2
+    landing.close()
+    with pytest.raises(Stalled):
+        second.write(0, b"d")
+    with pytest.raises(Stalled):
+        landing.part(range(1), TransferProgress(10))
+    assert into == b"....bc"
+    into.clear()  # raises while anyone still holds the buffer
+
+
+def test_a_link_is_trusted_with_half_of_what_it_moved_and_with_less_once_it_stood_still() -> None:
+    link = LinkRate(guess=300_000)
+    assert link.takes_s(600_000) == 2
+    link.moved(10_000_000, 1.0)
+    assert (link.bytes_per_s, link.stream_bytes) == (5_000_000, 1 << 20)
+    link.moved(100, 50.0)  # says nothing about a link
+    assert link.bytes_per_s == 5_000_000
+    link.stood_still()
+    assert (link.bytes_per_s, link.stream_bytes) == (150_000, 150_000)
+    link.moved(70_000, 7.0)
+    assert (link.bytes_per_s, link.stream_bytes) == (5_000, 16 << 10)
+    link.moved(70_000, 0.0)
+    for _ in range(50):
+        link.stood_still()
+    assert link.bytes_per_s == 1_000
+    link.moved(70_000, 7000.0)
+    assert link.bytes_per_s == 1_000
+
+
+@pytest.mark.parametrize("bytes_per_s", [5e3, 1e4, 3e4, 1e5, 1e6])
+def test_no_steady_link_is_slow_enough_to_be_ended_each_time(bytes_per_s: float) -> None:
+    """Four streams share it, so that four pieces come at the end of each silence."""
+    link, waits_s = LinkRate(), []
+    for _ in range(6):
+        silence_s = 4 * link.stream_bytes / bytes_per_s
+        waits_s.append(25 + link.takes_s(4 * link.stream_bytes))
+        if silence_s < waits_s[-1]:
+            break
+        link.stood_still()
+    assert silence_s < waits_s[-1]
+    assert waits_s[0] < 30
 
 
 def test_after_ten_silent_seconds_the_log_says_once_what_for_and_until_when(
