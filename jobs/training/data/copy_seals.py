@@ -2,7 +2,7 @@
 
 A seal lies beside its copy and names the copy's SHA-256 and version. A copy without a seal, or of another
 version than its seal names, was left by a killed process or was changed by somebody else: it is not read.
-A decoded copy has other bytes than its source, so its seal also names the source's version.
+Where no index names the digest of its source, the seal also names the source's version.
 """
 
 import hashlib

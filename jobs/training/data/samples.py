@@ -20,7 +20,7 @@ from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
 from jobs.training.task.sample_order import sample_at, share_of_rank
 from jobs.training.task.task import Task, Tokens
-from jobs.training.task.token_index import ALL_BITS, ID_MASK, PARQUET, DataError
+from jobs.training.task.token_index import ALL_BITS, ID_MASK, DataError
 
 # A sample from object storage takes tens of milliseconds, most of them waiting.
 _NUM_READERS = 16
@@ -217,8 +217,9 @@ def _open_sources(tokens: Tokens, context: Context, ledger: LedgerWriter | None)
         return [checked]
     folder, limit_bytes = Path(tokens.cache.folder), tokens.cache.limit_bytes
     fitting = fitting_shards(tokens.index, limit_bytes)
-    # A copy of a Parquet file is decoded, so it says nothing of the file's own bytes.
-    far = [name for name in names if name not in fitting or name.endswith(PARQUET)]
+    # No copy tells whether a shard is the one that the run began with, unless the index does.
+    unnamed = {shard.name for shard in tokens.index.shards if not shard.is_named_by_its_bytes}
+    far = [name for name in names if name not in fitting or name in unnamed]
     checked = CheckedShards(store, tokens.index, tokens.versions, far[share], tokens.known, keep)
     checked.start()
     cache = ShardCache(checked, tokens.index, folder, limit_bytes)

@@ -86,6 +86,7 @@ class ShardCache:
         self._store = store
         self._width = DTYPE_BYTES[index.dtype]
         self._num_bytes = {shard.name: shard.num_tokens * self._width for shard in index.shards}
+        self._unnamed = {shard.name for shard in index.shards if not shard.is_named_by_its_bytes}
         # With another limit other shards fit, so it gets another folder, and this one can then be removed.
         identity = f"{store.url} {index.digest} {limit_bytes}"
         self._data_set = hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -267,17 +268,17 @@ class ShardCache:
         return None
 
     def _seal_on(self, folder: int, name: str) -> Seal | None:
-        """The seal of a shard's copy; None if that was decoded from other bytes than this run's."""
+        """The seal of a shard's copy; None if that was made of other bytes than this run's."""
         seal = seal_on(folder, name.rpartition("/")[2])
-        if seal is None or not (name.endswith(PARQUET) and isinstance(self._store, Vouching)):
+        if seal is None or not (name in self._unnamed and isinstance(self._store, Vouching)):
             return seal
         return seal if self._store.vouches(name, seal.source) else None
 
     def _source_of(self, name: str) -> str | None:
-        """The version that a Parquet file has before it is decoded. All that is read of it then has the same
-        bytes, since its reader compares what has another version.
+        """The version that a shard has before it is copied, if no index names its digest. All that is read
+        of it then has the same bytes, since its reader compares what has another version.
         """
-        if not (name.endswith(PARQUET) and isinstance(self._store, Vouching)):
+        if not (name in self._unnamed and isinstance(self._store, Vouching)):
             return None
         try:
             return self._store.vouched(name)

@@ -47,6 +47,11 @@ class TokenShard:
     sha256: str | None = None
     largest_id: int | None = None
 
+    @property
+    def is_named_by_its_bytes(self) -> bool:
+        """Whether ``sha256`` is that of the file. A Parquet file's is its footer's."""
+        return self.sha256 is not None and not self.name.endswith(PARQUET)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownShard:

@@ -104,6 +104,9 @@ class Run:
 
     def ids(self, shards: CheckedShards, cache: str = "cache") -> list[int]:
         near = ShardCache(shards, self.index, self.place.parent / cache, 10**6)
+        copying = near.copy_all()
+        copying.join(timeout=30)
+        assert not copying.is_alive()
         return list(memoryview(Shards(near, self.index).read(0, self.index.num_tokens)).cast("I"))
 
 
@@ -217,16 +220,29 @@ def test_a_parquet_file_that_was_brought_back_is_trained_on(tmp_path: Path) -> N
     assert run.ids(hashed(run.attempt())) == [*ROWS[0], *ROWS[1]]
 
 
-def test_a_copy_that_another_run_decoded_of_other_bytes_is_not_read(tmp_path: Path) -> None:
-    first = run_over(tmp_path, write_tables)
+def exchange_raw(file: Path) -> None:
+    replace_bytes(file, struct.pack("<5I", 3, 9, 7, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("write", "exchange_first"),
+    [(write_tables, exchange), (write_shards_without_digests, exchange_raw)],
+)
+def test_a_copy_that_another_run_made_of_other_bytes_is_not_read(
+    write: Callable[[Path], TokenIndex], exchange_first: Callable[[Path], None], tmp_path: Path
+) -> None:
+    first = run_over(tmp_path, write)
     assert first.ids(hashed(first.attempt())) == [*ROWS[0], *ROWS[1]]
-    exchange(first.place / "0.parquet")
+    exchange_first(first.place / first.index.shards[0].name)
     second = Run(first.place, first.index)
     assert second.ids(hashed(second.attempt())) == [3, 9, 7, 4, 5, *ROWS[1]]
 
 
-def test_a_copy_is_decoded_once_by_all_ranks_and_attempts(tmp_path: Path) -> None:
-    run = run_over(tmp_path, write_tables)
+@pytest.mark.parametrize("write", KINDS)
+def test_a_copy_is_made_once_by_all_ranks_and_attempts(
+    write: Callable[[Path], TokenIndex], tmp_path: Path
+) -> None:
+    run = run_over(tmp_path, write)
     assert run.ids(hashed(run.attempt())) == [*ROWS[0], *ROWS[1]]
     store = Counting(run.place)
     assert run.ids(hashed(run.attempt(store))) == [*ROWS[0], *ROWS[1]]
