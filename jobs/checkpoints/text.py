@@ -12,6 +12,7 @@ from checkpointing.stores.contract import StoreError
 from jobs.checkpoints.details import Contents, GenerationDetails
 from jobs.checkpoints.listing import CheckpointListing, ListingRow
 from jobs.checkpoints.verification import ShareVerdict
+from jobs.commandline.output import one_line
 from jobs.commandline.text_table import TextColumn, as_text
 from reporting.analysis.formatting import counted
 
@@ -52,22 +53,26 @@ def portrait_text(portrait: GenerationDetails) -> str:
     if found.metrics:
         lines.append(", ".join(f"{name} {value:g}" for name, value in sorted(found.metrics.items())))
     if found.quarantined is not None:
-        lines.append(f"quarantined: {found.quarantined}")
-    lines += _contents_lines(portrait.contents) if portrait.contents else [f"corrupt: {portrait.problem}"]
+        lines.append(f"quarantined: {one_line(found.quarantined)}")
+    lines += (
+        _contents_lines(portrait.contents)
+        if portrait.contents
+        else [f"corrupt: {one_line(str(portrait.problem))}"]
+    )
     lines.append(f"manifest sha256 {found.manifest_digest}")
-    lines += [f"record {one.number}  {_time(one.written_s)}  {one.what}" for one in portrait.events]
+    lines += [f"record {one.number}  {_time(one.written_s)}  {one_line(one.what)}" for one in portrait.events]
     return "\n".join(lines)
 
 
 def verdict_text(verdict: ShareVerdict, *, is_quarantined: bool) -> str:
     found = verdict.generation
-    known = "" if found.quarantined is None else f"; quarantined already: {found.quarantined}"
+    known = "" if found.quarantined is None else f"; quarantined already: {one_line(found.quarantined)}"
     if verdict.problem is None:
         return f"{found.name}: ok, {counted(verdict.num_files, 'file')}, {size_text(found.num_bytes)}{known}"
     if not verdict.is_corrupt:
-        return f"{found.name}: can't be read now: {verdict.problem}"
+        return f"{found.name}: can't be read now: {one_line(verdict.problem)}"
     done = "; quarantined" if is_quarantined else "; a run that resumes quarantines it, --quarantine does now"
-    return f"{found.name}: corrupt: {verdict.problem}{known or done}"
+    return f"{found.name}: corrupt: {one_line(verdict.problem)}{known or done}"
 
 
 def surplus_lines(repository: Repository) -> list[str]:

@@ -215,6 +215,19 @@ def test_a_flipped_bit_ends_with_1_and_only_a_wish_quarantines(
     assert len(repository.records()) == number
 
 
+def test_a_reason_that_somebody_planted_forges_no_line(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = repository.view.generations[1].name
+    forged = "forged: ok, 2 files, 9.9 GB"
+    repository.append(Quarantine(name=name, reason=f"damaged\n{forged}\r\n{forged}"))
+    for told in ("verify", f"show {name}"):
+        ask(*told.split())
+        said = capsys.readouterr().out
+        assert forged in said
+        assert not [line for line in said.splitlines() if line.startswith(forged)]
+
+
 def test_what_the_run_gives_up_while_it_is_read_is_not_judged(repository: Repository) -> None:
     seen = repository.view.generations
     writer = Repository(repository.store, RUN)
