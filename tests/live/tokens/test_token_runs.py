@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import struct
 import sys
 import time
@@ -152,7 +153,8 @@ def test_ids_in_parquet_are_trained_on_as_the_same_ids_in_shards_are(tmp_path: P
         pytest.param(lambda shard: shard.unlink(), "1.bin is gone; bring it back", id="vanished"),
         pytest.param(
             lambda shard: os.truncate(shard, 2001),
-            "1.bin: has 2,001 bytes, expected 4,000 for the tokens in its index",
+            # By who reads beyond its end, or by who hashes it.
+            "1.bin:? (was cut short: token 1,.* of 2,000 is not there|has 2,001 bytes, expected 4,000)",
             id="cut",
             marks=pytest.mark.soak,
         ),
@@ -178,7 +180,7 @@ def test_a_shard_that_is_harmed_while_it_is_read_ends_the_training_with_its_name
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 1, output
     assert "Traceback" not in output
-    assert says in output.splitlines()[-1]
+    assert re.search(says, output.splitlines()[-1])
 
 
 @pytest.mark.soak
