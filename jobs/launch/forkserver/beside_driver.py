@@ -60,14 +60,10 @@ class DriverForkserver:
     def start(self) -> None:
         """Starts to load all but Ray. Call it with the variables set that Ray's processes have."""
         self.end()
-        path = os.pathsep.join(filter(None, sys.path))
-        told = {
-            **_ONE_THREAD,
-            **without_device_lists(os.environ),
-            **_ON_CPUS,
-            **self._upcoming.environment,
-            "PYTHONPATH": path,
-        }
+        theirs = self._upcoming.environment
+        path = os.pathsep.join(filter(None, [theirs.get("PYTHONPATH"), *sys.path]))
+        inherited = without_device_lists(os.environ)
+        told = {**_ONE_THREAD, **inherited, **_ON_CPUS, **theirs, "PYTHONPATH": path}
         work = (self._upcoming.work, *self._upcoming.strategies)
         command = [sys.executable, "-m", "jobs.launch.forkserver.server", "-", *work]
         self._process = subprocess.Popen(

@@ -31,6 +31,11 @@ ANSWERS = """
             connection.send(b"h")
         time.sleep(600)
 """
+TELLS_PATH = """
+import sys
+with open({told!r}, "w", encoding="utf-8") as file:
+    print(*sys.path, sep="\\n", file=file)
+"""
 
 
 class Clock:
@@ -77,6 +82,24 @@ def test_workers_are_forked_once_it_has_loaded(
     assert Path(key).is_socket() and Path(key).parent == tmp_path
     forkserver.end()
     assert not Path(key).exists()
+
+
+def test_it_finds_modules_where_its_workers_are_to_find_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours, told = tmp_path / "theirs", tmp_path / "ours", tmp_path / "told"
+    theirs.mkdir()
+    text = TELLS_PATH.format(told=str(told))
+    (theirs / "sitecustomize.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(ours))
+    upcoming = Upcoming(environment={"PYTHONPATH": str(theirs)}, strategies=("ddp",))
+    with DriverForkserver(upcoming) as forkserver:
+        forkserver.start()
+        forkserver.listen_beside(str(tmp_path / "raylet"), {})
+        while not (told.exists() and told.read_text(encoding="utf-8").endswith("\n")):
+            assert forkserver.is_loading()
+    found = told.read_text(encoding="utf-8").split("\n")
+    assert found.index(str(theirs)) < found.index(str(ours))
 
 
 def test_one_that_hangs_while_it_loads_costs_a_bounded_time_and_only_once(
