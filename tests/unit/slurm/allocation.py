@@ -32,12 +32,17 @@ printf '%s\n' "$2" >> "$HERE/started"
 case $2 in
     cluster.slurm.head)
         cat "$RAY_AUTH_TOKEN_PATH" > "$HERE/token"
-        echo >> "$HERE/heads"
+        echo >> "$HERE/heads"; : > "$HERE/joined"
         (($(wc -l < "$HERE/heads") > ${HEAD_FAILS:-0})) || { mkdir "$3/ray"; echo no room; exit 1; }
         mkdir "$3/ray"; echo 127.0.0.1:7 > "$3/ray/ray_current_cluster"
         sleep 1000 & wait ;;
-    cluster.slurm.worker) cat "$RAY_AUTH_TOKEN_PATH" > "$HERE/token_of_node"; sleep 1000 & wait ;;
-    cluster.slurm.wait_for_nodes) exit "${NODES_FAIL:-0}" ;;
+    cluster.slurm.worker)
+        cat "$RAY_AUTH_TOKEN_PATH" > "$HERE/token_of_node"
+        echo >> "$HERE/joined"
+        sleep 1000 & wait ;;
+    cluster.slurm.wait_for_nodes)
+        [[ -z ${NODES_FAIL:-} ]] || exit "$NODES_FAIL"
+        until (($(wc -l < "$HERE/joined") >= $4)); do sleep 0.02; done ;;
     jobs.slurm.progress) cat "$HERE/saved" ;;
     jobs.cli)
         cat "$4" > "$HERE/spec"; printf '%s\n' "$@" > "$HERE/driver"; pwd > "$HERE/directory"
