@@ -88,7 +88,12 @@ class Failing:
     takes_s: float = 0.0
 
 
-Fault = Failing | Conflicted | Nothing | Killed | Hung | Slow | Busy | Mute | Careless
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesNothing:
+    """What asks for a copy is answered 411, as Ceph's RGW 16 answers it."""
+
+
+Fault = Failing | Conflicted | Nothing | Killed | Hung | Slow | Busy | Mute | Careless | CopiesNothing
 
 
 class Proxy:
@@ -166,6 +171,8 @@ class Proxy:
                     await self._fail_some(reader, writer, self._fault)
                 case Conflicted():
                     await self._refuse_one(reader, writer, self._fault)
+                case CopiesNothing():
+                    await self._refuse_copies(reader, writer)
                 case Nothing() | Killed() | Hung() | Slow() | Busy() | Mute() | Careless():
                     await self._pass(reader, writer)
                 case _:
@@ -253,6 +260,20 @@ class Proxy:
             answer = b"HTTP/1.1 409 Conflict\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(told)
             answer += told
         writer.write(answer)
+        await writer.drain()
+
+    async def _refuse_copies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request of this connection; the next one comes on another."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        body = await reader.readexactly(int(length[1]) if length else 0)
+        if b"\r\nx-amz-copy-source:" in head.lower():
+            self._num_requests += 1
+            told = b"<Error><Code>MissingContentLength</Code></Error>"
+            answer = b"HTTP/1.1 411 Length Required\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+            writer.write(answer % (len(told), told))
+        else:
+            writer.write(await self._forward(head, body))
         await writer.drain()
 
     async def _fail_some(

@@ -44,6 +44,11 @@ class ServerAnswer:
         return self.status == 416
 
     @property
+    def wants_length(self) -> bool:
+        """True if the server takes no request without a length, such as a copy."""
+        return self.status == 411
+
+    @property
     def is_undecided(self) -> bool:
         """True if another request for the same name was under way; the answer does not say which one had
         effect.

@@ -18,16 +18,23 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from checkpointing.stores.contract import Denied, Store, StoreError, abandoned_uploads, abort_uploads
+from checkpointing.stores.contract import (
+    Conflict,
+    Denied,
+    Store,
+    StoreError,
+    abandoned_uploads,
+    abort_uploads,
+)
 from checkpointing.stores.memory import MemoryStore
 from checkpointing.stores.opening import open_store
 from jobs.commandline.usage_error import SpecError
 from jobs.runs.token_check import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
-from tests.contract import RaceContract, StoreContract
+from tests.contract import LARGE, RaceContract, StoreContract, at_once
 from tests.live import servers
 from tests.live.servers import BUCKET, HOST, S3_KEYS, SWIFT_KEYS
-from tests.proxy import Careless, Proxy
+from tests.proxy import Careless, CopiesNothing, Proxy
 
 FAR_FUTURE = datetime.now(UTC) + timedelta(days=365)
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)  # moto's uploads all began in 2010
@@ -118,6 +125,19 @@ def test_a_store_that_creates_what_exists_is_refused(moto: int) -> None:
         with pytest.raises(StoreError, match=r"does not refuse to create what exists.*--store$"):
             store.probe()
         assert list(store.list("probe")) == []
+
+
+def test_where_no_copy_is_taken_a_large_create_is_won_by_one_and_leaves_nothing_else(moto: int) -> None:
+    with Proxy(moto) as proxy, environment({"AWS_ENDPOINT_URL": proxy.url}):
+        proxy.become(CopiesNothing())
+        store = fresh("s3")
+        answers = at_once(lambda index: store.create("f/a", bytes([index]) * LARGE), num_threads=3)
+        assert proxy.num_faults
+        assert [type(answer) for answer in answers if answer] == [Conflict, Conflict]
+        assert store.get("f/a") == bytes([answers.index(None)]) * LARGE
+        assert list(store.contents()) == ["f/a"]
+        with pytest.raises(Conflict):
+            store.create("f/a", bytes(LARGE))
 
 
 def test_keys_that_a_server_does_not_know_are_denied_at_once_and_not_repeated(tmp_path: Path) -> None:
