@@ -8,5 +8,6 @@ Reading order:
   settings first; ``refusals`` says what a server's answer means.
 - ``transfers`` bounds how long a transfer may stand still; ``retrying`` waits for a store that is away.
 - ``bounded`` reads objects that others wrote, up to a bound.
-- ``opening`` opens the store that a user named; ``probing`` tests whether it can be relied on.
+- ``opening`` opens the store that a user named; ``probing`` tests whether it can be relied on;
+  ``verbs`` tries each operation by itself.
 """

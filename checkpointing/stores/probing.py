@@ -14,8 +14,9 @@ from functools import partial
 from shutil import disk_usage
 from statistics import median
 
-from checkpointing.stores.contract import Conflict, Denied, Missing, Store, StoreError
+from checkpointing.stores.contract import Conflict, Denied, Missing, Store, StoreError, Unavailable
 from checkpointing.stores.local import LocalStore
+from checkpointing.stores.verbs import VerbAnswer, answers_of
 
 _NUM_RACERS = 8
 _NUM_SMALL = 5
@@ -31,6 +32,7 @@ class StoreFacts:
     - ``failed`` is the first step that did not work, and why.
     - ``denied`` says whether that step lacked permission.
     - ``free_bytes`` is None if the store reports no limit.
+    - ``verbs`` is what each operation answered, tried by itself unless the store is away.
     """
 
     url: str
@@ -45,6 +47,7 @@ class StoreFacts:
     read_bytes_per_s: float | None = None
     free_bytes: int | None = None
     left_behind: tuple[str, ...] = ()
+    verbs: tuple[VerbAnswer, ...] = ()
 
 
 def examine(store: Store, *, deadline_s: float) -> StoreFacts:
@@ -54,7 +57,8 @@ def examine(store: Store, *, deadline_s: float) -> StoreFacts:
     thread.start()
     thread.join(deadline_s)
     if thread.is_alive():
-        return replace(trial.found, failed=f"{trial.step}: no answer within {deadline_s:g} s")
+        failed = trial.found.failed or f"{trial.step}: no answer within {deadline_s:g} s"
+        return replace(trial.found, failed=failed)
     return trial.found
 
 
@@ -69,11 +73,23 @@ class _Trial:
         self._names: list[str] = []
 
     def run(self) -> None:
+        is_away = False
         try:
             self._try_all()
         except StoreError as error:
-            self.found = replace(self.found, failed=f"{self.step}: {error}", denied=isinstance(error, Denied))
+            denied = isinstance(error, Denied)
+            is_away = isinstance(error, Unavailable) and not denied
+            self.found = replace(self.found, failed=f"{self.step}: {error}", denied=denied)
         self._clean_up()
+        if not is_away:
+            self._each_by_itself()
+
+    def _each_by_itself(self) -> None:
+        for answer in answers_of(self._store, f"{self._folder}/verbs", self._begin):
+            self.found = replace(self.found, verbs=(*self.found.verbs, answer))
+
+    def _begin(self, step: str) -> None:
+        self.step = step
 
     def _try_all(self) -> None:
         self._store.probe()

@@ -9,6 +9,8 @@ from jobs.doctor.examination import Examination, Finding, Forecast
 _SLOWEST_PUT_S = 2.0
 _NEARLY_FULL = 0.80
 
+# Without these nothing is lost, but the store fills up.
+_FOR_ROOM_ALONE = {"delete", "delete what is gone", "list uploads"}
 _RIGHTS = (
     "give these credentials the right to read, write, list and delete below the store's prefix, "
     "or choose another with --store"
@@ -17,7 +19,7 @@ _RIGHTS = (
 
 def store(seen: Examination) -> Iterator[Finding]:
     facts = seen.store
-    found = [*_contract(facts), *_unseen(seen), *_slow(facts)]
+    found = [*_contract(facts), *_refused_verbs(facts), *_unseen(seen), *_slow(facts)]
     yield from found or [Finding(level="ok", subject=_of(facts), found="holds what it is given")]
 
 
@@ -62,6 +64,21 @@ def _contract(facts: StoreFacts) -> Iterator[Finding]:
             found=f"{len(facts.left_behind)} objects of this trial could not be deleted, such as "
             f"{facts.left_behind[0]}",
             remedy="allow deleting: retention needs it, or the store fills up",
+        )
+
+
+def _refused_verbs(facts: StoreFacts) -> Iterator[Finding]:
+    """One finding for those that were refused alike. Where all were, the trial has said so already."""
+    refused = [answer for answer in facts.verbs if answer.refused]
+    if len(refused) == len(facts.verbs):
+        return
+    for says in dict.fromkeys(answer.refused for answer in refused):
+        verbs = [answer.verb for answer in refused if answer.refused == says]
+        yield Finding(
+            level="warning" if {*verbs} <= _FOR_ROOM_ALONE else "failed",
+            subject=_of(facts),
+            found=f"refused: {'; '.join(verbs)}: {says}",
+            remedy=_RIGHTS,
         )
 
 

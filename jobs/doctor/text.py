@@ -128,6 +128,9 @@ def _store_lines(facts: StoreFacts) -> Iterator[Line]:
         )
     if facts.free_bytes is not None:
         yield "free", f"{facts.free_bytes / 1e9:,.1f} GB"
+    for answer in facts.verbs:
+        refused = f", refused: {answer.refused}" if answer.refused else ""
+        yield answer.verb, f"{answer.took_s * 1e3:.1f} ms{refused}"
 
 
 def _forecast_lines(run: Forecast) -> Iterator[Line]:

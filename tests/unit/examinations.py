@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from checkpointing.stores.probing import StoreFacts
+from checkpointing.stores.verbs import VerbAnswer
 from cluster.probe.node_facts import CopyRate, DiskFacts, GemmRate, LinkRate, NodeFacts, Shape
 from jobs.doctor.examination import Asked, Examination, Forecast, Link, NodeAnswer, Promise, Skew
 
@@ -92,7 +93,9 @@ STORE = StoreFacts(
     get_s=0.009,
     write_bytes_per_s=410e6,
     read_bytes_per_s=620e6,
+    verbs=(VerbAnswer(verb="create", took_s=0.018), VerbAnswer(verb="delete", took_s=0.007)),
 )
+DENIED = VerbAnswer(verb="list uploads", took_s=0.004, refused="store: s3://bucket: 403 AccessDenied")
 RUN = Forecast(
     run="llama-long",
     generation_bytes=96_363_134_976,
@@ -154,7 +157,14 @@ def broken() -> Examination:
                 sees_store=False,
             ),
         ),
-        store=replace(STORE, url="/srv/results", free_bytes=10**12, winners=2, left_behind=("probe/1/race",)),
+        store=replace(
+            STORE,
+            url="/srv/results",
+            free_bytes=10**12,
+            winners=2,
+            left_behind=("probe/1/race",),
+            verbs=(*STORE.verbs, DENIED),
+        ),
         links=(Link(group="nvidia", node=None, rate="DistNetworkError: connection refused"),),
         promises=(
             Promise(group="amd", num_nodes=4, devices_per_node=2),

@@ -13,6 +13,7 @@ from tests.unit.examinations import (
     A1,
     A2,
     B1,
+    DENIED,
     HEALTHY,
     OWN,
     RUN,
@@ -241,6 +242,8 @@ def test_promises_that_nobody_was_asked_about_say_so() -> None:
         ({"large_is_whole": False}, "failed", "caches and mirrors"),
         ({"left_behind": ("probe/a",)}, "warning", "allow deleting"),
         ({"put_s": 3.0}, "warning", "nodes' region"),
+        ({"verbs": (*STORE.verbs, DENIED)}, "warning", "the right to read, write, list and delete"),
+        ({"verbs": (*STORE.verbs, replace(DENIED, verb="get"))}, "failed", "the right to read"),
     ],
 )
 def test_a_store_that_breaks_its_contract_is_named_with_its_remedy(

@@ -67,6 +67,25 @@ class Hangs(OddStore):
         return super().get(name)
 
 
+class Cuts(OddStore):
+    """Breaks one promise after the other, each only for what is asked of it by itself."""
+
+    def create(self, name: str, data: Buffer) -> None:
+        super().create(name, data) if "verbs" not in name else self.put(name, data)
+
+    def get(self, name: str) -> bytes:
+        return b"" if "verbs" in name else super().get(name)
+
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        return super().get_range(name, start, into) - ("verbs" in name)
+
+    def size(self, name: str) -> int:
+        return super().size(name) + 1
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        return (name for name in super().list(prefix, after=after) if "verbs" not in name)
+
+
 def left(store: Store) -> list[str]:
     return list(store.list("probe"))
 
@@ -85,6 +104,9 @@ def test_a_store_that_keeps_its_contract_is_measured_and_left_as_it_was(
         True,
     )
     assert facts.left_behind == ()
+    assert len(facts.verbs) == 15
+    assert {answer.refused for answer in facts.verbs} == {""}
+    assert all(answer.took_s > 0 for answer in facts.verbs)
     assert left(store) == ["probe/of-somebody-else/small-0"]
     rates = (facts.put_s, facts.get_s, facts.write_bytes_per_s, facts.read_bytes_per_s)
     assert all(rate is not None and rate > 0 for rate in rates)
@@ -109,7 +131,30 @@ def test_what_a_store_breaks_is_seen_and_nothing_else(store: Store, expected: di
 
 def test_without_permission_it_says_so_and_stops() -> None:
     facts = examine(ForbidsWriting(), deadline_s=DEADLINE_S)
-    assert facts == StoreFacts(url="memory:", failed="first object: store: access denied", denied=True)
+    assert replace(facts, verbs=()) == StoreFacts(
+        url="memory:", failed="first object: store: access denied", denied=True
+    )
+
+
+def test_each_operation_that_is_wrong_is_named_though_others_before_it_were() -> None:
+    store = Cuts()
+    facts = examine(store, deadline_s=DEADLINE_S)
+    assert facts.failed is None
+    assert {answer.verb: answer.refused for answer in facts.verbs if answer.refused} == {
+        "create what exists": "store: an object was replaced that was there already",
+        "get": "store: get returns other bytes than were put",
+        "get a range": "store: a range has other bytes than were put",
+        "get from the end on": "store: a range has other bytes than were put",
+        "get what is missing": "store: an object was read that is not there",
+        "size": "store: the size is not that of what was put",
+        "list": "store: what was put is not listed",
+        "list after a name": "store: what was put is not listed",
+    }
+    assert left(store) == []
+
+
+def test_a_store_that_is_away_is_not_asked_for_each_operation() -> None:
+    assert examine(BreaksDown(), deadline_s=DEADLINE_S).verbs == ()
 
 
 def test_a_file_in_the_way_of_the_store_is_a_failure(tmp_path: Path) -> None:
@@ -125,8 +170,12 @@ def test_what_may_not_be_deleted_is_named_where_it_could_be_written() -> None:
     assert facts.failed is not None
     assert facts.failed.startswith("read after write: ")
     assert facts.denied
-    assert sorted(facts.left_behind) == sorted(left(store))
+    assert set(facts.left_behind) < set(left(store))
     assert len(facts.left_behind) == 2
+    assert {answer.verb: answer.refused for answer in facts.verbs if answer.refused} == {
+        "delete": "store: access denied",
+        "delete what is gone": "store: access denied",
+    }
 
 
 def test_a_store_that_breaks_down_on_the_way_is_cleaned_up_all_the_same() -> None:
