@@ -113,6 +113,9 @@ class Repository:
         - The whole log is lost. Beginning at step 0 over good checkpoints would be the worst failure of
           all.
 
+        With the store's key, ``StoreKeyError`` refuses a log that the key never signed: anybody may have
+        planted it. ``fresh`` takes nothing from it, and a generation's name in ``what`` is the user's word.
+
         ``fresh`` begins at step 0 and keeps the old generations. Naming a generation in ``what`` decides
         the case: if the log lacks it, it alone is committed again and pinned.
         """
@@ -124,7 +127,8 @@ class Repository:
             num_gone, was_signed = self._log.num_gone, self._log.is_signed()
             if not fresh and what == "latest":
                 self._refuse_if_more_is_there(has_gone_back=num_gone > 0 or highest_term > self.view.term)
-            term = self._log.lease(owner, above=highest_term)
+            takes_unsigned = fresh or term_of(what) is not None
+            term = self._log.lease(owner, above=highest_term, takes_unsigned=takes_unsigned)
             if fresh and self._log.number > 1:
                 self._log.append(Fresh(), term=term)
             # Searched for again, because an older writer could still commit until the lease.
@@ -143,7 +147,7 @@ class Repository:
         """Begins an attempt above all terms that the log, its hint or a name tells of. Refuses nothing."""
         highest_term = self._highest_term()
         with self._lock:
-            return self._log.lease(owner, above=highest_term, is_past_gone=True)
+            return self._log.lease(owner, above=highest_term, is_past_gone=True, takes_unsigned=True)
 
     def unnamed(self) -> list[Generation]:
         """Returns whole generations that the log neither names nor has given up, in the order of their

@@ -143,18 +143,28 @@ class Log:
             return self._view
         raise StoreError(f"log: {self._folder}: {_MOST_RACES} numbers in a row were taken by others")
 
-    def lease(self, owner: str, *, above: int = 0, is_past_gone: bool = False) -> int:
+    def lease(
+        self, owner: str, *, above: int = 0, is_past_gone: bool = False, takes_unsigned: bool = False
+    ) -> int:
         """Begins a new attempt and returns its term, which is higher than ``above`` and than the hint's
         term.
+
+        With the store's key, the lease signs the log. Raises ``StoreKeyError`` if it has records and the key
+        signed none of them, unless ``takes_unsigned``.
         """
         self.read()
         if is_past_gone and self._num_gone <= _MOST_SKIPPED:
             # Whoever wrote the records that are gone appends behind them, and so must find this lease there.
             self._number += self._num_gone
         above = max(above, self._newest_term)
-        return self.decide(
-            lambda view: Lease(owner=owner, term=above + 1 if above > view.term else None)
-        ).term
+
+        def begin(view: LogView) -> Lease:
+            # Asked again after each lost race: the record that won may be the first of a planted log.
+            if not takes_unsigned:
+                self._trust.refuse_what_nobody_signed(before=self._number + 1)
+            return Lease(owner=owner, term=above + 1 if above > view.term else None)
+
+        return self.decide(begin).term
 
     def is_signed(self) -> bool:
         """Says whether the log, as it was read last, is signed with the key of this process."""

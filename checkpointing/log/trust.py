@@ -5,6 +5,8 @@ A log is *signed* from the first lease, or first record, that somebody with the 
 - From there on a record without our signature counts as damaged, for whoever has the key.
 - A signature that our key did not make is damage too. If nothing else is in the log, the key is the wrong
   one, or somebody began the log in our name.
+- Records before it may be anybody's. So no start with the key goes on from a log that no key signed, unless
+  the user names the checkpoint to go on from, or begins anew.
 - Without the key nobody can tell a signature from a forged one, so all records are believed. Who has no key
   appends nothing behind a lease or first record with a signature, as his records would count as damaged.
 """
@@ -97,6 +99,20 @@ class Trust:
                 "name the file that its runs were started with; if none of that name ever began, somebody "
                 "planted the log: give the run another name"
             )
+
+    def refuse_what_nobody_signed(self, *, before: int) -> None:
+        """Raises ``StoreKeyError`` if there is a key, and records are believed of which it signed none.
+
+        Damaged records alone are stepped over: nothing follows from them.
+        """
+        if not self._signer.has_key or not self._num_believed or self.is_signed(before=before):
+            return
+        raise StoreKeyError(
+            f"{self._place()}: none of its records is signed with the key in {VARIABLE}, so whoever may "
+            "write to the store can have made them; if the run is yours and began without the key, name the "
+            "checkpoint to go on from with --resume NAME (`longhaul checkpoints list` has them), or begin "
+            "anew beside them with --fresh; otherwise give the run another name"
+        )
 
     def refuse_to_append_unsigned(self) -> None:
         """Raises ``StoreKeyError`` if the log seems to be signed, and there is no key."""

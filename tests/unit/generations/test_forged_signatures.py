@@ -8,6 +8,7 @@ import pytest
 from checkpointing.format.manifest import MANIFEST, encode_manifest, manifest_of
 from checkpointing.generations.adoption import adopt, adoptable
 from checkpointing.generations.audit import audit_log
+from checkpointing.generations.choice import choose
 from checkpointing.generations.repository import Repository
 from checkpointing.log.codec import LogRecord, decode, encode, mac_of, signed
 from checkpointing.log.history import Commit, Entry, Lease, LogView, Pin, Stop, after
@@ -35,10 +36,10 @@ def with_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str = "ours
     monkeypatch.setenv(VARIABLE, str(path))
 
 
-def trained(store: Store, *steps: int) -> list[str]:
+def trained(store: Store, *steps: int, what: str = "latest", fresh: bool = False) -> list[str]:
     """One attempt, which is killed after its last save."""
     repository = Repository(store, RUN)
-    ranks = Ranks(repository, repository.take_over("me"))
+    ranks = Ranks(repository, repository.take_over("me", what=what, fresh=fresh))
     return [ranks.save(step) for step in steps]
 
 
@@ -88,7 +89,8 @@ def test_with_a_key_a_forged_signature_is_a_damaged_record_and_the_run_goes_on(
     with_key(tmp_path, monkeypatch)
 
     assert kept(store) == saved
-    assert trained(store, 30)[0] in kept(store)
+    assert trained(store, 30, what=saved[0])[0] in kept(store)
+    assert trained(store, 40)[0] in kept(store)
     assert [one.says for one in audit_log(store, RUN) if one.place == f"record {number}"] == [
         f"can't be believed: record {number} of the log is not signed with the store's key"
     ]
@@ -112,7 +114,7 @@ def test_without_a_key_a_forged_lease_is_refused_with_the_way_out(
         trained(store, 20)
 
     with_key(tmp_path, monkeypatch)
-    trained(store, 20)
+    trained(store, 20, what=saved[0])
     assert kept(store)[:1] == saved and len(kept(store)) == 2
 
 
@@ -125,6 +127,71 @@ def test_a_first_record_with_a_forged_signature_is_named_and_not_called_damaged(
     with_key(tmp_path, monkeypatch)
     with pytest.raises(StoreKeyError, match=r"if none of that name ever began, .* another name"):
         trained(store, 10)
+
+
+# A log that somebody planted under a name whose run never began.
+
+
+@pytest.mark.parametrize("is_first_forged", [False, True])
+def test_with_a_key_no_start_goes_on_from_a_planted_log_and_one_line_says_what_to_do(
+    store: Store, is_first_forged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_first_forged:
+        forge(store, Lease(owner="f"))
+    planted = leave(store, 70, term=1, number=1)
+    forge(store, Lease(owner="f"), mac=None)
+    forge(store, Commit(generation=generation(7, name=planted)), mac=None)
+    before = numbers(store)
+
+    with_key(tmp_path, monkeypatch)
+    for what in ("latest", "backup", "best", "step:70"):
+        with pytest.raises(
+            StoreKeyError, match=r"none of its records is signed .*--resume NAME.*--fresh"
+        ) as no:
+            trained(store, 10, what=what)
+        assert "\n" not in str(no.value) and "give the run another name" in str(no.value)
+    assert numbers(store) == before
+
+
+def test_a_log_that_is_planted_while_a_start_begins_is_not_gone_on_from(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    repository = Repository(store, RUN)
+    planted, create = iter([PLANTED]), store.create
+
+    def create_late(name: str, data: bytes) -> None:
+        for entry in planted:
+            forge(store, entry, mac=None)
+        create(name, data)
+
+    monkeypatch.setattr(store, "create", create_late)
+    with pytest.raises(StoreKeyError, match="none of its records is signed"):
+        repository.take_over("me")
+    assert len(numbers(store)) == 1
+
+
+def test_who_begins_anew_beside_a_planted_log_resumes_nothing_of_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forge(store, Lease(owner="f"), mac=None)
+    forge(store, PLANTED, mac=None)
+    with_key(tmp_path, monkeypatch)
+    trained(store, fresh=True)
+    assert choose(Repository(store, RUN).refresh()).chosen is None
+    saved = trained(store, 10)
+    chosen = choose(Repository(store, RUN).refresh()).chosen
+    assert chosen and chosen.name == saved[0]
+
+
+def test_planted_junk_takes_no_name_from_who_has_a_key(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(slot_name(RUN, 1), b"junk")
+    with_key(tmp_path, monkeypatch)
+    saved = trained(store, 10)
+    assert kept(store) == saved
+    assert trained(store, 20)[0] in kept(store)
 
 
 # No downgrade.
@@ -156,9 +223,9 @@ def test_a_log_signed_with_another_key_is_refused_as_before(
 def test_without_a_key_nobody_appends_behind_any_record_of_a_signed_log(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained(store, 10)
+    saved = trained(store, 10)
     with_key(tmp_path, monkeypatch)
-    trained(store, 20, 30)
+    trained(store, 20, 30, what=saved[0])
     monkeypatch.delenv(VARIABLE)
     for _ in range(len(numbers(store)) - 4):
         log = Log(store, RUN)
@@ -183,7 +250,7 @@ def test_a_tool_with_a_key_signs_nothing_in_a_log_that_no_key_began(
     second = ranks.save(20)
     assert kept(store) == [first, second]
 
-    Repository(store, RUN).take_over("now with a key")
+    Repository(store, RUN).take_over("now with a key", what=second)
     tool.refresh()
     tool.append(Stop())
     assert all(mac_of(store.get(slot_name(RUN, number))) for number in numbers(store)[-2:])
@@ -243,11 +310,11 @@ def test_the_signature_of_a_manifest_holds_for_its_run_and_generation_alone(
     assert kept(store) == saved
 
 
-def test_what_was_saved_before_there_was_a_key_is_taken_in_by_the_first_start_with_one(
+def test_what_was_saved_before_there_was_a_key_is_taken_in_by_a_first_start_that_names_it(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = trained(store, 10)
     left = leave(store, 20, term=1, number=9)
     with_key(tmp_path, monkeypatch)
-    trained(store)
+    trained(store, what=left)
     assert kept(store) == [*saved, left]
