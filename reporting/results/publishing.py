@@ -5,7 +5,7 @@ every file. Each file is replaced as a whole. A pull that runs while a report is
 don't match the manifest, and starts again with the new manifest.
 
 Whoever may write to the store names the files. So a pull replaces and removes only what a pull put there, by
-the manifest in the folder.
+the manifest in the folder, which counts if it is a file of this user alone.
 """
 
 import hashlib
@@ -150,8 +150,7 @@ def _write_manifest(folder: Path, entries: Mapping[str, PublishedFile]) -> None:
 def _refuse_to_replace(folder: Path, file: str) -> None:
     """Raises ``PullError`` if a file of this user has the name. What others planted there is replaced."""
     with suppress(*_NOT_THERE), _opened(folder, file) as (within, last):
-        found = os.stat(last, dir_fd=within, follow_symlinks=False)
-        if S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1:
+        if _is_ours_alone(os.stat(last, dir_fd=within, follow_symlinks=False)):
             raise PullError(
                 f"{folder / file}: is there already, and no pull put it there; give another folder"
             )
@@ -232,8 +231,7 @@ def _resumed(within: int, name: str) -> FileIO:
     of this user alone was put there by somebody else, and is replaced.
     """
     with suppress(FileNotFoundError):
-        found = os.stat(name, dir_fd=within, follow_symlinks=False)
-        if not S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
+        if not _is_ours_alone(os.stat(name, dir_fd=within, follow_symlinks=False)):
             os.unlink(name, dir_fd=within)
     return file_in(within, name, "a")
 
@@ -282,11 +280,19 @@ def _read_manifest(store: Store, name: str) -> dict[str, PublishedFile]:
 
 
 def _local_manifest(folder: Path) -> dict[str, PublishedFile]:
-    try:
-        with _opened(folder, MANIFEST) as (within, last), file_in(within, last) as file:
+    """The manifest that a pull of this user left. Raises ``PullError`` if a file of this user is none."""
+    with suppress(OSError), _opened(folder, MANIFEST) as (within, last), file_in(within, last) as file:
+        if not _is_ours_alone(os.fstat(file.fileno())):
+            return {}
+        with suppress(PullError):
             return _decode(file.read(_MOST_MANIFEST_BYTES), MANIFEST)
-    except (OSError, PullError):
-        return {}
+        _refuse_to_replace(folder, MANIFEST)
+    return {}
+
+
+def _is_ours_alone(found: os.stat_result) -> bool:
+    """Whether it is a file of this user under one name. Anything else was put there by somebody else."""
+    return S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
 
 
 def _decode(data: bytes, where: str) -> dict[str, PublishedFile]:

@@ -15,6 +15,7 @@ from checkpointing.stores.contract import Store, StoreError, Unavailable
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from reporting.results.publishing import Pulled, PullError, publish, pull, reports_of
+from tests.unit.other_user import NOBODY, needs_root
 
 FILES = {"metrics.csv": b"a,b\n1,2\n", "plots/one.png": b"picture" * 1000, "empty.txt": b""}
 
@@ -304,6 +305,32 @@ def test_a_copy_replaces_no_file_that_no_pull_put_there(tmp_path: Path) -> None:
     publish(store, "all", {"metrics.csv": b"new"})
     assert "jobs/sweep.py" not in pulled(store, tmp_path).removed
     assert contents(tmp_path)["jobs/sweep.py"] == b"mine"
+
+
+def test_a_copy_replaces_no_manifest_of_something_else(tmp_path: Path) -> None:
+    """Such as that of a browser's extension, whose folder somebody pulls into."""
+    store = MemoryStore()
+    publish(store, "all", FILES)
+    (tmp_path / "manifest.json").write_bytes(b'{"manifest_version": 3}')
+    with pytest.raises(PullError, match=r"manifest.json: is there already, and no pull put it there"):
+        pulled(store, tmp_path)
+    assert contents(tmp_path) == {"manifest.json": b'{"manifest_version": 3}'}
+
+
+@needs_root
+def test_a_manifest_that_another_user_planted_has_nothing_removed_or_replaced(tmp_path: Path) -> None:
+    """Into a folder for everybody, where each may remove only files of his own."""
+    store = MemoryStore()
+    publish(store, "other", {"notes.txt": b"mine"})
+    publish(store, "all", {"metrics.csv": b"1"})
+    (tmp_path / "notes.txt").write_bytes(b"mine")
+    (tmp_path / "manifest.json").write_bytes(store.get("reports/other/manifest.json"))
+    os.chown(tmp_path / "manifest.json", NOBODY, NOBODY)
+
+    assert pulled(store, tmp_path).removed == ()
+
+    assert contents(tmp_path).keys() == {"notes.txt", "metrics.csv", "manifest.json"}
+    assert (tmp_path / "manifest.json").stat().st_uid == os.geteuid()
 
 
 def test_a_pull_that_broke_off_while_files_got_their_names_is_gone_on_with(
