@@ -15,11 +15,11 @@ from typing import Any
 from checkpointing.errors import Corrupt
 from checkpointing.log.codec import is_count, is_generation_name, seal, unseal
 from checkpointing.log.history import Tombstone
-from checkpointing.log.log import Log, numbers_in
+from checkpointing.log.log import MOST_RECORDS, Log, numbers_in
 from checkpointing.log.signing import Signer
 from checkpointing.log.trust import log_folder, slot_name
 from checkpointing.stores.bounded import TooLarge, get_bounded
-from checkpointing.stores.contract import Missing, Store, StoreError, check_name
+from checkpointing.stores.contract import Denied, Missing, Store, StoreError, check_name
 
 EVERY = 64
 # What one save may read for the fold of a log that has none yet, and the most records that a fold lacks.
@@ -62,6 +62,7 @@ def decode_fold(data: bytes, run: str) -> Fold:
     is_whole = (
         body.get("run") == run
         and is_count(number)
+        and number < MOST_RECORDS
         and isinstance(record_id, str)
         and (isinstance(names, list) and all(map(is_generation_name, names)))
         and (isinstance(unread, list) and len(unread) <= _MOST_UNREAD and all(map(is_count, unread)))
@@ -152,7 +153,8 @@ class GivenUpNames:
 
         if self._log.number < EVERY:
             return Fold()
-        with suppress(Corrupt, Missing, TooLarge):
+        # Where a link or a pipe lies in a store that is a folder, ``Denied`` names it.
+        with suppress(Corrupt, Missing, TooLarge, Denied):
             data = get_bounded(self._store, fold_name(self._run), most_bytes=_MOST_FOLD_BYTES)
             fold = decode_fold(data, self._run)
             is_believed = self._signer.is_fold_signed(fold.number, data) or not self._log.is_signed()

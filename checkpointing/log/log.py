@@ -40,7 +40,7 @@ _MOST_RACES = 1000
 _MOST_HINT_BYTES = 4096
 # Anybody may plant a wrong hint, or junk under a far number. Neither must use the numbers up.
 _MOST_SKIPPED = 10**6
-_MOST_RECORDS = 10**12
+MOST_RECORDS = 10**12
 # Names of saves have room for a thousand times as many.
 MOST_TERM = 10**9
 
@@ -279,7 +279,7 @@ def read_hint(store: Store, run: str) -> Hint:
         number, term = body["number"], body.get("term", 0)
     except (Missing, TooLarge, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Hint()
-    if not isinstance(number, int) or not 0 < number < _MOST_RECORDS:
+    if not isinstance(number, int) or not 0 < number < MOST_RECORDS:
         return Hint()
     is_term = isinstance(term, int) and 0 < term < MOST_TERM
     return Hint(number=number, term=term if is_term else 0)

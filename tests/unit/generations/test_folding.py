@@ -1,5 +1,6 @@
 """What a log gave up is known without reading the log, and exactly as its records say."""
 
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from checkpointing.log.log import Log
 from checkpointing.log.signing import VARIABLE, Signer, store_key
 from checkpointing.log.trust import slot_name
 from checkpointing.stores.contract import Buffer, Denied
+from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from tests.unit.small_generations import RUN, Ranks, cut_of, generation
 
@@ -211,12 +213,34 @@ def test_a_fold_that_is_damaged_is_ignored(spoil: Callable[[bytes], bytes]) -> N
 
 
 @pytest.mark.parametrize(
+    "plant",
+    [
+        lambda path: path.symlink_to("/etc/passwd"),
+        os.mkfifo,
+        lambda path: path.write_bytes(encode_fold(Fold(number=10**300), RUN)),
+    ],
+)
+def test_what_somebody_planted_in_the_place_of_the_fold_stops_nothing(
+    plant: Callable[[Path], None], tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path)
+    log = Log(store, RUN)
+    for number in range(1, EVERY + 2):
+        log.append(Tombstone(names=(generation(number).name,)))
+    plant(tmp_path / FOLD)
+    names = GivenUpNames(store, RUN, log, Signer(RUN, None))
+    assert len(names.read()) == EVERY + 1
+    GivenUpNames(store, RUN, log, Signer(RUN, None)).leave()
+    assert decode_fold(store.get(FOLD), RUN).number == EVERY + 1
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"run": "another"}, {"number": -1}, {"number": True}, {"id": 5}, {"names": "s1"}, {"names": ["../x"]},
         {"names": [1]}, {"unread": [64]}, {"unread": [-1]},
         {"number": -1, "unread": []}, {"number": 64.0, "unread": []},
-        {"unread": list(range(1001)), "number": 5000},
+        {"unread": list(range(1001)), "number": 5000}, {"number": 10**12},
     ],
 )  # fmt: skip
 def test_what_is_no_fold_is_refused(wrong: dict[str, object]) -> None:
