@@ -66,23 +66,27 @@ class LocalStore:
             ) from error
 
     def check_own(self, folder: str, *, make: bool = False) -> None:
-        """Raises ``Denied`` if ``folder`` belongs to another user, or is a link. ``make`` makes it if it is
-        missing, and closes it to others.
+        """Raises ``Denied`` if ``folder``, or one between it and the root, belongs to another user or is a
+        link. ``make`` makes it if it is missing, and closes it to others.
+
+        The owner of a folder above could exchange it after it was looked at.
         """
         names = check_name(folder).split("/")
-        with (
-            self._as_store_errors(folder),
-            suppress(FileNotFoundError),
-            self._folder(names, make=make) as own,
-        ):
-            found = os.fstat(own)
-            if found.st_uid != os.geteuid():
-                raise Denied(
-                    f"store: {self.root / folder}: belongs to user {found.st_uid}, and may hold anything; "
-                    "name another folder"
-                )
-            if make and found.st_mode & 0o077:
-                os.chmod(".", 0o700, dir_fd=own)
+        for number in range(1, len(names) + 1):
+            above = "/".join(names[:number])
+            with (
+                self._as_store_errors(above),
+                suppress(FileNotFoundError),
+                self._folder(names[:number], make=make) as own,
+            ):
+                found = os.fstat(own)
+                if found.st_uid != os.geteuid():
+                    raise Denied(
+                        f"store: {self.root / above}: belongs to user {found.st_uid}, and may hold anything; "
+                        "name another folder"
+                    )
+                if make and above == folder and found.st_mode & 0o077:
+                    os.chmod(".", 0o700, dir_fd=own)
 
     def put(self, name: str, data: Buffer) -> None:
         with self._as_store_errors(name), self._written(name, data) as (folder, temporary, last):

@@ -376,6 +376,21 @@ def test_what_another_user_planted_on_the_node_is_neither_resumed_nor_written_to
     assert steps_of(disk) == [10]
 
 
+@needs_root
+def test_the_folder_of_runs_belongs_to_nobody_else_who_could_exchange_what_was_looked_at(
+    tmp_path: Path,
+) -> None:
+    """It may be for everybody and sticky: its owner renames all that lies in it."""
+    disk = LocalTier(tmp_path, "r", 2)
+    keep(disk, *cuts(1))
+    os.chown(tmp_path / "runs", NOBODY, NOBODY)
+    (tmp_path / "runs").chmod(0o1777)
+    with pytest.raises(Denied, match="runs: belongs to user 65534, and may hold anything"):
+        disk.check_owner()
+    with pytest.raises(Denied, match="runs: belongs to user"):
+        keep(disk, cuts(2)[1])
+
+
 def test_a_link_in_the_place_of_the_runs_folder_is_no_folder_of_the_run(tmp_path: Path) -> None:
     disk = LocalTier(tmp_path / "disk", "r", 2)
     keep(LocalTier(tmp_path / "other", "r", 2), *cuts(1))
