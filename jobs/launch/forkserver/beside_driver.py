@@ -65,7 +65,8 @@ class DriverForkserver:
         inherited = without_device_lists(os.environ)
         told = {**_ONE_THREAD, **inherited, **_ON_CPUS, **theirs, "PYTHONPATH": path}
         work = (self._upcoming.work, *self._upcoming.strategies)
-        command = [sys.executable, "-m", "jobs.launch.forkserver.server", "-", *work]
+        # Without -P it would load what lies in the folder that this process was started in.
+        command = [sys.executable, "-P", "-m", "jobs.launch.forkserver.server", "-", *work]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

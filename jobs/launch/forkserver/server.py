@@ -176,7 +176,8 @@ def _become(connection: socket.socket) -> None:
     os.environ.update(asked["environment"] | keep_priority())
     os.chdir(asked["folder"])
     sys.argv[:] = script_of(asked["words"])
-    sys.path[0] = str(Path(sys.argv[0]).parent)
+    # Where a script's folder stands, if this process has one of its own: not with -P.
+    sys.path[: not sys.flags.safe_path] = [str(Path(sys.argv[0]).parent)]
     # Python's own generator reseeds itself after a fork; NumPy's does not.
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()

@@ -102,6 +102,17 @@ def test_it_finds_modules_where_its_workers_are_to_find_them(
     assert found.index(str(theirs)) < found.index(str(ours))
 
 
+def test_it_loads_nothing_from_the_folder_that_its_driver_was_started_in(
+    start: Callable[..., DriverForkserver], tmp_path: Path
+) -> None:
+    """Such as /tmp, into which others may put files."""
+    told = tmp_path / "told"
+    forkserver = start(f"open({str(told)!r}, 'w').write(str(sys.flags.safe_path)); os._exit(1)")
+    forkserver.listen_beside(str(tmp_path / "raylet"), {})
+    await_loaded(forkserver)
+    assert told.read_text(encoding="utf-8") == "True"
+
+
 def test_one_that_hangs_while_it_loads_costs_a_bounded_time_and_only_once(
     start: Callable[..., DriverForkserver], tmp_path: Path
 ) -> None:
