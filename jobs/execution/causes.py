@@ -6,11 +6,12 @@ import re
 from typing import Literal
 
 from jobs.execution.board import Lost
+from jobs.training.health.device_errors import trouble_of
 from jobs.training.task.measurement import Failure
 
 Cause = Literal[
     "worker died", "host lost", "host silent", "driver died", "hang", "out of memory", "error",
-    "invalid loss", "store", "no room", "cluster away", "preempted", "refused",
+    "device failed", "invalid loss", "store", "no room", "cluster away", "preempted", "refused",
 ]  # fmt: skip
 
 
@@ -45,7 +46,19 @@ def cause_of(failure: Failure, lost: Lost | None = None) -> Cause:
             return "no room"
         case "device_mismatch":
             return "refused"
+    if trouble_of("\n".join([failure.reason, *failure.log_tail])) in ("broken", "doubtful"):
+        return "device failed"
     return _of_loss(lost, failure.reason) if lost is not None and lost.is_death else _of_words(failure.reason)
+
+
+def is_echo(reason: str) -> bool:
+    """Whether a rank speaks of a peer that is gone, and not of itself."""
+    return _LOST_PEER.search(reason) is not None
+
+
+def is_abort(reason: str) -> bool:
+    """Whether a process has aborted, as NCCL's watchdog does where a peer is gone."""
+    return "SIGABRT" in reason
 
 
 def _of_loss(lost: Lost, reason: str) -> Cause:
@@ -63,5 +76,5 @@ def _of_words(reason: str) -> Cause:
         return "refused"
     if reason.startswith(_STORE):
         return "store"
-    is_lost = reason in (LOST_CONTROLLER, LOST_AT_START) or _LOST_PEER.search(reason)
+    is_lost = reason in (LOST_CONTROLLER, LOST_AT_START) or is_echo(reason)
     return "worker died" if is_lost else "error"

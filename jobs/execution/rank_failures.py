@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jobs.execution.board import Lost, Ready
+from jobs.execution.causes import is_abort, is_echo
 from jobs.training.health.postmortem import Postmortem
 from jobs.training.task.measurement import Failure
 
@@ -17,6 +18,7 @@ class RankFailures:
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._by_rank: dict[int, Failure] = {}
+        self._places: dict[int, tuple[int, int]] = {}
         self._since: float | None = None
 
     def __bool__(self) -> bool:
@@ -26,14 +28,10 @@ class RankFailures:
         return rank in self._by_rank
 
     def raised(self, rank: int, failure: Failure, now: float) -> None:
-        self._by_rank.setdefault(rank, failure)
-        self._note(now)
+        self._tell(rank, failure, now, is_lost=False)
 
     def lost(self, rank: int, failure: Failure, now: float) -> None:
-        """Counts a lost rank before what its peers raised, which may well be about this rank."""
-        if rank not in self._by_rank:
-            self._by_rank = {rank: failure} | self._by_rank
-        self._note(now)
+        self._tell(rank, failure, now, is_lost=True)
 
     def is_all_told(self, now: float) -> bool:
         """Whether every rank has reported, or the missing ones have had ``GRACE_S`` to do so."""
@@ -42,10 +40,25 @@ class RankFailures:
         return len(self._by_rank) == self._world_size or now - self._since > GRACE_S
 
     def failure(self) -> Failure | None:
-        return one_failure(list(self._by_rank.values())) if self._by_rank else None
+        told = sorted(self._by_rank, key=self._places.__getitem__)
+        return one_failure([self._by_rank[rank] for rank in told]) if told else None
 
-    def _note(self, now: float) -> None:
+    def _tell(self, rank: int, failure: Failure, now: float, *, is_lost: bool) -> None:
+        if rank not in self._by_rank:
+            self._by_rank[rank] = failure
+            self._places[rank] = _nearness(failure.reason, is_lost=is_lost), len(self._places)
         self._since = now if self._since is None else self._since
+
+
+def _nearness(reason: str, *, is_lost: bool) -> int:
+    """How near to the cause a rank's end is; of equally near ones the first counts.
+
+    A rank that is gone comes before what its peers make of it: they raise that a connection has closed, or
+    abort, as under NCCL. An abort may also be the cause, but never beside a rank that ended otherwise.
+    """
+    if is_lost and not is_abort(reason):
+        return 0
+    return 2 if is_echo(reason) else 1
 
 
 def one_failure(failures: Sequence[Failure]) -> Failure:

@@ -104,6 +104,11 @@ CAUSES: Texts = {
         "A device or a host had no memory left.",
         "Take a smaller micro_batch, activation_checkpointing: full, or more devices.",
     ),
+    "device failed": (
+        "A device told of a fault of its own, such as an uncorrectable ECC error or an illegal access.",
+        "Look at that node: `nvidia-smi -q`, `dmesg`, or `amd-smi`. An illegal access at the same step on "
+        "another node is a faulty kernel of the program, and ends the run.",
+    ),
     "error": (
         "An exception or a fault of the program ended it.",
         "Read its last lines, in the log and the report.",

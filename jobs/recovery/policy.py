@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile, pairwise
 
 from jobs.execution.causes import Cause
+from jobs.training.health.device_errors import trouble_of
 from reporting.results.node_scores import NodeOutcome, Suspicion, scores, suspicious_nodes
 
 # Failures of these causes count together by kind; any other cause counts for itself.
@@ -19,6 +20,7 @@ _KINDS: Mapping[Cause, str] = {
     "host lost": "lost workers",
     "host silent": "lost workers",
     "driver died": "lost workers",
+    "device failed": "lost workers",
     "hang": "hangs",
     "error": "errors",
     "out of memory": "errors",
@@ -33,6 +35,7 @@ _OUTAGES: Mapping[Cause, str] = {
 _SUSPICION = Suspicion(runs=2, cells=1)
 _HELD_AGAINST_A_NODE: Mapping[Cause, str] = {
     "worker died": "crash",
+    "device failed": "crash",
     "error": "crash",
     "host lost": "lost",
     "host silent": "lost",
@@ -235,9 +238,17 @@ def _pause(cause: Cause, count: int, policy: Policy) -> float:
 def _is_same(one: FailedAttempt, other: FailedAttempt) -> bool:
     if one.cause != other.cause or one.step != other.step:
         return False
+    if one.cause == "device failed":
+        return _is_of_the_program(one, other)
     return one.cause == "out of memory" or (
         one.cause == "error" and _essence(one.reason) == _essence(other.reason)
     )
+
+
+def _is_of_the_program(one: FailedAttempt, other: FailedAttempt) -> bool:
+    """Whether devices of different nodes failed at one step alike, which only a faulty kernel explains."""
+    is_doubtful = trouble_of(other.reason) == "doubtful"
+    return is_doubtful and bool(one.nodes and other.nodes) and set(one.nodes).isdisjoint(other.nodes)
 
 
 def _is_of_a_node(one: FailedAttempt, other: FailedAttempt) -> bool:

@@ -2,10 +2,12 @@
 
 import errno
 import re
+import traceback
 from typing import get_args
 
 import torch
 
+from jobs.training.health.device_errors import telling_line, trouble_of
 from jobs.training.task.context import Phase
 from jobs.training.task.measurement import BadLoss, Failure, Status
 from jobs.training.task.token_index import DataError
@@ -37,6 +39,8 @@ class NothingFits(AgreedFailure):
 
 _CPU_ALLOCATION = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 _DEVICE_ALLOCATION = re.compile(r"[Tt]ried to allocate ([\d.]+) ([KMG]iB|bytes)")
+# From the call that pins down to where torch raises.
+_NEAR_FRAMES = 3
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -69,10 +73,14 @@ def _status_of(error: BaseException) -> Status:
             return "oom"
         case OSError(errno=errno.ENOMEM):
             return "oom"
-        case RuntimeError() if _CPU_ALLOCATION.search(str(error)):
+        case RuntimeError() if _CPU_ALLOCATION.search(str(error)) or _is_of_device(error):
             return "oom"
         case _:
             return "crash"
+
+
+def _is_of_device(error: BaseException) -> bool:
+    return trouble_of(str(error)) == "out of memory"
 
 
 def wanted_bytes(error: BaseException) -> int | None:
@@ -92,4 +100,15 @@ def _first_line(error: BaseException) -> str:
     if isinstance(error, AgreedFailure | DataError):
         return str(error)
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    line = telling_line(str(error)) or text
+    parts = [type(error).__name__, text, line if line != text else "", _whose_memory(error)]
+    return ": ".join(part for part in parts if part)
+
+
+def _whose_memory(error: BaseException) -> str:
+    """CUDA and HIP have the same words for a device's memory and for pinned memory of the host."""
+    if not isinstance(error, RuntimeError) or not _is_of_device(error):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_pinned = any("pin_memory" in f"{frame.name} {frame.line}" for frame in frames[-_NEAR_FRAMES:])
+    return "no more pinned memory of the host" if is_pinned else "no more memory of the device"

@@ -22,7 +22,7 @@ from jobs.recovery.policy import (
 POLICY = Policy()
 CAUSES: tuple[Cause, ...] = (
     "worker died", "host lost", "host silent", "driver died", "hang", "out of memory", "error",
-    "invalid loss", "store", "no room", "preempted",
+    "device failed", "invalid loss", "store", "no room", "preempted",
 )  # fmt: skip
 
 
@@ -52,6 +52,35 @@ def test_pauses_double_and_are_bounded() -> None:
 def test_the_same_error_at_the_same_step_twice_is_given_up() -> None:
     history = [ending(1, "error", step=7), ending(2, "error", step=7)]
     assert next_move(history, POLICY) == GiveUp(reason="the same error at step 7 twice")
+
+
+ILLEGAL = "rank 0: RuntimeError: CUDA error: an illegal memory access was encountered"
+ECC = "rank 0: RuntimeError: CUDA error: uncorrectable ECC error encountered"
+
+
+def device_failed_on(term: int, node: str, reason: str) -> FailedAttempt:
+    return ending(term, "device failed", step=7, nodes=(node,), all_nodes=(node, "good"), reason=reason)
+
+
+@pytest.mark.parametrize("reason", [ILLEGAL, ECC])
+def test_a_node_whose_device_failed_twice_is_left_out(reason: str) -> None:
+    history = [device_failed_on(term, "bad", reason) for term in (1, 2)]
+    assert next_move(history, POLICY) == Retry(after_s=1, without=("bad",))
+
+
+def test_devices_of_two_nodes_that_fail_alike_at_one_step_run_a_faulty_kernel() -> None:
+    history = [device_failed_on(term, f"node-{term}", ILLEGAL) for term in (1, 2)]
+    assert next_move(history, POLICY) == GiveUp(reason="the same error at step 7 twice")
+    for other in (
+        [replace(one, step=one.term) for one in history],
+        [replace(one, nodes=()) for one in history],
+    ):
+        assert isinstance(next_move(other, POLICY), Retry)
+
+
+def test_devices_that_are_broken_are_no_fault_of_the_program() -> None:
+    history = [device_failed_on(term, f"node-{term}", ECC) for term in (1, 2)]
+    assert isinstance(next_move(history, POLICY), Retry)
 
 
 def error_on(term: int, node: str) -> FailedAttempt:

@@ -1,5 +1,9 @@
 """Which rank's word counts when a worker group fails: that of the one that died, whoever speaks first."""
 
+from itertools import permutations
+
+import pytest
+
 from jobs.execution.rank_failures import GRACE_S, RankFailures
 from jobs.training.task.measurement import Failure
 
@@ -49,3 +53,41 @@ def test_a_rank_that_spoke_before_it_died_has_said_it_itself() -> None:
 
     assert told is not None
     assert told.status == "oom"
+
+
+ABORTED = "its worker process has died: SIGABRT"
+
+
+@pytest.mark.parametrize(
+    ("ends", "blamed"),
+    [
+        # One is killed; of the others one hears of it and two abort.
+        ([("lost", 3, "its worker process has died"), ("lost", 9, ABORTED), ("lost", 1, ABORTED)], 3),
+        ([("lost", 3, "its node has died"), ("raised", 1, ECHO.reason), ("lost", 9, ABORTED)], 3),
+        # One aborts by itself; the others hear of it.
+        ([("lost", 3, ABORTED), ("raised", 1, ECHO.reason), ("raised", 2, "broken pipe")], 3),
+        # One says what is wrong; the others hear of it.
+        ([("raised", 3, "ValueError: boom"), ("raised", 1, ECHO.reason), ("raised", 2, "broken pipe")], 3),
+    ],
+)
+def test_in_whichever_order_ranks_end_the_one_that_others_speak_of_is_blamed(
+    ends: list[tuple[str, int, str]], blamed: int
+) -> None:
+    for order in permutations(ends):
+        troubles = RankFailures(len(ends))
+        for moment, (way, rank, reason) in enumerate(order):
+            getattr(troubles, way)(rank, failure(rank, reason), now=float(moment))
+        told = troubles.failure()
+        assert told is not None
+        assert told.ranks == (blamed,), order
+
+
+def test_of_ranks_that_abort_and_one_that_raised_the_first_is_blamed() -> None:
+    troubles = RankFailures(3)
+    troubles.raised(3, failure(3, "ValueError: boom"), now=0.0)
+    troubles.lost(9, failure(9, ABORTED), now=1.0)
+
+    told = troubles.failure()
+
+    assert told is not None
+    assert told.ranks == (3,)
