@@ -38,7 +38,7 @@ main() {
     labels="longhaul.group=$group,longhaul.vendor=$vendor"
     [[ -z $device ]] || labels+=",longhaul.device=$(as_label "$device")"
     folder=$(closed_folder) || exit
-    [[ $vendor != amd ]] || warn_of_numa_balancing
+    [[ $vendor != amd ]] || check_amd "$@"
     trap stop TERM INT
     keep_running ray start --address="$LONGHAUL_HEAD" --labels="$labels" --temp-dir="$folder/ray" --block "$@"
 }
@@ -98,6 +98,25 @@ closed_folder() {
         refuse "$folder can't be closed to others; expected a folder of this user in LONGHAUL_TEMP"
     fi
     echo "$folder"
+}
+
+check_amd() {
+    if [[ -n ${ROCR_VISIBLE_DEVICES+set} && -z ${HIP_VISIBLE_DEVICES+set} ]]; then
+        refuse "ROCR_VISIBLE_DEVICES is set without HIP_VISIBLE_DEVICES, and Ray ends at that;" \
+            "use HIP_VISIBLE_DEVICES"
+    fi
+    if [[ " $*" != *" --num-gpus"* ]] && ! rays_python_has amdsmi; then
+        refuse "Ray counts AMD's devices by the package amdsmi, which its Python has not: it would count" \
+            "none; install /opt/rocm/share/amd_smi, or say --num-gpus"
+    fi
+    warn_of_numa_balancing
+}
+
+# Where another program than a Python runs ray, nothing is known of its packages.
+rays_python_has() {
+    local line
+    IFS= read -r line <"$(command -v ray)" && [[ $line == '#!'*python* ]] || return 0
+    ${line#'#!'} -c "import $1" >/dev/null 2>&1
 }
 
 warn_of_numa_balancing() {

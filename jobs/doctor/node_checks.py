@@ -15,7 +15,11 @@ from jobs.doctor.store_checks import forecast, store
 from jobs.doctor.tested_versions import tested_versions
 
 _PLATFORMS: dict[Vendor, NodePlatform] = {"nvidia": "cuda", "amd": "rocm", "cpu": "cpu"}
-_TELEMETRY = {"cuda": "nvidia-ml-py and NVIDIA's driver", "rocm": "ROCm's amdsmi package"}
+_TELEMETRY = {
+    "cuda": "nvidia-ml-py and NVIDIA's driver",
+    "rocm": "ROCm's amdsmi package (Ray counts devices by it)",
+}
+_ROCR, _HIP = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 
 # Records of several nodes are ordered by clock. Object stores reject requests that are 15 minutes off.
 _SKEW_WARNING_S, _SKEW_FAILED_S = 1.0, 300.0
@@ -104,6 +108,13 @@ def _devices(asked: Asked, facts: NodeFacts) -> Iterator[Finding]:
             + (f" ({hiding})" if hiding else ""),
             remedy="mend or unset the variables that hide devices, look for a dead one in the kernel's log, "
             "or promise fewer",
+        )
+    if facts.platform == "rocm" and _ROCR in facts.visible and _HIP not in facts.visible:
+        yield Finding(
+            level="failed",
+            subject=_subject(asked),
+            found=f"{_ROCR} is set without {_HIP}: Ray refuses that as soon as a worker asks for a device",
+            remedy=f"set {_HIP} in its place, and start Ray there again",
         )
     if facts.platform != "cpu" and facts.telemetry is None:
         yield Finding(

@@ -270,6 +270,49 @@ def test_numa_balancing_on_an_amd_node_is_warned_of(machine: Machine, setting: s
     assert ("RCCL stalls" in said) == warns
 
 
+def with_python(machine: Machine, code: int) -> None:
+    """What runs ray: it has the package amdsmi with code 0."""
+    machine.has("python-of-ray", f'printf "%s\\n" "$*" >> "$HERE/python"; exit {code}')
+    (machine.here / "bin/ray").write_text(f"#!{machine.here}/bin/python-of-ray -E\n")
+
+
+def test_an_amd_node_whose_ray_would_count_no_device_is_refused(machine: Machine) -> None:
+    with_amd(machine, "AMD Instinct MI300X OAM")
+    with_python(machine, 1)
+    code, said = machine.run()
+    assert code == 2
+    assert "install /opt/rocm/share/amd_smi, or say --num-gpus" in said
+    assert machine.lines("python") == ["-E -c import amdsmi"]
+
+
+@pytest.mark.parametrize(("options", "has_it"), [((), 0), (("--num-gpus=8",), 1), (("--num-gpus", "8"), 1)])
+def test_an_amd_node_whose_devices_are_counted_starts(
+    machine: Machine, options: tuple[str, ...], has_it: int
+) -> None:
+    with_amd(machine, "AMD Instinct MI300X OAM")
+    with_python(machine, has_it)
+    assert machine.run(*options)[0] == 0
+    assert machine.lines("python")[-1].startswith(f"-E {machine.here}/bin/ray start --address=")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"ROCR_VISIBLE_DEVICES": "0"}, 2),
+        ({"ROCR_VISIBLE_DEVICES": ""}, 2),
+        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}, 0),
+        ({"HIP_VISIBLE_DEVICES": "0"}, 0),
+    ],
+)
+def test_a_variable_with_which_ray_does_not_start_is_named(
+    machine: Machine, variables: dict[str, str], expected: int
+) -> None:
+    with_amd(machine, "AMD Instinct MI300X OAM")
+    code, said = machine.run(**variables)
+    assert code == expected
+    assert ("use HIP_VISIBLE_DEVICES" in said) == (code == 2)
+
+
 def test_ray_is_started_again_each_time_after_a_longer_wait(machine: Machine) -> None:
     code, said = machine.run(LONGHAUL_VENDOR="cpu", MOST_WAITS="8")
     assert code == 0

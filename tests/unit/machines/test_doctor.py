@@ -224,6 +224,19 @@ def test_more_cores_than_there_are_is_a_warning() -> None:
     assert (found.level, found.found) == ("warning", "Ray counts 2 cores, 1 are there: ranks share")
 
 
+@pytest.mark.parametrize(
+    ("visible", "is_refused"),
+    [
+        ({"ROCR_VISIBLE_DEVICES": "0,1"}, True),
+        ({"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1"}, False),
+        ({"HIP_VISIBLE_DEVICES": "0,1"}, False),
+    ],
+)
+def test_a_variable_of_amd_that_ray_refuses_is_named(visible: dict[str, str], is_refused: bool) -> None:
+    found = judge(with_answers(answer(B1, amd(visible=visible))))
+    assert any("ROCR_VISIBLE_DEVICES is set without" in one.found for one in found) == is_refused
+
+
 def test_promises_that_nobody_was_asked_about_say_so() -> None:
     alone = replace(
         HEALTHY, is_cluster=False, promises=(Promise(group="x", num_nodes=1, devices_per_node=1),)
