@@ -86,7 +86,7 @@ FRONT_DOORS: Mapping[str, tuple[str, ...]] = {
     "numpy": ("reporting.analysis.statistics", "reporting.charts", "jobs.training.state.random_state"),
     "orjson": ("reporting.results.result_rows",),
     "pyarrow": (
-        "reporting.results.tables", "reporting.recording.parts", "jobs.packing.documents",
+        "reporting.results.tables", "reporting.recording.parts", "jobs.packing.formats",
         "jobs.training.data.parquet_tokens",
     ),
     "tokenizers": ("jobs.packing.tokenizing",),

@@ -10,9 +10,9 @@ from jobs.packing.pieces import SourceKind
 
 def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Turn text, JSONL and Parquet into token shards for `data: {kind: tokens, path: URL}`. The same "
-        "input and tokenizer give the same bytes. With --chat, conversations become rows of --seq-len "
-        "tokens, of which only an assistant's words are trained on."
+        "Turn text, JSON, CSV, Parquet and Arrow into token shards for `data: {kind: tokens, path: URL}`. "
+        "The same input and tokenizer give the same bytes. With --chat, conversations become rows of "
+        "--seq-len tokens, of which only an assistant's words are trained on."
     )
     parser.epilog = "exit codes: 0 packed; 1 the store failed; 2 wrong usage or input; 130 interrupted"
     parser.add_argument(
@@ -20,7 +20,8 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="INPUT",
-        help="a file, or a folder with all below it: .txt, .jsonl and .parquet; others only with --as",
+        help="a file, a pattern such as 'data/*.jsonl', or a folder with all below it: .txt, .jsonl, .json, "
+        ".csv (each also .gz or .zst), .parquet and .arrow; others only with --as",
     )
     parser.add_argument("--out", required=True, metavar="URL", help="a folder or a place in object storage")
     parser.add_argument(
@@ -37,7 +38,7 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--column",
         metavar="NAME",
-        help="where JSONL and Parquet have their text (text), or with --chat their messages (messages)",
+        help="where files have their text (text), or with --chat their messages (messages)",
     )
     parser.add_argument(
         "--as",
@@ -51,7 +52,7 @@ def add_pack_arguments(parser: argparse.ArgumentParser) -> None:
         help="a text that spells a special token, such as <|endoftext|>, becomes it (it stays text)",
     )
     parser.add_argument(
-        "--chat", action="store_true", help="the input are conversations, in JSONL or Parquet"
+        "--chat", action="store_true", help="the input are conversations, in JSON, Parquet or Arrow"
     )
     parser.add_argument(
         "--chat-template",

@@ -11,10 +11,10 @@ from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OF_STO
 from jobs.commandline.store_location import store_base
 from jobs.packing.chat.options import chat_counts, chat_facts, chat_recipe, told_of_chat
 from jobs.packing.chat.recipe import ChatRecipe
-from jobs.packing.documents import find_sources, left_out
 from jobs.packing.files_table import counts_of_files, told_of_files
 from jobs.packing.pieces import InputError, InputPiece, PackingFailed, cut_into_pieces
 from jobs.packing.shard import Packed, dtype_for
+from jobs.packing.sources import find_sources, left_out, named
 from jobs.packing.tokenizing import TokenizerRecipe, read_recipe
 from jobs.training.task.token_index import INDEX, TokenIndex, to_json
 
@@ -38,8 +38,9 @@ def _story(args: argparse.Namespace) -> int:
         needs_end=chat is None,
         reads_special=args.special_tokens,
     )
-    sources = find_sources(args.inputs, args.column, is_chat=chat is not None, rest=args.rest)
-    ignored = [] if chat else left_out(args.inputs, args.rest)
+    inputs = named(args.inputs)
+    sources = find_sources(inputs, args.column, is_chat=chat is not None, rest=args.rest)
+    ignored = [] if chat else left_out(inputs, args.column, args.rest)
     pieces = cut_into_pieces(sources)
     if not args.json and (sources or ignored):
         print(told_of_files(sources, ignored), flush=True)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.commandline.text_table import TextColumn, as_text
+from jobs.packing.formats.naming import ending
 from jobs.packing.pieces import InputSource
 
 
@@ -14,15 +15,15 @@ def counts_of_files(sources: Sequence[InputSource], ignored: Sequence[Path]) -> 
 
 def told_of_files(sources: Sequence[InputSource], ignored: Sequence[Path]) -> str:
     """A table with a line for each ending of file names."""
-    taken = Counter((Path(source.path).suffix.lower(), source.kind) for source in sources)
+    taken = Counter((ending(source.path), source.kind) for source in sources)
     sizes: Counter[str] = Counter()
     for source in sources:
-        sizes[Path(source.path).suffix.lower()] += sum(source.sizes)
+        sizes[ending(source.path)] += sum(source.sizes)
     rows = [
         [_ending(suffix), str(kind), f"{count:,}", f"{sizes[suffix]:,}"]
         for (suffix, kind), count in sorted(taken.items())
     ]
-    left = Counter(path.suffix.lower() for path in ignored)
+    left = Counter(ending(path) for path in ignored)
     rows += [[_ending(suffix), "left out (--as)", f"{left[suffix]:,}", ""] for suffix in sorted(left)]
     files, kinds, counts, num_bytes = zip(*rows, strict=True) if rows else ((), (), (), ())
     columns = [

@@ -5,12 +5,13 @@ The cut depends only on the names, the order and the sizes of files, never on th
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Literal
 
 # The input bytes of a piece. A worker's memory holds a few times as much.
 PIECE_BYTES = 64 * 2**20
 
-SourceKind = Literal["text", "jsonl", "parquet"]
+SourceKind = Literal["text", "jsonl", "json", "csv", "parquet", "arrow"]
 
 
 class InputError(Exception):
@@ -23,7 +24,11 @@ class PackingFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSource:
-    """An input file. ``sizes`` holds its size in bytes, or for Parquet the size of each row group."""
+    """An input file. ``sizes`` holds its size in bytes, unpacked.
+
+    Of Parquet and Arrow it holds the sizes of the groups of rows, and of JSON arrays and CSV the sizes of the
+    parts into which they may be cut.
+    """
 
     path: str
     kind: SourceKind
@@ -34,7 +39,7 @@ class InputSource:
 class TextSpan:
     """The part of a file that begins at ``start`` or later and before ``end``.
 
-    Lines count by the offset of their first byte, Parquet by row groups.
+    Lines and records count by the offset of their first byte, Parquet and Arrow by groups of rows.
     """
 
     path: str
@@ -66,9 +71,14 @@ def cut_into_pieces(sources: Iterable[InputSource], piece_bytes: int = PIECE_BYT
 
 def _cut(source: InputSource, piece_bytes: int) -> Iterator[tuple[TextSpan, int]]:
     """Yields spans with their sizes in bytes."""
-    if source.kind == "parquet":
+    if source.kind in ("parquet", "arrow"):
         for number, num_bytes in enumerate(source.sizes):
             yield _span(source, number, number + 1, len(source.sizes)), num_bytes
+        return
+    if source.kind in ("json", "csv"):
+        ends = list(accumulate(source.sizes))
+        for start, end in pairwise([0, *ends]):
+            yield _span(source, start, end, ends[-1]), end - start
         return
     (size,) = source.sizes
     for start in range(0, size, piece_bytes):

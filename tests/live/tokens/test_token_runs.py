@@ -18,10 +18,10 @@ from checkpointing.generations.repository import Repository
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from cluster.local_ray.private_ray import private_ray
-from jobs.packing.documents import find_sources
 from jobs.packing.pieces import InputError, cut_into_pieces
 from jobs.packing.ray_pack import Work, pack_pieces
 from jobs.packing.shard import pack_piece
+from jobs.packing.sources import find_sources
 from jobs.packing.tokenizing import ByteTokenizer, TokenizerRecipe
 from jobs.runs.token_check import find_tokens
 from jobs.spec_schema.run_spec import RunSpec

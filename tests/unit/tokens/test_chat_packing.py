@@ -22,9 +22,9 @@ from jobs.packing.chat.rows import Rows, flagged
 from jobs.packing.chat.sandbox import Template
 from jobs.packing.chat.spans import rendered
 from jobs.packing.chat.template_file import CHATML, MOST_TEMPLATE_BYTES, read_template
-from jobs.packing.documents import find_sources
 from jobs.packing.pieces import InputError, cut_into_pieces
 from jobs.packing.shard import Packed
+from jobs.packing.sources import find_sources
 from jobs.packing.tokenizing import ByteTokenizer, read_recipe
 from jobs.training.task.sample_order import sample_at, share_of_rank
 from jobs.training.task.token_index import BEGINS, ID_MASK, TRAINED
@@ -375,7 +375,9 @@ def test_a_bad_row_of_parquet_is_named_by_its_number(tmp_path: Path) -> None:
 
 def test_files_that_can_hold_no_conversations_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("words")
-    with pytest.raises(InputError, match=r"a\.txt: expected \.jsonl or \.parquet with conversations"):
+    with pytest.raises(
+        InputError, match=r"a\.txt: expected JSON, JSONL, Parquet or Arrow with conversations"
+    ):
         packed(tmp_path / "a.txt", recipe())
     pyarrow.parquet.write_table(pyarrow.table({"messages": ["words"]}), tmp_path / "b.parquet")
     with pytest.raises(InputError, match=r"column 'messages' holds string, expected lists of messages"):

@@ -1,0 +1,80 @@
+"""The bytes of a file as they were before gzip or zstd packed them, one after the other, within bounds.
+
+Places in a compressed file are counted in unpacked bytes, so it is cut as the unpacked file would be.
+"""
+
+import gzip
+import io
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow
+
+from jobs.packing.formats.naming import is_unpacked
+from jobs.packing.pieces import InputError
+
+# Whoever reads a piece unpacks all before it too.
+MOST_BYTES = 8 * 2**30
+_CHUNK_BYTES = 2**20
+_BROKEN = (OSError, EOFError, zlib.error, pyarrow.ArrowException)
+
+
+def opened(path: str | Path, start: int = 0) -> BinaryIO:
+    """Opens a file for reading from its unpacked byte ``start`` on."""
+    if not is_unpacked(path):
+        file = Path(path).open("rb")  # noqa: SIM115 - whoever asked closes it
+        file.seek(start)
+        return file
+    unpacked = io.BufferedReader(_Unpacked(Path(path)), _CHUNK_BYTES)
+    while start and (data := unpacked.read(min(start, _CHUNK_BYTES))):
+        start -= len(data)
+    return cast(BinaryIO, unpacked)
+
+
+def num_bytes(path: Path) -> int:
+    """How many bytes the file has, unpacked."""
+    if not is_unpacked(path):
+        return path.stat().st_size
+    with opened(path) as file:
+        return sum(len(data) for data in iter(lambda: file.read(_CHUNK_BYTES), b""))
+
+
+class _Unpacked(io.RawIOBase):
+    """Raises ``InputError`` if the file is broken, or holds more than ``MOST_BYTES``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+        self._file = path.open("rb")
+        is_gzip = path.suffix.lower() == ".gz"
+        self._stream: Any = (
+            gzip.GzipFile(fileobj=self._file)
+            if is_gzip
+            else pyarrow.CompressedInputStream(self._file, "zstd")
+        )
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            found = int(self._stream.readinto(buffer))
+        except _BROKEN as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise InputError(
+                f"{self._path}: is no whole {self._path.suffix.lower()} file behind unpacked byte "
+                f"{self._at:,} ({str(error).partition(chr(10))[0]}); fetch or compress it again"
+            ) from None
+        self._at += found
+        if self._at > MOST_BYTES:
+            raise InputError(
+                f"{self._path}: holds more than {MOST_BYTES:,} bytes, unpacked; unpack it first, or split it"
+            )
+        return found
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+            self._file.close()
+        super().close()
