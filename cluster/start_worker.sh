@@ -101,15 +101,23 @@ closed_folder() {
 }
 
 check_amd() {
-    if [[ -n ${ROCR_VISIBLE_DEVICES+set} && -z ${HIP_VISIBLE_DEVICES+set} ]]; then
-        refuse "ROCR_VISIBLE_DEVICES is set without HIP_VISIBLE_DEVICES, and Ray ends at that;" \
-            "use HIP_VISIBLE_DEVICES"
-    fi
+    [[ -z ${ROCR_VISIBLE_DEVICES+set} || -n ${HIP_VISIBLE_DEVICES+set} ]] || name_devices_as_ray_does
     if [[ " $*" != *" --num-gpus"* ]] && ! rays_python_has amdsmi; then
         refuse "Ray counts AMD's devices by the package amdsmi, which its Python has not: it would count" \
             "none; install /opt/rocm/share/amd_smi, or say --num-gpus"
     fi
     warn_of_numa_balancing
+}
+
+# Slurm sets this variable alone, and Ray ends at it. The other one has the same numbers where it stands alone.
+name_devices_as_ray_does() {
+    if [[ ! $ROCR_VISIBLE_DEVICES =~ ^[0-9]+(,[0-9]+)*$ ]]; then
+        refuse "ROCR_VISIBLE_DEVICES is '$ROCR_VISIBLE_DEVICES', and Ray ends at that; expected" \
+            "HIP_VISIBLE_DEVICES with the devices' numbers"
+    fi
+    say "Ray ends at ROCR_VISIBLE_DEVICES: its $ROCR_VISIBLE_DEVICES is given as HIP_VISIBLE_DEVICES"
+    export HIP_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES
+    unset ROCR_VISIBLE_DEVICES
 }
 
 # Where another program than a Python runs ray, nothing is known of its packages.

@@ -296,21 +296,29 @@ def test_an_amd_node_whose_devices_are_counted_starts(
 
 
 @pytest.mark.parametrize(
-    ("variables", "expected"),
+    ("variables", "seen"),
     [
-        ({"ROCR_VISIBLE_DEVICES": "0"}, 2),
-        ({"ROCR_VISIBLE_DEVICES": ""}, 2),
-        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}, 0),
-        ({"HIP_VISIBLE_DEVICES": "0"}, 0),
+        ({"ROCR_VISIBLE_DEVICES": "2,3"}, "none 2,3"),
+        ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, "2,3 1"),
+        ({"HIP_VISIBLE_DEVICES": "1"}, "none 1"),
+        ({}, "none none"),
     ],
 )
-def test_a_variable_with_which_ray_does_not_start_is_named(
-    machine: Machine, variables: dict[str, str], expected: int
+def test_ray_gets_devices_by_the_variable_that_it_takes(
+    machine: Machine, variables: dict[str, str], seen: str
 ) -> None:
     with_amd(machine, "AMD Instinct MI300X OAM")
-    code, said = machine.run(**variables)
-    assert code == expected
-    assert ("use HIP_VISIBLE_DEVICES" in said) == (code == 2)
+    machine.has("ray", 'echo "${ROCR_VISIBLE_DEVICES-none} ${HIP_VISIBLE_DEVICES-none}" >> "$HERE/ray"')
+    assert machine.run(**variables)[0] == 0
+    assert machine.lines("ray") == [seen]
+
+
+@pytest.mark.parametrize("value", ["", "GPU-5f1c", "0,", "0;rm"])
+def test_devices_that_the_other_variable_would_not_name_are_refused(machine: Machine, value: str) -> None:
+    with_amd(machine, "AMD Instinct MI300X OAM")
+    code, said = machine.run(ROCR_VISIBLE_DEVICES=value)
+    assert code == 2
+    assert "expected HIP_VISIBLE_DEVICES with the devices' numbers" in said
 
 
 def test_ray_is_started_again_each_time_after_a_longer_wait(machine: Machine) -> None:
