@@ -4,12 +4,15 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Conflict, Missing, Store, StoreError
 
 NUM_THREADS = 16
+MANY = 300_000  # more than the first request of a bounded read takes
 LARGE = 11 << 20  # more than one request can carry, where requests have a bound
 ESCAPES = (
     "",
@@ -41,6 +44,24 @@ def at_once(action: Callable[[int], object], num_threads: int = NUM_THREADS) -> 
 
     with ThreadPoolExecutor(num_threads) as pool:
         return list(pool.map(start, range(num_threads)))
+
+
+class ReplacedWhenAsked:
+    """A store in which an object is replaced as soon as somebody asked for its size."""
+
+    def __init__(self, inner: Store, new: bytes) -> None:
+        self._inner = inner
+        self.new: bytes | None = new
+
+    def size(self, name: str) -> int:
+        found = self._inner.size(name)
+        if self.new is not None:
+            self._inner.put(name, self.new)
+            self.new = None
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 class StoreContract:
@@ -160,6 +181,17 @@ class StoreContract:
     def test_a_range_of_what_is_not_there_is_missing(self, store: Store, length: int) -> None:
         with pytest.raises(Missing):
             store.get_range("x", 0, memoryview(bytearray(length)))
+
+    def test_of_what_grows_meanwhile_no_more_is_read_than_the_bound(self, store: Store) -> None:
+        old, new = b"o" * MANY, b"n" * (2 * MANY)
+        store.put("f/a", old)
+        assert get_bounded(store, "f/a", most_bytes=MANY) == old
+        growing = ReplacedWhenAsked(store, new)
+        with pytest.raises(TooLarge, match="has grown beyond"):
+            get_bounded(growing, "f/a", most_bytes=MANY)
+        store.put("f/a", old)
+        growing.new = new
+        assert get_bounded(growing, "f/a", most_bytes=len(new)) == new
 
     def test_a_size_is_that_of_what_lies_there_now(self, store: Store) -> None:
         store.put("f/a", b"")

@@ -135,7 +135,7 @@ class Log:
             record = self._next(entry)
             data = self._trust.sign(record.number, entry, encode(record))
             if (winner := self._create(record.number, data)) != data:
-                self._step_forward(bytes(winner))
+                self._step_forward(bytes(winner or b""))
                 continue
             self._number, self._view = record.number, record.view
             self._trust.note_own(record.number, data)
@@ -200,10 +200,12 @@ class Log:
             view=after(self._view, entry),
         )
 
-    def _create(self, number: int, data: bytes) -> Buffer:
+    def _create(self, number: int, data: bytes) -> Buffer | None:
         """Returns what the slot holds afterwards: ``data``, or the record of a writer that was first."""
         slot = self._slot(number)
-        return self._waiter.wait_out(lambda: create_once(self._store, slot, data), Undecided)
+        return self._waiter.wait_out(
+            lambda: create_once(self._store, slot, data, most_bytes=MOST_RECORD_BYTES), Undecided
+        )
 
     def _step_forward(self, data: bytes) -> None:
         """Moves to the next record, whose bytes are given. A damaged record counts as a lease."""

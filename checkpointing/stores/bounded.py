@@ -1,4 +1,8 @@
-"""Reads an object whole, but never more of it than the caller can hold, whoever wrote it."""
+"""Reads an object whole, but never more of it than the caller can hold, whoever wrote it.
+
+A size that was asked for says nothing of the bytes that are read afterwards: whoever wrote the object may
+replace it in between. So each read has room for what the caller takes and one byte more, and no further.
+"""
 
 from checkpointing.stores.contract import Store
 
@@ -11,14 +15,23 @@ class TooLarge(Exception):
 
 
 def get_bounded(store: Store, name: str, *, most_bytes: int) -> bytes:
-    """Returns the object's bytes. Raises ``TooLarge`` before it reads more than ``most_bytes``, and what
-    ``Store.get`` raises.
+    """Returns the object's bytes. Raises ``TooLarge`` instead of reading more than ``most_bytes`` and one,
+    and what ``Store.get_range`` raises.
     """
-    room = memoryview(bytearray(_FIRST_BYTES))
-    count = store.get_range(name, 0, room)
-    if count < len(room):
-        return bytes(room[:count])
+    at_once = min(_FIRST_BYTES, most_bytes + 1)
+    if (data := _fewer_than(store, name, at_once)) is not None:
+        return data
     num_bytes = store.size(name)
-    if num_bytes > most_bytes:
-        raise TooLarge(f"has {num_bytes:,} bytes, at most {most_bytes:,} are read")
-    return store.get(name)
+    for room in (num_bytes + 1, most_bytes + 1):  # The second one if the object grew meanwhile.
+        if num_bytes > most_bytes:
+            raise TooLarge(f"has {num_bytes:,} bytes, at most {most_bytes:,} are read")
+        if (data := _fewer_than(store, name, room)) is not None:
+            return data
+    raise TooLarge(f"has grown beyond the {most_bytes:,} bytes that are read")
+
+
+def _fewer_than(store: Store, name: str, num_bytes: int) -> bytes | None:
+    """Returns the object if it has fewer than ``num_bytes``, and never reads more of it."""
+    room = memoryview(bytearray(num_bytes))
+    count = store.get_range(name, 0, room)
+    return bytes(room[:count]) if count < num_bytes else None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import (
     Buffer,
     Conflict,
@@ -107,9 +108,9 @@ class Waiter:
         return f"tried {times}; {self._patience.advice}" if self._patience.advice else f"tried {times}"
 
 
-def create_once(store: Store, name: str, data: Buffer) -> Buffer:
+def create_once(store: Store, name: str, data: Buffer, *, most_bytes: int) -> Buffer | None:
     """Creates ``name`` unless it exists; returns the bytes that are there now. They are ``data`` if this
-    caller won.
+    caller won, and None if they are more than ``most_bytes``, which are not read.
 
     Raises ``Undecided`` if the name was refused as taken, but nothing is there.
     """
@@ -117,7 +118,9 @@ def create_once(store: Store, name: str, data: Buffer) -> Buffer:
         store.create(name, data)
         return data
     try:
-        return store.get(name)
+        return get_bounded(store, name, most_bytes=most_bytes)
+    except TooLarge:
+        return None
     except Missing:
         raise Undecided(
             f"store: {store.url}: {name} was refused as taken, but is not there; it may work again later"
@@ -155,7 +158,7 @@ class RetryingStore:
         self._wait_out(lambda: self.inner.put(name, data))
 
     def create(self, name: str, data: Buffer) -> None:
-        if self._wait_out(lambda: create_once(self.inner, name, data)) != data:
+        if self._wait_out(lambda: create_once(self.inner, name, data, most_bytes=len(data))) != data:
             raise Conflict(f"store: {self.url}: {name} exists already")
 
     def get(self, name: str) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any
 
 from checkpointing.errors import Corrupt, NothingToResume
 from checkpointing.generations.repository import Repository, existing_run
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, Unavailable
 from jobs.listing.names import Found
 from jobs.run_progress.status_file import read_status_file
@@ -168,12 +169,10 @@ def _sweep(store: Store, sweep: str, measured: Collection[str], clock: Callable[
 
 def _planned(store: Store, sweep: str) -> list[str] | None:
     """The names of the sweep's runs, in the order in which they are measured."""
-    with suppress(Missing, ValueError, RecursionError):
-        name = f"sweeps/{sweep}/sweep.json"
-        if store.size(name) <= _MOST_BYTES:
-            told = json.loads(store.get(name))
-            runs = told.get("runs") if isinstance(told, Mapping) else None
-            return [run for run in runs if isinstance(run, str)] if isinstance(runs, list) else None
+    with suppress(Missing, TooLarge, ValueError, RecursionError):
+        told = json.loads(get_bounded(store, f"sweeps/{sweep}/sweep.json", most_bytes=_MOST_BYTES))
+        runs = told.get("runs") if isinstance(told, Mapping) else None
+        return [run for run in runs if isinstance(run, str)] if isinstance(runs, list) else None
     return None
 
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Conflict, Missing, Store, StoreError, check_name
 from jobs.commandline.output import say
 from jobs.commandline.usage_error import Occupied
@@ -95,9 +96,9 @@ class SweepDriver:
 
     def _read(self) -> bytes | None:
         try:
-            if self._store.size(self._name) > _MOST_BYTES:
-                return b""
-            return self._store.get(self._name)
+            return get_bounded(self._store, self._name, most_bytes=_MOST_BYTES)
+        except TooLarge:
+            return b""
         except Missing:
             return None
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any, Self
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 
 _INTERVAL_S = 2.0
@@ -96,10 +97,8 @@ def read_sweep_progress(store: Store, sweep: str) -> dict[str, Any]:
     out.
     """
     try:
-        if store.size(_name_of(sweep)) > _MOST_BYTES:
-            return {}
-        told = json.loads(store.get(_name_of(sweep)))
-    except (Missing, ValueError, RecursionError):
+        told = json.loads(get_bounded(store, _name_of(sweep), most_bytes=_MOST_BYTES))
+    except (Missing, TooLarge, ValueError, RecursionError):
         return {}
     return _sound(told) if isinstance(told, dict) else {}
 

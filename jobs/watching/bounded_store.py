@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NoReturn
 
+from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Buffer, Store, StoreError
 from reporting.recording.attempts import DRIVER
 from reporting.recording.parts import part_name
@@ -54,9 +55,10 @@ class BoundedStore:
                 return self._kept[name]
         is_part = part_name(name) is not None
         most = _MOST_PART_BYTES if is_part else _MOST_BYTES
-        if (size := self._store.size(name)) > most:
-            raise StoreError(f"store: {name} has {size:,} bytes, expected at most {most:,}")
-        data = self._store.get(name)
+        try:
+            data = get_bounded(self._store, name, most_bytes=most)
+        except TooLarge as error:
+            raise StoreError(f"store: {name} {error}") from None
         if is_part:
             self._keep(name, data)
         return data

@@ -181,6 +181,16 @@ def test_a_record_larger_than_any_is_damaged_and_is_not_read(tmp_path: Path) -> 
         Log(store, RUN).record(2)
 
 
+def test_a_record_without_an_end_that_comes_first_is_stepped_over_and_not_read(tmp_path: Path) -> None:
+    log = Log(LocalStore(tmp_path), RUN)
+    log.lease("a")
+    with (tmp_path / slot_name(RUN, 2)).open("wb") as file:
+        file.truncate(40 << 30)  # With holes: it takes no room here, and would take all memory.
+
+    log.append(Stop())
+    assert (log.number, log.view.num_lost, log.view.stop_asked) == (3, 1, True)
+
+
 # The key's file.
 
 
