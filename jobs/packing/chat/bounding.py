@@ -33,6 +33,10 @@ class Meter:
         steps, self._characters = divmod(self._characters + number, _STEP_CHARACTERS)
         self.step(steps)
 
+    def each_character(self, text: str) -> None:
+        """Takes steps for a text that is gone through as a list of its characters is."""
+        self.characters(len(text) * _VALUE_CHARACTERS)
+
     def values(self, value: T, each: int = _VALUE_CHARACTERS) -> T:
         """Takes steps for a text's characters, or for a list's values without what they hold."""
         if isinstance(value, str):

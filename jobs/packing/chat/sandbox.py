@@ -38,6 +38,11 @@ _FILTERS = (
     "join", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace",
     "reverse", "round", "safe", "select", "selectattr", "sort", "string", "title", "trim", "unique", "upper",
 )  # fmt: skip
+# They take a text as a whole. The others go through its characters one by one, as if it were a list.
+_WHOLE = frozenset(
+    {"abs", "capitalize", "count", "d", "default", "e", "escape", "first", "float", "int", "last", "length"}
+    | {"lower", "replace", "reverse", "round", "safe", "string", "trim", "upper"}
+)
 # They compare all that a list holds.
 _COMPARING = frozenset({"dictsort", "max", "min", "sort", "unique"})
 _COMPARING_TESTS = frozenset(
@@ -127,7 +132,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.marks = False
         self.concat = self.joined  # type: ignore[method-assign]  # what templates join all texts with
         given = self.filters | {"round": _round}
-        self.filters = {name: self._costing(given[name], name in _COMPARING) for name in _FILTERS}
+        self.filters = {
+            name: self._costing(given[name], name in _COMPARING, name in _WHOLE) for name in _FILTERS
+        }
         self.filters |= {"tojson": self._to_json, "join": self._join, "replace": self._replace}
         self.filters |= {
             "string": _text_of,
@@ -184,12 +191,16 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         return None  # ``is_safe_attribute`` refuses both methods.
 
-    def _costing(self, run: Callable[..., Any], is_comparing: bool = False) -> Callable[..., Any]:
+    def _costing(
+        self, run: Callable[..., Any], is_comparing: bool = False, takes_whole: bool = True
+    ) -> Callable[..., Any]:
         @wraps(run)
         def costing(*args: Any, **kwargs: Any) -> Any:
             self.meter.step()
             for one in (*args, *kwargs.values()):
-                if is_comparing:
+                if isinstance(one, str) and not takes_whole:
+                    self.meter.each_character(one)
+                elif is_comparing:
                     self.meter.everything(one)
                 elif isinstance(one, str):
                     self.meter.characters(len(one))

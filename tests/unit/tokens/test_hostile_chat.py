@@ -49,6 +49,29 @@ def test_filters_and_inner_loops_cost_what_they_do(text: str) -> None:
         Template(ChatTemplate(where="t", text=text)).render(_MESSAGES)
 
 
+@pytest.mark.parametrize(
+    "run",
+    [
+        "title",
+        "unique",
+        "sort",
+        "min",
+        "max",
+        "select('eq', 'b')",
+        "reject",
+        "selectattr('b')",
+        "map('upper')",
+    ],
+)
+def test_what_goes_through_a_text_character_by_character_costs_each_of_them(run: str) -> None:
+    text = "{% set s = 'a ' * 4000000 %}{% set t = s | " + run + " %}"
+    with pytest.raises(InputError, match="steps"):
+        Template(ChatTemplate(where="t", text=text)).render(_MESSAGES)
+    words = ChatTemplate(where="t", text="{{ messages[0].content | title }}")
+    messages = [{**_MESSAGES[0], "content": "an example " * 10_000}]
+    assert Template(words).render(messages) == "An Example " * 10_000
+
+
 def test_a_power_of_ten_hides_in_no_rounding() -> None:
     with pytest.raises(InputError, match="digits"):
         Template(ChatTemplate(where="t", text="{{ 1 | round(-30000) }}")).render(_MESSAGES)
