@@ -57,14 +57,20 @@ class Meter:
                 waiting += held
         return value
 
-    def loop(self, items: Iterable[T]) -> Iterable[T]:
-        """Takes a step for each item, also while a list changes its kind to a generator."""
-        if isinstance(items, Sized):
-            self.step(1 + len(items))
-            return items
-        return self.each(items)
+    def key(self, value: T) -> T:
+        """Takes steps for what a dict hashes and compares to find ``value``."""
+        return self.everything(value) if isinstance(value, tuple) else self.values(value)
 
-    def each(self, items: Iterable[T]) -> Iterator[T]:
+    def loop(self, items: Iterable[T], weight: int = 0) -> Iterable[T]:
+        """Takes a step for each item, and ``weight`` more for what the loop holds. Also while a list changes
+        its kind to a generator.
+        """
+        if isinstance(items, Sized):
+            self.step(1 + len(items) * (1 + weight))
+            return items
+        return self.each(items, weight)
+
+    def each(self, items: Iterable[T], weight: int = 0) -> Iterator[T]:
         for item in items:
-            self.step()
+            self.step(1 + weight)
             yield item

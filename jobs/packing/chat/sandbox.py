@@ -3,7 +3,7 @@
 Jinja's sandbox keeps a template from all that is not text. It does not keep it from taking forever or from
 filling the memory. So each loop, each call, and all that is read, made or compared costs steps, no text or
 list grows beyond a limit, and what could grow one without a step is not there: most filters, ``format``,
-padding, powers.
+padding, powers, large numbers. A long template's loops and macros cost more steps than a short one's.
 """
 
 import json
@@ -17,7 +17,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import do_round
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
@@ -49,10 +49,14 @@ _COMPARING_TESTS = frozenset(
     {"in", "eq", "==", "equalto", "ne", "!=", "lt", "<", "lessthan", "gt", ">", "greaterthan", "le", "<="}
     | {"ge", ">="}
 )
-# They fill up with blanks to any width that they are told, or lead to bytes, which nothing here bounds.
+# They fill up with blanks to any width that they are told, or lead to bytes, which nothing here bounds, or
+# belong to a class, not to what is counted.
 _NO_METHODS = frozenset(
     {"format", "format_map", "ljust", "rjust", "center", "zfill", "expandtabs", "translate", "encode"}
+    | {"maketrans", "fromkeys"}
 )
+# So many of a template's words, operators and calls take a step where they are done again and again.
+_NODES_PER_STEP = 50
 T = TypeVar("T")
 
 
@@ -122,7 +126,7 @@ class _Namespace(Namespace):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -130,6 +134,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         )
         self.meter = Meter()
         self.marks = False
+        self._weight = 0
         self.concat = self.joined  # type: ignore[method-assign]  # what templates join all texts with
         given = self.filters | {"round": _round}
         self.filters = {
@@ -143,6 +148,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             _CONCAT: self._concat,
         }
         self.filters |= {_FLAT: _flat, _COST: self.meter.everything, _CUT: self.meter.values}
+        self.filters[_KEY] = self.meter.key
         tests: Mapping[str, Any] = self.tests
         self.tests = {name: self._costing(run, name in _COMPARING_TESTS) for name, run in tests.items()}
         self.globals.clear()
@@ -151,7 +157,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
         for loop in template.find_all(nodes.For):
-            loop.iter = _filtered(loop.iter, _LOOP)  # type: ignore[arg-type]  # it is an expression
+            weight = nodes.Const(_weight_of(loop))
+            loop.iter = _filtered(loop.iter, _LOOP, weight)  # type: ignore[arg-type]  # it is an expression
+        self._weight = _weight_of(template)
         return _with_bounds(template)
 
     def joined(self, texts: Iterable[str]) -> str:
@@ -161,19 +169,24 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(__obj, "__self__", None)
+        __self.meter.values(args)
         if isinstance(owner, str | list | tuple | range):
+            __self.meter.everything(owner)
+        if isinstance(owner, str | list | tuple | range | LoopContext):
             # Methods search what they belong to, and what they are given.
-            for one in (owner, *args, *kwargs.values()):
+            for one in (*args, *kwargs.values()):
                 __self.meter.everything(one)
+        elif isinstance(owner, Mapping) and args:
+            __self.meter.key(args[0])
         if isinstance(owner, str):
             name = getattr(__obj, "__name__", "")
             if name == "join":
                 return __self._join(args[0], owner)
             if name == "replace":
                 return __self._replace(owner, *args)
-        __self.meter.step()
+        __self.meter.step(1 + __self._weight * isinstance(__obj, Macro | BlockReference))
         if isinstance(__obj, LoopContext):  # what a recursive loop goes into
-            args = (__self.meter.loop(args[0]), *args[1:])
+            args = (__self.meter.loop(args[0], __self._weight), *args[1:])
         return _bounded(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -182,11 +195,16 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if operator == "**" or (operator == "%" and isinstance(left, str)):
             raise SecurityError(f"{operator} is not for templates")
         if operator == "*":
-            return _product(left, right)
+            return _bounded(_product(left, right))
         return _bounded(super().call_binop(context, operator, left, right))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        return attr not in _NO_METHODS and super().is_safe_attribute(obj, attr, value)
+        # What escapes text has methods of its own, and numbers turn into bytes of any length.
+        is_plain = not isinstance(obj, int | float) and (not isinstance(obj, str) or hasattr(str, attr))
+        return is_plain and attr not in _NO_METHODS and super().is_safe_attribute(obj, attr, value)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        return super().getitem(obj, self.meter.key(argument))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         return None  # ``is_safe_attribute`` refuses both methods.
@@ -247,11 +265,15 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return text.replace(wanted, other, -1 if count is None else count)
 
 
-_LOOP, _CONCAT, _FLAT, _COST, _CUT = "_loop", "_concat", "_flat", "_cost", "_cut"
+_LOOP, _CONCAT, _FLAT, _COST, _CUT, _KEY = "_loop", "_concat", "_flat", "_cost", "_cut", "_key"
 
 
-def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+def _filtered(node: nodes.Expr, name: str, *given: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(node, name, list(given), [], None, None, lineno=node.lineno)
+
+
+def _weight_of(node: nodes.Node) -> int:
+    return sum(1 for _ in node.find_all(nodes.Node)) // _NODES_PER_STEP
 
 
 class _Bounding(NodeTransformer):
@@ -278,6 +300,8 @@ class _Bounding(NodeTransformer):
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
         self.generic_visit(node)
+        for pair in node.items:
+            pair.key = _filtered(pair.key, _KEY)
         return _filtered(node, _FLAT)
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
@@ -312,6 +336,8 @@ def _bounded(value: T) -> T:
             raise _too_long()
     elif isinstance(value, list | tuple | dict) and len(value) > MOST_ITEMS:
         raise SecurityError(f"a list has more than {MOST_ITEMS:,} values")
+    elif isinstance(value, int) and abs(value) >= _LARGEST_NUMBER:
+        raise SecurityError("a number is too large")
     return value
 
 

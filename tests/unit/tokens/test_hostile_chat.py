@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from jobs.packing.chat import bounding
 from jobs.packing.chat.masks import Rendered, Span, trained
 from jobs.packing.chat.recipe import ChatTemplate
 from jobs.packing.chat.sandbox import Template
@@ -42,6 +43,14 @@ _MESSAGES = [{"role": "user", "content": "a"}, {"role": "assistant", "content": 
         "{% set l = range(10000) | list %}{% set t = range(30) | select('in', l) | list %}",
         "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% set t = 'y'.strip(s) %}{% endfor %}",
         "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% set t = 'y' | trim(chars=s) %}{% endfor %}",
+        "{% set l = ['x' * 800000] * 999 %}{% for i in range(30) %}{% set t = loop.changed(l) %}{% endfor %}",
+        "{% for i in range(300) %}{% set t = loop.cycle(*range(9999)) %}{% endfor %}",
+        "{% macro m() %}{% if varargs %}{% endif %}{% endmacro %}"
+        "{% for i in range(300) %}{% set t = m(*range(9999)) %}{% endfor %}",
+        "{% set k = ((1,) * 9990,) * 999 %}{% set t = {}[k] %}",
+        "{% set k = ((1,) * 9990,) * 999 %}{% set t = {}.get(k) %}",
+        "{% set k = ((1,) * 9990,) * 999 %}{% set t = {k: 1} %}",
+        "{% set s = 'x' * 8000000 %}{% for i in range(30) %}{% set t = {}[s] %}{% endfor %}",
     ],
 )
 def test_filters_and_inner_loops_cost_what_they_do(text: str) -> None:
@@ -70,6 +79,41 @@ def test_what_goes_through_a_text_character_by_character_costs_each_of_them(run:
     words = ChatTemplate(where="t", text="{{ messages[0].content | title }}")
     messages = [{**_MESSAGES[0], "content": "an example " * 10_000}]
     assert Template(words).render(messages) == "An Example " * 10_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{% for i in range(100) %}}{}{{% endfor %}}",
+        "{{% macro m() %}}{}{{% endmacro %}}{{% for i in range(100) %}}{{% set t = m() %}}{{% endfor %}}",
+        "{{% for i in [1] recursive %}}{}{{{{ loop(range(2, 102)) if i == 1 }}}}{{% endfor %}}",
+        "{{% block b %}}{}{{% endblock %}}{{% for i in range(100) %}}{{% set t = self.b() %}}{{% endfor %}}",
+    ],
+)
+def test_what_a_loop_or_a_macro_holds_counts_each_time(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounding, "MOST_STEPS", 2000)
+    short, long = (text.format("{% if i %}{% endif %}" * count) for count in (1, 800))
+    Template(ChatTemplate(where="t", text=short)).render(_MESSAGES)
+    with pytest.raises(InputError, match="steps"):
+        Template(ChatTemplate(where="t", text=long)).render(_MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% set n = namespace(x=1) %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x=-1) %}{% for i in range(99) %}{% set n.x = n.x - 9e18|int %}{% endfor %}",
+        "{% set x = ('f' * 8000000)|int(0, 16) // 3 %}",
+        "{% set x = 4000000000 * 4000000000 %}",
+        "{% set x = (1).to_bytes(800000000, 'big') %}",
+        "{% set x = ''.maketrans('a', 'b') %}",
+        "{% set x = {}.fromkeys(range(9)) %}",
+        "{% set x = ('<!---->' * 1000)|safe %}{{ x.striptags() }}",
+    ],
+)
+def test_what_nothing_counts_is_not_there(text: str) -> None:
+    with pytest.raises(InputError, match=r"too large|is unsafe"):
+        Template(ChatTemplate(where="t", text=text)).render(_MESSAGES)
 
 
 def test_a_power_of_ten_hides_in_no_rounding() -> None:
