@@ -14,6 +14,7 @@ from typing import Any
 
 from checkpointing.errors import Corrupt
 from checkpointing.log.codec import MAC_BYTES, brief, is_count, is_generation_name, seal, unseal
+from checkpointing.log.field_types import check_types
 from checkpointing.stores.contract import is_name
 
 MANIFEST = "manifest.json"
@@ -184,8 +185,7 @@ def check(manifest: Manifest) -> None:
 
 def _check_cut(cut: Cut) -> None:
     _demand(is_generation_name(cut.generation), f"a generation named {cut.generation!r}")
-    counts = (cut.step, cut.term, cut.number, cut.world_size)
-    _demand(all(map(is_count, counts)), f"step, term, number and world size {counts}")
+    check_types(cut)
     _demand(0 < cut.world_size <= _MOST_RANKS, f"world size {cut.world_size}")
 
 

@@ -1,7 +1,7 @@
 """Converts records of the log to text and back. Pure.
 
 A record carries a digest of itself, so one flipped bit anywhere in it is noticed. Sizes, names and numbers
-in a record are checked before they are used.
+in a record are checked before they are used, and so is the type of each field.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from typing import Any
 
 from checkpointing.errors import Corrupt
 from checkpointing.log import history
+from checkpointing.log.field_types import check_types
 from checkpointing.log.history import Entry, Generation, LogView
 from checkpointing.stores.contract import is_name
 
@@ -78,8 +79,6 @@ def decode(data: bytes, number: int) -> LogRecord:
         kind, entry = _KINDS[body["kind"]], dict(body["entry"])
         if kind is history.Commit:
             entry["generation"] = _generation(entry["generation"])
-        if kind is history.Lease and not is_count(entry.get("term") or 0):
-            raise ValueError(f"a lease of term {entry['term']!r}")
         if kind is history.Tombstone:
             entry["names"] = tuple(entry["names"])
         record = LogRecord(
@@ -89,6 +88,8 @@ def decode(data: bytes, number: int) -> LogRecord:
             entry=kind(**entry),
             view=_view(body["view"]),
         )
+        check_types(record)
+        check_types(record.entry)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Corrupt(f"record {number} of the log lacks or misnames something: {brief(error)}") from error
     if record.number != number:
@@ -172,17 +173,15 @@ def _fields(value: object) -> dict[str, Any]:
 
 def _view(body: dict[str, Any]) -> LogView:
     view = LogView(**{**body, "generations": tuple(map(_generation, body["generations"]))})
-    counts = (view.term, view.life, view.life_term, view.num_lost, view.stopped_step or 0)
-    if not all(map(is_count, (*counts, *view.loads.values()))):
-        raise ValueError(f"a view of term {view.term!r}, life {view.life!r}, loads {view.loads!r}")
+    check_types(view)
     return view
 
 
 def _generation(body: dict[str, Any]) -> Generation:
     generation = Generation(**body)
-    counts = (generation.step, generation.term, generation.number, generation.num_bytes, generation.life)
-    if not is_generation_name(generation.name) or not all(map(is_count, counts)):
-        raise ValueError(f"a generation {generation.name!r} with {counts}")
+    if not is_generation_name(generation.name):
+        raise ValueError(f"a generation {generation.name!r}")
+    check_types(generation)
     return generation
 
 

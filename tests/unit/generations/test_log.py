@@ -1,9 +1,11 @@
 """The commit log: one winner per number, fenced writers, few requests, and records that notice damage."""
 
+import hashlib
 import json
 import random
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -326,6 +328,52 @@ def test_a_record_that_is_whole_but_says_nonsense_is_corrupt(change: dict[str, o
     body = unseal(encode(_record(Lease(owner="a"))))
     with pytest.raises(Corrupt):
         decode(seal(body | change), 3)
+
+
+NO_COUNTS = (None, True, "7", 7.0, -1, 10**19, [[]])
+NO_TIMES = (None, True, "7", -1.0, 1e12, float("inf"), 10**400, [[]])
+NO_TEXTS = (None, True, 7, [[]], {})
+NO_METRICS = (None, 7, [], {"val_loss": None}, {"val_loss": "7"}, {"val_loss": 10**400}, {"val_loss": True})
+WRONG_FIELDS = {
+    "written_s": NO_TIMES, "id": NO_TEXTS, "entry.reason": NO_TEXTS, "entry.name": NO_TEXTS,
+    "entry.is_poison": (None, 1, "x"), "view.term": NO_COUNTS, "view.owner": NO_TEXTS,
+    "view.stop_asked": (None, 1, "x"), "view.finished_step": NO_COUNTS[1:], "view.loads": ({"g": "7"}, 7),
+    "view.generations.0.step": NO_COUNTS, "view.generations.0.committed_s": NO_TIMES,
+    "view.generations.0.num_bytes": NO_COUNTS, "view.generations.0.manifest_digest": NO_TEXTS,
+    "view.generations.0.epoch_end": NO_COUNTS[1:], "view.generations.0.metrics": NO_METRICS,
+    "view.generations.0.is_verified": (None, 1, "x"), "view.generations.0.quarantined": (True, 7, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", WRONG_FIELDS)
+def test_a_field_of_another_type_is_damage_and_no_error_where_it_is_used(place: str) -> None:
+    """Whoever may write to the store could end each command, and each start, with a traceback."""
+    entry = Quarantine(name=generation(1).name, reason="why")
+    record = LogRecord(number=3, id="i", written_s=1.0, entry=entry, view=view_of(*good(1)))
+    decode(encode(record), 3)
+    for wrong in WRONG_FIELDS[place]:
+        body = unseal(encode(record))
+        *names, last = place.split(".")
+        holder: Any = body
+        for name in names:
+            holder = holder[int(name) if name.isdigit() else name]
+        assert last in holder
+        holder[last] = wrong
+        with pytest.raises(Corrupt):
+            decode(_sealed(body), 3)
+
+
+def test_a_tombstone_of_what_is_no_name_is_damage() -> None:
+    body = unseal(encode(_record(Tombstone(names=("g",)))))
+    for wrong in ([7], [["g"]], [None]):
+        with pytest.raises(Corrupt):
+            decode(_sealed(body | {"entry": {"names": wrong}}), 3)
+
+
+def _sealed(body: object) -> bytes:
+    """Also of numbers that no writer of ours writes."""
+    text = json.dumps(body).encode()
+    return b'{"schema":1,"sha256":"%s","body":%s}' % (hashlib.sha256(text).hexdigest().encode(), text)
 
 
 @pytest.mark.parametrize(
