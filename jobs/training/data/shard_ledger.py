@@ -25,11 +25,13 @@ from jobs.training.task.token_index import KnownShard
 
 # Those of a rank with a hundred thousand shards.
 _MOST_BYTES = 32 * 2**20
+# The oldest: they tell of the bytes that the run began with.
 _MOST_OBJECTS = 4096
 # Nodes that have the shards on disks of their own have a version each.
 _MOST_VERSIONS = 64
 _LONGEST_VERSION = 1000
 _SHA256 = re.compile("[0-9a-f]{64}")
+_OBJECT = re.compile(r"[0-9]{12}-[0-9]{6}\.json")
 _NUM_READERS = 16
 # A store that stands still holds up no training.
 _LONGEST_WRITE_S = 20.0
@@ -46,10 +48,16 @@ def read_ledger(store: Store, ledger: str, wanted: Container[str]) -> tuple[Know
     can't be read now.
     """
     key = store_key()
-    names = sorted(store.list(ledger))[-_MOST_OBJECTS:]
+    names = sorted(name for name in store.list(ledger) if _is_of_the_life(name, ledger))[:_MOST_OBJECTS]
     with ThreadPoolExecutor(_NUM_READERS) as pool:
         rows = pool.map(lambda name: _read(store, name, key), names)
         return merged(shard for row in rows for shard in row if shard.name in wanted)
+
+
+def _is_of_the_life(name: str, ledger: str) -> bool:
+    """Says whether the object's name is one that a rank gives. No others hide those of the first attempt."""
+    last = name.rpartition("/")[2]
+    return bool(_OBJECT.fullmatch(last)) and last >= ledger.rpartition("/")[2]
 
 
 def merged(shards: Iterable[KnownShard]) -> tuple[KnownShard, ...]:

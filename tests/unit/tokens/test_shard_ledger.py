@@ -332,6 +332,20 @@ def test_ranks_and_attempts_write_apart_and_lives_know_nothing_of_each_other() -
     assert [shard.name for shard in read_ledger(store, LEDGER, {"11.bin"})] == ["11.bin"]
 
 
+@pytest.mark.parametrize("planted", ["999999999999-{:06}.json", "000000000000-{:06}.json", "{:06}", "x{:06}"])
+def test_no_number_of_planted_objects_hides_what_the_run_began_with(
+    planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor those that later attempts wrote: where no index names a digest, the first one counts."""
+    monkeypatch.setattr(shard_ledger, "_MOST_OBJECTS", 4)
+    store = MemoryStore()
+    LedgerWriter(store, LEDGER, term=1, rank=0).write([known("a.parquet", "a")])
+    for number in range(9):
+        LedgerWriter(store, LEDGER, term=2, rank=number).write([known("a.parquet", "b")])
+        store.put(f"{LEDGER}/{planted.format(number)}", b"planted")
+    assert read_ledger(store, LEDGER, {"a.parquet"}) == (known("a.parquet", "a"),)
+
+
 BODY = json.dumps([{"name": "a.bin", "sha256": "a" * 64, "versions": ["1"]}]).encode()
 
 
