@@ -24,7 +24,7 @@ from jobs.execution.causes import cause_of
 from jobs.execution.executor import MakeTask, PeersFailed
 from jobs.execution.messages import Event, Finished, Session, Started
 from jobs.execution.outcomes import EXPECTED, Completed, Failed, Outcome, StoreAway, Unmendable, outcome_of
-from jobs.launch.torchrun import LauncherPlace
+from jobs.launch.torchrun import LauncherPlace, ended_with_torchrun
 from jobs.training.benchmark.largest import measure_job
 from jobs.training.health.failures import AgreedFailure, failure_of
 from jobs.training.health.problems import Problem, error_of, problem_of
@@ -56,7 +56,8 @@ def run_inline(sessions: Iterable[Session], place: LauncherPlace, listen: Callab
     with _process_group(place, _COLLECTIVE_TIMEOUT_S) as device:
         context = _context(place, device)
         try:
-            prove(place.key)
+            with ended_with_torchrun():
+                prove(place.key)
         except Stranger as error:
             raise PeersFailed(str(error)) from error
         jobs = (job for session in sessions for job in session.jobs)
@@ -78,8 +79,9 @@ def attempt_inline(
     with _process_group(place, collective_timeout_s) as device:
         context = _context(place, device)
         try:
-            prove(place.key)
-            task = _shared_task(make_task, place)
+            with ended_with_torchrun():
+                prove(place.key)
+                task = _shared_task(make_task, place)
             if not isinstance(task, Task):
                 return task
             run(task, context, Services(report=hear, stop_request=stop_request))
@@ -196,13 +198,14 @@ def _process_group(place: LauncherPlace, collective_timeout_s: float) -> Iterato
         torch.cuda.set_device(device)
     loopback = on_loopback() if place.is_of_one_machine else {}
     with TemporaryDirectory(prefix="longhaul-") as folder, variables(loopback):
-        dist.init_process_group(
-            "nccl" if has_device else "gloo",
-            init_method="env://" if place.world_size > 1 else f"file://{Path(folder) / 'rendezvous'}",
-            rank=place.rank,
-            world_size=place.world_size,
-            timeout=timedelta(seconds=collective_timeout_s),
-        )
+        with ended_with_torchrun():
+            dist.init_process_group(
+                "nccl" if has_device else "gloo",
+                init_method="env://" if place.world_size > 1 else f"file://{Path(folder) / 'rendezvous'}",
+                rank=place.rank,
+                world_size=place.world_size,
+                timeout=timedelta(seconds=collective_timeout_s),
+            )
         try:
             yield device
         finally:

@@ -1,10 +1,17 @@
 """What ``torchrun`` says about this process, if it started it. Needs no torch."""
 
 import os
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 _KEY = "LONGHAUL_RUN_KEY"
+_LOOK_EVERY_S = 1.0
+_EXIT_ALONE = 1
+# Who started this process, as it was when this was loaded: before anything is waited for.
+_PARENT = os.getppid()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +43,34 @@ class LauncherPlace:
 
 def is_under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+@contextmanager
+def ended_with_torchrun(
+    every_s: float = _LOOK_EVERY_S, end: Callable[[int], object] = os._exit
+) -> Iterator[None]:
+    """Ends this process if ``torchrun`` ends in the meantime: then nobody comes whom it waits for.
+
+    A rank waits for its peers in torch, where no exception reaches it, so the process ends at once.
+    """
+    done = threading.Event()
+    watch = threading.Thread(target=_watch, args=(done, every_s, end), name="torchrun's end", daemon=True)
+    if is_under_torchrun():
+        watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _watch(done: threading.Event, every_s: float, end: Callable[[int], object]) -> None:
+    while not done.wait(every_s):
+        if os.getppid() != _PARENT:
+            print(
+                "torchrun has ended while this rank was starting, so it ends too", file=sys.stderr, flush=True
+            )
+            end(_EXIT_ALONE)
+            return
 
 
 def name_flag() -> str:
