@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import os
 import secrets
 import shlex
 import subprocess
@@ -162,6 +163,8 @@ def _write(job: Job, place: Path) -> None:
     text, folder = script(job), place.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (owner := folder.stat().st_uid) != os.geteuid():
+            raise SpecError([f"--to: {folder} belongs to user {owner}, who could exchange the script"])
         folder.chmod(0o700)
         # Others may have put files into the folder before it was closed: no name can be foreseen.
         new = folder / f"{place.name}.{secrets.token_hex(8)}"

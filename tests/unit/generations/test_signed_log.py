@@ -15,6 +15,7 @@ from checkpointing.log.signing import VARIABLE, Signer, StoreKeyError, store_key
 from checkpointing.log.trust import slot_name
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
+from tests.faults import FaultyStore
 from tests.unit.small_generations import generation
 
 RUN = "r"
@@ -137,7 +138,7 @@ def test_the_wrong_key_is_said_to_be_wrong_and_nothing_is_called_damaged(
     started(store)
     new_key(tmp_path / "other", monkeypatch, b"x" * 32)
     with pytest.raises(StoreKeyError, match="no record was signed with the key"):
-        Log(store, RUN).lease("b")
+        Log(store, RUN).lease("b", takes_unsigned=True)
 
 
 def test_a_run_without_a_key_goes_on_with_one_and_is_signed_from_there(
@@ -158,6 +159,35 @@ def test_a_run_without_a_key_goes_on_with_one_and_is_signed_from_there(
     assert generation(7).name not in names(Log(store, RUN))
     assert [type(one.entry) for one in Log(store, RUN).records()] == [Lease, Commit, Lease, Pin]
     assert [finding.place for finding in audit_log(store, RUN) if finding.is_wrong] == ["record 5", "hint"]
+
+
+def test_what_was_written_before_the_first_signature_is_believed_also_after_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    started(store)
+    new_key(tmp_path / "key", monkeypatch, b"k" * 32)
+    Log(store, RUN).lease("b", takes_unsigned=True)
+    log = Log(store, RUN)
+    log.read()
+    assert [record.number for record in log.records()] == [1, 2, 3]
+
+
+def test_the_first_record_of_all_is_signed_whatever_it_is(key: Path) -> None:
+    """Such as a stop request to a run that has not begun."""
+    store = MemoryStore()
+    Log(store, RUN).append(Stop())
+    assert mac_of(store.get(slot_name(RUN, 1)))
+
+
+def test_a_signed_log_is_appended_to_in_as_few_requests_as_any(key: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    log = Log(store, RUN)
+    log.lease("a")
+    store.calls.clear()
+    log.append(Stop())
+    log.append(Stop())
+    assert [call.split()[0] for call in store.calls] == ["create", "put"] * 2
 
 
 def test_a_writer_that_was_forged_over_is_fenced_and_signs_on(key: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from jobs.cli.__main__ import main
 from tests.conftest import Golden
+from tests.unit.other_user import NOBODY, needs_root
 from tests.unit.printed import checked
 from tests.unit.slurm.allocation import variables_of
 
@@ -176,6 +177,18 @@ def test_what_others_put_into_an_open_folder_first_is_neither_written_to_nor_rea
     assert victim.read_text(encoding="utf-8") == "mine alone"
     assert "hunter2" in script()
     assert not (folder / "job.sh").is_symlink()
+
+
+@needs_root
+def test_a_folder_of_another_user_who_could_exchange_the_script_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "longhaul-slurm/r"
+    folder.mkdir(parents=True)
+    os.chown(folder, NOBODY, NOBODY)
+    assert slurm(RUN, "--nodes", "1", "--gpus", "2") == 2
+    assert "longhaul-slurm/r belongs to user 65534, who could exchange" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
 
 
 def test_a_submitted_job_is_told_by_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
