@@ -15,6 +15,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from cluster.signals import deaf_children
+
 
 def draining_nodes() -> frozenset[str]:
     """Returns the ids of nodes that take no new work and end soon, as the connected head reports them."""
@@ -217,21 +219,26 @@ def sigterm_left_alone() -> Iterator[None]:
 
 
 @contextmanager
-def own_process_groups() -> Iterator[None]:
-    """Starts each of Ray's processes inside the block in a process group of its own.
+def ended_by_driver_alone() -> Iterator[None]:
+    """Lets no stop signal end one of Ray's processes that are started inside the block.
 
-    So a signal to the driver's group, as of a terminal that closes, of ``timeout`` or of ``kill -TERM
-    -GROUP``, reaches the driver alone, which then ends Ray when it has saved.
+    Each has a process group of its own, and is deaf to SIGTERM and SIGHUP, as are its workers. So a terminal
+    that closes, ``timeout``, ``kill -TERM -GROUP``, or a control group that is stopped ends the driver
+    alone, which ends Ray when it has saved. Ray would ask with SIGTERM and wait a second for each of them.
     """
     from ray._private import services
 
     as_it_is = services.ConsolePopen
 
-    class InAGroupOfItsOwn(as_it_is):  # type: ignore[misc,valid-type]  # Ray's class has no types
+    class Deaf(as_it_is):  # type: ignore[misc,valid-type]  # Ray's class has no types
         def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **{"process_group": 0, **options})
+            with deaf_children():
+                super().__init__(*args, **{"process_group": 0, **options})
 
-    services.ConsolePopen = InAGroupOfItsOwn
+        def terminate(self) -> None:
+            self.kill()
+
+    services.ConsolePopen = Deaf
     try:
         yield
     finally:

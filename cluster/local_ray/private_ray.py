@@ -24,11 +24,11 @@ from cluster.local_ray.timeouts import ON_ONE_MACHINE, where_unset
 from cluster.local_ray.variables import variables
 from cluster.nodes import query_cluster
 from cluster.ray_internals import (
+    ended_by_driver_alone,
     entrypoint_without_options,
     lean,
     lost_node_messages,
     on_loopback,
-    own_process_groups,
     reread_variables,
     sigterm_left_alone,
     start_options,
@@ -147,7 +147,7 @@ def _started(root: str, num_cpus: int | None, verbose: bool) -> Iterator[None]:
         with (
             variables(_settings(root)),
             on_loopback(),
-            own_process_groups(),
+            ended_by_driver_alone(),
             lean(worker_start.__file__, agent_stand_in.__file__, logs_reach_driver=verbose),
             lost_node_messages(verbose),
             _said_in_one_line(),

@@ -9,8 +9,8 @@ import os
 import sys
 
 from cluster.local_ray.timeouts import ACROSS_HOSTS, where_unset
+from cluster.signals import become_deaf
 from cluster.slurm.addresses import address_towards, free_port
-from cluster.slurm.signals import become
 
 # Results never use the object store, and /dev/shm is often small.
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -28,7 +28,7 @@ OF_ALL_NODES = (
 def main(folder: str, peer: str) -> None:
     address = address_towards(peer)
     os.environ.update(where_unset(ACROSS_HOSTS, os.environ))
-    become(
+    become_deaf(
         [
             "ray",
             "start",

@@ -8,9 +8,9 @@ import os
 import sys
 from pathlib import Path
 
+from cluster.signals import become_deaf
 from cluster.slurm.addresses import address_towards
 from cluster.slurm.head import OBJECT_STORE_BYTES, OF_ALL_NODES
-from cluster.slurm.signals import become
 
 _SCRIPT = Path(__file__).resolve().parents[1] / "start_worker.sh"
 _MEBIBYTE = 2**20
@@ -21,7 +21,7 @@ _SHARE_OF_MEMORY = 0.7
 def main(folder: str) -> None:
     head, _, _ = os.environ["LONGHAUL_HEAD"].rpartition(":")
     os.environ["LONGHAUL_TEMP"] = folder
-    become(
+    become_deaf(
         [
             "bash",
             str(_SCRIPT),

@@ -186,11 +186,16 @@ NAMES = (
         by=f"{RAY}.lost_node_messages",
         says=("target=listen_error_messages",),
     ),
-    Relied(name="ray._private.services.ConsolePopen", by=f"{RAY}.own_process_groups"),
+    Relied(name="ray._private.services.ConsolePopen", by=f"{RAY}.ended_by_driver_alone"),
     Relied(
         name="ray._private.services.start_ray_process",
-        by=f"{RAY}.own_process_groups",
+        by=f"{RAY}.ended_by_driver_alone",
         says=("ConsolePopen(",),
+    ),
+    Relied(
+        name="ray._private.node.Node._kill_process_impl",
+        by=f"{RAY}.ended_by_driver_alone",
+        says=("process.terminate()",),
     ),
     Relied(name="ray._private.utils.get_entrypoint_name", by=f"{RAY}.entrypoint_without_options", position=0),
     Relied(

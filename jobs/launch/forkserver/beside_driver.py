@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from cluster.environment import without_device_lists
+from cluster.signals import deaf_children
 from jobs.execution.messages import Upcoming
 from jobs.launch.forkserver import client
 from jobs.launch.forkserver.actor import remove_socket
@@ -67,15 +68,16 @@ class DriverForkserver:
         work = (self._upcoming.work, *self._upcoming.strategies)
         # Without -P it would load what lies in the folder that this process was started in.
         command = [sys.executable, "-P", "-m", "jobs.launch.forkserver.server", "-", *work]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=told,
-            # Its driver ends it; what signals the driver's group must not.
-            start_new_session=True,
-        )
+        # Its driver ends it, and no signal does: what is forked from it saves when everything is to stop.
+        with deaf_children():
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=told,
+                start_new_session=True,
+            )
 
     def listen_beside(self, raylet: str, variables: Mapping[str, str]) -> None:
         """Lets it load Ray with the ``variables`` of that raylet's workers, and answer at a socket beside the

@@ -1,6 +1,7 @@
 """A private Ray takes nobody in and leaves nothing, however its driver ends. Drivers are real processes."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from cluster.local_ray.timeouts import ON_ONE_MACHINE
+from cluster.signals import STOP_SIGNALS
 
 START_TIMEOUT_S = 120
 GONE_AFTER_KILL_S = 15
@@ -123,6 +125,14 @@ class Driver:
         (found,) = (process for process in self.left_processes() if _name_of(process) == name)
         return found.environ()
 
+    def is_deaf(self, name: str) -> bool:
+        """Whether its only process of that name hears neither SIGTERM nor SIGHUP."""
+        (found,) = (process for process in self.left_processes() if _name_of(process) == name)
+        (line,) = re.findall(
+            r"^SigBlk:\s*(\w+)$", Path(f"/proc/{found.pid}/status").read_text(), re.MULTILINE
+        )
+        return all(int(line, 16) >> (number - 1) & 1 for number in STOP_SIGNALS)
+
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
             return process.environ().get("TMPDIR") == str(self.folder)
@@ -177,6 +187,7 @@ def test_its_head_is_tuned_and_without_helpers_and_nothing_is_left_after_sigterm
     helpers = {"agent.py", "dashboard.py", "log_monitor.py", "monitor.py", "ray::DashboardAgent"}
     assert scripts & helpers == set()
     assert driver.variables_of("gcs_server").items() >= ON_ONE_MACHINE.items()
+    assert driver.is_deaf("gcs_server") and driver.is_deaf("raylet")
     driver.signal(signal.SIGTERM)
     assert driver.wait()[0] == 128 + signal.SIGTERM
     assert_nothing_is_left(driver)

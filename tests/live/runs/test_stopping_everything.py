@@ -1,0 +1,113 @@
+"""A stop signal to every process of a training on this machine, Ray's and its workers' too.
+
+A control group that is stopped sends it, and so does whoever ends all processes of a user.
+"""
+
+import json
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.live.command_line import DEADLINE_S, run, running, write_spec
+from tests.live.runs.test_stopping import (
+    RUN,
+    command_of,
+    is_training,
+    status_of,
+    stopped_step,
+    view_of,
+    wait_until,
+)
+
+NUMBERS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+SAVING_EACH_STEP = ("--set", "checkpoint.every_steps=1")
+
+
+def all_of(pid: int) -> list[psutil.Process]:
+    driver = psutil.Process(pid)
+    return [driver, *driver.children(recursive=True)]
+
+
+def send(number: signal.Signals, processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def stop_everything_while(
+    command: list[str], is_time: Callable[[], bool], number: signal.Signals, sent_to: list[str]
+) -> str:
+    """What the driver said. Its exit code is 0, and nothing is left of what it had started."""
+    with running(command) as process:
+        wait_until(is_time)
+        found = all_of(process.pid)
+        sent_to += [one.name() for one in found]
+        send(number, found)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    _, alive = psutil.wait_procs(found, timeout=0)
+    assert [" ".join(one.cmdline())[:120] for one in alive] == []
+    return output
+
+
+@pytest.mark.soak
+@NUMBERS
+def test_it_saves_and_ends_and_goes_on_whenever_all_are_asked(number: signal.Signals, tmp_path: Path) -> None:
+    spec, store, sent_to = write_spec(tmp_path, RUN), tmp_path / "store", list[str]()
+    command = command_of(spec, store)
+
+    def is_starting() -> bool:
+        return view_of(store, "r").term > 0
+
+    output = stop_everything_while(command, is_starting, number, sent_to)
+    assert output.splitlines()[-1][9:].startswith("r: stopped at step 0, with nothing to save, resume")
+
+    output = stop_everything_while(command, is_training(store, beyond=1), number, sent_to)
+    in_training = stopped_step(store, output)
+    assert status_of(store)["stage"] == "stopped"
+
+    saving = [*command, *SAVING_EACH_STEP]
+    output = stop_everything_while(saving, is_training(store, beyond=in_training + 1), number, sent_to)
+    in_saves = stopped_step(store, output)
+    assert in_saves > in_training > 0
+    assert {"raylet", "gcs_server"} < set(sent_to)
+
+    last = run([*command, "--set", f"steps={in_saves + 2}", "--json"])
+    assert last.returncode == 0, last.stderr
+    assert json.loads(last.stdout)["resumed_step"] == in_saves
+
+
+@pytest.mark.soak
+@NUMBERS
+def test_all_may_be_asked_again_and_again_until_it_has_stopped(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with running(command_of(write_spec(tmp_path, RUN), store, *SAVING_EACH_STEP)) as process:
+        wait_until(is_training(store, beyond=1))
+        found = all_of(process.pid)
+
+        def has_stopped() -> bool:
+            send(number, found)
+            return status_of(store).get("stage") == "stopped"
+
+        wait_until(has_stopped)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert stopped_step(store, output) > 0
+
+
+@pytest.mark.soak
+@NUMBERS
+def test_a_supervisor_its_driver_and_all_processes_end_alike(number: signal.Signals, tmp_path: Path) -> None:
+    store, sent_to = tmp_path / "store", list[str]()
+    command = command_of(write_spec(tmp_path, RUN), store, "--keep")
+    output = stop_everything_while(command, is_training(store), number, sent_to)
+    assert stopped_step(store, output) > 0
+    assert "raylet" in sent_to
+    assert status_of(store)["stage"] == "stopped"
