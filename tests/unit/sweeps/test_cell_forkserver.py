@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.signals import STOP_SIGNALS
 from jobs.execution.messages import Upcoming
 from jobs.launch.forkserver import beside_driver
 from jobs.launch.forkserver.beside_driver import DriverForkserver
@@ -35,6 +36,13 @@ TELLS_PATH = """
 import sys
 with open({told!r}, "w", encoding="utf-8") as file:
     print(*sys.path, sep="\\n", file=file)
+"""
+TELLS_WHAT_IT_BLOCKS = """
+    import signal
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with open({told!r}, "w", encoding="utf-8") as file:
+        print(*map(int, sorted(blocked)), file=file)
+    time.sleep(600)
 """
 
 
@@ -111,6 +119,17 @@ def test_it_loads_nothing_from_the_folder_that_its_driver_was_started_in(
     forkserver.listen_beside(str(tmp_path / "raylet"), {})
     await_loaded(forkserver)
     assert told.read_text(encoding="utf-8") == "True"
+
+
+def test_a_stop_signal_to_all_processes_ends_neither_it_nor_what_is_forked_from_it(
+    start: Callable[..., DriverForkserver], tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    forkserver = start(TELLS_WHAT_IT_BLOCKS.format(told=str(told)))
+    forkserver.listen_beside(str(tmp_path / "raylet"), {})
+    while not (told.exists() and told.read_text(encoding="utf-8").endswith("\n")):
+        assert forkserver.is_loading()
+    assert set(map(int, told.read_text(encoding="utf-8").split())) >= STOP_SIGNALS
 
 
 def test_one_that_hangs_while_it_loads_costs_a_bounded_time_and_only_once(
