@@ -38,6 +38,13 @@ def send(number: signal.Signals, processes: list[psutil.Process]) -> None:
             process.send_signal(number)
 
 
+def command_line_of(process: psutil.Process) -> str:
+    """Empty if it has ended, also where nobody reaps it."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())[:120] if process.is_running() else ""
+    return ""
+
+
 def stop_everything_while(
     command: list[str], is_time: Callable[[], bool], number: signal.Signals, sent_to: list[str]
 ) -> str:
@@ -50,8 +57,7 @@ def stop_everything_while(
         output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     assert "Traceback" not in output
-    _, alive = psutil.wait_procs(found, timeout=0)
-    assert [" ".join(one.cmdline())[:120] for one in alive] == []
+    assert [line for one in found if (line := command_line_of(one))] == []
     return output
 
 
