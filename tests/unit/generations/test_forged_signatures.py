@@ -318,3 +318,18 @@ def test_what_was_saved_before_there_was_a_key_is_taken_in_by_a_first_start_that
     with_key(tmp_path, monkeypatch)
     trained(store, what=left)
     assert kept(store) == [*saved, left]
+
+
+def test_a_manifest_that_was_exchanged_or_is_gone_is_not_signed_by_us(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    trained(store, 10)
+    repository = Repository(store, RUN)
+    (kept,) = repository.refresh().generations
+    place = f"runs/{RUN}/gen/{kept.name}/{MANIFEST}"
+    assert repository.signed_ones([kept]) == [kept]
+    store.put(place, store.get(place)[:-1])
+    assert repository.signed_ones([kept]) == []
+    store.delete(place)
+    assert repository.signed_ones([kept]) == []

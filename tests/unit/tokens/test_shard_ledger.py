@@ -332,7 +332,10 @@ def test_ranks_and_attempts_write_apart_and_lives_know_nothing_of_each_other() -
     assert [shard.name for shard in read_ledger(store, LEDGER, {"11.bin"})] == ["11.bin"]
 
 
-@pytest.mark.parametrize("planted", ["999999999999-{:06}.json", "000000000000-{:06}.json", "{:06}", "x{:06}"])
+@pytest.mark.parametrize(
+    "planted",
+    ["999999999999-{:06}.json", "000000000000-{:06}.json", "000000000001-000000.a{:06}", "{:06}", "x{:06}"],
+)
 def test_no_number_of_planted_objects_hides_what_the_run_began_with(
     planted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,7 +403,7 @@ def test_with_the_stores_key_only_what_was_signed_in_its_place_counts(
         monkeypatch.setenv(VARIABLE, str(key))
         LedgerWriter(store, LEDGER, term=2, rank=number).write([known(name)])
     copied = store.get(f"{LEDGER}/000000000002-000001.json")
-    store.put(f"{ledger_of('r', 9)}/000000000002-000001.json", copied)
+    store.put(f"{ledger_of('r', 9)}/000000000009-000001.json", copied)
     store.put(f"{LEDGER}/000000000003-000001.json", copied.replace(b"ours.bin", b"evil.bin"))
     wanted = {"unsigned.bin", "other.bin", "ours.bin", "evil.bin"}
     assert [shard.name for shard in read_ledger(store, LEDGER, wanted)] == ["ours.bin"]
