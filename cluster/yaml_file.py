@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 from yaml.error import MarkedYAMLError
 
+from cluster.named_file import read_named
+
 MOST_BYTES = 1_000_000
 MOST_VALUES = 100_000
 # YAML allows more than Python can build: a 99th of May, a number of 5,000 digits, a thousand brackets.
@@ -56,8 +58,7 @@ def read_yaml(path: Path, wanted: str) -> Any:
     ``wanted`` there.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        data = read_named(path, MOST_BYTES)
         if len(data) > MOST_BYTES:
             raise YamlError(f"it has more than the {MOST_BYTES:,} bytes that are read")
         return parse_yaml(data.decode())

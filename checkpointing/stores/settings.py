@@ -6,8 +6,9 @@ a mistyped endpoint ends in a panic of the library, and a profile that is not th
 
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from errno import EINVAL
 
 import botocore.session
 from botocore.exceptions import BotoCoreError, ConfigNotFound, ConfigParseError, ProfileNotFound
@@ -49,14 +50,25 @@ def _check_bundle(path: str | None) -> None:
     if not path:
         return
     try:
-        with Path(path).open("rb") as file:
-            text = file.read(_MOST_BUNDLE_BYTES)
+        text = _read(path)
     except OSError as error:
         raise _wrong("AWS_CA_BUNDLE", repr(path), f"it can't be read ({error.strerror})") from None
     if b"-----BEGIN CERTIFICATE-----" not in text:
         raise _wrong(
             "AWS_CA_BUNDLE", repr(path), "that file has no certificate; expected certificates in PEM"
         )
+
+
+def _read(path: str) -> bytes:
+    # A pipe that nobody writes to would block opening for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(EINVAL, "is no file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(_MOST_BUNDLE_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def _check_profile(asked: str | None) -> None:

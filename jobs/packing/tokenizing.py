@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from cluster.named_file import read_named
 from jobs.packing.pieces import InputError
 from jobs.training.task.token_index import Vocabulary
 
 # The names of the end token in known tokenizers, the most specific names first.
 _USUAL_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 _BYTES_END = 256
+# The largest tokenizers known have some thirty megabytes.
+_MOST_BYTES = 256 << 20
 
 
 class Tokenizer(Protocol):
@@ -65,11 +68,16 @@ def read_recipe(
         return TokenizerRecipe(name=name)
     path = Path(name)
     try:
-        content = path.read_bytes()
+        content = read_named(path, _MOST_BYTES)
     except OSError as error:
         raise InputError(
             f"--tokenizer {name}: can't be read ({error.strerror}); expected 'bytes' or a tokenizer.json"
         ) from None
+    if len(content) > _MOST_BYTES:
+        raise InputError(
+            f"--tokenizer {name}: has more than the {_MOST_BYTES:,} bytes that are read; expected a "
+            "tokenizer.json"
+        )
     recipe = TokenizerRecipe(
         name=path.name,
         content=content,

@@ -11,6 +11,7 @@ from typing import Any
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
+from cluster.named_file import read_named
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain, run_command
 from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base
@@ -64,8 +65,7 @@ def _mapping(path: Path | None) -> NameMapping:
     if path is None:
         return shipped()
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_MAPPING_BYTES + 1)
+        data = read_named(path, _MOST_MAPPING_BYTES)
     except OSError as error:
         raise MappingError(f"{path}: {error.strerror}; expected a mapping file, TOML or JSON") from None
     if len(data) > _MOST_MAPPING_BYTES:

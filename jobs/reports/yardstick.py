@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cluster.accelerators import accelerator
+from cluster.named_file import read_named
 from jobs.commandline.usage_error import SpecError
 from reporting.analysis.findings import Published
 from reporting.analysis.published.nearest import Yardstick
@@ -18,8 +19,7 @@ def read_published(path: Path | None) -> tuple[Published, ...]:
     if path is None:
         return published_results()
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+        data = read_named(path, _MOST_BYTES)
         if len(data) > _MOST_BYTES:
             raise SpecError([f"{path}: has more than the {_MOST_BYTES:,} bytes that are read"])
         return results_of(data.decode())

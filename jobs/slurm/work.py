@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from cluster.named_file import read_named
 from cluster.yaml_file import MOST_BYTES, YamlError, read_yaml
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.file import check_plain_name
@@ -48,6 +49,5 @@ def _is_sweep(path: Path) -> bool:
 
 def _text(path: Path) -> str:
     """As it was checked just now. Other line ends than Unix' make sbatch refuse a script."""
-    with path.open("rb") as file:
-        text = file.read(MOST_BYTES).decode("utf-8-sig")
+    text = read_named(path, MOST_BYTES).decode("utf-8-sig")
     return text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")

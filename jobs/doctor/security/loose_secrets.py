@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cluster.named_file import read_named
 from cluster.yaml_file import YamlError, read_yaml
 from jobs.doctor.security.exposure import LooseSecret
 from jobs.doctor.security.listening import PROC, command_of, own_processes
@@ -86,7 +87,6 @@ def _is_readable_by_others(path: Path) -> bool:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode("utf-8", "replace")
+        return read_named(path, _MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cluster.named_file import read_named
 from jobs.packing.chat.recipe import ChatTemplate
 from jobs.packing.pieces import InputError
 
@@ -76,8 +77,7 @@ def _special_tokens(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def _text(file: Path, most_bytes: int) -> str:
     try:
-        with file.open("rb") as opened:
-            data = opened.read(most_bytes + 1)
+        data = read_named(file, most_bytes)
     except OSError as error:
         raise InputError(f"{file}: can't be read ({error.strerror}); name the template's file") from None
     if len(data) > most_bytes:
