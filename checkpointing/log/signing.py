@@ -10,7 +10,9 @@ import hmac
 import json
 import os
 import stat
+from collections.abc import Mapping
 from io import FileIO
+from typing import Any
 
 from checkpointing.errors import Corrupt
 from checkpointing.log.codec import mac_of, signed
@@ -68,6 +70,13 @@ class Signer:
         """
         mac = mac_of(data)
         return mac is not None and self._is_right(mac, ("fold", self._run, number), data)
+
+    def note_mac(self, term: int, body: Mapping[str, Any]) -> str | None:
+        """Returns the MAC of what a driver notes of the attempt ``term``; None without a key."""
+        if self._key is None:
+            return None
+        words = json.dumps([["note", self._run, term], body], sort_keys=True)
+        return hmac.digest(self._key, words.encode(), hashlib.sha256).hex()
 
     def _sign(self, subject: tuple[str | int, ...], data: bytes) -> bytes:
         return data if self._key is None else signed(data, _mac(self._key, subject, data))

@@ -2,11 +2,13 @@
 
 Each attempt has one small object, which its driver writes and nobody deletes. An attempt without an object
 died with its driver. The log does not refer to these objects, so a reader that knows only logs can still read
-the run.
+the run. With the store's key each carries a MAC, and one without it counts as none: a note says what a run
+leaves out.
 
 ``Journal`` belongs to one driver: what the driver knows of earlier attempts, and its notes on its own.
 """
 
+import hmac
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +19,7 @@ from checkpointing.generations.choice import Spoilt
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import latest, of_this_life
 from checkpointing.log.history import LogView
+from checkpointing.log.signing import Signer, store_key
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 from checkpointing.stores.transfers import within
@@ -132,7 +135,10 @@ def open_journal(repository: Repository, *, timeout_s: float = NOTE_TIMEOUT_S) -
 
 
 def leave_note(store: Store, run: str, note: AttemptNote) -> None:
-    store.put(_name(run, note.term), json.dumps({"schema": 1, **asdict(note)}, indent=1).encode())
+    body = {"schema": 1, **asdict(note)}
+    mac = Signer(run, store_key()).note_mac(note.term, body)
+    told = {**body, "mac": mac} if mac else body
+    store.put(_name(run, note.term), json.dumps(told, indent=1).encode())
 
 
 def read_failed_attempts(store: Store, run: str, view: LogView) -> list[FailedAttempt]:
@@ -167,7 +173,8 @@ def read_note(store: Store, run: str, term: int) -> AttemptNote | None:
     """The note of one attempt; None if none can be read, and then nobody knows how the attempt ended."""
     try:
         data = get_bounded(store, _name(run, term), most_bytes=_MOST_NOTE_BYTES)
-        return _note(json.loads(data))
+        body = json.loads(data)
+        return _note(body) if _is_believed(run, term, body) else None
     except (
         Missing,
         TooLarge,
@@ -179,6 +186,12 @@ def read_note(store: Store, run: str, term: int) -> AttemptNote | None:
         OverflowError,
     ):
         return None
+
+
+def _is_believed(run: str, term: int, body: dict[str, Any]) -> bool:
+    mac = body.pop("mac", None)
+    ours = Signer(run, store_key()).note_mac(term, body)
+    return ours is None or (isinstance(mac, str) and hmac.compare_digest(mac.encode(), ours.encode()))
 
 
 def _terms(view: LogView) -> range:

@@ -1,0 +1,83 @@
+"""With the store's key, nobody else decides by a planted note what a run leaves out, or that it ends."""
+
+from pathlib import Path
+
+import pytest
+
+from checkpointing.generations.repository import Repository
+from checkpointing.log.history import LogView
+from checkpointing.log.signing import VARIABLE
+from checkpointing.stores.contract import Store
+from checkpointing.stores.memory import MemoryStore
+from jobs.recovery.journal import (
+    AttemptNote,
+    given_up,
+    leave_note,
+    open_journal,
+    read_failed_attempts,
+    read_newest,
+    read_note,
+)
+
+RUN = "r"
+FORGED = AttemptNote(term=1, how="given up", given_up="planted", skips=((0, 4096),), spoilt=((1, 0),))
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return MemoryStore()
+
+
+def with_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, letter: bytes = b"k") -> None:
+    path = tmp_path / letter.decode()
+    path.write_bytes(letter * 32)
+    path.chmod(0o600)
+    monkeypatch.setenv(VARIABLE, str(path))
+
+
+def begun(store: Store) -> LogView:
+    repository = Repository(store, RUN)
+    repository.take_over("me")
+    return repository.view
+
+
+def test_a_planted_note_leaves_out_nothing_and_gives_no_run_up(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    view = begun(store)
+    monkeypatch.delenv(VARIABLE)
+    leave_note(store, RUN, FORGED)
+    assert given_up(store, RUN, view) == FORGED  # Without a key nobody can tell.
+    with_key(tmp_path, monkeypatch)
+    journal = open_journal(Repository(store, RUN))
+    assert (journal.skips, journal.spoilt) == ((), ())
+    assert given_up(store, RUN, view) is read_newest(store, RUN, view) is None
+    assert [one.cause for one in read_failed_attempts(store, RUN, view)] == ["driver died"]
+
+
+def test_a_note_of_another_key_attempt_or_run_or_with_another_word_is_none(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    leave_note(store, RUN, FORGED)
+    data = store.get(f"runs/{RUN}/attempts/000000000001.json")
+    assert read_note(store, RUN, 1) == FORGED
+    store.put(f"runs/{RUN}/attempts/000000000002.json", data)
+    store.put("runs/s/attempts/000000000001.json", data)
+    assert read_note(store, RUN, 2) is read_note(store, "s", 1) is None
+    store.put(f"runs/{RUN}/attempts/000000000001.json", data.replace(b"4096", b"4095"))
+    assert read_note(store, RUN, 1) is None
+    store.put(f"runs/{RUN}/attempts/000000000001.json", data)
+    with_key(tmp_path, monkeypatch, b"x")
+    assert read_note(store, RUN, 1) is None
+
+
+def test_who_has_no_key_reads_what_a_driver_with_one_noted(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    leave_note(store, RUN, FORGED)
+    monkeypatch.delenv(VARIABLE)
+    assert read_note(store, RUN, 1) == FORGED
