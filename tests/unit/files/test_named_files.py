@@ -2,8 +2,7 @@
 
 import argparse
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,22 +36,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a chat template": lambda path: read_template("bytes", str(path)),
     "certificates": lambda path: check_settings("s3", {"AWS_CA_BUNDLE": str(path)}),
 }
-
-
-class Blocked(Exception):
-    """The reader waits, and would wait for ever."""
-
-
-@pytest.fixture(autouse=True)
-def _end_of_a_wait() -> Iterator[None]:
-    def stop(number: int, frame: object) -> None:
-        raise Blocked
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
