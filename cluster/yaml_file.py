@@ -1,17 +1,19 @@
 """Reads YAML that people wrote: specs, cluster files, prices.
 
 It is as safe as a stranger's file needs it to be: plain values alone, at most a megabyte, and aliases that
-can't grow into more than ``MOST_VALUES`` values. ``YamlError`` says in one line what is wrong.
+can't grow into more than ``MOST_VALUES`` values. ``YamlError`` says in one line what is wrong. ``read_named``
+reads the bytes, also of other files that a user names.
 """
 
+import os
 import re
+import stat
+from errno import EINVAL, EISDIR
 from pathlib import Path
 from typing import Any
 
 import yaml
 from yaml.error import MarkedYAMLError
-
-from cluster.named_file import read_named
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 100_000
@@ -69,6 +71,25 @@ def read_yaml(path: Path, wanted: str) -> Any:
     except YamlError as error:
         where = f"{path}:{error.line}" if error.line else str(path)
         raise YamlError(f"{where}: is not YAML: {error}", error.line) from None
+
+
+def read_named(path: Path, most_bytes: int) -> bytes:
+    """Returns at most ``most_bytes`` of a file and one, so that the caller sees what is too large.
+
+    It does not wait: a pipe that nobody writes to would never let go. Raises ``OSError``, whose
+    ``strerror`` says what is wrong, also of what is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(EINVAL, "is a pipe, a socket or a device, and no file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(most_bytes + 1)
+    finally:
+        os.close(descriptor)
 
 
 def parse_yaml(text: str) -> Any:

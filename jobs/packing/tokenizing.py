@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from cluster.named_file import read_named
+from cluster.yaml_file import read_named
 from jobs.packing.pieces import InputError
 from jobs.training.task.token_index import Vocabulary
 

@@ -11,7 +11,7 @@ from typing import Any
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Store, StoreError
 from checkpointing.stores.opening import open_store
-from cluster.named_file import read_named
+from cluster.yaml_file import read_named
 from jobs.commandline.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE, complain, run_command
 from jobs.commandline.output import one_line, printable
 from jobs.commandline.store_location import store_base

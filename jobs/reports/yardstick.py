@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cluster.accelerators import accelerator
-from cluster.named_file import read_named
+from cluster.yaml_file import read_named
 from jobs.commandline.usage_error import SpecError
 from reporting.analysis.findings import Published
 from reporting.analysis.published.nearest import Yardstick

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cluster.named_file import read_named
-from cluster.yaml_file import MOST_BYTES, YamlError, read_yaml
+from cluster.yaml_file import MOST_BYTES, YamlError, read_named, read_yaml
 from jobs.commandline.usage_error import SpecError
 from jobs.spec_schema.file import check_plain_name
 from jobs.spec_schema.run_spec import RunSpec

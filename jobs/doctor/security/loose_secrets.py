@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cluster.named_file import read_named
-from cluster.yaml_file import YamlError, read_yaml
+from cluster.yaml_file import YamlError, read_named, read_yaml
 from jobs.doctor.security.exposure import LooseSecret
 from jobs.doctor.security.listening import PROC, command_of, own_processes
 from reporting.results.redaction import is_secret, without_credentials

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cluster.named_file import read_named
+from cluster.yaml_file import read_named
 from jobs.packing.chat.recipe import ChatTemplate
 from jobs.packing.pieces import InputError
 

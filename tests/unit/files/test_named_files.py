@@ -11,7 +11,7 @@ from checkpointing.stores.contract import StoreError
 from checkpointing.stores.settings import check_settings
 from cluster.cluster_file import read_cluster
 from cluster.inventory import ClusterError
-from cluster.named_file import read_named
+from cluster.yaml_file import read_named
 from jobs.commandline.set_values import value_text
 from jobs.commandline.usage_error import SpecError
 from jobs.packing.chat.template_file import read_template
