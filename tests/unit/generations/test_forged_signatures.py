@@ -13,7 +13,7 @@ from checkpointing.generations.repository import Repository
 from checkpointing.log.codec import LogRecord, decode, encode, mac_of, signed
 from checkpointing.log.history import Commit, Entry, Lease, LogView, Pin, Stop, after
 from checkpointing.log.log import Log, numbers_in
-from checkpointing.log.signing import VARIABLE, StoreKeyError
+from checkpointing.log.signing import VARIABLE, Signer, StoreKeyError
 from checkpointing.log.trust import slot_name
 from checkpointing.stores.contract import Store
 from checkpointing.stores.local import LocalStore
@@ -218,6 +218,22 @@ def test_a_log_signed_with_another_key_is_refused_as_before(
     with_key(tmp_path, monkeypatch)
     with pytest.raises(StoreKeyError, match="no record was signed with the key"):
         trained(store, 20)
+
+
+def test_a_record_of_another_key_behind_ours_is_damage_and_the_run_goes_on_with_ours(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_key(tmp_path, monkeypatch)
+    saved = trained(store, 10)
+    number = max(numbers(store)) + 1
+    view = after(decode(store.get(slot_name(RUN, number - 1)), number - 1).view, PLANTED)
+    record = encode(LogRecord(number=number, id="x", written_s=1.0, entry=PLANTED, view=view))
+    store.create(slot_name(RUN, number), Signer(RUN, KEYS["another"]).sign(number, record))
+
+    assert kept(store) == saved
+    assert trained(store, 20)[0] in kept(store)
+    assert PLANTED.generation.name not in kept(store)
+    assert f"record {number}" in [one.place for one in audit_log(store, RUN)]
 
 
 def test_without_a_key_nobody_appends_behind_any_record_of_a_signed_log(
