@@ -1,5 +1,6 @@
 """How S3, Azure and Google refuse what another request for the same name is in the way of: asked again."""
 
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -52,21 +53,29 @@ class Requests(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         found = self.service.objects.get(self._place)
-        self._answer(200 if found is not None else 404, found or b"")
+        if found is None:
+            self._answer(404, b"")
+        elif bounds := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range", "")):
+            first, last = int(bounds[1]), min(int(bounds[2]), len(found) - 1)
+            self._answer(206, found[first : last + 1], f"bytes {first}-{last}/{len(found)}")
+        else:
+            self._answer(200, found)
 
     @property
     def _place(self) -> str:
         return self.path.partition("?")[0]
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _answer(self, status: int, body: bytes, content_range: str = "") -> None:
         self.send_response(status)
         for name, value in (
             ("Content-Length", str(len(body))),
             ("ETag", '"1"'),
             ("Last-Modified", formatdate(usegmt=True)),
             ("x-goog-generation", "1"),
+            ("Content-Range", content_range),
         ):
-            self.send_header(name, value)
+            if value:
+                self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
