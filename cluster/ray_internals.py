@@ -8,6 +8,7 @@ import this file.
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -236,7 +237,9 @@ def ended_by_driver_alone() -> Iterator[None]:
                 super().__init__(*args, **{"process_group": 0, **options})
 
         def terminate(self) -> None:
-            self.kill()
+            """With its group: an agent whose raylet was killed would look for it for a minute."""
+            if self.poll() is None:
+                os.killpg(self.pid, signal.SIGKILL)
 
     services.ConsolePopen = Deaf
     try:

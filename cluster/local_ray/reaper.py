@@ -48,7 +48,7 @@ def clear(root: str) -> bool:
         for pid in members:
             segments |= _segments_of(pid)
         for pid in members:
-            _kill(pid)
+            _kill_with_group(pid)
         time.sleep(0.05)
     for segment in segments:
         with contextlib.suppress(OSError):  # It is gone, or belongs to another user.
@@ -103,9 +103,13 @@ def _segments_of(pid: int) -> set[str]:
     return {path for path in paths if _OURS_BY_NAME.match(path) and not path.endswith("(deleted)")}
 
 
-def _kill(pid: int) -> None:
+def _kill_with_group(pid: int) -> None:
+    """The new name of Ray's agent may have overwritten its mark, but it is in its raylet's group."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
