@@ -27,8 +27,13 @@ SOON_S = 0.005
 
 @pytest.fixture
 def stop_signals() -> Iterator[StopSignals]:
-    with StopSignals(look_every_s=SOON_S, ask_every_s=SOON_S) as found:
-        yield found
+    # These tests may have been started by nohup.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with StopSignals(look_every_s=SOON_S, ask_every_s=SOON_S) as found:
+            yield found
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 class Announced:
