@@ -46,6 +46,9 @@ def cause_of(failure: Failure, lost: Lost | None = None) -> Cause:
             return "no room"
         case "device_mismatch":
             return "refused"
+    # A node that goes away as announced may take its devices from its ranks first.
+    if lost is not None and lost.is_death and lost.is_preempted:
+        return "preempted"
     if trouble_of("\n".join([failure.reason, *failure.log_tail])) in ("broken", "doubtful"):
         return "device failed"
     return _of_loss(lost, failure.reason) if lost is not None and lost.is_death else _of_words(failure.reason)
@@ -62,8 +65,6 @@ def is_abort(reason: str) -> bool:
 
 
 def _of_loss(lost: Lost, reason: str) -> Cause:
-    if lost.is_preempted:
-        return "preempted"
     if _OWN_SIGNAL.search(reason):
         return "error"
     if not lost.is_of_node:

@@ -132,9 +132,10 @@ def test_a_worker_that_is_stopped_is_a_hang_that_names_it_and_the_run_goes_on(
             parent.kill()
             os.kill(a_worker_of(process).pid, signal.SIGKILL)
             await_one(process, GUARD)
-        os.kill(a_worker_of(process).pid, signal.SIGSTOP)
-        # Nor does it matter that who is to fork the next attempt's workers does not answer by then.
+        # Nor does it matter that who is to fork the next attempt's workers does not answer by then. First, as
+        # the kernel lets go on what is stopped when its parent ends.
         os.kill(await_one(process, title).pid, what_happens)
+        os.kill(a_worker_of(process).pid, signal.SIGSTOP)
         assert num_attempts(store) == attempt, "it was too late for that"
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output

@@ -1,5 +1,7 @@
 """What an attempt's last words tell of."""
 
+from dataclasses import replace
+
 import pytest
 
 from jobs.execution.board import Lost
@@ -71,6 +73,14 @@ def test_what_has_a_name_of_its_own_keeps_it(status: Status, cause: Cause) -> No
 )
 def test_a_lost_rank_is_told_by_its_controller(found: Lost, cause: Cause) -> None:
     assert cause_of(Failure(status="crash", reason=found.reason, ranks=(0,)), found) == cause
+
+
+def test_a_node_that_announced_its_end_is_not_blamed_for_devices_that_went_with_it() -> None:
+    found = lost("its node has died", is_preempted=True)
+    tail = ("RuntimeError: CUDA error: unknown error",)
+    failure = Failure(status="crash", reason=found.reason, ranks=(0,), log_tail=tail)
+    assert cause_of(failure, found) == "preempted"
+    assert cause_of(failure, replace(found, is_preempted=False)) == "device failed"
 
 
 def test_a_segmentation_fault_is_the_programs_own() -> None:
