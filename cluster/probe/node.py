@@ -31,7 +31,7 @@ def probe_node(question: Question) -> NodeFacts:
         num_devices=num_cpus() if found == "cpu" else len(here),
         driver=host.kernel_driver(found),
         visible=host.visible_devices(),
-        versions=host.versions() | {"torch": torch.__version__},
+        versions=host.versions() | {"torch": str(torch.__version__)},
         memory_bytes=this_machine().groups[0].nodes[0].memory_bytes or 0,
         shm_bytes=host.shared_memory_bytes(),
         gemms=tuple(gemms),

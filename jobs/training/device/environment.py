@@ -34,7 +34,8 @@ def environment_of(device: torch.device, fingerprint: Mapping[str, str]) -> Envi
     return Environment(
         platform=platform_of(device),
         python=platform.python_version(),
-        torch=torch.__version__,
+        # A plain text: torch's own type of it would load torch in whoever reads it, the driver and the board.
+        torch=str(torch.__version__),
         packages={name: found for name in _PACKAGES if (found := _version(name))},
         driver=_driver(device),
         collectives=_collectives(device),

@@ -22,6 +22,7 @@ from jobs.launch.ray_train import cells
 from jobs.training.task.measurement import Measurement, NoProfile, Profile
 from jobs.training.task.search.largest_batch import BatchSearch
 from tests.live.listening import ENDLESS, Listener, assert_all_capacity_returns, job, session, workers
+from tests.live.pickled import packages_read
 
 NUM_CPUS = 2
 # Shared machines are slow to start processes; what is tested to be short is set short in its test.
@@ -69,6 +70,8 @@ def test_sessions_of_each_world_size_follow_one_another(group: WorkerGroup, laun
     assert measured.environment.variables["OMP_NUM_THREADS"] == "1"
     assert isinstance(measured.profile, Profile) and measured.profile.trace
     assert listener.measurement("a").profile is None
+    # The board and the driver would first load torch, for seconds in which nothing is heard.
+    assert packages_read(measured) == {"cluster", "jobs"}
 
 
 @pytest.mark.soak

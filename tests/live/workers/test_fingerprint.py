@@ -10,11 +10,12 @@ import torch
 
 from cluster.fingerprint.merging import merged
 from cluster.telemetry.nvml import open_nvml
-from jobs.training.device.environment import relevant_variables
+from jobs.training.device.environment import environment_of, relevant_variables
 from jobs.training.device.fingerprint import fingerprint_of
 from reporting.analysis.cells import summarise
 from reporting.analysis.comparing import compare_groups
 from reporting.results.rows import Row
+from tests.live.pickled import packages_read
 from tests.unit.devices import ADDRESS, H100
 from tests.unit.result_rows import row
 
@@ -183,3 +184,7 @@ def test_an_images_address_keeps_no_credentials(tmp_path: Path) -> None:
         CPU, {}, {"LONGHAUL_IMAGE": "https://me:secret@registry/longhaul?token=x"}, tmp_path
     )
     assert found["image"] == "https://registry/longhaul"
+
+
+def test_what_a_rank_tells_of_its_environment_is_read_without_torch() -> None:
+    assert packages_read(environment_of(CPU, {"kernel": "6.1"})) == {"jobs"}
