@@ -67,7 +67,7 @@ def address(store: Store) -> Iterator[str]:
     with following(store, Watched(kind="run", name="r"), with_charts=True) as found:
         site = Site(found.snapshot, Access(token=TOKEN))
         with WatchServer("127.0.0.1", 0, site) as server:
-            thread = threading.Thread(target=server.serve_forever, daemon=True)
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
             thread.start()
             yield f"http://127.0.0.1:{server.address[1]}/"
             server.shutdown()

@@ -35,6 +35,8 @@ optimizer: {warmup_steps: 5}
 checkpoint: {every_steps: 5, on_busy: wait, retention: {epochs: false}}
 limits: {schedule_timeout_s: 60}
 """
+# Ranks of ddp need not load DeepSpeed.
+LIGHT = RUN.replace("strategy: zero2", "strategy: ddp").replace("steps: 60", "steps: 6")
 
 
 def train_command(spec: Path, store: Path, *flags: str) -> list[str]:
@@ -95,6 +97,8 @@ def failures_of(store: Path) -> list[str]:
     return [text for _, kind, text in found.incidents if kind == "failure"]
 
 
+# By default a submitted run is stopped, which saves (`test_stopping`), and a submitted sweep ends by itself.
+@pytest.mark.soak
 def test_a_submitted_run_leaves_its_checkpoints_and_status_tells_of_it(tmp_path: Path) -> None:
     home = tmp_path / "home"
     spec = write_spec(tmp_path, RUN.replace("steps: 60", "steps: 6"))
@@ -113,7 +117,7 @@ def test_a_submitted_run_leaves_its_checkpoints_and_status_tells_of_it(tmp_path:
 
 
 def test_on_object_storage_it_is_saved_gone_on_from_and_pointed_at(tmp_path: Path) -> None:
-    spec = write_spec(tmp_path, RUN.replace("steps: 60", "steps: 6"))
+    spec = write_spec(tmp_path, LIGHT)
     with moto(tmp_path) as port:
         endpoint = f"http://{HOST}:{port}"
         make_bucket(endpoint, S3_KEYS)
@@ -129,7 +133,7 @@ def test_on_object_storage_it_is_saved_gone_on_from_and_pointed_at(tmp_path: Pat
 
 
 def test_under_torchrun_it_is_the_same_run(tmp_path: Path) -> None:
-    spec = write_spec(tmp_path, RUN.replace("steps: 60", "steps: 6"))
+    spec = write_spec(tmp_path, LIGHT)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     command = [*torchrun, "-m", "jobs.cli", "train", str(spec), "--store", str(tmp_path / "store")]
     first = run(command)

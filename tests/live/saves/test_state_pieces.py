@@ -38,9 +38,9 @@ CROSSINGS: tuple[tuple[Strategy, Strategy], ...] = (
     ("zero3", "fsdp"),
     ("fsdp", "zero1"),
 )
-# All that exchange time for memory; by default one training of each way of holding parameters.
+# All that exchange time for memory; by default one training.
 SETTINGS = tuple(product(STRATEGIES, get_args(Checkpointing), get_args(CrossEntropy)))
-FEW_SETTINGS = (("fsdp", "selective", "chunked"), ("zero3", "full", "chunked"))
+FEW_SETTINGS = (("fsdp", "selective", "chunked"),)
 FP8: tuple[Fp8, ...] = ("tensorwise", "rowwise")
 UNEVEN = 3  # Divides nothing of the model.
 

@@ -87,7 +87,7 @@ class Requests(BaseHTTPRequestHandler):
 def service() -> Iterator[tuple[Service, str]]:
     service = Service()
     server = ThreadingHTTPServer((HOST, 0), type("OfOne", (Requests,), {"service": service}))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield service, f"http://{HOST}:{server.server_port}"
     server.shutdown()
     server.server_close()

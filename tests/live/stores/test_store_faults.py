@@ -271,9 +271,16 @@ def begin_and_save(proxy: Proxy, fault: Fault) -> tuple[list[str], int]:
 @pytest.mark.parametrize(
     ("code", "of_all"),
     # All writes have the conditional ones among them.
-    [("ConditionalRequestConflict", False), ("OperationAborted", True)],
+    [
+        pytest.param("ConditionalRequestConflict", False, marks=pytest.mark.soak),
+        ("OperationAborted", True),
+    ],
 )
 @pytest.mark.parametrize("lands", [False, True], ids=["without effect", "with effect"])
+# A server of the second kind takes three times as long; for each kind of refusal see `test_refusals`.
+@pytest.mark.parametrize(
+    "server", ["moto", pytest.param("swift", marks=pytest.mark.soak)], indirect=True, scope="module"
+)
 def test_one_409_at_any_write_ends_no_run_and_loses_nothing(
     proxy: Proxy, code: str, lands: bool, of_all: bool
 ) -> None:

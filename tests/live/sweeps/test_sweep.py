@@ -12,7 +12,7 @@ import pytest
 
 from tests.live.command_line import DEADLINE_S, QUICK, files, rows, run, running, sweep_command, write_spec
 
-KILLS_IN_CI, KILLS_IN_SOAK = 2, 20
+KILLS_IN_CI, KILLS_IN_SOAK = 1, 20
 
 
 def test_a_sweep_leaves_one_small_result_per_run_and_again_has_nothing_to_do(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_signal_ends_it_cleanly_and_keeps_what_was_measured(number: signal.Sig
     assert not alive
 
 
-def test_a_driver_killed_at_random_moments_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_driver_killed_at_a_random_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
     _kill_and_finish(tmp_path, KILLS_IN_CI)
 
 
@@ -203,8 +203,16 @@ def test_two_sweeps_of_one_name_at_once_do_no_harm(tmp_path: Path) -> None:
     assert all(row["attempt"] == 1 for row in rows(store))
 
 
-def test_a_later_cell_of_a_group_computes_the_same_as_in_a_fresh_process(tmp_path: Path) -> None:
-    text = QUICK.replace("[ddp, fsdp]", "[zero3, zero2, fsdp, ddp]").replace("warmup: 1", "warmup: 5")
+@pytest.mark.parametrize(
+    "strategies",
+    # Of all, zero3 leaves most behind.
+    [["zero3", "ddp"], pytest.param(["zero3", "zero2", "fsdp", "ddp"], marks=pytest.mark.soak)],
+    ids=len,
+)
+def test_a_later_cell_of_a_group_computes_the_same_as_in_a_fresh_process(
+    strategies: list[str], tmp_path: Path
+) -> None:
+    text = QUICK.replace("[ddp, fsdp]", str(strategies)).replace("warmup: 1", "warmup: 5")
     spec = write_spec(tmp_path, text)
 
     shared = run(sweep_command(spec, tmp_path / "group"))
@@ -212,7 +220,9 @@ def test_a_later_cell_of_a_group_computes_the_same_as_in_a_fresh_process(tmp_pat
 
     assert (shared.returncode, fresh.returncode) == (0, 0), shared.stdout + fresh.stdout
     references = [row["loss_metrics"]["reference"] for row in rows(tmp_path / "group")]
-    assert references == pytest.approx([references[0]] * 4, abs=1e-5), "all strategies train the same"
+    assert references == pytest.approx([references[0]] * len(strategies), abs=1e-5), (
+        "all strategies train the same"
+    )
     for one, other in zip(rows(tmp_path / "group"), rows(tmp_path / "run"), strict=True):
         assert one["run_id"] == other["run_id"]
         assert one["loss_metrics"]["reference"] == other["loss_metrics"]["reference"]

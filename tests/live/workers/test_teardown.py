@@ -16,7 +16,6 @@ from tests.live.ranks import run_ranks
 from tests.live.trainings import STRATEGIES, Course, held_bytes, recipe_for, train
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
-NUM_ENGINES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,29 +98,30 @@ def test_after_every_other_strategy_ddp_trains_to_the_bit_as_in_a_fresh_process(
 
 
 @pytest.mark.parametrize(
-    "strategy",
+    ("strategy", "num_engines"),
+    # Of all, zero3 leaves most behind.
     [
-        "ddp",
-        pytest.param("fsdp", marks=pytest.mark.soak),
-        pytest.param("zero2", marks=pytest.mark.soak),
-        "zero3",
+        ("zero3", 4),
+        *(pytest.param(name, 10, marks=pytest.mark.soak) for name in ("ddp", "fsdp", "zero2", "zero3")),
     ],
 )
-def test_ten_engines_in_one_process_take_no_more_than_two(strategy: Strategy, tmp_path: Path) -> None:
+def test_many_engines_in_one_process_take_no_more_than_two(
+    strategy: Strategy, num_engines: int, tmp_path: Path
+) -> None:
     recipe = recipe_for(strategy, world_size=2)
     # 4.9 million parameters: even in slices an engine holds 39 MB of state.
     recipe = replace(recipe, model=replace(recipe.model, vocab_size=16384))
-    for resident, num_open in run_ranks(wear_out, recipe, num_ranks=2, tmp_path=tmp_path):
+    for resident, num_open in run_ranks(wear_out, recipe, num_engines, num_ranks=2, tmp_path=tmp_path):
         assert resident[-1] - resident[1] < 30e6
         assert num_open[-1] <= num_open[1]
 
 
-def wear_out(recipe: Recipe) -> tuple[list[int], list[int]]:
-    """Runs on a rank: resident bytes and open descriptors after each of ten engines."""
+def wear_out(recipe: Recipe, num_engines: int) -> tuple[list[int], list[int]]:
+    """Runs on a rank: resident bytes and open descriptors after each engine."""
     # As workers do: else a thread keeps a freed gradient at times.
     return_large_pieces()
     resident, num_open = [], []
-    for _ in range(NUM_ENGINES):
+    for _ in range(num_engines):
         train(recipe, num_steps=1)
         resident.append(resident_bytes())
         num_open.append(len(list(Path("/proc/self/fd").iterdir())))

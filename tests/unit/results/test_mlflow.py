@@ -194,7 +194,7 @@ def test_the_login_goes_to_the_server_alone_and_never_into_a_message(
     Mlflow(experiment="big")(window(1))
     assert set(server.logins) == {"Bearer secret"}
     with Server() as other:
-        thread = threading.Thread(target=other.serve_forever, daemon=True)
+        thread = threading.Thread(target=other.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         server.respond = lambda handler, _path: give(handler, 307, b"", Location=other.address)
         with pytest.raises(MlflowError, match="307") as raised:
