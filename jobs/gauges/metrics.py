@@ -31,6 +31,9 @@ LOSS = Metric(name="longhaul_loss", about="Training loss of the newest step, the
 TOKENS_PER_S = Metric(
     name="longhaul_tokens_per_second", about="Tokens per second over all ranks; 0: none trains"
 )
+DATA_WAIT = Metric(
+    name="longhaul_data_wait_ratio", about="Share of the time that rank 0 waits for samples; 0: none trains"
+)
 MFU = Metric(
     name="longhaul_mfu_ratio", about="Model FLOPs over the devices' peak; only where the peak is known"
 )
@@ -55,7 +58,7 @@ WATTS = Metric(name="longhaul_power_watts", about="Power of all devices that tel
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        STEP, NUM_STEPS, LOSS, TOKENS_PER_S, MFU, STAGE, DURABLE_AGE_S, STEPS_AT_RISK, PHASE_S, RESTARTS,
-        FAILED_SAVES, SLOWEST_RANK, SLOWEST_RATIO, WATTS,
+        STEP, NUM_STEPS, LOSS, TOKENS_PER_S, DATA_WAIT, MFU, STAGE, DURABLE_AGE_S, STEPS_AT_RISK, PHASE_S,
+        RESTARTS, FAILED_SAVES, SLOWEST_RANK, SLOWEST_RATIO, WATTS,
     )
 }  # fmt: skip

@@ -15,6 +15,7 @@ from cluster.accelerators import accelerator
 from jobs.execution.causes import Cause
 from jobs.execution.messages import Heartbeat
 from jobs.gauges.metrics import (
+    DATA_WAIT,
     DURABLE_AGE_S,
     FAILED_SAVES,
     LOSS,
@@ -103,6 +104,7 @@ class RunGauges:
         yield from _known(NUM_STEPS, status.get("num_steps"))
         yield from _known(LOSS, status.get("loss"))
         yield Reading(metric=TOKENS_PER_S, value=speed)
+        yield from _known(DATA_WAIT, status.get("data_wait_share") if is_training else 0.0)
         yield from _known(MFU, self._mfu(speed))
         yield from (Reading(metric=STAGE, kind=name, value=name == stage) for name in _STAGES)
         if (durable_s := status.get("durable_s")) is not None:

@@ -21,6 +21,8 @@ GOING_ON: tuple[Stage, ...] = ("starting", "training", "waiting")
 _SPEED_OVER_S = 120.0
 _MOST_POINTS = 240
 _LEAST_SILENCE_S = 10.0
+# Less time waiting for data is not worth a word.
+_LEAST_DATA_WAIT = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ class RunState:
             "loss not finite" if told.loss is None else f"loss {told.loss:.4f}",
         ]
         facts += [] if told.tokens_per_s is None else [f"{told.tokens_per_s:,.0f} tokens/s"]
+        facts += _data_wait(told.data_wait_share)
         eta_s = self._eta_s()
         facts += [f"ETA {_span(eta_s)}"] if eta_s is not None else []
         facts.append(self._at_risk(told, now))
@@ -163,6 +166,11 @@ class RunState:
         if newest <= first or newest_s <= first_s:
             return None
         return (told.num_steps - newest) * (newest_s - first_s) / (newest - first)
+
+
+def _data_wait(share: float | None) -> list[str]:
+    """A note if the training waits for its samples, rounded down so that it never says more than it is."""
+    return [] if share is None or share < _LEAST_DATA_WAIT else [f"waiting for data {int(100 * share)}%"]
 
 
 def _span(seconds: float) -> str:

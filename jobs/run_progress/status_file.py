@@ -17,6 +17,7 @@ _NUMBERS = {
     "num_steps",
     "loss",
     "tokens_per_s",
+    "data_wait_share",
     "durable_step",
     "durable_s",
     "since_s",

@@ -91,6 +91,7 @@ def reported_status(
         "num_steps": reported.get("num_steps"),
         "loss": reported.get("loss", newest.metrics.get("loss") if newest else None),
         "tokens_per_s": reported.get("tokens_per_s"),
+        "data_wait_share": reported.get("data_wait_share"),
         "finished": view.finished_step is not None,
         "stage": _stage(view, reported, is_heard=is_heard),
         "why": reported.get("why"),
@@ -197,6 +198,8 @@ def _text(found: dict[str, Any]) -> str:
     if found["stage"] == "training" and found["tokens_per_s"] is not None:
         eta = f", done in {_span(found['eta_s'])}" if found["eta_s"] is not None else ""
         lines.append(f"{found['tokens_per_s']:,.0f} tokens/s{eta}")
+    if found["stage"] == "training" and found["data_wait_share"] is not None:
+        lines.append(f"waiting for data {found['data_wait_share']:.1%} of the time")
     if found["newest_generation"]:
         age = found["newest_durable_age_s"]
         risk = f", {found['steps_at_risk']} steps ago" if found["steps_at_risk"] else ""

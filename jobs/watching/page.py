@@ -143,6 +143,7 @@ def _now(status: Mapping[str, Any], run: LongRun | None) -> Markup:
         ("Step", _of(status.get("step"), status.get("num_steps"))),
         ("Loss", number(status.get("loss"), 4)),
         ("Tokens/s", number(speed)),
+        ("Waiting for data", fraction(status.get("data_wait_share") if is_training else None)),
         ("Done in", _span(status.get("eta_s") if is_training else None)),
         ("Newest checkpoint", _checkpoint(status)),
         ("Steps at risk", count(status.get("steps_at_risk"))),

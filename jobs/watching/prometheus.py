@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any, get_args
 
 from jobs.gauges.metrics import (
+    DATA_WAIT,
     DURABLE_AGE_S,
     LOSS,
     NUM_STEPS,
@@ -28,9 +29,11 @@ _KEYS = {
     NUM_STEPS: "num_steps",
     LOSS: "loss",
     TOKENS_PER_S: "tokens_per_s",
+    DATA_WAIT: "data_wait_share",
     DURABLE_AGE_S: "newest_durable_age_s",
     STEPS_AT_RISK: "steps_at_risk",
 }
+_WHILE_TRAINING = (TOKENS_PER_S, DATA_WAIT)
 
 
 def exposition(snapshot: Snapshot) -> str:
@@ -41,8 +44,8 @@ def exposition(snapshot: Snapshot) -> str:
 
 def _lines(run: str, status: dict[str, Any], stage: str | None) -> Iterator[str]:
     for metric, key in _KEYS.items():
-        # What was reported last is no speed any more.
-        value = 0.0 if metric is TOKENS_PER_S and stage != "training" else status.get(key)
+        # What was reported last is no speed any more, and nobody waits for data.
+        value = status.get(key) if stage == "training" or metric not in _WHILE_TRAINING else 0.0
         if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
             yield _head(metric)
             yield f'{PREFIX}{metric.name}{{run="{_quoted(run)}"}} {float(value)!r}\n'

@@ -79,6 +79,7 @@ def _of_run(status: Mapping[str, Any]) -> list[str]:
     facts.append(f"loss {number(status.get('loss'), 4)}")
     if status.get("stage") == "training":
         facts.append(f"{number(status.get('tokens_per_s'))} tokens/s")
+        facts += [f"waiting for data {fraction(share)}"] if (share := status.get("data_wait_share")) else []
         facts += [f"ETA {_span(status['eta_s'])}"] if status.get("eta_s") is not None else []
     age_s = status.get("newest_durable_age_s")
     facts.append("no checkpoint yet" if age_s is None else f"checkpoint {age_s:.0f} s old")

@@ -74,6 +74,8 @@ class Recorder:
         self._current = ("start", self._now())
         self._phases_until_s = self._current[1]
         self._spent: dict[str, float] = {}
+        # Seconds of all phases ``data wait`` that have ended.
+        self.data_wait_s = 0.0
         self._num_dropped = 0
         self._num_reported_dropped = 0
         self._memory_bytes: int | None = None
@@ -102,6 +104,7 @@ class Recorder:
         now = self._now()
         phase, since = self._current
         self._spent[phase] = self._spent.get(phase, 0.0) + now - since
+        self.data_wait_s += now - since if phase == "data wait" else 0.0
         if self._rank == 0:
             self._append(self._ended_phases, (phase, since, now))
         self._current = (name, now)

@@ -87,6 +87,7 @@ class RunState:
     num_steps: int | None
     loss: float | None
     tokens_per_s: float | None
+    data_wait_share: float | None
     finished: bool
     stage: str | None
     why: str | None

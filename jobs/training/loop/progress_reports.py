@@ -34,6 +34,7 @@ class ProgressReporter:
         self._tally = tally or Tally()
         self._last_report_s = self._last_checkpoint_s = time.monotonic()
         self._last_report_step = step
+        self._last_data_wait_s = 0.0
         self._reported_checkpoint: str | None = None
 
     @property
@@ -48,22 +49,27 @@ class ProgressReporter:
         is_new = self._report_checkpoint is not None and self.newest != self._reported_checkpoint
         return is_new and time.monotonic() - self._last_checkpoint_s >= _CHECKPOINT_EVERY_S
 
-    def progress(self, step: int, loss: float) -> None:
+    def progress(self, step: int, loss: float, data_wait_s: float) -> None:
+        """``data_wait_s`` is how long this rank waited for samples so far, in all of this attempt."""
         now, tally = time.monotonic(), self._tally
         num_tokens = (step - self._last_report_step) * self._task.recipe.tokens_per_step
+        lasted_s, waited_s = now - self._last_report_s, data_wait_s - self._last_data_wait_s
         self._report(
             Progress(
                 step=step,
                 num_steps=self._task.num_steps,
                 loss=finite_or_none(loss),
-                tokens_per_s=num_tokens / (now - self._last_report_s),
+                tokens_per_s=num_tokens / lasted_s,
                 durable_step=tally.durable_step,
                 durable_s=tally.durable_s,
                 num_failed_saves=tally.num_failed,
                 num_skipped_saves=tally.num_skipped,
+                # Two clocks may differ a little, and a wait may have begun before the last report.
+                data_wait_share=min(1.0, max(0.0, waited_s / lasted_s)),
             )
         )
         self._last_report_s, self._last_report_step = now, step
+        self._last_data_wait_s = data_wait_s
 
     def evaluated(self, step: int, val_loss: float) -> None:
         self._report(Evaluated(step=step, val_loss=finite_or_none(val_loss)))

@@ -58,6 +58,11 @@ class AttemptRecord:
         self._status.doing = name
         self._recorder.phase(name)
 
+    @property
+    def data_wait_s(self) -> float:
+        """How long this rank waited for samples, over all steps that have begun."""
+        return self._recorder.data_wait_s
+
     def begin(self, how: str) -> None:
         """``how`` says what is worth knowing of how this attempt computes."""
         if self._is_rank_0:

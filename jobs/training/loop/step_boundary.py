@@ -84,7 +84,7 @@ class StepBoundary:
 
     def _report(self, orders: Orders, step: int, loss: float) -> None:
         if orders.report and self._is_rank_0:
-            self._reporter.progress(step, loss)
+            self._reporter.progress(step, loss, self._record.data_wait_s)
         if orders.checkpoint_report:
             self._record.phase("stall")
             self._reporter.report_checkpoint(step, loss)

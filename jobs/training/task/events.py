@@ -23,7 +23,8 @@ class Resumption:
 class Progress:
     """The state after ``step`` steps. ``durable_s`` is the newest commit's time; None before the first.
 
-    ``tokens_per_s`` is None if nobody says how many tokens a step has.
+    ``tokens_per_s`` is None if nobody says how many tokens a step has. ``data_wait_share`` is rank 0's share
+    of the time since the last report in which it had no samples yet; None if nobody measures that.
     """
 
     step: int
@@ -34,6 +35,7 @@ class Progress:
     durable_s: float | None
     num_failed_saves: int
     num_skipped_saves: int
+    data_wait_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from jobs.packing.sources import find_sources
 from jobs.packing.tokenizing import ByteTokenizer, TokenizerRecipe
 from jobs.runs.token_check import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
-from jobs.training.task.events import Evaluated
+from jobs.training.task.events import Evaluated, Progress
 from tests.live.attempts import Story, Wanted, attempt_each, digests_of, newest_manifest
 from tests.live.command_line import DEADLINE_S, run, running, write_spec
 from tests.live.ranks import run_ranks
@@ -79,6 +79,40 @@ def write_index(place: Path, *shards: bytes) -> None:
         entries.append({"name": f"{number}.bin", "num_tokens": len(shard) // 2})
     body = {"format": "longhaul tokens 1", "dtype": "uint16", "shards": entries}
     (place / "index.json").write_text(json.dumps(body))
+
+
+def test_a_slow_source_is_told_as_the_share_of_time_that_the_training_waited_for_it(tmp_path: Path) -> None:
+    place, read_s = tmp_path / "tokens", 0.3
+    place.mkdir()
+    write_index(place, struct.pack("<2000H", *(number % 500 for number in range(2000))))
+    found = find_tokens(RunSpec.load(write_spec(tmp_path, RUN + data(place, ""))))
+    wanted = Wanted(
+        name="r",
+        recipe=recipe_for("ddp", world_size=1),
+        num_steps=12,
+        store=tmp_path / "store",
+        every_steps=100,
+        tokens=found,
+        read_s=read_s,
+    )
+    [[story]] = run_ranks(attempt_each, [wanted], num_ranks=1, tmp_path=tmp_path)
+    told = [one for one in story.told if isinstance(one, Progress)]
+    assert told, "the training was over before its first report"
+    rows = [
+        row
+        for part in (tmp_path / "store/runs/r/parts").rglob("*steps*.parquet")
+        for row in pyarrow.parquet.read_table(part).to_pylist()
+    ]
+    waited = {row["step"]: row["data_wait_s"] for row in rows}
+    # The first step's samples are asked for when there is nothing else to do.
+    assert waited[1] >= read_s
+    before = 0
+    for one in told:
+        assert one.tokens_per_s is not None and one.data_wait_share is not None
+        lasted_s = (one.step - before) * wanted.recipe.tokens_per_step / one.tokens_per_s
+        by_rows = sum(waited[step] for step in range(before + 1, one.step + 1)) / lasted_s
+        assert one.data_wait_share == pytest.approx(by_rows, abs=0.01)
+        before = one.step
 
 
 def test_packed_text_is_trained_on_and_a_run_that_stopped_is_the_run_that_did_not(tmp_path: Path) -> None:

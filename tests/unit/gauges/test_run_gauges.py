@@ -21,7 +21,7 @@ RECIPE = run_of(sweep(), 1).cell.recipe
 BEAT = Heartbeat(run_id="", rank=0, phase="window", step=0, num_steps=9, step_s=1.0, memory_bytes=0)
 STATUS: dict[str, Any] = {
     "stage": "training", "step": 35, "num_steps": 40, "loss": 1.5, "tokens_per_s": 1000.0, "durable_step": 30,
-    "durable_s": 990.0, "num_failed_saves": 2,
+    "durable_s": 990.0, "num_failed_saves": 2, "data_wait_share": 0.43,
 }  # fmt: skip
 
 
@@ -39,12 +39,14 @@ def test_a_status_becomes_numbers_and_what_is_unknown_is_left_out() -> None:
     assert found["durable_age_seconds", None] == 10.0
     assert found["steps_at_risk", None] == 5
     assert found["failed_saves", None] == 2
+    assert found["data_wait_ratio", None] == 0.43
     assert (found["stage", "training"], found["stage", "waiting"]) == (1, 0)
     assert ("mfu_ratio", None) not in found and ("power_watts", None) not in found
     gauges.tell({**STATUS, "loss": None, "tokens_per_s": float("nan"), "stage": "waiting"})
     found = values(gauges)
     assert ("loss", None) not in found
     assert found["stage", "waiting"] == 1
+    assert found["data_wait_ratio", None] == 0
 
 
 def test_mfu_is_told_where_the_devices_peak_is_known() -> None:

@@ -80,6 +80,14 @@ def summary(capsys: pytest.CaptureFixture[str], *told: RunEvent, pointer: str | 
         (BEGINNING, ["r: begins at step 0"]),
         (RESUMED, ["r: g6: passed over, torn", "r: g4: chosen, from the store", "r: goes on after step 4"]),
         (GOING_ON, ["r: step 5/8  loss 2.3457  12,346 tokens/s  nothing durable yet"]),
+        (
+            replace(GOING_ON, data_wait_share=0.4399),
+            ["r: step 5/8  loss 2.3457  12,346 tokens/s  waiting for data 43%  nothing durable yet"],
+        ),
+        (
+            replace(GOING_ON, data_wait_share=0.0499),
+            ["r: step 5/8  loss 2.3457  12,346 tokens/s  nothing durable yet"],
+        ),
         (Evaluated(step=6, val_loss=2.5), ["r: step 6: val_loss 2.5000"]),
         (Evaluated(step=6, val_loss=finite_or_none(inf)), ["r: step 6: val_loss not finite"]),
         (

@@ -26,7 +26,7 @@ from tests.unit.recorded import NOON_S, attempt, incident_row, leave
 from tests.unit.scenarios import KILLED_TWICE, record
 from tests.unit.small_generations import RUN, generation
 
-TOLD = {"step": 35, "num_steps": 40, "loss": 1.5, "tokens_per_s": 1000.0}
+TOLD = {"step": 35, "num_steps": 40, "loss": 1.5, "tokens_per_s": 1000.0, "data_wait_share": 0.431}
 
 
 @pytest.fixture
@@ -51,7 +51,19 @@ def asked(repository: Repository) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "key", ["step", "attempt", "told_s", "loss", "stage", "why", "retry_at_s", "num_steps", "tokens_per_s"]
+    "key",
+    [
+        "step",
+        "attempt",
+        "told_s",
+        "loss",
+        "stage",
+        "why",
+        "retry_at_s",
+        "num_steps",
+        "tokens_per_s",
+        "data_wait_share",
+    ],
 )
 @pytest.mark.parametrize("value", ['"x"', "[]", "{}", "true", "NaN", "1" + 400 * "0", "null"])
 def test_values_of_another_type_are_as_if_they_were_not_there(
@@ -70,6 +82,7 @@ def test_without_a_word_of_the_run_its_log_says_how_far_it_is(repository: Reposi
         "num_steps": None,
         "loss": 1.0,
         "tokens_per_s": None,
+        "data_wait_share": None,
         "finished": False,
         "stage": None,
         "why": None,
@@ -227,6 +240,7 @@ def test_who_listens_for_another_driver_does_not_write_over_its_word(repository:
     ("told", "said"),
     [
         ({"stage": "training", "eta_s": 3600.0}, ["training, step 35/40", "1,000 tokens/s, done in 1:00:00"]),
+        ({"stage": "training"}, ["\nwaiting for data 43.1% of the time\n"]),
         (
             {"stage": "waiting", "why": "node lost", "retry_at_s": 9e9},
             ["waits ", " for its next attempt (node lost)"],

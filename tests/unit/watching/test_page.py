@@ -39,6 +39,18 @@ def test_a_runs_figures_are_those_of_its_status(store: MemoryStore) -> None:
     assert read(page.live(run_snapshot(store))).named("h1")[0].shown == "r training"
 
 
+def test_a_watcher_sees_that_a_run_waits_for_data_while_it_trains() -> None:
+    trains, waits = MemoryStore(), MemoryStore()
+    put_run(trains, data_wait_share=0.43)
+    found = run_snapshot(trains)
+    assert facts_of(found)["Waiting for data"] == "43.0 %"
+    assert any("waiting for data 43.0 %" in line for line in lines(found))
+    put_run(waits, data_wait_share=0.43, stage="waiting")
+    found = run_snapshot(waits)
+    assert facts_of(found)["Waiting for data"] == "–"
+    assert not any("waiting for data" in line for line in lines(found))
+
+
 def test_a_runs_page_says_where_the_time_went_and_what_each_restart_cost(store: MemoryStore) -> None:
     shown = read(page.live(run_snapshot(store)))
     assert [text for _, text in shown.headings][1:] == [

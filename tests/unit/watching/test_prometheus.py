@@ -30,6 +30,15 @@ def test_a_run_has_the_figures_that_its_driver_told() -> None:
     assert sum(stages.values()) == 1
 
 
+def test_nobody_waits_for_data_while_none_trains() -> None:
+    found = []
+    for stage in ("training", "waiting"):
+        store = MemoryStore()
+        put_run(store, stage=stage, data_wait_share=0.43)
+        found.append(figures(exposition(run_snapshot(store)))['ray_longhaul_data_wait_ratio{run="r"}'])
+    assert found == [0.43, 0.0]
+
+
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), "1 } evil 7", True, None, ["x"]], ids=str)
 def test_what_is_no_finite_number_is_left_out(loss: object) -> None:
     store = MemoryStore()
