@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jobs.training.task.sample_order import sample_at
+from jobs.training.task.sample_order import FIRST_ORDER, SampleOrder, sample_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,7 @@ class Batches:
     step: int
     rank: int
     world_size: int
+    order: SampleOrder
 
     def __iter__(self) -> Iterator[list[int]]:
         step = self.step
@@ -29,15 +30,26 @@ class Batches:
     def of_step(self, step: int) -> list[int]:
         first = (step * self.world_size + self.rank) * self.batch_size
         return [
-            sample_at(position, num_samples=self.num_samples, seed=self.seed)
+            sample_at(position, num_samples=self.num_samples, seed=self.seed, order=self.order)
             for position in range(first, first + self.batch_size)
         ]
 
 
 def batches(
-    num_samples: int, batch_size: int, *, step: int = 0, seed: int = 0, rank: int = 0, world_size: int = 1
+    num_samples: int,
+    batch_size: int,
+    *,
+    step: int = 0,
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    order: SampleOrder = FIRST_ORDER,
 ) -> Batches:
-    """The batches from ``step`` on, as a ``batch_sampler`` for torch's ``DataLoader``."""
+    """The batches from ``step`` on, as a ``batch_sampler`` for torch's ``DataLoader``.
+
+    ``order`` 2 shuffles few samples without a bias. A script must keep its order for as long as it goes on;
+    ``run.batches`` does that by itself.
+    """
     if num_samples < 1 or batch_size < 1:
         raise ValueError(f"{num_samples} samples in batches of {batch_size}; expected at least 1 of each")
     return Batches(
@@ -47,4 +59,5 @@ def batches(
         step=step,
         rank=rank,
         world_size=world_size,
+        order=order,
     )

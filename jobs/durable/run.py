@@ -178,6 +178,7 @@ class Run:
             seed=seed,
             rank=self._opened.context.rank,
             world_size=self._opened.context.world_size,
+            order=self._opened.sample_order,
         )
 
     def _leave(self) -> None:

@@ -19,6 +19,7 @@ from jobs.training.state.saved_run import SavedRun
 from jobs.training.state.saving import Saver, local_tier
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
+from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder
 from jobs.training.task.stop_request import StopRequest
 from jobs.training.task.task import Saving
 
@@ -43,6 +44,7 @@ class Session:
         self.step = 0
         self.num_steps = 0
         self.generation: str | None = None
+        self.sample_order: SampleOrder = NEWEST_ORDER
         self.problem: str | None = None
         self.stop_request: StopRequest | None = None
         self.is_finished = False
@@ -67,7 +69,11 @@ class Session:
         disk = local_tier(self._saving, self._saved)
         self._start = restore_own(self._saved, self.context, self.state, self._repository, disk)
         self._teller.restored(self._start, time.perf_counter() - started)
-        self.step, self.generation = self._start.step, self._start.generation
+        self.step, self.generation, self.sample_order = (
+            self._start.step,
+            self._start.generation,
+            self._start.sample_order,
+        )
         if self._start.generation:
             # The script may draw numbers before its first step; that step begins with the saved state.
             self._random = RandomState(self.context.rank, self.context.device)
@@ -86,7 +92,7 @@ class Session:
             open_mailbox(self.context),
             self._teller.save,
         )
-        self._saver.resume_from(self._start.generation)
+        self._saver.resume_from(self._start.generation, self.sample_order)
         self._saver.start()
         self._busy = self._saver.busy()
         self._teller.begin(self._start, num_steps)

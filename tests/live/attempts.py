@@ -53,7 +53,7 @@ class Wanted:
     itself before it does a step. ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
-    Of the ``late`` shards no read ever returns; each read of others takes ``read_s`` longer. ``vendor`` is
+    Of the ``late`` shards no read ever returns; each other one takes ``read_s`` longer. ``vendor`` is
     that of ``device``.
     """
 
@@ -144,25 +144,37 @@ def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | Non
         is_due = rank == wanted.stopped_rank and story.num_asks >= wanted.stopped_at
         return wanted.stop_request if is_due else None
 
-    with _drawing(pages), _slowly_read(wanted.late, wanted.read_s):
+    with _drawing(pages), _never_read(wanted.late), _slowly_read(wanted.read_s):
         run(task, context, Services(report=tell, stop_request=stop_request or counted_wish))
     story.num_batches = context.status.num_batches
     return story
 
 
 @contextmanager
-def _slowly_read(shards: tuple[str, ...], read_s: float) -> Iterator[None]:
+def _never_read(shards: tuple[str, ...]) -> Iterator[None]:
     read = LocalStore.get_range
 
     def wait_or_read(store: LocalStore, name: str, start: int, into: memoryview) -> int:
         if name in shards:
             threading.Event().wait()
-        if read_s:
-            threading.Event().wait(read_s)
         return read(store, name, start, into)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStore, "get_range", wait_or_read)
+        yield
+
+
+@contextmanager
+def _slowly_read(read_s: float) -> Iterator[None]:
+    read = LocalStore.read
+
+    def wait_and_read(store: LocalStore, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
+        threading.Event().wait(read_s)
+        return read(store, name, start, into)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if read_s:
+            patch.setattr(LocalStore, "read", wait_and_read)
         yield
 
 

@@ -18,7 +18,7 @@ from jobs.training.data.shard_ledger import LedgerWriter
 from jobs.training.data.shards import Readable, Shards
 from jobs.training.data.synthetic import Batch, sample
 from jobs.training.task.context import Context
-from jobs.training.task.sample_order import sample_at, share_of_rank
+from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder, sample_at, share_of_rank
 from jobs.training.task.task import Task, Tokens
 from jobs.training.task.token_index import ALL_BITS, ID_MASK, DataError
 
@@ -50,10 +50,11 @@ class Source(Readable, Protocol):
 
 
 class Samples:
-    """One rank's share of each global batch."""
+    """One rank's share of each global batch, of which ``order`` says what its samples are."""
 
-    def __init__(self, task: Task, context: Context) -> None:
+    def __init__(self, task: Task, context: Context, order: SampleOrder = NEWEST_ORDER) -> None:
         self._task = task
+        self._order = order
         self._rank = context.rank
         self._device = context.device
         self.are_chat = task.tokens is not None and task.tokens.index.chat is not None
@@ -117,7 +118,9 @@ class Samples:
             grad_accum=recipe.grad_accum,
         )
         places = [place for share in shares for place in share]
-        return [sample_at(place, num_samples=num_samples, seed=recipe.seed) for place in places]
+        return [
+            sample_at(place, num_samples=num_samples, seed=recipe.seed, order=self._order) for place in places
+        ]
 
 
 class SyntheticSource:

@@ -118,7 +118,7 @@ class _Attempt:
         self._record = record
         self._start = start
         self._position = Position(task, step=start.step, position=start.position)
-        self._samples = Samples(task, context)
+        self._samples = Samples(task, context, start.sample_order)
         # Whether the next step's samples are late on any rank.
         self._are_late = True
         self._control = Control(services.stop_request, task.longest_wait_s, context.key)
@@ -134,7 +134,7 @@ class _Attempt:
 
     def work(self) -> None:
         if self._saver:
-            self._saver.resume_from(self._start.generation)
+            self._saver.resume_from(self._start.generation, self._start.sample_order)
             self._saver.start()
         status = self._context.status
         status.phase, status.step, status.num_steps = "window", self._start.step, self._task.num_steps

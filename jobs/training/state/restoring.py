@@ -33,6 +33,7 @@ from jobs.training.state.random_state import RandomState, digest_of_next_numbers
 from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, saved_run
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
+from jobs.training.task.sample_order import FIRST_ORDER, NEWEST_ORDER, ORDERS, SampleOrder, known_order
 from jobs.training.task.task import Task
 
 
@@ -40,6 +41,7 @@ from jobs.training.task.task import Task
 class ResumePoint:
     """Where the training resumes: ``step`` steps are done, ``position`` samples are consumed.
 
+    The position is one in ``sample_order``.
     ``is_own`` is False for a generation of another run; else ``term`` is that of the attempt that saved it.
     ``warning`` is None if everything could be restored. ``is_evaluation_due``: the evaluation after the last
     step was interrupted.
@@ -47,6 +49,7 @@ class ResumePoint:
 
     step: int
     position: int
+    sample_order: SampleOrder
     generation: str | None
     trail: tuple[str, ...]
     is_own: bool
@@ -132,8 +135,15 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _S
         assert offer.decision is not None
         chosen, trail, is_own = offer.decision.chosen, offer.decision.trail, source.term is not None
         if chosen is None or offer.manifest is None:
-            return ResumePoint(step=0, position=0, generation=None, trail=trail, is_own=is_own)
-        random = RandomState(context.rank, context.device)
+            return ResumePoint(
+                step=0,
+                position=0,
+                sample_order=NEWEST_ORDER,
+                generation=None,
+                trail=trail,
+                is_own=is_own,
+            )
+        random, order = RandomState(context.rank, context.device), _order_of(offer.manifest.cut)
         problem = _load(context, state, source, offer.manifest, random)
         if problem is None:
             cut = offer.manifest.cut
@@ -146,10 +156,22 @@ def _restore(saved: SavedRun, context: Context, state: TrainingState, source: _S
                 term=cut.term if is_own else None,
                 warning=_restore_random(context, random, offer.manifest),
                 is_evaluation_due=is_own and cut.state.get("is_evaluation_due", False),
+                sample_order=order,
             )
         refused[chosen.name] = problem
         if context.rank == 0 and chosen.is_stored and source.term is not None:
             source.repository.quarantine(chosen.name, problem, term=source.term)
+
+
+def _order_of(cut: Cut) -> SampleOrder:
+    """The order of samples that the position is one in. Raises ``Unfit`` for one of a later version."""
+    if (order := known_order(found := cut.state.get("sample_order", FIRST_ORDER))) is not None:
+        return order
+    known = " and ".join(map(str, ORDERS))
+    raise Unfit(
+        f"{cut.generation}: its samples are in the order {found!r:.40}, but this version knows {known}; "
+        "go on with the version that saved it"
+    )
 
 
 def _offer(saved: SavedRun, context: Context, source: _Source, refused: dict[str, str]) -> _Offer:

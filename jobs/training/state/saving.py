@@ -26,6 +26,7 @@ from jobs.training.state.saved_run import EngineState, SavedRun, TrainingState, 
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.context import Context
 from jobs.training.task.position import StepPoint
+from jobs.training.task.sample_order import NEWEST_ORDER, SampleOrder
 from jobs.training.task.task import Saving, Task
 
 # One is written out while the next cut is copied into the other.
@@ -67,9 +68,14 @@ class Saver:
         self.final_order = Order(to_disk=saving.cadence.disk_every > 0, to_store=True, must_wait=True)
         self._saves_so_far = SavesSoFar(last_s=time.monotonic())
         self._number = 0
+        self._sample_order: SampleOrder = NEWEST_ORDER
 
-    def resume_from(self, name: str | None) -> None:
-        """Counts the loaded generation as durable if it is one of this run. Only rank 0 keeps that count."""
+    def resume_from(self, name: str | None, sample_order: SampleOrder) -> None:
+        """Counts the loaded generation as durable if it is one of this run. Only rank 0 keeps that count.
+
+        The position of all saves is one in ``sample_order``.
+        """
+        self._sample_order = sample_order
         before = self._repository.view.generation(name or "")
         if before and self._context.rank == 0:
             self.tally.durable(before)
@@ -181,6 +187,7 @@ class Saver:
             metrics={name: value for name, value in point.metrics.items() if isfinite(value)},
             state={
                 "position": point.position,
+                "sample_order": self._sample_order,
                 "is_evaluation_due": point.is_evaluation_due,
                 **saved.about,
                 **self._state.description(),

@@ -2,23 +2,43 @@
 
 The stream is one epoch after another. Each epoch has every sample once, in an order of its own. A position
 counts the samples before it, so a position means the same at every world size and with every global batch.
+
+There are two orders. A run keeps the one that it began with, or it would repeat and lose samples: the number
+of its order stands beside the position in every save.
 """
 
 import hashlib
+from functools import lru_cache
 from math import isqrt
+from typing import Literal, get_args
 
+# 1: a Feistel network, which is biased for few samples. 2: as 1, but epochs of few samples are drawn.
+SampleOrder = Literal[1, 2]
+ORDERS: tuple[SampleOrder, ...] = get_args(SampleOrder)
+# That of runs which were begun before there were two.
+FIRST_ORDER: SampleOrder = 1
+NEWEST_ORDER: SampleOrder = 2
+# The longest epoch that is drawn: a millisecond, and some kilobytes.
+MOST_DRAWN = 1024
 _NUM_ROUNDS = 4
 
 
-def sample_at(position: int, *, num_samples: int, seed: int) -> int:
-    """The number of the sample at ``position``; needs no memory, however long an epoch is."""
+def sample_at(position: int, *, num_samples: int, seed: int, order: SampleOrder = NEWEST_ORDER) -> int:
+    """The number of the sample at ``position``; needs next to no memory, however long an epoch is."""
     epoch, index = divmod(position, num_samples)
+    if order == NEWEST_ORDER and num_samples <= MOST_DRAWN:
+        return _drawn(num_samples, f"{seed}/{epoch}")[index]
     side = isqrt(num_samples - 1) + 1
     # The permutation has side x side numbers, more than an epoch: repeat it until the number is in the epoch.
     while True:
         index = _permuted(index, side, f"{seed}/{epoch}")
         if index < num_samples:
             return index
+
+
+def known_order(stored: object) -> SampleOrder | None:
+    """The order that a save names; None if it is one of a later version, or damage."""
+    return next((order for order in ORDERS if type(stored) is int and stored == order), None)
 
 
 def share_of_rank(
@@ -35,6 +55,17 @@ def share_of_rank(
 def epoch_ended(before: int, after: int, *, num_samples: int) -> int | None:
     """The epoch, counted from 1, that ends between two positions; None if no epoch ends there."""
     return after // num_samples if after // num_samples > before // num_samples else None
+
+
+@lru_cache(maxsize=8)
+def _drawn(num_samples: int, key: str) -> tuple[int, ...]:
+    """An epoch's order, each as likely as any other (Fisher-Yates)."""
+    numbers = list(range(num_samples))
+    for last in range(num_samples - 1, 0, -1):
+        # Of 2^64 values, so that a number is at most 2^-54 more likely than another.
+        other = _hash(f"{key}/drawn/{last}") % (last + 1)
+        numbers[last], numbers[other] = numbers[other], numbers[last]
+    return tuple(numbers)
 
 
 def _permuted(index: int, side: int, key: str) -> int:

@@ -18,6 +18,8 @@ from jobs import durable
 from jobs.durable import lease
 from jobs.durable.owner import owner_name
 from jobs.spec_schema.stored_spec import store_spec
+from jobs.training.state import restoring
+from jobs.training.task.sample_order import FIRST_ORDER, NEWEST_ORDER, sample_at
 
 NAME = "own"
 
@@ -216,3 +218,36 @@ def test_batches_give_every_sample_once_an_epoch_over_ranks_and_restarts() -> No
     assert sorted(epoch) == list(range(24))
     later = iter(durable.batches(24, 2, seed=3, step=3, rank=1, world_size=3))
     assert next(later) == epoch[3 * 6 + 2 : 3 * 6 + 4]
+
+
+def test_a_run_that_began_with_an_older_order_of_samples_keeps_it_and_a_fresh_one_has_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(restoring, "NEWEST_ORDER", FIRST_ORDER)
+        did(tmp_path, {"a": 1}, num_steps=1)
+    found = []
+    for fresh in (False, True):
+        with run_of(tmp_path, {"a": 1}, fresh=fresh) as run:
+            found.append(run.batches(12, 12, seed=7).of_step(0))
+            for _ in run.steps(2):
+                pass
+        # The order lies in the new checkpoint too.
+        with run_of(tmp_path, {"a": 1}) as run:
+            assert run.batches(12, 12, seed=7).of_step(0) == found[-1]
+    assert found == [
+        [sample_at(place, num_samples=12, seed=7, order=order) for place in range(12)]
+        for order in (FIRST_ORDER, NEWEST_ORDER)
+    ]
+
+
+def test_a_checkpoint_in_an_order_of_a_later_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(restoring, "NEWEST_ORDER", 3)
+        did(tmp_path, {"a": 1}, num_steps=1)
+    with pytest.raises(
+        durable.DurableError, match="are in the order 3, but this version knows 1 and 2; go on"
+    ):
+        did(tmp_path, {"a": 1})

@@ -100,7 +100,7 @@ def test_a_slow_source_is_told_as_the_share_of_time_that_the_training_waited_for
     assert told, "the training was over before its first report"
     rows = [
         row
-        for part in (tmp_path / "store/runs/r/parts").rglob("*steps*.parquet")
+        for part in (tmp_path / "store/runs/r/parts/steps").rglob("*.parquet")
         for row in pyarrow.parquet.read_table(part).to_pylist()
     ]
     waited = {row["step"]: row["data_wait_s"] for row in rows}
