@@ -11,6 +11,7 @@
 # LONGHAUL_DEVICE  the devices' market name; without it, what the driver calls them
 # LONGHAUL_TEMP    a folder for Ray's files, of at most 36 letters; without it, the unit's, or ~/.longhaul. Nobody
 #                  else can enter it then
+# RAY_enable_metrics_collection  1 opens the port for Prometheus, which asks for no token
 # RAY_AUTH_MODE    token; and the token, as cluster/require_token.sh says
 # LONGHAUL_ROOT    in front of /dev, /proc and /sys, for trying this on a machine that has no devices
 #
@@ -26,6 +27,8 @@ readonly LONGEST_WAIT_S=60
 readonly HEALTHY_S=600
 # Ray tells its makers nothing of the cluster.
 export RAY_USAGE_STATS_ENABLED=0
+# Ray's agent gives its figures to everybody who reaches the port: no token, and no address to choose.
+export RAY_enable_metrics_collection=${RAY_enable_metrics_collection:-0}
 
 main() {
     [[ -n ${LONGHAUL_HEAD:-} ]] || refuse "LONGHAUL_HEAD is not set; expected the head's address, host:6379"

@@ -131,6 +131,8 @@ IN_FILES=()
 keep_token() {
     (umask 077 && printf '%s' "$1" >"$FOLDER/token")
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$FOLDER/token RAY_USAGE_STATS_ENABLED=0
+    # Ray gives its figures to everybody who reaches the port. 1 in the environment of the job opens it.
+    export RAY_enable_metrics_collection=${RAY_enable_metrics_collection:-0}
     unset RAY_AUTH_TOKEN RAY_ADDRESS
 }
 

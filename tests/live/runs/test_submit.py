@@ -1,7 +1,11 @@
 """``ray job submit`` against a plain head without any label, and a cluster that has nothing to train on."""
 
+import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.live.command_line import DEADLINE_S, QUICK, ROOT, files, rows, run, sweep_command, write_spec
 from tests.live.heads import Head, ray_head
@@ -35,13 +39,34 @@ def test_a_submitted_sweep_leaves_its_rows_the_other_forms_find_them_and_a_repor
     assert page.parent.parent == home / "results" / "reports"
 
 
-def test_a_cluster_without_devices_is_named_as_such(tmp_path: Path) -> None:
-    with ray_head("--num-cpus=0") as head:
-        done = run(
-            sweep_command(write_spec(tmp_path), tmp_path / "store"),
-            RAY_ADDRESS=head.address,
-            RAY_AUTH_MODE="disabled",
-        )
+@pytest.fixture(scope="module")
+def port_for_metrics() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def bare_head(port_for_metrics: int) -> Iterator[Head]:
+    """One without devices, whose metrics are off as in the files with which clusters are started."""
+    flags = ("--num-cpus=0", f"--metrics-export-port={port_for_metrics}")
+    with ray_head(*flags, RAY_enable_metrics_collection="0") as head:
+        yield head
+
+
+def test_rays_metrics_are_given_to_nobody_where_our_files_start_it(
+    bare_head: Head, port_for_metrics: int
+) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port_for_metrics), timeout=DEADLINE_S)
+
+
+def test_a_cluster_without_devices_is_named_as_such(bare_head: Head, tmp_path: Path) -> None:
+    done = run(
+        sweep_command(write_spec(tmp_path), tmp_path / "store"),
+        RAY_ADDRESS=bare_head.address,
+        RAY_AUTH_MODE="disabled",
+    )
 
     assert done.returncode == 2
     assert "no node with devices" in done.stderr

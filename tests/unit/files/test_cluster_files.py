@@ -30,6 +30,7 @@ DEVICE_FLAGS = {
         "--ulimit=memlock=-1",
     },
 }
+WITHOUT_METRICS = "RAY_enable_metrics_collection=0"
 # Of 10, by `systemd-analyze security`.
 MOST_EXPOSED = 3.0
 UNITS = {path.name: path.read_text() for path in sorted((ROOT / "cluster").glob("*.service"))}
@@ -167,6 +168,17 @@ def test_ray_tells_its_makers_nothing_wherever_our_files_start_it() -> None:
     for name in ("raycluster", "rayjob"):
         manifest = (ROOT / f"cluster/kuberay/{name}.yaml").read_text(encoding="utf-8")
         assert '{name: RAY_USAGE_STATS_ENABLED, value: "0"}' in manifest
+
+
+def test_rays_metrics_which_ask_for_no_token_are_off_wherever_our_files_start_it() -> None:
+    """Those of ``start_worker.sh`` and Slurm have tests of their own: what the operator set wins there."""
+    for command in _starts(LAUNCHER["head_start_ray_commands"] + LAUNCHER["worker_start_ray_commands"]):
+        assert WITHOUT_METRICS in command.partition("ray start")[0].split("export ")[1].rstrip("; ").split()
+    head = UNITS["longhaul-head.service"]
+    # systemd lets a file of variables win over what stands here.
+    assert WITHOUT_METRICS in _sections(head)["Service"]["Environment"]
+    (start,) = _sections(UNITS["longhaul-worker.service"])["Service"]["ExecStart"]
+    assert Path(start).name == "start_worker.sh"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

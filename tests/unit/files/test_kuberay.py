@@ -119,6 +119,12 @@ def test_a_container_gains_no_rights_and_writes_to_volumes_alone(group: dict[str
     assert set(mounted.values()) == {volume["name"] for volume in pod["volumes"]}
 
 
+@pytest.mark.parametrize("group", [SPEC["headGroupSpec"], *GROUPS.values()])
+def test_no_pod_gives_rays_metrics_which_ask_for_no_token(group: dict[str, Any]) -> None:
+    (container,) = group["template"]["spec"]["containers"]
+    assert {"name": "RAY_enable_metrics_collection", "value": "0"} in container["env"]
+
+
 def test_only_amds_pods_do_without_the_filter_of_system_calls() -> None:
     profiles = {name: group["template"]["spec"]["securityContext"] for name, group in GROUPS.items()}
     assert profiles["nvidia"]["seccompProfile"] == {"type": "RuntimeDefault"}

@@ -329,6 +329,15 @@ def test_ray_is_started_again_each_time_after_a_longer_wait(machine: Machine) ->
     assert "ray ended with 7; starting it again in 32 s" in said
 
 
+@pytest.mark.parametrize(("settings", "expected"), [({}, "0"), ({"RAY_enable_metrics_collection": "1"}, "1")])
+def test_rays_metrics_which_ask_for_no_token_are_given_only_if_somebody_says_so(
+    machine: Machine, settings: dict[str, str], expected: str
+) -> None:
+    machine.has("ray", f'echo "$RAY_enable_metrics_collection" > "$HERE/metrics"; {RAY}')
+    machine.run(LONGHAUL_VENDOR="cpu", **settings)
+    assert machine.lines("metrics") == [expected]
+
+
 def test_the_waits_begin_anew_after_a_long_healthy_time(machine: Machine) -> None:
     machine.has("date", 'cat "$HERE/now"')
     machine.holds("now", "0")

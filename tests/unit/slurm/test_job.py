@@ -128,6 +128,17 @@ def test_a_node_that_is_too_busy_to_begin_its_command_never_begins_it(allocation
     assert leftovers(allocation) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"), [({}, {"0"}), ({"RAY_enable_metrics_collection": "1"}, {"1"})]
+)
+def test_rays_metrics_which_ask_for_no_token_are_given_only_if_somebody_says_so(
+    allocation: Allocation, settings: dict[str, str], expected: set[str]
+) -> None:
+    allocation.run(allocation.job(), DRIVER_CODE="0", **settings)
+    given = re.findall(r"^RAY_enable_metrics_collection=(.*)$", allocation.seen("environments"), re.MULTILINE)
+    assert {*given} == expected
+
+
 def test_the_token_is_on_no_command_line_and_in_no_environment(allocation: Allocation) -> None:
     allocation.run(allocation.job(), DRIVER_CODE="0")
     token = allocation.seen("token")
