@@ -14,6 +14,8 @@ from jobs.packing.pieces import InputError, TextSpan
 # A row of messages takes some ten times its bytes as Python's objects.
 _BATCH_ROWS = 256
 _FILE_MAGIC = b"ARROW1"
+# A file may say that a part of it has any number of bytes, and Arrow asks for as much memory.
+_COMPLAINTS = (pyarrow.ArrowException, OSError, MemoryError)
 # The largest batch of a column: whoever reads one holds all of it.
 MOST_BATCH_BYTES = 2**30
 
@@ -118,7 +120,7 @@ class _Arrow:
         try:
             opener = pyarrow.ipc.open_stream if self._is_stream else pyarrow.ipc.open_file
             return opener(self._file, options=options)
-        except (pyarrow.ArrowException, OSError) as error:
+        except _COMPLAINTS as error:
             raise _as_input_error(error, f"{self._path}: is no whole Arrow file") from None
 
 
@@ -147,7 +149,7 @@ def _holds_messages(kind: Any) -> bool:
 def _parquet(path: Path) -> Any:
     try:
         return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
+    except _COMPLAINTS as error:
         raise _as_input_error(error, f"{path}: is no whole Parquet file") from None
 
 
@@ -155,7 +157,7 @@ def _parquet(path: Path) -> Any:
 def _whole(what: str) -> Iterator[None]:
     try:
         yield
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (*_COMPLAINTS, UnicodeDecodeError) as error:
         raise _as_input_error(error, f"{what} is not whole, or not UTF-8") from None
 
 

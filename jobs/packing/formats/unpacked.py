@@ -17,7 +17,7 @@ from jobs.packing.pieces import InputError
 # Whoever reads a piece unpacks all before it too.
 MOST_BYTES = 8 * 2**30
 _CHUNK_BYTES = 2**20
-_BROKEN = (OSError, EOFError, zlib.error, pyarrow.ArrowException)
+_BROKEN = (OSError, EOFError, MemoryError, zlib.error, pyarrow.ArrowException)
 
 
 def opened(path: str | Path, start: int = 0) -> BinaryIO:

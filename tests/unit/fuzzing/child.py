@@ -31,11 +31,15 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parser:
-    """``read`` is given the bytes, and a folder to put them in. ``refusals`` are errors that it may raise."""
+    """``read`` is given the bytes, and a folder to put them in. ``refusals`` are errors that it may raise.
+
+    ``nasty`` is put into its files beside what has broken other parsers.
+    """
 
     read: Callable[[bytes, Path], object]
     refusals: tuple[type[Exception], ...]
     samples: tuple[bytes, ...]
+    nasty: tuple[bytes, ...] = ()
 
 
 class TooLong(BaseException):
@@ -75,7 +79,7 @@ def tried(parser: Parser, folder: Path, first_seed: int, num_examples: int) -> s
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(mutated(parser.samples))
+    @given(mutated(parser.samples, parser.nasty))
     def try_one(data: bytes) -> None:
         last[:] = [data]
         with within(DEADLINE_S), only_below(folder):

@@ -16,18 +16,24 @@ NASTY: tuple[bytes, ...] = (
 
 Edit = tuple[str, int, int, bytes]
 
-_edits: st.SearchStrategy[Edit] = st.tuples(
-    st.sampled_from(("replace", "insert", "cut", "repeat", "flip")),
-    st.integers(0, 2**16),
-    st.integers(0, 64),
-    st.one_of(st.sampled_from(NASTY), st.binary(max_size=12)),
-)
 
+def mutated(samples: Sequence[bytes], nasty: Sequence[bytes] = ()) -> st.SearchStrategy[bytes]:
+    """Good files with a few edits each; now and then one that is nothing of the kind.
 
-def mutated(samples: Sequence[bytes]) -> st.SearchStrategy[bytes]:
-    """Good files with a few edits each; now and then one that is nothing of the kind."""
-    few = st.builds(changed, st.sampled_from(list(samples)), st.lists(_edits, min_size=1, max_size=4))
+    What is put in is taken from ``nasty`` as often as from what is nasty everywhere.
+    """
+    few = st.builds(changed, st.sampled_from(list(samples)), st.lists(_edits(nasty), min_size=1, max_size=4))
     return st.one_of(few, few, few, st.sampled_from(NASTY), st.binary(max_size=200))
+
+
+def _edits(nasty: Sequence[bytes]) -> st.SearchStrategy[Edit]:
+    own = [st.sampled_from(list(nasty))] if nasty else []
+    return st.tuples(
+        st.sampled_from(("replace", "insert", "cut", "repeat", "flip")),
+        st.integers(0, 2**16),
+        st.integers(0, 64),
+        st.one_of(*own, st.sampled_from(NASTY), st.binary(max_size=12)),
+    )
 
 
 def changed(data: bytes, edits: Sequence[Edit]) -> bytes:

@@ -6,9 +6,11 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir
 from functools import cache
 from math import prod
 from pathlib import Path
+from shutil import rmtree
 
 from checkpointing.errors import Corrupt, Unfit
 from checkpointing.format.manifest import Manifest, decode_manifest, decode_part, encode_manifest, encode_part
@@ -28,11 +30,20 @@ from jobs.reports.prices_file import read_prices
 from jobs.run_progress.status_file import read_status_file
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.spec_schema.sweep_spec import SweepSpec
+from jobs.training.data.shard_ledger import LedgerWriter, ledger_of, read_ledger
 from jobs.training.models.config_file import read_shape
 from jobs.training.models.hugging_face import tensor_shapes
 from jobs.training.models.weights import find_weights
 from jobs.training.task.presets import preset
-from jobs.training.task.token_index import DataError, TokenIndex, TokenShard, Vocabulary, from_json, to_json
+from jobs.training.task.token_index import (
+    DataError,
+    KnownShard,
+    TokenIndex,
+    TokenShard,
+    Vocabulary,
+    from_json,
+    to_json,
+)
 from reporting.importers.contents import ImportProblem
 from reporting.importers.documents import read_document
 from reporting.importers.events import read_events
@@ -40,9 +51,11 @@ from reporting.importers.mapping import MappingError, read_mapping, shipped
 from reporting.importers.separated import read_separated
 from reporting.importers.spreadsheets import read_spreadsheet
 from reporting.results.gathering import gather
+from reporting.results.publishing import PullError, publish, pull
 from reporting.results.records import RecordError, read_record
 from tests.unit.builders import measurement, record, run_of, sweep
 from tests.unit.fuzzing.child import Parser
+from tests.unit.fuzzing.packing import PACKING
 from tests.unit.small_generations import cut_of, generation, good, part_of, view_of
 
 ROOT = Path(__file__).parents[3]
@@ -183,6 +196,41 @@ def token_index() -> bytes:
     return to_json(TokenIndex(dtype="uint16", shards=(shard,), vocabulary=vocabulary))
 
 
+def shard_ledger() -> bytes:
+    store = MemoryStore()
+    shard = KnownShard(name="a", sha256="0" * 64, versions=("1-2-3",))
+    LedgerWriter(store, LEDGER, term=1, rank=0).write((shard,))
+    return store.get(f"{LEDGER}/000000000001-000000.json")
+
+
+def report_manifest() -> bytes:
+    store = MemoryStore()
+    publish(store, "a", REPORT)
+    return store.get("reports/a/manifest.json")
+
+
+def as_pulled_report(data: bytes, folder: Path) -> object:
+    """The bytes as the manifest of a report that is pulled into a new folder."""
+    store = MemoryStore()
+    publish(store, "a", REPORT)
+    store.put("reports/a/manifest.json", data)
+    rmtree(folder / "new", ignore_errors=True)
+    # Who opens files in an open folder is seen with their names alone.
+    with chdir(folder):
+        return pull(store, "a", folder / "new", sleep=lambda _: None)
+
+
+def as_pulled_folder(data: bytes, folder: Path) -> object:
+    """The bytes as the manifest in the folder of a report that is pulled again."""
+    store = MemoryStore()
+    publish(store, "a", REPORT)
+    rmtree(folder / "old", ignore_errors=True)
+    with chdir(folder):
+        pull(store, "a", folder / "old")
+        (folder / "old/manifest.json").write_bytes(data)
+        return pull(store, "a", folder / "old", sleep=lambda _: None)
+
+
 def as_json(found: object) -> bytes:
     return json.dumps(found).encode()
 
@@ -205,6 +253,8 @@ CONFIG = sorted((ROOT / "tests/fixtures/config_json/ours").glob("*.json"))
 PRICES = b"nvidia: {usd_per_device_hour: 2.5, usd_per_kwh: 0.12}\namd: {usd_per_device_hour: 1.5}\n"
 CSV = b"strategy,world_size,tokens_per_sec,mean_loss\nddp,2,100.5,2.0\nfsdp,4,1.5e3,\n"
 SPECS = ROOT / "jobs/specs"
+LEDGER = ledger_of("r", 1)
+REPORT = {"index.html": b"<p>", "charts/a.svg": b"<svg/>"}
 MAP = b'[columns]\nmean_loss = ["sadness"]\n[numbers]\ndecimal = ","\n'
 
 
@@ -289,4 +339,12 @@ PARSERS: Mapping[str, Parser] = {
         refusals=(Unfit,),
         samples=_bytes(*CONFIG),
     ),
+    "ledger": Parser(
+        read=as_object(f"{LEDGER}/000000000001-000000.json", lambda store: read_ledger(store, LEDGER, {"a"})),
+        refusals=(),
+        samples=(shard_ledger(),),
+    ),
+    "report": Parser(read=as_pulled_report, refusals=(PullError,), samples=(report_manifest(),)),
+    "pulled": Parser(read=as_pulled_folder, refusals=(PullError,), samples=(report_manifest(),)),
+    **PACKING,
 }

@@ -355,6 +355,32 @@ def test_arrow_whose_text_is_broken_is_named_by_its_batch(
     assert "a.arrow: " in refusal(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "write", "module", "reader"),
+    [
+        ("a.arrow", lambda path: _arrow(path, pyarrow.ipc.new_stream), pyarrow.ipc, "open_stream"),
+        ("a.arrow", lambda path: _arrow(path, pyarrow.ipc.new_file), pyarrow.ipc, "open_file"),
+        ("a.parquet", lambda p: pandas.DataFrame(TABLE).to_parquet(p), pyarrow.parquet, "ParquetFile"),
+    ],
+)
+def test_a_file_that_asks_for_more_memory_than_there_is_is_refused_in_one_line(
+    name: str,
+    write: Callable[[Path], object],
+    module: object,
+    reader: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A few bytes can say that 2 GB follow. Arrow makes room for them before it reads."""
+
+    def without_room(*_: object, **__: object) -> object:
+        raise MemoryError("malloc of size 2097152000 failed")
+
+    write(tmp_path / name)
+    monkeypatch.setattr(module, reader, without_room)
+    assert f"{name}: is no whole " in refusal(tmp_path / name)
+
+
 def test_conversations_are_read_from_arrays_and_arrow_with_their_places(tmp_path: Path) -> None:
     chats = [[{"role": "user", "content": str(number)}] for number in range(3)]
     (tmp_path / "a.json").write_text(json.dumps([{"messages": chat} for chat in chats]), encoding="utf-8")
