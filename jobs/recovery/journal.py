@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from checkpointing.generations.choice import Spoilt
 from checkpointing.generations.repository import Repository
@@ -23,8 +23,8 @@ from checkpointing.log.signing import Signer, store_key
 from checkpointing.stores.bounded import TooLarge, get_bounded
 from checkpointing.stores.contract import Missing, Store, StoreError, check_name
 from checkpointing.stores.transfers import within
-from jobs.execution.causes import Cause
 from jobs.recovery.policy import FailedAttempt
+from jobs.training.ranks.typed_json import typed
 from jobs.training.task.skipping import Skips, merged
 from jobs.training.task.task import Task
 
@@ -33,6 +33,8 @@ How = Literal["failed", "given up", "done", "interrupted"]
 # A policy looks no further back, and reading the notes must not take long.
 _MOST_READ = 100
 _MOST_NOTE_BYTES = 2**20
+# Numbers beyond these are no floats, and no numbers of samples.
+_MOST, _MOST_INT = 1e300, 2**63
 # A store that is away may block a writer for many minutes.
 NOTE_TIMEOUT_S = 15.0
 
@@ -214,31 +216,20 @@ def _unreported_failure(term: int, view: LogView) -> FailedAttempt:
 
 
 def _note(body: Mapping[str, Any]) -> AttemptNote:
-    if body["how"] not in get_args(How):
-        raise ValueError(f"a note of kind {body['how']!r}")
-    return AttemptNote(
-        term=body["term"],
-        how=body["how"],
-        ending=_ending(body["ending"]) if body["ending"] else None,
-        log_tail=tuple(body.get("log_tail", ())),
-        given_up=body.get("given_up"),
-        skips=tuple((first, end) for first, end in body.get("skips", ())),
-        spoilt=tuple((term, step) for term, step in body.get("spoilt", ())),
-        is_branch=body.get("is_branch", False),
-    )
+    """The note in ``body``, each field of its type: whoever writes to the store may have written it. Fields
+    that a later version added are ignored.
+    """
+    ending = _known(FailedAttempt, body["ending"]) if body["ending"] else None
+    note: AttemptNote = typed(AttemptNote, _known(AttemptNote, body) | {"ending": ending})
+    if note.ending and not abs(note.ending.ended_s) < _MOST:
+        raise ValueError("an attempt that ended at no time")
+    if any(abs(number) >= _MOST_INT for pair in (*note.skips, *note.spoilt) for number in pair):
+        raise ValueError("samples or steps that no run has")
+    return note
 
 
-def _ending(body: Mapping[str, Any]) -> FailedAttempt:
-    """The failed attempt in a note. Fields that a later version added are ignored."""
-    if body["cause"] not in get_args(Cause):
-        raise ValueError(f"a cause {body['cause']!r}")
-    known = {field.name for field in fields(FailedAttempt)}
-    found: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in body.items()
-        if name in known
-    }
-    return FailedAttempt(**found)
+def _known(kind: type[Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: body[field.name] for field in fields(kind) if field.name in body}
 
 
 def _name(run: str, term: int) -> str:

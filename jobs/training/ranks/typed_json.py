@@ -22,9 +22,14 @@ def encode(value: Any) -> bytes:
 def decode(kind: Any, data: bytes) -> Any:
     """Decodes a value of the type ``kind``; ``ValueError`` names the part of ``data`` that does not fit."""
     try:
-        return _reader(kind)(json.loads(data), "it")
+        return typed(kind, json.loads(data))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def typed(kind: Any, value: Any) -> Any:
+    """Makes a value of the type ``kind`` of what JSON held; ``ValueError`` names what does not fit."""
+    return _reader(kind)(value, "it")
 
 
 def _fields(value: object) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """With the store's key, nobody else decides by a planted note what a run leaves out, or that it ends."""
 
+import copy
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,8 @@ from jobs.recovery.journal import (
     read_newest,
     read_note,
 )
+from jobs.recovery.policy import FailedAttempt, Policy, next_move
+from jobs.training.task.skipping import merged
 
 RUN = "r"
 FORGED = AttemptNote(term=1, how="given up", given_up="planted", skips=((0, 4096),), spoilt=((1, 0),))
@@ -81,3 +86,54 @@ def test_who_has_no_key_reads_what_a_driver_with_one_noted(
     leave_note(store, RUN, FORGED)
     monkeypatch.delenv(VARIABLE)
     assert read_note(store, RUN, 1) == FORGED
+
+
+NOTE = {
+    "schema": 1,
+    "term": 1,
+    "how": "failed",
+    "ending": {
+        "term": 1, "cause": "error", "reason": "r", "ended_s": 1.0, "step": 2, "durable_step": 0,
+        "ranks": [0], "nodes": ["a"], "all_nodes": ["a", "b"],
+    },
+    "log_tail": ["a"],
+    "skips": [[1, 2]],
+    "spoilt": [[1, 5]],
+    "given_up": None,
+}  # fmt: skip
+WRONG: tuple[object, ...] = (
+    {}, [[1]], [["a", "b"]], [[1, "b"]], [{}], ["a", 1], 1.5, "text", -(10**400), [[10**30, 1]], float("nan"),
+)  # fmt: skip
+
+
+def with_a(name: str, value: object) -> bytes:
+    """The note with another value in one place."""
+    told: dict[str, Any] = copy.deepcopy(NOTE)
+    *above, last = name.split(".")
+    (told["ending"] if above else told)[last] = value
+    return json.dumps(told).encode()
+
+
+@pytest.mark.parametrize("name", [*NOTE, *(f"ending.{name}" for name in NOTE["ending"])])  # type: ignore[attr-defined]
+def test_a_note_with_a_value_of_another_type_ends_no_start_with_a_traceback(store: Store, name: str) -> None:
+    """Without a key anybody who writes to the store can leave one."""
+    view = begun(store)
+    for value in WRONG:
+        store.put(f"runs/{RUN}/attempts/000000000001.json", with_a(name, value))
+        journal = open_journal(Repository(store, RUN))
+        next_move(journal.history * 3, Policy())
+        assert merged(journal.skips) == journal.skips
+        assert all(term + step < 2**64 for term, step in journal.spoilt)
+        if note := read_note(store, RUN, view.term):
+            assert "\n".join([note.given_up or "", *note.log_tail]) is not None
+
+
+def test_a_note_as_drivers_write_it_is_read_whatever_a_later_version_adds(store: Store) -> None:
+    view = begun(store)
+    store.put(f"runs/{RUN}/attempts/000000000001.json", with_a("ending.new", [1]))
+    note = read_note(store, RUN, view.term)
+    assert note is not None
+    assert note.ending == FailedAttempt(
+        term=1, cause="error", reason="r", ended_s=1.0, step=2, ranks=(0,), nodes=("a",), all_nodes=("a", "b")
+    )
+    assert (note.skips, note.spoilt, note.log_tail) == (((1, 2),), ((1, 5),), ("a",))

@@ -22,8 +22,13 @@ class Everything(MemoryStore):
         super().__init__()
         self._content = content
 
-    def get(self, name: str) -> bytes:
-        return self._content
+    def get_range(self, name: str, start: int, into: memoryview) -> int:
+        found = self._content[start : start + len(into)]
+        into[: len(found)] = found
+        return len(found)
+
+    def size(self, name: str) -> int:
+        return len(self._content)
 
 
 @pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
