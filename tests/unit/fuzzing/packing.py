@@ -129,7 +129,7 @@ _templates = [
 ]
 
 PACKING: Mapping[str, Parser] = {
-    "packed-text": _parser(packed("a.txt"), "\n".join(TABLE["text"]).encode()),  # type: ignore[arg-type]
+    "packed-text": _parser(packed("a.txt"), "\n".join(TABLE["text"]).encode()),
     "packed-jsonl": _parser(packed("a.jsonl"), _lines),
     "packed-json": _parser(packed("a.json"), _array, json.dumps(RECORDS, indent=1).encode(), _lines),
     "packed-csv": _parser(packed("a.csv"), CSV),

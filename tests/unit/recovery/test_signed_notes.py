@@ -114,7 +114,7 @@ def with_a(name: str, value: object) -> bytes:
     return json.dumps(told).encode()
 
 
-@pytest.mark.parametrize("name", [*NOTE, *(f"ending.{name}" for name in NOTE["ending"])])  # type: ignore[attr-defined]
+@pytest.mark.parametrize("name", [*NOTE, *(f"ending.{name}" for name in NOTE["ending"])])
 def test_a_note_with_a_value_of_another_type_ends_no_start_with_a_traceback(store: Store, name: str) -> None:
     """Without a key anybody who writes to the store can leave one."""
     view = begun(store)
