@@ -125,10 +125,12 @@ class _Arrow:
 
 
 def _check_column(schema: Any, path: Path, column: str, of_messages: bool) -> None:
-    if schema.names.count(column) != 1:
-        found = "two columns" if column in schema.names else "no column"
-        names = ", ".join(schema.names)
-        raise InputError(f"{path}: has {found} {column!r} ({names}); name one with --column")
+    with _whole(f"{path}: its list of columns"):
+        names: list[str] = schema.names
+    if names.count(column) != 1:
+        found = "two columns" if column in names else "no column"
+        told = ", ".join(names)
+        raise InputError(f"{path}: has {found} {column!r} ({told}); name one with --column")
     kind, expected = schema.field(column).type, "lists of messages" if of_messages else "text"
     if not (_holds_messages(kind) if of_messages else _holds_text(kind)):
         raise InputError(

@@ -355,6 +355,15 @@ def test_arrow_whose_text_is_broken_is_named_by_its_batch(
     assert "a.arrow: " in refusal(path)
 
 
+def test_arrow_with_a_column_whose_name_is_not_utf_8_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    _arrow(path, pyarrow.ipc.new_stream)
+    good, bad = b"id\0", b"i\xff\0"
+    assert path.read_bytes().count(good) == 1
+    path.write_bytes(path.read_bytes().replace(good, bad))
+    assert "a.arrow: its list of columns is not whole, or not UTF-8 (" in refusal(path)
+
+
 @pytest.mark.parametrize(
     ("name", "write", "module", "reader"),
     [
