@@ -151,14 +151,16 @@ def on_loopback() -> Iterator[None]:
 def ray_on_loopback() -> None:
     """Runs the program ``ray`` so that several nodes on one machine listen on loopback alone.
 
-    With the variable alone Ray starts no second node, and without it a node listens on all addresses.
+    With the variable alone Ray starts no second node, and without it a node listens on all addresses. The
+    nodes are deaf to stop signals, as those of a private Ray are: what runs on them saves first.
     """
     from ray._private import ray_constants, services
     from ray.scripts.scripts import main
 
     ray_constants.ENABLE_RAY_CLUSTER = True
     services.get_node_ip_address = _loopback
-    main()
+    with ended_by_driver_alone():
+        main()
 
 
 def _loopback(_address: str | None = None) -> str:

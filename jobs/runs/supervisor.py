@@ -264,6 +264,9 @@ class Supervisor:
             is_given_up = given_up(self._repository.store, self._repository.run, view) is not None
         except Unavailable as error:
             return StoreAway(reason=str(error))
+        if end.code is None and view.term == before.term and (asked := self._stop_signals.stop_request()):
+            # One signal to all has ended the driver while Python loaded it.
+            return self._never_began(asked.why)
         if end.code is None and view.term > before.term:
             self._own_term = view.term
         has_begun = view.term > self._first() or self._has_stood_by
@@ -318,12 +321,19 @@ class Supervisor:
         except Unavailable as error:
             _say(f"longhaul train: {end.why}, and its store does not tell at which step: {error}")
             return EXIT_FAILED
-        if view.term == self._first() or view.stopped_step is not None or view.finished_step is not None:
+        if view.term == self._first():
+            asked = self._stop_signals.stop_request()
+            return self._never_began(asked.why if asked else end.why)
+        if view.stopped_step is not None or view.finished_step is not None:
             return EXIT_OK
         newest = latest(of_this_life(view))
         left = f"the newest checkpoint is {newest.name}" if newest else "there is no checkpoint"
         _say(f"longhaul train: {end.why} before its last step was saved; {left}; running it again goes on")
         return EXIT_FAILED
+
+    def _never_began(self, why: str) -> int:
+        _say(f"{self._repository.run}: stopped before it began ({why}); the same command goes on")
+        return EXIT_OK
 
     def _pause_or_stop(self, for_s: float) -> None:
         if stop_request := self._pause(for_s):

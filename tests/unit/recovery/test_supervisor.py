@@ -461,6 +461,19 @@ def test_a_job_that_was_stopped_ended_well_if_it_had_saved_or_not_begun(act: Act
     assert len(stage.started) == 1
 
 
+def test_a_signal_to_all_that_ends_a_driver_while_it_loads_starts_no_other_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def is_loading(_repository: Repository) -> DriverEnd:
+        stage.stop_signals.hear(SIGTERM)
+        return KILLED
+
+    stage = Stage(is_loading)
+    assert stage.keep() == 0
+    assert (len(stage.started), stage.pauses) == (1, [])
+    assert capsys.readouterr().err == "r: stopped before it began (SIGTERM); the same command goes on\n"
+
+
 def test_a_job_that_was_stopped_before_it_had_saved_did_not_end_well(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
