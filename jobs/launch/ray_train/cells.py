@@ -62,10 +62,9 @@ def launch(
         scratch() as storage,
         DriverActors() as backstage,
     ):
-        board = backstage.board()
         terms = _Terms(
             limits=limits,
-            board=board,
+            backstage=backstage,
             storage=storage,
             share_nodes=share_nodes,
             spread=spread,
@@ -75,23 +74,38 @@ def launch(
         try:
             while lanes := [lane for lane in lanes if lane.advance(listen)]:
                 time.sleep(_POLL_INTERVAL_S)
-                for name, post in ray.get(board.take.remote(), timeout=_BOARD_TIMEOUT_S):
+                for name, post in terms.posts():
                     for lane in lanes:
                         lane.deliver(name, post, listen)
         finally:
             abort([fit for lane in lanes if (fit := lane.fit)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Terms:
-    """What holds for every session. ``storage`` is a directory that Ray Train requires; it stays empty."""
+    """What holds for every session. ``storage`` is a directory that Ray Train requires; it stays empty.
+
+    The ``board`` is there from the first session on, so that it can be forked as its workers are.
+    """
 
     limits: SessionLimits
-    board: Any
+    backstage: DriverActors
     storage: str
     share_nodes: bool
     spread: bool
     forkserver: DriverForkserver | None
+    board: Any = None
+
+    def board_for(self, executable: str | None) -> Any:
+        if self.board is None:
+            self.board = self.backstage.board(executable)
+        return self.board
+
+    def posts(self) -> list[tuple[str, Post]]:
+        if self.board is None:
+            return []
+        taken: list[tuple[str, Post]] = ray.get(self.board.take.remote(), timeout=_BOARD_TIMEOUT_S)
+        return taken
 
     def forkserver_for(self, session: Session) -> DriverForkserver | None:
         """The one from which the session's workers are forked; workers on devices never are."""
@@ -204,9 +218,10 @@ def _begin(session: Session, terms: _Terms) -> _Current:
 
 def _fit(name: str, session: Session, claim: Claim, terms: _Terms) -> Fit:
     forkserver = terms.forkserver_for(session)
+    executable = forkserver.executable() if forkserver else None
     order = GroupOrder(
         name=name,
-        board=terms.board,
+        board=terms.board_for(executable),
         work=session.jobs,
         vendor=session.group.vendor,
         simulated=session.group.simulated,
@@ -214,7 +229,7 @@ def _fit(name: str, session: Session, claim: Claim, terms: _Terms) -> Fit:
         storage=terms.storage,
         environment=session.environment,
         collective_timeout_s=terms.limits.cell_timeout_s + _COLLECTIVE_MARGIN_S,
-        executable=forkserver.executable() if forkserver else None,
+        executable=executable,
     )
     return fit_of(order)
 
