@@ -21,6 +21,7 @@ from tests.unit.builders import measurement, record, run_of, sweep
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+SMOKE = ROOT / "jobs/specs/sweeps/smoke.yaml"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [README, CONTRIBUTING, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *DOCS]
 COMMANDS = re.findall(r"^ {4}([a-z]+)", (ROOT / "tests/golden/help_longhaul.txt").read_text(), re.MULTILINE)
@@ -138,17 +139,30 @@ def _put_results(folder: Path) -> None:
 
 
 def test_make_sweep_prints_the_table_and_writes_the_report(tmp_path: Path) -> None:
+    """Of a part of the smoke sweep."""
+    part = yaml.safe_load(SMOKE.read_text(encoding="utf-8"))
+    part["axes"] |= {"strategy": ["ddp"], "world_size": [1]}
+    (tmp_path / "part.yaml").write_text(yaml.safe_dump(part), encoding="utf-8")
+    _sweep_by_make(tmp_path / "results", "2/2", ("ddp",), 1, f"SPEC={tmp_path}/part.yaml")
+
+
+@pytest.mark.soak
+def test_make_sweep_runs_the_whole_smoke_sweep(tmp_path: Path) -> None:
+    _sweep_by_make(tmp_path, "16/16", ("ddp", "fsdp", "zero2", "zero3"), 2)
+
+
+def _sweep_by_make(store: Path, runs: str, strategies: tuple[str, ...], num_sizes: int, *says: str) -> None:
     environment = _environment_folder()
     # However old it is: else `make` would install this checkout into it while others use it.
     keep = f"--old-file={environment / '.longhaul-ready'}"
-    done = _run(["make", keep, "sweep", f"VENV={environment}", f"STORE={tmp_path}"], ROOT)
+    done = _run(["make", keep, "sweep", f"VENV={environment}", f"STORE={store}", *says], ROOT)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "16/16 runs" in done.stdout
-    for strategy in ("ddp", "fsdp", "zero2", "zero3"):
-        assert len(re.findall(rf"^{strategy} .* ok$", done.stdout, flags=re.MULTILINE)) == 2
-    assert f"report: {tmp_path}/reports/smoke" in done.stdout
-    assert (tmp_path / "reports/smoke/index.html").stat().st_size < 5e6
+    assert f"{runs} runs" in done.stdout
+    for strategy in strategies:
+        assert len(re.findall(rf"^{strategy} .* ok$", done.stdout, flags=re.MULTILINE)) == num_sizes
+    assert f"report: {store}/reports/smoke" in done.stdout
+    assert (store / "reports/smoke/index.html").stat().st_size < 5e6
 
 
 def _environment_folder() -> Path:
@@ -176,7 +190,7 @@ def _run(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]"
 
 def test_the_spec_that_the_readme_shows_is_the_smoke_sweep() -> None:
     (shown,) = re.findall(r"^```yaml\n(.*?)^```", README.read_text(), flags=re.MULTILINE | re.DOTALL)
-    smoke = yaml.safe_load((ROOT / "jobs/specs/sweeps/smoke.yaml").read_text())
+    smoke = yaml.safe_load(SMOKE.read_text(encoding="utf-8"))
 
     assert yaml.safe_load(shown).items() <= smoke.items()
 

@@ -7,5 +7,5 @@ The same input gives the same bytes. Reading order:
 - ``formats`` (a folder: what files hold), ``documents`` (the texts of a piece);
 - ``tokenizing`` (text to ids), ``long_texts`` (in parts), ``shard`` (packs one piece);
 - ``chat`` (a folder: the same for conversations);
-- ``ray_pack`` (packs all pieces with Ray).
+- ``work`` (packs the pieces one by one), ``ray_pack`` (packs them all at once, with Ray).
 """

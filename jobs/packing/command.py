@@ -1,7 +1,8 @@
-"""``longhaul pack`` finds the input, cuts it, packs it on all nodes, and writes the index last."""
+"""``longhaul pack`` finds the input, cuts it and packs it, large input on all nodes; the index comes last."""
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from jobs.packing.pieces import InputError, InputPiece, PackingFailed, cut_into_
 from jobs.packing.shard import Packed, dtype_for
 from jobs.packing.sources import find_sources, left_out, named
 from jobs.packing.tokenizing import TokenizerRecipe, read_recipe
+from jobs.packing.work import Work, pack_here
 from jobs.training.task.token_index import INDEX, TokenIndex, to_json
 
 
@@ -76,12 +78,15 @@ def _pack(
     args: argparse.Namespace,
     chat: ChatRecipe | None,
 ) -> list[Packed]:
+    work = Work(pieces=tuple(pieces), tokenizer=recipe, column=args.column, store=store.url, chat=chat)
+    # One piece is one worker's anyway: to start a Ray for it takes longer than to pack it.
+    if len(pieces) == 1 and not os.environ.get("RAY_ADDRESS"):
+        return pack_here(work)
     from cluster.local_ray.private_ray import ray_for_driver
 
     with ray_for_driver(verbose=args.verbose):
-        from jobs.packing.ray_pack import Work, pack_pieces
+        from jobs.packing.ray_pack import pack_pieces
 
-        work = Work(pieces=tuple(pieces), tokenizer=recipe, column=args.column, store=store.url, chat=chat)
         return pack_pieces(work, verbose=args.verbose)
 
 

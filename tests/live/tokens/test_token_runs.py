@@ -19,10 +19,11 @@ from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
 from cluster.local_ray.private_ray import private_ray
 from jobs.packing.pieces import InputError, cut_into_pieces
-from jobs.packing.ray_pack import Work, pack_pieces
+from jobs.packing.ray_pack import pack_pieces
 from jobs.packing.shard import pack_piece
 from jobs.packing.sources import find_sources
 from jobs.packing.tokenizing import ByteTokenizer, TokenizerRecipe
+from jobs.packing.work import Work
 from jobs.runs.token_check import find_tokens
 from jobs.spec_schema.run_spec import RunSpec
 from jobs.training.task.events import Evaluated, Progress
@@ -278,7 +279,6 @@ def wait_until(is_so: Callable[[], bool], deadline_s: float = 120) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.soak
 def test_many_pieces_packed_on_workers_are_what_one_process_makes_of_them(tmp_path: Path) -> None:
     """And a piece that can't be packed is told of in its own words: of several, the first one's."""
     pieces = cut_into_pieces(find_sources([write_text(tmp_path / "text")], "text"), piece_bytes=700)

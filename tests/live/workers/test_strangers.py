@@ -36,14 +36,14 @@ from jobs.training.ranks.gathering import BadMessage, from_rank_0, gather
 from jobs.training.state import rank_mailbox
 from jobs.training.state.rank_mailbox import RankMailbox
 from jobs.training.task.context import Context
+from jobs.training.task.job import Strategy
 from tests.live.attempts import Story, Wanted, attempt
 from tests.live.listening import ENDLESS, Listener, job, session, workers
 from tests.live.ranks import FORKS, run_ranks
-from tests.live.trainings import recipe_for
+from tests.live.trainings import STRATEGIES, recipe_for
 
 KEY = b"the run's own"
 DEADLINE = timedelta(seconds=60)
-STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 
 # Comes in as rank 1 and answers each collective of the proof, if there is one, before he sends what runs
 # wherever it is unpickled.
@@ -348,7 +348,15 @@ def write_into(ports: list[int], is_over: threading.Event, written: list[str]) -
 # What torch itself does.
 
 
-def test_nothing_that_a_strategy_does_unpickles_what_a_peer_sends(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "strategies",
+    # One of each library, and that which sends most.
+    [("ddp", "zero3"), pytest.param(STRATEGIES, marks=pytest.mark.soak)],
+    ids=["some", "all"],
+)
+def test_nothing_that_a_strategy_does_unpickles_what_a_peer_sends(
+    strategies: tuple[Strategy, ...], tmp_path: Path
+) -> None:
     wanted = [
         Wanted(
             name=strategy,
@@ -359,7 +367,7 @@ def test_nothing_that_a_strategy_does_unpickles_what_a_peer_sends(tmp_path: Path
             every_steps=2,
             eval_every=2,
         )
-        for strategy in STRATEGIES
+        for strategy in strategies
         # The second one goes on from what the first one saved.
         for num_steps in (2, 4)
     ]

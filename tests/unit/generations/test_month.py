@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from random import Random
 
+import pytest
+
 from checkpointing.generations.repository import Repository
 from checkpointing.generations.retention import Retention, latest, may_go
 from checkpointing.log.history import Commit, Tombstone
@@ -20,7 +22,7 @@ from jobs.training.task.events import Resumption
 from jobs.training.task.measurement import BadLoss, Failure
 from tests.unit.recovery.test_loop import generation, recovery, task
 
-MONTH_S = 30 * 86_400.0
+DAY_S = 86_400.0
 START_S, STEP_S, SAVE_EVERY = 20.0, 1.0, 60
 MEAN_LIFE_S = 1800.0
 MEAN_OUTAGE_S, LONGEST_OUTAGE_S = 1800.0, 4 * 3600.0
@@ -85,6 +87,7 @@ class Month:
     """
 
     dice: Random
+    length_s: float
     now: float = 0.0
     out: tuple[Cause, float] = ("store", 0.0)
     loading_failed_at: int = -1
@@ -95,7 +98,7 @@ class Month:
         self.store = Distant(lambda: self.is_out("store"))
 
     def go_by(self) -> None:
-        while self.now < MONTH_S:
+        while self.now < self.length_s:
             try:
                 self.drive()
             except DriverDied:
@@ -144,7 +147,7 @@ class Month:
             return self.fail(cause, nodes, step=0)
         self.display.hear(Resumption(step=step, generation=None, trail=()))
         reached = self.train(term, step)
-        return self.end(cause, nodes, step, reached) if self.now < MONTH_S else Completed()
+        return self.end(cause, nodes, step, reached) if self.now < self.length_s else Completed()
 
     def is_struck_while_loading(self, step: int) -> bool:
         if step <= self.loading_failed_at or self.dice.random() > WHILE_LOADING:
@@ -196,11 +199,12 @@ class Month:
         return newest.step if newest else 0
 
 
-def test_a_simulated_month_of_failures_makes_progress() -> None:
+@pytest.mark.parametrize("num_days", [7, pytest.param(30, marks=pytest.mark.soak)])
+def test_a_simulated_month_of_failures_makes_progress(num_days: int) -> None:
     """A step a second, a checkpoint a minute, a failure each half hour on average, drivers that die too."""
-    month = Month(Random(6))
+    month = Month(Random(6), length_s=num_days * DAY_S)
     month.go_by()
     assert set(month.causes) == set(FATES)
-    assert sum(month.causes.values()) > 1000
-    assert month.num_drivers > 10
-    assert 0.85 * MONTH_S < month.durable_step() < MONTH_S
+    assert sum(month.causes.values()) > 33 * num_days
+    assert month.num_drivers > num_days / 3
+    assert 0.85 * month.length_s < month.durable_step() < month.length_s

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import struct
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.memory import MemoryStore
+from cluster.local_ray import private_ray
 from jobs.cli.__main__ import main
-from jobs.packing import documents
+from jobs.packing import command, documents, work
 from jobs.packing.documents import texts_of
 from jobs.packing.files_table import told_of_files
 from jobs.packing.formats import lines
-from jobs.packing.pieces import InputError, InputPiece, InputSource, cut_into_pieces
+from jobs.packing.pieces import InputError, InputPiece, InputSource, PackingFailed, cut_into_pieces
 from jobs.packing.shard import dtype_for, pack_piece
 from jobs.packing.sources import find_sources, left_out
 from jobs.packing.tokenizing import ByteTokenizer, TokenizerRecipe, read_recipe
@@ -407,6 +409,53 @@ def test_what_can_not_be_packed_ends_with_2_before_anything_is_started(
     assert line.startswith("longhaul pack: ")
     assert says in line
     assert list(LocalStore(tmp_path).list("new")) == []
+
+
+@pytest.fixture
+def _without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with ``a.txt``, where a Ray that is to start says so in one line."""
+
+    def refuse(**_: object) -> None:
+        raise PackingFailed("a Ray was to start")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(private_ray, "ray_for_driver", refuse)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
+
+
+@pytest.mark.usefixtures("_without_ray")
+def test_input_of_one_piece_is_packed_without_a_ray(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pack", "a.txt", "--out", "new"]) == 0
+    assert "1 documents, 9 tokens of bytes (vocabulary 257) in 1 shards" in capsys.readouterr().out
+    assert len(list(LocalStore(tmp_path).list("new"))) == 2
+
+
+@pytest.mark.usefixtures("_without_ray")
+@pytest.mark.parametrize("is_large", [True, False])
+def test_input_of_several_pieces_or_for_a_cluster_is_packed_with_ray(
+    is_large: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if is_large:
+        monkeypatch.setattr(command, "cut_into_pieces", partial(cut_into_pieces, piece_bytes=4))
+    else:
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert main(["pack", "a.txt", "--out", "new"]) == 1
+    assert capsys.readouterr().err == "longhaul pack: a Ray was to start\n"
+
+
+@pytest.mark.usefixtures("_without_ray")
+def test_what_nobody_thought_of_ends_packing_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("of a library\nat length")
+
+    monkeypatch.setattr(work, "pack_piece", fail)
+    assert main(["pack", "a.txt", "--out", "new"]) == 1
+    assert capsys.readouterr().err == "longhaul pack: packing failed: RuntimeError: of a library\n"
 
 
 def test_texts_end_where_their_file_does(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""Packs pieces one by one: in the driver if there is but one, in the workers of ``ray_pack`` otherwise."""
+
+import socket
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+from checkpointing.stores.contract import StoreError, Unavailable
+from checkpointing.stores.opening import open_store
+from jobs.packing.chat.piece import pack_chat_piece
+from jobs.packing.chat.recipe import ChatRecipe
+from jobs.packing.pieces import InputError, InputPiece, PackingFailed
+from jobs.packing.shard import Packed, pack_piece
+from jobs.packing.tokenizing import Tokenizer, TokenizerRecipe
+from jobs.training.task.token_index import TokenShard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The task of all workers. ``store`` is an absolute URL. ``chat`` None means text."""
+
+    pieces: tuple[InputPiece, ...]
+    tokenizer: TokenizerRecipe
+    column: str
+    store: str
+    chat: ChatRecipe | None = None
+
+
+def pack_here(work: Work) -> list[Packed]:
+    """Packs all pieces in this process; returns and raises what ``ray_pack.pack_pieces`` does."""
+    try:
+        rows = [row_of(number, work) for number in range(len(work.pieces))]
+    except Exception as error:  # whatever would have ended a worker
+        raise PackingFailed(f"packing failed: {type(error).__name__}: {error}".splitlines()[0]) from error
+    return results_of(rows)
+
+
+def row_of(number: int, work: Work) -> dict[str, Any]:
+    """Packs one piece. Returns problems as values: Ray would retry a raised error and wrap its message."""
+    piece = work.pieces[number]
+    answer = {"number": piece.number, "problem": "", "is_input": False, **_NO_COUNTS, **_NO_SHARD}
+    try:
+        packed = _packed_piece(piece, work)
+    except OSError as error:
+        where = f"{error.filename}: can't be read on {socket.gethostname()} ({error.strerror})"
+        return {**answer, "problem": f"{where}; every node must see it there", "is_input": True}
+    except (InputError, StoreError) as error:
+        return {**answer, "problem": str(error), "is_input": isinstance(error, InputError)}
+    shard = asdict(packed.shard) if packed.shard else {}
+    return {**answer, **{name: getattr(packed, name) for name in _NO_COUNTS}, **shard}
+
+
+def results_of(rows: Iterable[dict[str, Any]]) -> list[Packed]:
+    """The results in the order of the pieces; raises the problem of the first piece that failed."""
+    in_order = sorted(rows, key=lambda row: int(row["number"]))
+    for row in in_order:
+        if row["problem"]:
+            raise (InputError if row["is_input"] else Unavailable)(row["problem"])
+    return [_packed(row) for row in in_order]
+
+
+def _packed_piece(piece: InputPiece, work: Work) -> Packed:
+    tokenizer, store = _tokenizer(work.tokenizer), open_store(work.store)
+    if work.chat:
+        return pack_chat_piece(piece, tokenizer, work.column, work.chat, store)
+    return pack_piece(piece, tokenizer, work.column, store)
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(recipe: TokenizerRecipe) -> Tokenizer:
+    """Opens a tokenizer once per worker: a worker packs many pieces, and a large vocabulary takes seconds."""
+    return recipe.open()
+
+
+# Ray Data needs the same type in all rows of a column.
+_NO_COUNTS = {"num_documents": 0, "num_trained": 0, "num_cut": 0, "num_left_out": 0, "num_special": 0}
+_NO_SHARD = {"name": "", "num_tokens": 0, "sha256": "", "largest_id": 0}
+
+
+def _packed(row: dict[str, Any]) -> Packed:
+    shard = TokenShard(**{key: row[key] for key in _NO_SHARD}) if row["name"] else None
+    return Packed(number=row["number"], shard=shard, **{name: row[name] for name in _NO_COUNTS})
