@@ -61,13 +61,19 @@ _POD = _object(
         )
     ),
     securityContext=_object(
-        "runAsNonRoot", "runAsUser",
+        "runAsNonRoot", "runAsUser", "seccompProfile",
         runAsNonRoot={"const": True},
         runAsUser={"type": "integer", "minimum": 1},
         runAsGroup=_COUNT,
         fsGroup=_COUNT,
         supplementalGroups=_list(_COUNT),
-        seccompProfile=_object("type", type=_one_of("RuntimeDefault", "Unconfined")),
+        # Nobody does without a filter of system calls.
+        seccompProfile={
+            "oneOf": [
+                _object("type", type={"const": "RuntimeDefault"}),
+                _object("type", "localhostProfile", type={"const": "Localhost"}, localhostProfile=_TEXT),
+            ]
+        },
     ),
     containers=_list(_CONTAINER),
     volumes=_list(

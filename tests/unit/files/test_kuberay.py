@@ -46,6 +46,11 @@ def test_every_field_is_one_of_the_api(name: str) -> None:
         ("raycluster", "spec.headGroupSpec.template.spec.containers.0.command", "x"),
         ("raycluster", "spec.headGroupSpec.template.spec.securityContext.runAsNonRoot", False),
         ("raycluster", "spec.headGroupSpec.template.spec.securityContext.runAsUser", 0),
+        (
+            "raycluster",
+            "spec.workerGroupSpecs.1.template.spec.securityContext.seccompProfile",
+            {"type": "Unconfined"},
+        ),
         ("raycluster", "spec.gcsFaultToleranceOptions.redisPassword.value", "secret"),
         ("raycluster", "spec.gcsFaultToleranceOptions.redisAddress", "redis://:secret@redis:6379"),
         ("raycluster", "spec.authOptions.mode", "disabled"),
@@ -125,10 +130,15 @@ def test_no_pod_gives_rays_metrics_which_ask_for_no_token(group: dict[str, Any])
     assert {"name": "RAY_enable_metrics_collection", "value": "0"} in container["env"]
 
 
-def test_only_amds_pods_do_without_the_filter_of_system_calls() -> None:
+def test_every_pod_has_a_filter_of_system_calls_and_amds_has_our_own() -> None:
+    head = SPEC["headGroupSpec"]["template"]["spec"]["securityContext"]
     profiles = {name: group["template"]["spec"]["securityContext"] for name, group in GROUPS.items()}
-    assert profiles["nvidia"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert profiles["amd"]["seccompProfile"] == {"type": "Unconfined"}
+    assert head["seccompProfile"] == profiles["nvidia"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (installed,) = re.findall(
+        r"cluster/kuberay/seccomp-amd\.json /var/lib/kubelet/seccomp/(\S+)",
+        (ROOT / "docs/operations.md").read_text(encoding="utf-8"),
+    )
+    assert profiles["amd"]["seccompProfile"] == {"type": "Localhost", "localhostProfile": installed}
     assert profiles["amd"]["supplementalGroups"]
 
 
