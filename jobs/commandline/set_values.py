@@ -5,13 +5,16 @@ is taken from a file (``--set A.B=@FILE``). Our own processes hand each other se
 name.
 """
 
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from cluster.ray_internals import is_job_driver
 from cluster.yaml_file import YamlError, parse_yaml
+from jobs.commandline.output import say
 from jobs.commandline.own_file import text_of_own_file
 from reporting.results.redaction import REDACTED, is_secret, without_credentials
 
@@ -46,6 +49,16 @@ def seen_from_elsewhere(setting: str) -> str:
     if not text.startswith(_FROM_FILE):
         return setting
     return f"{path}={_FROM_FILE}{Path(text.removeprefix(_FROM_FILE)).expanduser().absolute()}"
+
+
+def warn_of_secrets_in_job(settings: Sequence[str]) -> None:
+    """Says which secrets Ray's list of jobs shows, if this process is the driver of a submitted job."""
+    for path in (one.partition("=")[0] for one in settings if is_job_driver() and is_secret_setting(one)):
+        say(
+            f"longhaul: --set {path}: Ray's list of jobs shows this secret to all who see its jobs; replace "
+            f"it where you got it, and give the new one as --set {path}=@FILE, a file of mode 0600",
+            to=sys.stderr,
+        )
 
 
 def value_text(text: str, place: str) -> str:

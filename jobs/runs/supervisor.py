@@ -29,7 +29,7 @@ from jobs.commandline.exit_codes import (
     run_command,
 )
 from jobs.commandline.output import say
-from jobs.commandline.set_values import is_secret_setting
+from jobs.commandline.set_values import is_secret_setting, warn_of_secrets_in_job
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.outcomes import Setback, StoreAway, crashed
@@ -72,6 +72,7 @@ def keep_running(args: argparse.Namespace) -> int:
 
 def _keep(args: argparse.Namespace) -> int:
     spec = RunSpec.load(args.spec, args.set)
+    warn_of_secrets_in_job(args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base())
     with StopSignals() as stop_signals:

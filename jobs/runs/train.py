@@ -29,6 +29,7 @@ from jobs.commandline.exit_codes import (
     complain,
 )
 from jobs.commandline.output import printable, say
+from jobs.commandline.set_values import warn_of_secrets_in_job
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import Occupied, SpecError, nearest
 from jobs.execution.outcomes import EXPECTED, Cancelled, Completed, GivenUp, Setback, Unmendable
@@ -94,6 +95,7 @@ def _train(args: argparse.Namespace, stop_signals: StopSignals) -> int:
     if args.address:
         raise SpecError(["--address: only --keep submits jobs; give both, or set RAY_ADDRESS"])
     spec = RunSpec.load(args.spec, args.set)
+    warn_of_secrets_in_job(args.set)
     run = check_plain_name(args.run, "--run") if args.run else spec.name
     store = open_store(args.store or spec.store, base=store_base()) if spec.is_kept else MemoryStore()
     is_folder_gone = spec.model.shape is None

@@ -27,6 +27,7 @@ from jobs.commandline.exit_codes import (
 )
 from jobs.commandline.interrupts import interrupting_signals
 from jobs.commandline.output import printable
+from jobs.commandline.set_values import warn_of_secrets_in_job
 from jobs.commandline.store_location import store_base
 from jobs.commandline.usage_error import SpecError
 from jobs.execution.executor import Executor, PeersFailed
@@ -77,6 +78,7 @@ def _sweep(args: argparse.Namespace) -> int:
     if args.best and args.again:
         raise SpecError(["--again: --best chooses by its own repeats; measure again without --best"])
     spec = SweepSpec.load(args.spec, args.set)
+    warn_of_secrets_in_job(args.set)
     store = open_store(args.store or spec.store, base=store_base())
     with choose_executor(
         args.executor,

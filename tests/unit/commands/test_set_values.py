@@ -19,6 +19,8 @@ from jobs.runs.driver_process import Child
 from jobs.spec_schema.run_spec import RunSpec
 from tests.unit.other_user import NOBODY, needs_root
 
+ROOT = Path(__file__).parents[3]
+
 SECRET = "wandb-0123456789-nobody-may-read-this"
 SPEC = "name: r\nmodel: llama-tiny\nworld_size: 1\nsteps: 10\n"
 
@@ -184,3 +186,36 @@ def test_nothing_stays_of_the_files_of_a_driver(tmp_path: Path, monkeypatch: pyt
         )
     assert done.stdout == SECRET
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        (("train", "jobs/specs/runs/smoke.yaml"), "environment.WANDB_API_KEY"),
+        (("sweep", "jobs/specs/sweeps/smoke.yaml"), "groups.local.environment.WANDB_API_KEY"),
+    ],
+    ids=["train", "sweep"],
+)
+def test_a_secret_that_rays_list_of_jobs_shows_is_named_and_not_repeated(
+    command: tuple[str, ...], path: str
+) -> None:
+    words = [sys.executable, "-m", "jobs.cli", *command, "--dry-run", "--set", f"{path}=hunter2"]
+    said = {}
+    for is_job in (False, True):
+        # By this variable Ray's job server tells the driver what it is.
+        variables = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"} if is_job else {}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        done = subprocess.run(
+            words,
+            cwd=ROOT,
+            env=environment | variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        said[is_job] = done.stderr
+        assert "hunter2" not in done.stdout + done.stderr
+    assert "Ray's list of jobs" not in said[False]
+    (line,) = [line for line in said[True].splitlines() if "Ray's list of jobs" in line]
+    assert line.startswith(f"longhaul: --set {path}: ")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.fuzzing import parsers
 
-FEW, MANY = 15, 100_000
+FEW, MANY = 10, 100_000
 
 BROKEN = """
 import re
