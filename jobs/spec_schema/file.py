@@ -250,7 +250,8 @@ def _found_and_expected(model: type[SpecFile], details: Any, keys: list[str]) ->
     found, context = details["input"], details.get("ctx", {})
     match details["type"]:
         case "value_error":
-            return str(context["error"])
+            # A message of ours may repeat what was found.
+            return str(context["error"]).replace(repr(found), repr(_without_secrets(found, keys)))
         case "extra_forbidden" | "unexpected_keyword_argument":
             known = _keys_beside(model, keys[:-1])
             return f"is not a key here ({', '.join(known)}){nearest(keys[-1], known)}"
@@ -260,12 +261,15 @@ def _found_and_expected(model: type[SpecFile], details: Any, keys: list[str]) ->
             return f"is missing; a {model.of.kind} needs {_required(model)}"
         case "literal_error":
             hint = nearest(str(found), _quoted(context["expected"]))
-            return f"found {found!r}, expected {context['expected']}{hint}"
+            return f"found {_without_secrets(found, keys)!r}, expected {context['expected']}{hint}"
         case kind:
             expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else details["msg"]
-            is_hidden = isinstance(found, dict) and "environment" in keys and is_secret(keys[-1])
-            shown = REDACTED if is_hidden else redacted(found, keys[-1])
-            return f"found {shown!r}, expected {expected}"
+            return f"found {_without_secrets(found, keys)!r}, expected {expected}"
+
+
+def _without_secrets(found: object, keys: list[str]) -> Any:
+    is_hidden = isinstance(found, dict) and "environment" in keys and is_secret(keys[-1])
+    return REDACTED if is_hidden else redacted(found, keys[-1] if keys else "")
 
 
 # Pydantic's error types in a user's words.

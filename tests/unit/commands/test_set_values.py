@@ -132,6 +132,10 @@ def test_what_is_wrong_with_a_secret_is_said_without_it(spec: Path, key: Path) -
         f"environment.API_KEY=@{key}",
         f"environment.API_KEY={{x: {SECRET}}}",
         f"steps.environment.API_KEY={SECRET}",
+        f"group.environment.API_KEY={SECRET}",
+        f"strategy.environment.API_KEY={SECRET}",
+        f"precision={{API_KEY: {SECRET}}}",
+        f"model.environment.API_KEY={SECRET}",
     ):
         with pytest.raises(SpecError) as refused:
             RunSpec.load(spec, [setting])
@@ -192,7 +196,7 @@ def test_nothing_stays_of_the_files_of_a_driver(tmp_path: Path, monkeypatch: pyt
     ("command", "path"),
     [
         (("train", "jobs/specs/runs/smoke.yaml"), "environment.WANDB_API_KEY"),
-        (("sweep", "jobs/specs/sweeps/smoke.yaml"), "groups.local.environment.WANDB_API_KEY"),
+        (("sweep", "jobs/specs/sweeps/smoke.yaml"), "overrides.local.environment.WANDB_API_KEY"),
     ],
     ids=["train", "sweep"],
 )
