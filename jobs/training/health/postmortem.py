@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkstemp
@@ -58,10 +59,13 @@ def dump_stacks_on_request(folder: Path) -> str:
 def stacks(pid: int, file: str) -> tuple[str, ...]:
     """The stack of each thread of the process, if it still answers. Must be called on the process's node.
 
-    Threads that run the training loop come first. At most 20 lines.
+    Threads that run the training loop come first. At most 20 lines. A process that does not hold ``file``
+    open is another one, which has got the number of a worker that ended: the signal would end it.
     """
     if _is_stopped(pid):
         return ("is stopped, as by SIGSTOP, and can't tell where",)
+    if not _holds_open(pid, file):
+        return ()
     begin = _size(file)
     try:
         os.kill(pid, STACKS_SIGNAL)
@@ -71,6 +75,19 @@ def stacks(pid: int, file: str) -> tuple[str, ...]:
     threads = [thread.splitlines() for thread in text.split("\n\n") if thread.strip()]
     threads.sort(key=lambda lines: not any(_TRAINING_LOOP in line for line in lines))
     return tuple(line.strip()[:_LINE_CHARACTERS] for lines in threads for line in lines)[:LOG_TAIL_LINES]
+
+
+def _holds_open(pid: int, file: str) -> bool:
+    try:
+        wanted, descriptors = Path(file).stat(), [*Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False
+    for descriptor in descriptors:
+        with suppress(OSError):
+            found = descriptor.stat()
+            if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                return True
+    return False
 
 
 def _is_stopped(pid: int) -> bool:

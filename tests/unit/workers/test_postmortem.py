@@ -122,3 +122,13 @@ def test_a_link_that_another_user_planted_among_the_logs_is_neither_written_nor_
         assert Path(file).stat().st_mode & 0o777 == 0o600
         assert log_tail((str(logs / "worker.out"),)) == ()
     assert victim.read_text() == "mine alone"
+
+
+def test_a_process_that_has_the_number_of_a_worker_that_ended_gets_no_signal(tmp_path: Path) -> None:
+    """It would end that process, which knows nothing of the signal."""
+    file = tmp_path / "longhaul-stacks.txt"
+    file.touch()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert stacks(other.pid, str(file)) == ()
+        told, _ = other.communicate(b"still here", timeout=60)
+    assert (told, other.returncode) == (b"still here", 0)

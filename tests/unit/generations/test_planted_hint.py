@@ -1,0 +1,31 @@
+"""The hint of a log in a store that is a folder, where others may put anything in its place."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checkpointing.log.log import Hint, Log, read_hint
+from checkpointing.stores.local import LocalStore
+
+PLANTED: dict[str, Callable[[Path, Path], object]] = {
+    "link": lambda place, target: place.symlink_to(target),
+    "pipe": lambda place, _: os.mkfifo(place),
+    "folder": lambda place, _: place.mkdir(),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_link_or_a_pipe_in_the_place_of_the_hint_stops_nothing(what: str, tmp_path: Path) -> None:
+    store, private = LocalStore(tmp_path / "store"), tmp_path / "private"
+    private.write_text("mine", encoding="utf-8")
+    assert Log(store, "r").lease("first") == 1
+    place = tmp_path / "store/runs/r/hint.json"
+    place.unlink()
+    PLANTED[what](place, private)
+    assert read_hint(store, "r") == Hint()
+    assert Log(store, "r").read().term == 1
+    assert Log(store, "r").lease("second") == 2
+    assert Log(store, "r").read().owner == "second"
+    assert private.read_text(encoding="utf-8") == "mine"
