@@ -45,7 +45,9 @@ FLOORS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("reporting.long_runs",), ("reporting.recording", "reporting.importers"), ("reporting.results",),
     ),
     "jobs": (
-        ("jobs",), ("jobs.cli",), ("jobs.listing", "jobs.explaining", "jobs.first_spec", "jobs.watching"),
+        ("jobs",), ("jobs.cli",), (
+            "jobs.listing", "jobs.explaining", "jobs.first_spec", "jobs.watching", "jobs.dataset",
+        ),
         ("jobs.durable",), ("jobs.runs", "jobs.slurm"),
         ("jobs.sweeps", "jobs.doctor", "jobs.checkpoints", "jobs.packing", "jobs.reports", "jobs.clusters"),
         ("jobs.spec_schema",), ("jobs.recovery", "jobs.alerts", "jobs.gauges", "jobs.launch"),

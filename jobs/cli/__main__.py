@@ -54,6 +54,10 @@ def main(argv: list[str] | None = None) -> int:
             from jobs.packing.command import pack
 
             return pack(args)
+        case "data":
+            from jobs.dataset.command import data
+
+            return data(args)
         case "report":
             from jobs.reports.report import report
 

@@ -5,6 +5,7 @@ import argparse
 from jobs.checkpoints.arguments import add_checkpoints_arguments
 from jobs.cli.version import ShowVersion
 from jobs.clusters.arguments import add_cluster_arguments
+from jobs.dataset.arguments import add_data_arguments
 from jobs.doctor.arguments import add_doctor_arguments
 from jobs.explaining.arguments import add_explain_arguments
 from jobs.first_spec.arguments import add_init_arguments
@@ -56,6 +57,7 @@ def longhaul_parser() -> argparse.ArgumentParser:
     add_watch_arguments(commands.add_parser("watch", help="a live page of a run or a sweep"))
     add_stop_arguments(commands.add_parser("stop", help="let a run save and end"))
     add_pack_arguments(commands.add_parser("pack", help="turn text into tokens that a run reads"))
+    add_data_arguments(commands.add_parser("data", help="what a run reads: tokens, samples, epochs"))
     add_report_arguments(commands.add_parser("report", help="make one report of everything in a store"))
     add_pull_arguments(commands.add_parser("pull", help="fetch reports from a store"))
     add_compare_arguments(commands.add_parser("compare", help="whether results are slower than a baseline"))

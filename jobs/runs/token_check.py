@@ -44,11 +44,7 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
         _check_room(spec, spec.data.samples, f"data.samples: {spec.data.samples:,} samples")
         return None
     assert spec.data.path is not None
-    store = _opened(spec.data.path)
-    try:
-        index = _index(store)
-    except DataError as error:
-        raise SpecError([str(error)]) from None
+    store, index = index_at(spec.data.path, "data.path")
     cache = _cache_limits(spec, index)
     looks = _looks(store, index)
     if problems := [*_wrong_vocabulary(spec, store, index), *_wrong_sizes(looks)]:
@@ -64,13 +60,22 @@ def find_tokens(spec: RunSpec) -> Tokens | None:
     return Tokens(url=store.url, index=index, windows=windows, cache=cache, versions=versions)
 
 
-def _opened(path: str) -> Store:
+def index_at(path: str, key: str) -> tuple[Store, TokenIndex]:
+    """The place of tokens that ``key`` names, and its index. Raises ``SpecError`` if there are no tokens."""
+    store = _opened(path, key)
+    try:
+        return store, _index(store)
+    except DataError as error:
+        raise SpecError([str(error)]) from None
+
+
+def _opened(path: str, key: str) -> Store:
     """Raises ``SpecError`` if ``path`` is no address. It is repeated if no password may be in it."""
     try:
         return open_store(path, base=store_base())
     except StoreError as error:
         shown = "" if "@" in path else f" {path!r}"
-        raise SpecError([f"data.path:{shown}: is no place for data ({error})"]) from None
+        raise SpecError([f"{key}:{shown}: is no place for data ({error})"]) from None
 
 
 def _windows(spec: RunSpec, store: Store, index: TokenIndex) -> Windows:

@@ -22,6 +22,8 @@ from cluster.promised_vs_live import NodeFinding
 from jobs.checkpoints.details import GenerationDetails
 from jobs.checkpoints.export import Exported
 from jobs.checkpoints.verification import ShareVerdict
+from jobs.dataset.facts import RunFacts, StepFacts, TokenFacts
+from jobs.dataset.verifying import Verified as VerifiedData
 from jobs.doctor.examination import Examination, Finding, Forecast
 from jobs.doctor.security.exposure import Exposure
 from jobs.listing.reading import Listed
@@ -489,6 +491,18 @@ class Packed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeenData:
+    """``tokens`` is null of synthetic samples. ``run`` and ``step`` are there with a spec; ``verified`` with
+    --verify.
+    """
+
+    tokens: TokenFacts | None
+    run: RunFacts | None
+    step: StepFacts | None
+    verified: VerifiedData | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ListedRuns(Listed):
     schema_version: Literal[1]
     store: str
@@ -578,6 +592,7 @@ PRINTED: Mapping[str, tuple[str, Any]] = {
     "doctor": ("longhaul doctor --json", Examined),
     "doctor_security": ("longhaul doctor --security --json", SeenFromOutside),
     "pack": ("longhaul pack INPUT --out URL --json", Packed),
+    "data": ("longhaul data PLACE --json", SeenData),
     "slurm": ("longhaul slurm SPEC --json", Written),
 }
 

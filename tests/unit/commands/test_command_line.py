@@ -75,6 +75,7 @@ def loaded(importtime: str) -> set[str]:
         ("longhaul_status", ("-m", "jobs.cli", "status", "--help")),
         ("longhaul_watch", ("-m", "jobs.cli", "watch", "--help")),
         ("longhaul_pack", ("-m", "jobs.cli", "pack", "--help")),
+        ("longhaul_data", ("-m", "jobs.cli", "data", "--help")),
         ("longhaul_init", ("-m", "jobs.cli", "init", "--help")),
         ("longhaul_explain", ("-m", "jobs.cli", "explain", "--help")),
         ("longhaul_runs", ("-m", "jobs.cli", "runs", "--help")),

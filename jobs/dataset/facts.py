@@ -1,0 +1,113 @@
+"""What a place of tokens holds, and what a run's spec makes of it."""
+
+from dataclasses import dataclass
+
+from jobs.commandline.usage_error import SpecError
+from jobs.spec_schema.run_spec import RunSpec
+from jobs.training.task.sample_order import sample_at
+from jobs.training.task.token_index import DTYPE_BYTES, TokenIndex
+
+# The samples of more are neither read by anybody nor computed in a moment.
+MOST_SAMPLES = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFacts:
+    """What the index says. ``num_with_sha256`` shards can be compared with it. ``row_tokens`` and
+    ``num_trained_tokens`` are None if the tokens are no conversations: then all are trained on.
+    """
+
+    url: str
+    num_tokens: int
+    num_bytes: int
+    num_shards: int
+    num_with_sha256: int
+    dtype: str
+    tokenizer: str | None
+    tokenizer_digest: str | None
+    vocab_size: int | None
+    digest: str
+    row_tokens: int | None
+    num_trained_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a run of the spec reads. ``num_samples`` make an epoch; ``num_epochs`` may be a fraction."""
+
+    kind: str
+    seq_len: int
+    num_samples: int
+    num_held_out: int
+    samples_per_step: int
+    tokens_per_step: int
+    num_steps: int
+    steps_per_epoch: float
+    num_epochs: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """The samples of one step, in the order of their positions, of which ``first_position`` is the first.
+
+    ``first_epoch`` and ``last_epoch`` count from 1.
+    """
+
+    step: int
+    first_position: int
+    first_epoch: int
+    last_epoch: int
+    samples: list[int]
+
+
+def facts_of(index: TokenIndex, url: str) -> TokenFacts:
+    vocabulary, chat = index.vocabulary, index.chat
+    return TokenFacts(
+        url=url,
+        num_tokens=index.num_tokens,
+        num_bytes=index.num_tokens * DTYPE_BYTES[index.dtype],
+        num_shards=len(index.shards),
+        num_with_sha256=sum(shard.is_named_by_its_bytes for shard in index.shards),
+        dtype=index.dtype,
+        tokenizer=vocabulary.tokenizer if vocabulary else None,
+        tokenizer_digest=vocabulary.digest if vocabulary else None,
+        vocab_size=vocabulary.size if vocabulary else None,
+        digest=index.digest,
+        row_tokens=chat.seq_len if chat else None,
+        num_trained_tokens=chat.num_trained if chat else None,
+    )
+
+
+def run_facts(spec: RunSpec, num_samples: int) -> RunFacts:
+    num_steps = spec.num_steps(num_samples)
+    recipe = spec.recipe(num_steps=num_steps)
+    return RunFacts(
+        kind=spec.data.kind,
+        seq_len=spec.seq_len,
+        num_samples=num_samples,
+        num_held_out=spec.eval.samples,
+        samples_per_step=recipe.sequences_per_step,
+        tokens_per_step=recipe.tokens_per_step,
+        num_steps=num_steps,
+        steps_per_epoch=num_samples / recipe.sequences_per_step,
+        num_epochs=num_steps * recipe.sequences_per_step / num_samples,
+    )
+
+
+def step_facts(step: int, run: RunFacts, seed: int) -> StepFacts:
+    """Of a run that begins now, so that its order of samples is the newest, and that leaves none out."""
+    if step > run.num_steps:
+        raise SpecError([f"--step {step:,}: the run has {run.num_steps:,} steps; expected one of them"])
+    if run.samples_per_step > MOST_SAMPLES:
+        raise SpecError(
+            [f"--step: a step has {run.samples_per_step:,} samples, expected at most {MOST_SAMPLES:,}"]
+        )
+    first, size = (step - 1) * run.samples_per_step, run.num_samples
+    positions = range(first, first + run.samples_per_step)
+    return StepFacts(
+        step=step,
+        first_position=first,
+        first_epoch=first // size + 1,
+        last_epoch=positions[-1] // size + 1,
+        samples=[sample_at(position, num_samples=size, seed=seed) for position in positions],
+    )

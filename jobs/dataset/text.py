@@ -1,0 +1,66 @@
+"""Shows what data hold as a few lines."""
+
+from collections.abc import Iterator
+
+from jobs.dataset.facts import RunFacts, StepFacts, TokenFacts
+from jobs.dataset.verifying import Verified
+from reporting.analysis.formatting import counted
+
+_MOST_SHOWN = 64
+_MOST_PROBLEMS = 20
+_DIGEST_CHARS = 12
+
+
+def data_text(
+    tokens: TokenFacts | None, run: RunFacts | None, step: StepFacts | None, verified: Verified | None
+) -> str:
+    parts = [
+        _tokens(tokens) if tokens else iter(["synthetic samples, made from the seed"]),
+        _run(run) if run else iter(()),
+        _step(step) if step else iter(()),
+        _verified(verified) if verified else iter(()),
+    ]
+    return "\n".join(line for part in parts for line in part)
+
+
+def _tokens(found: TokenFacts) -> Iterator[str]:
+    size = f"{found.num_bytes:,} bytes of {found.dtype}"
+    yield f"{found.url}: {found.num_tokens:,} tokens in {counted(found.num_shards, 'shard')}, {size}"
+    if found.tokenizer is None:
+        yield "tokenizer: not known"
+    else:
+        digest = (found.tokenizer_digest or "")[:_DIGEST_CHARS]
+        yield f"tokenizer: {found.tokenizer} ({digest}), a vocabulary of {found.vocab_size:,}"
+    if found.row_tokens:
+        yield (
+            f"conversations in rows of {found.row_tokens:,} tokens, of which {found.num_trained_tokens:,} "
+            f"({(found.num_trained_tokens or 0) / max(1, found.num_tokens):.1%}) are trained on"
+        )
+    yield f"digest: {found.digest}; {found.num_with_sha256:,} of {found.num_shards:,} shards have a SHA-256"
+
+
+def _run(found: RunFacts) -> Iterator[str]:
+    held_out = f", {found.num_held_out:,} held out" if found.kind == "tokens" else ""
+    yield f"an epoch: {found.num_samples:,} samples of {found.seq_len:,} tokens{held_out}"
+    yield (
+        f"a step: {found.samples_per_step:,} samples, {found.tokens_per_step:,} tokens; "
+        f"an epoch is {found.steps_per_epoch:,.1f} steps"
+    )
+    yield f"the run: {found.num_steps:,} steps, {found.num_epochs:,.2f} epochs"
+
+
+def _step(found: StepFacts) -> Iterator[str]:
+    shown = ", ".join(map(str, found.samples[:_MOST_SHOWN]))
+    more = f" and {len(found.samples) - _MOST_SHOWN:,} more" if len(found.samples) > _MOST_SHOWN else ""
+    epochs = f"epoch {found.first_epoch:,}"
+    epochs += f" and {found.last_epoch:,}" if found.last_epoch != found.first_epoch else ""
+    yield f"step {found.step:,} begins after {found.first_position:,} samples, in {epochs}: {shown}{more}"
+
+
+def _verified(found: Verified) -> Iterator[str]:
+    yield from found.problems[:_MOST_PROBLEMS]
+    if (num_more := len(found.problems) - _MOST_PROBLEMS) > 0:
+        yield f"and {counted(num_more, 'more shard')}"
+    unknown = f", {found.num_unknown:,} without a SHA-256 in the index" if found.num_unknown else ""
+    wrong = f", {len(found.problems):,} wrong" if found.problems else ""
+    yield f"read {found.num_bytes:,} bytes: {counted(found.num_right, 'shard')} right{wrong}{unknown}"
