@@ -28,6 +28,8 @@ COMMANDS = re.findall(r"^ {4}([a-z]+)", (ROOT / "tests/golden/help_longhaul.txt"
 OUTLINE = ("What it is for", "Example", "Keys|Flags", "Exit codes", "What can go wrong")
 # These are about results and measure none themselves.
 BEGIN_WITH_RESULTS = ("report", "pull", "compare")
+# Text is packed, trained on and exported: so do `test_token_runs`, `test_export` and each command's page.
+SLOW = ("quickstarts",)
 MOST_README_LINES = 150
 MOST_WORDS = 80
 FIRST_SCREEN = 20  # lines
@@ -109,7 +111,14 @@ def not_in_index(index: Path) -> list[str]:
 # What runs.
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks_to_run(page)], ids=lambda page: page.stem)
+def _to_run(page: Path) -> object:
+    """A page's test. Of the slow ones each command runs in others by default: see CONTRIBUTING."""
+    return pytest.param(page, marks=pytest.mark.soak) if page.stem in SLOW else page
+
+
+@pytest.mark.parametrize(
+    "page", [_to_run(page) for page in PAGES if blocks_to_run(page)], ids=lambda page: page.stem
+)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     for name in ("jobs", "cluster", "cluster.yaml"):
         (tmp_path / name).symlink_to(ROOT / name)

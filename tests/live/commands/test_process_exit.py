@@ -36,9 +36,10 @@ def ended(last_line: str, runs_with: str = "run(main)") -> "subprocess.Completed
     ("last_line", "code", "told"),
     [
         ("return 3", 3, ""),
-        ("return 0", 0, ""),
-        ("sys.exit()", 0, ""),
-        ("sys.exit(2)", 2, ""),
+        # Each loads torch, for seconds.
+        pytest.param("return 0", 0, "", marks=pytest.mark.soak),
+        pytest.param("sys.exit()", 0, "", marks=pytest.mark.soak),
+        pytest.param("sys.exit(2)", 2, "", marks=pytest.mark.soak),
         ("sys.exit('why')", 1, "why"),
         ("raise ValueError('why')", 1, "ValueError: why"),
         ("raise KeyboardInterrupt", 130, "longhaul: interrupted\n"),

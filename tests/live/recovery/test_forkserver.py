@@ -315,7 +315,7 @@ def test_deepspeed_is_told_which_kind_of_device_the_workers_have(
     assert chosen.variables("") == {"DS_ACCELERATOR": "other"}
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", "cuda"])
+@pytest.mark.parametrize("accelerator", [pytest.param("cpu", marks=pytest.mark.soak), "cuda"])
 def test_nothing_that_is_loaded_asks_for_devices(accelerator: str) -> None:
     """On a machine that has some, asking how many there are would take them away from all that is forked."""
     found = told_after_loading(get_args(Strategy), DS_ACCELERATOR=accelerator)

@@ -127,6 +127,8 @@ def test_a_stopped_worker_is_a_hang_that_names_it(group: WorkerGroup, launch: La
     assert f"rank {failure.ranks[0]} is silent for 15 s, in window at step" in failure.reason
 
 
+# It waits for twenty seconds; by default `test_hang_detection` shows the same on a clock of its own.
+@pytest.mark.soak
 def test_what_progresses_for_too_long_is_a_timeout(group: WorkerGroup, launch: Launch) -> None:
     listener = Listener()
     limits = replace(LIMITS, cell_timeout_s=20)

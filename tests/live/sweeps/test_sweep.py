@@ -95,6 +95,8 @@ repeats: 1
     assert "4096 were asked for" in found["llama-tiny", 4096]["error"]["reason"]
 
 
+# By default `test_inline` runs out of memory, and `test_launch` goes on after a worker that was killed.
+@pytest.mark.soak
 def test_a_worker_out_of_memory_leaves_a_row_and_the_next_cell_is_measured(tmp_path: Path) -> None:
     spec = """
 name: tight

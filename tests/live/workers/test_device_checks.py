@@ -63,6 +63,7 @@ def test_a_run_of_two_attempts_is_bit_equal_and_one_of_other_samples_is_not(tmp_
     assert "not bit-equal" in difference(*stores, most=1e3)
 
 
+@pytest.mark.soak
 def test_saves_and_copies_are_timed_in_turn() -> None:
     found = apart(blocked, plain("ddp", "fp32"), device=CPU)
     assert len(found.saves_s) == len(found.copies_s) == 5

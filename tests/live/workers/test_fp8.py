@@ -48,7 +48,9 @@ def courses(recipes: Iterable[Recipe], num_steps: int, tmp_path: Path) -> dict[R
     return first
 
 
-@pytest.mark.parametrize("cases", [FEW, pytest.param(ALL, marks=pytest.mark.soak)], ids=["few", "all"])
+# By default `test_state_pieces` shows that losses are near, and equal to the bit after a resume.
+@pytest.mark.soak
+@pytest.mark.parametrize("cases", [FEW, ALL], ids=["few", "all"])
 def test_losses_are_near_those_of_bf16_and_equal_to_the_bit_however_little_is_kept(
     cases: list[tuple[Strategy, Fp8, str]], tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ from tests.live.ranks import run_ranks
 from tests.live.trainings import STRATEGIES, Course, recipe_for, train_each
 
 OTHER_MODELS = ("qwen-tiny", "mistral-tiny")
+# By default each of them once, under one way of holding parameters each.
+CROSSED: tuple[tuple[Strategy, str], ...] = (("fsdp", "qwen-tiny"), ("zero3", "mistral-tiny"))
 FSDP, ZERO3 = recipe_for("fsdp", world_size=2), recipe_for("zero3", world_size=2)
 # The state in two copies, and in host memory; for more ranks see `test_where_state_lies`.
 PLACED = (
@@ -26,8 +28,8 @@ def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[Recipe, Cours
     num_steps = {recipe_for(strategy, world_size=2): 10 for strategy in STRATEGIES}
     for strategy in STRATEGIES:
         num_steps[recipe_for(strategy, world_size=2, precision="bf16")] = 5
-        for model in OTHER_MODELS:
-            num_steps[recipe_for(strategy, world_size=2, model=model)] = 2
+    for strategy, model in (*CROSSED, *product(("ddp",), OTHER_MODELS)):
+        num_steps[recipe_for(strategy, world_size=2, model=model)] = 2
     for recipe, precision in product(PLACED, get_args(Precision)):
         num_steps[replace(recipe, precision=precision)] = 5
     return _same_on_all_ranks(2, num_steps, tmp_path_factory.mktemp("two"))
@@ -45,13 +47,25 @@ def _same_on_all_ranks(num_ranks: int, num_steps: dict[Recipe, int], tmp_path: P
     return first
 
 
-@pytest.mark.parametrize("model", ("llama-tiny", *OTHER_MODELS))
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("strategy", "model"), [*product(STRATEGIES, ("llama-tiny",)), *CROSSED])
 def test_every_strategy_loses_as_ddp_does(
     on_two_ranks: dict[Recipe, Course], strategy: Strategy, model: str
 ) -> None:
-    course = on_two_ranks[recipe_for(strategy, world_size=2, model=model)]
-    ddp = on_two_ranks[recipe_for("ddp", world_size=2, model=model)]
+    _assert_as_ddp(on_two_ranks, strategy, model)
+
+
+@pytest.mark.soak
+def test_with_other_models_too_every_strategy_loses_as_ddp_does(tmp_path: Path) -> None:
+    pairs = [*product(STRATEGIES, OTHER_MODELS)]
+    num_steps = {recipe_for(strategy, world_size=2, model=model): 2 for strategy, model in pairs}
+    courses = _same_on_all_ranks(2, num_steps, tmp_path)
+    for strategy, model in pairs:
+        _assert_as_ddp(courses, strategy, model)
+
+
+def _assert_as_ddp(courses: dict[Recipe, Course], strategy: Strategy, model: str) -> None:
+    course = courses[recipe_for(strategy, world_size=2, model=model)]
+    ddp = courses[recipe_for("ddp", world_size=2, model=model)]
     assert course.losses == pytest.approx(ddp.losses, rel=0, abs=1e-5)
     assert course.grad_norms == pytest.approx(ddp.grad_norms, rel=1e-4)
 

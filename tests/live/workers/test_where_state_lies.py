@@ -44,9 +44,11 @@ WITHIN = replace(FSDP, shard_within=2)
 HOSTED = replace(WITHIN, offload="optimizer")
 ZERO_HOSTED = replace(ZERO3, offload="optimizer")
 PLACED = (WITHIN, HOSTED, ZERO_HOSTED)
+# On two ranks zero3 does so by default too: `test_strategies`, and pieces on three: `test_state_pieces`.
+FEW = (WITHIN, HOSTED)
 OTHERS = tuple(replace(DDP, strategy=strategy) for strategy in STRATEGIES)
 # All others are crossed in `test_each_goes_on_as_each_other`.
-CROSSINGS = ((WITHIN, ZERO_HOSTED),)
+CROSSINGS = ((DDP, WITHIN), (WITHIN, ZERO_HOSTED))
 ALONE = replace(FSDP, shard_within=1, offload="optimizer")
 ALL = (*PLACED, ALONE, replace(FSDP, offload="optimizer"), *OTHERS)
 IN_BF16 = tuple(replace(recipe, precision="bf16") for recipe in ALL)
@@ -54,7 +56,7 @@ IN_BF16 = tuple(replace(recipe, precision="bf16") for recipe in ALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What one rank saw: how trainings ended, and one step of each of ``PLACED``."""
+    """What one rank saw: how trainings ended, and one step of each recipe that says where the state lies."""
 
     endings: Endings
     observed: dict[Recipe, Observed]
@@ -70,26 +72,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("placed")
 
 
+@pytest.fixture(
+    scope="module", params=[FEW, pytest.param(PLACED, marks=pytest.mark.soak)], ids=["few", "all"]
+)
+def placed(request: pytest.FixtureRequest) -> tuple[Recipe, ...]:
+    found: tuple[Recipe, ...] = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
-def seen(folder: Path) -> list[Seen]:
+def seen(placed: tuple[Recipe, ...], folder: Path) -> list[Seen]:
     work = Work(
-        saved=[*PLACED, DDP],
-        undisturbed=[*PLACED, DDP],
-        resumed=[*map(same, PLACED), *(Resumed(origin=origin, now=now) for origin, now in CROSSINGS)],
+        saved=[*placed, DDP],
+        undisturbed=[*placed, DDP],
+        resumed=[*map(same, placed), *crossings(placed)],
     )
-    return run_ranks(look, work, PLACED, folder, num_ranks=RANKS, tmp_path=folder)
+    return run_ranks(look, work, placed, folder, num_ranks=RANKS, tmp_path=folder)
 
 
-@pytest.mark.parametrize("recipe", PLACED, ids=place)
-def test_a_training_that_goes_on_is_equal_to_the_bit(seen: list[Seen], recipe: Recipe) -> None:
-    for rank in seen:
-        assert rank.endings[same(recipe)] == rank.endings[recipe]
-        assert rank.endings[SetBack(training=recipe)] == rank.endings[recipe]
+def crossings(placed: tuple[Recipe, ...]) -> list[Resumed]:
+    return [Resumed(origin=origin, now=now) for origin, now in CROSSINGS if now in placed]
 
 
-@pytest.mark.parametrize("recipe", PLACED, ids=place)
-def test_it_loses_as_ddp_does(seen: list[Seen], recipe: Recipe) -> None:
-    assert_close(seen[0].endings[recipe], seen[0].endings[DDP])
+def test_a_training_that_goes_on_is_equal_to_the_bit(seen: list[Seen], placed: tuple[Recipe, ...]) -> None:
+    for recipe, rank in product(placed, seen):
+        assert rank.endings[same(recipe)] == rank.endings[recipe], recipe
+        assert rank.endings[SetBack(training=recipe)] == rank.endings[recipe], recipe
+
+
+def test_it_loses_as_ddp_does(seen: list[Seen], placed: tuple[Recipe, ...]) -> None:
+    for recipe in placed:
+        assert_close(seen[0].endings[recipe], seen[0].endings[DDP])
 
 
 def test_moments_in_host_memory_change_no_bit(seen: list[Seen]) -> None:
@@ -97,21 +110,23 @@ def test_moments_in_host_memory_change_no_bit(seen: list[Seen]) -> None:
         assert rank.endings[HOSTED] == rank.endings[WITHIN]
 
 
-@pytest.mark.parametrize(("origin", "now"), CROSSINGS)
 def test_a_training_goes_on_where_its_state_lies_elsewhere(
-    seen: list[Seen], origin: Recipe, now: Recipe
+    seen: list[Seen], placed: tuple[Recipe, ...]
 ) -> None:
-    resumed = seen[0].endings[Resumed(origin=origin, now=now)]
-    assert_close(resumed, seen[0].endings[origin])
+    moves = crossings(placed)
+    assert moves
+    for move in moves:
+        assert_close(seen[0].endings[move], seen[0].endings[move.origin])
 
 
-@pytest.mark.parametrize("recipe", PLACED, ids=place)
 def test_the_pieces_of_all_ranks_are_every_tensor_once(
-    seen: list[Seen], folder: Path, recipe: Recipe
+    seen: list[Seen], placed: tuple[Recipe, ...], folder: Path
 ) -> None:
-    saved, _ = saved_pieces.load(folder / place(recipe))
-    assert {name: pieces[0].shape for name, pieces in saved.items()} == expected_shapes(recipe.model)
-    assert [problem for pieces in saved.values() for problem in saved_pieces.gaps_and_overlaps(pieces)] == []
+    for recipe in placed:
+        saved, _ = saved_pieces.load(folder / place(recipe))
+        assert {name: pieces[0].shape for name, pieces in saved.items()} == expected_shapes(recipe.model)
+        wrong = [saved_pieces.gaps_and_overlaps(pieces) for pieces in saved.values()]
+        assert [problem for problems in wrong for problem in problems] == [], recipe
 
 
 def test_copies_share_the_saving(seen: list[Seen], folder: Path) -> None:
@@ -157,9 +172,8 @@ def _assert_near(resumed: Ending, undisturbed: Ending) -> None:
     assert resumed.losses == pytest.approx(undisturbed.losses, rel=0, abs=1e-3)
 
 
-@pytest.mark.parametrize("recipe", PLACED, ids=place)
-def test_every_rank_holds_what_the_setting_says(seen: list[Seen], recipe: Recipe) -> None:
-    for rank in seen:
+def test_every_rank_holds_what_the_setting_says(seen: list[Seen], placed: tuple[Recipe, ...]) -> None:
+    for recipe, rank in product(placed, seen):
         held, between = rank.observed[recipe].before_update, rank.observed[recipe].between
         found = (
             held.parameters,
@@ -185,9 +199,10 @@ def bytes_per_parameter(recipe: Recipe) -> tuple[float, ...]:
     return (moments / 2, 0, moments / 2, moments / 2, moments, offloaded)
 
 
-@pytest.mark.parametrize("recipe", PLACED, ids=place)
-def test_no_tensor_of_note_is_missing_from_the_footprint(seen: list[Seen], recipe: Recipe) -> None:
-    for rank in seen:
+def test_no_tensor_of_note_is_missing_from_the_footprint(
+    seen: list[Seen], placed: tuple[Recipe, ...]
+) -> None:
+    for recipe, rank in product(placed, seen):
         held = rank.observed[recipe].before_update
         counted = held.parameters + held.masters + held.gradients + held.moments
         num_missing = (rank.observed[recipe].held_bytes - counted) / recipe.model.num_parameters
