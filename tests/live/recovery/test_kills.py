@@ -20,7 +20,7 @@ from tests.live.attempts import Wanted, attempt, digests_of, newest_manifest, sa
 from tests.live.ranks import FORKS
 from tests.live.trainings import recipe_for
 
-KILLS_IN_CI = 2
+KILLS_IN_CI = 4
 KILLS_IN_SOAK = 300
 DEADLINE_S = 120.0
 # By the log, so that a slow machine gets on as well: before it grew at all, or after a few saves.
