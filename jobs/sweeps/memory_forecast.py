@@ -37,9 +37,9 @@ _SMALL_PIECE_BYTES = 4 * 2**20
 _FREED_WEIGHTS = {"ddp": 0.2, "fsdp": 1.5, "zero1": 1.5, "zero2": 1.5, "zero3": 3.2}
 # Under zero3, what selective checkpointing keeps takes some of the pieces that gathered weights have freed.
 _FREED_WEIGHTS_SELECTIVE_ZERO3 = 2.4
-# What a fresh process loads and touches of its libraries; the second number includes DeepSpeed.
+# What a fresh process loads and touches of its libraries; the second number is that under DeepSpeed.
 _HOST_FIXED_BYTES = 70_000_000
-_HOST_FIXED_DEEPSPEED_BYTES = 120_000_000
+_HOST_FIXED_DEEPSPEED_BYTES = 60_000_000
 # What a process on a CPU takes besides, once it has compiled blocks: libraries, and as much again as the
 # training holds, up to the second number. Pieces that the compiler has freed serve the training, so it takes
 # no more until what is above is larger. The C++ compiler is a process of its own and counts for no rank.

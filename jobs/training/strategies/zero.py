@@ -7,7 +7,8 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -42,11 +43,31 @@ def _hidden(name: str) -> Iterator[None]:
             sys.modules[name] = before
 
 
+@contextmanager
+def _nothing_compiled() -> Iterator[None]:
+    """Inside, ``torch.compile`` leaves a function as it is."""
+    before = torch.compile
+    torch.compile = _as_it_is  # type: ignore[assignment]  # for functions, not for models
+    try:
+        yield
+    finally:
+        torch.compile = before
+
+
+def _as_it_is(function: Any = None, **_: Any) -> Any:
+    return function or _as_it_is
+
+
 # Else DeepSpeed opens NVML as it loads, only to ask later for free memory, which torch tells as well.
 with _hidden("pynvml"):
     import deepspeed
     from deepspeed.runtime.zero import parameter_offload
     from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+
+# Each engine imports an optimizer that no recipe has, to see whether it is the one. That one's functions are
+# compiled as they are defined, for which torch would load its compiler: seconds in each process of workers.
+with _nothing_compiled(), suppress(ImportError):
+    import_module("deepspeed.runtime.zero.muon.muon_optimizer")
 
 _LINEAR = nn.functional.linear
 

@@ -1,5 +1,6 @@
 """The five strategies are five ways to the same numbers."""
 
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -124,9 +125,15 @@ def test_the_learning_rate_warms_up_and_the_loss_goes_down(
     assert course.losses[-1] < course.losses[0] - 0.2
 
 
-def test_nothing_is_printed_on_stdout_where_results_go(
+def test_nothing_is_printed_on_stdout_where_results_go_and_no_compiler_is_loaded(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     num_steps = {recipe_for(strategy, world_size=1, precision="bf16"): 1 for strategy in STRATEGIES}
-    run_ranks(train_each, num_steps, num_ranks=1, tmp_path=tmp_path, from_scratch=True)
+    assert run_ranks(_loads, num_steps, num_ranks=1, tmp_path=tmp_path, from_scratch=True) == [False]
     assert capfd.readouterr().out == ""
+
+
+def _loads(num_steps: dict[Recipe, int]) -> bool:
+    """Whether training loads torch's compiler, which takes seconds."""
+    train_each(num_steps)
+    return "torch._inductor.compile_fx" in sys.modules
