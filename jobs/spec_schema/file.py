@@ -228,7 +228,8 @@ def _apply(model: type[SpecFile], data: dict[str, Any], setting: str) -> None:
     for key in keys[:-1]:
         below = data.setdefault(key, {})
         if not isinstance(below, dict):
-            raise SpecError([f"--set {without_secret(setting)}: {key!r} holds a value, not a section"])
+            # Without the value: nobody knows whether it is a secret where no such key is.
+            raise SpecError([f"--set {path}: {key!r} holds a value, not a section"])
         data = below
     data[keys[-1]] = value
 

@@ -132,6 +132,7 @@ def test_what_is_wrong_with_a_secret_is_said_without_it(spec: Path, key: Path) -
         f"environment.API_KEY=@{key}",
         f"environment.API_KEY={{x: {SECRET}}}",
         f"steps.environment.API_KEY={SECRET}",
+        f"steps.API_KEY={SECRET}",
         f"group.environment.API_KEY={SECRET}",
         f"strategy.environment.API_KEY={SECRET}",
         f"precision={{API_KEY: {SECRET}}}",
