@@ -9,7 +9,8 @@ from statistics import median
 import torch
 from safetensors.torch import load_file
 
-from checkpointing.saving.snapshot import Arena, Landing, Layout, layout
+from checkpointing.saving.snapshot import Arena, Landing, Layout, host_memory, layout
+from jobs.training.device.host_memory import resident_bytes
 from jobs.training.strategies.build import build
 from jobs.training.strategies.contract import Engine
 from jobs.training.task.job import Recipe
@@ -19,6 +20,7 @@ from tests.live.attempts import Wanted, attempt_each, digests_of, newest_manifes
 
 _BEFORE, _AFTER = range(3), range(3, 6)
 _ROUNDS = 5
+_PINNED_BYTES = 2**30 + 2**26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,41 @@ class Blocked:
     @property
     def bytes_per_s(self) -> float:
         return self.num_bytes / median(self.copies_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """Of ``num_bytes`` for a device, a bit more than a power of two: resident then, and when dropped."""
+
+    num_bytes: int
+    held_bytes: int
+    kept_bytes: int
+    is_pinned: bool
+    is_equal: bool
+    bytes_per_s: float
+
+
+def pinned(device: torch.device) -> Pinned:
+    source = torch.randint(256, (_PINNED_BYTES,), dtype=torch.uint8, device=device)
+    wait_for(device)
+    before = resident_bytes()
+    memory = host_memory(_PINNED_BYTES, for_device=device.type != "cpu")
+    held, is_pinned = resident_bytes() - before, device.type != "cpu" and memory.is_pinned()
+    taken_s = min(_copy_s(memory, source, device) for _ in range(3))
+    is_equal = torch.equal(memory.to(device), source)
+    del memory
+    return Pinned(
+        num_bytes=_PINNED_BYTES,
+        held_bytes=held,
+        kept_bytes=resident_bytes() - before,
+        is_pinned=is_pinned,
+        is_equal=is_equal,
+        bytes_per_s=_PINNED_BYTES / taken_s,
+    )
+
+
+def _copy_s(target: torch.Tensor, source: torch.Tensor, device: torch.device) -> float:
+    return _seconds(lambda: target.copy_(source, non_blocking=True), device)
 
 
 def round_trip_each(recipes: Sequence[Recipe], device: torch.device) -> list[RoundTrip]:
@@ -110,7 +147,7 @@ def blocked(recipe: Recipe, device: torch.device) -> Blocked:
     saves_s, copies_s = [], []
     for _ in range(_ROUNDS + 1):
         saves_s.append(_seconds(lambda: arena.take(pieces), device))
-        copies_s.append(_seconds(lambda: target.copy_(source, non_blocking=True), device))
+        copies_s.append(_copy_s(target, source, device))
     engine.close()
     return Blocked(num_bytes=num_bytes, saves_s=tuple(saves_s[1:]), copies_s=tuple(copies_s[1:]))
 

@@ -38,6 +38,7 @@ def test_peak_memory_is_about_what_was_forecast(seen: Say) -> None:
             ("forecast", forecast),
             ("used on the device", found.device_used_bytes),
             ("reserved", found.peak_reserved_bytes),
+            ("beyond it", found.device_used_bytes - found.peak_reserved_bytes),
             ("allocated", found.peak_allocated_bytes),
         )
     )

@@ -11,7 +11,7 @@ from tests.gpu.apart import apart
 from tests.gpu.conftest import Say
 from tests.gpu.here import DEVICE, facts
 from tests.gpu.measuring import larger_recipe
-from tests.gpu.saves import RoundTrip, blocked, parted, round_trip_each
+from tests.gpu.saves import RoundTrip, blocked, parted, pinned, round_trip_each
 from tests.gpu.trainings import STRATEGIES, plain
 
 pytestmark = pytest.mark.gpu
@@ -47,6 +47,14 @@ def test_a_run_of_two_attempts_ends_as_one_that_was_left_alone(
 ) -> None:
     recipe = replace(plain(strategy, "fp32"), attention="math")
     seen(apart(parted, tmp_path, recipe, device=DEVICE))
+
+
+def test_pinned_memory_takes_what_was_asked_for_and_goes_back(seen: Say) -> None:
+    found = apart(pinned, device=DEVICE)
+    held, kept = (number / found.num_bytes for number in (found.held_bytes, found.kept_bytes))
+    seen(f"{held:.3f} of it, {kept:.3f} afterwards; {found.bytes_per_s / 1e9:.1f} GB/s to it")
+    assert found.is_pinned and found.is_equal
+    assert held <= 1.02 and kept <= 0.02
 
 
 def test_a_save_blocks_as_long_as_a_plain_copy(seen: Say) -> None:

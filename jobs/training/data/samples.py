@@ -83,11 +83,17 @@ class Samples:
         return self._source.wait(numbers, timeout_s)
 
     def on_device(self, rows: list[Tensor]) -> list[Batch]:
-        """Copies micro-batches to the device. The copies wait until the device has done its earlier work."""
-        on_device = [tokens.to(self._device) for tokens in rows]
+        """Copies micro-batches to the device. Nobody waits for the copies but what reads them there."""
+        on_device = [self._copied(tokens) for tokens in rows]
         if self.are_chat:
             return [unpack(tokens) for tokens in on_device]
         return [(tokens[:, :-1], tokens[:, 1:]) for tokens in on_device]
+
+    def _copied(self, tokens: Tensor) -> Tensor:
+        if self._device.type == "cpu":
+            return tokens
+        # From memory that is not pinned, the copy would wait until the device has done its earlier work.
+        return tokens.pin_memory().to(self._device, non_blocking=True)
 
     def num_trained(self, rows: list[Tensor]) -> int:
         """How many tokens this rank learns from these micro-batches, which are on the host."""

@@ -1,8 +1,8 @@
 """What the words of CUDA's and HIP's libraries tell: want of memory, or a device that fails. Pure.
 
 The type of such an exception tells little: torch raises ``RuntimeError``, ``AcceleratorError`` and
-``DistBackendError`` for all of them. Texts of both vendors, each with its source, are in the tests. None of
-them was caused by us on a device.
+``DistBackendError`` for all of them. Texts of both vendors, each with its source, are in the tests. Those of
+an H200 we caused ourselves.
 """
 
 import re

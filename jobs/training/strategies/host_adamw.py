@@ -14,6 +14,7 @@ from torch.nn import Parameter
 from torch.optim import AdamW
 from torch.optim.adamw import adamw
 
+from checkpointing.saving.snapshot import host_memory
 from jobs.training.strategies.memory import local
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -52,9 +53,8 @@ class HostAdamW(AdamW):
 
 def _on_host(values: Tensor) -> Tensor:
     """Zeros like ``values`` in host memory, which a device can read and write without a copy in between."""
-    return torch.zeros(
-        values.shape, dtype=values.dtype, device="cpu", pin_memory=values.device.type == "cuda"
-    )
+    memory = host_memory(values.nbytes, for_device=values.device.type == "cuda")
+    return memory.view(values.dtype).view(values.shape)
 
 
 def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:

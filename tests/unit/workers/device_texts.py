@@ -1,10 +1,12 @@
-"""What CUDA's and HIP's libraries said on devices of others: where it was read, the type, the text.
+"""What CUDA's and HIP's libraries said on devices: where it was read, the type, the text.
 
 The texts are shortened. Where only a part was to be read, the source says so, and the rest is put around it
 as torch prints it. Without a type it is a line of the log of a process that aborted.
 """
 
 GITHUB = "https://github.com"
+# Caused on purpose, each in a process of its own, on 2026-11-27.
+H200 = "an H200 with torch 2.11.0, CUDA 13.0, NCCL 2.28.9"
 
 OUT_OF_MEMORY = [
     (
@@ -40,6 +42,24 @@ OUT_OF_MEMORY = [
         "DistBackendError",
         "NCCL error in: NCCLUtils.hpp:275, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL "
         "version 2.18.1\nLast error:\nFailed to CUDA calloc 6291456 bytes",
+    ),
+    (
+        f"{H200}: 4 TiB of pinned memory",
+        "AcceleratorError",
+        "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda/"
+        "cuda-runtime-api/group__CUDART__TYPES.html for more information.\nCUDA kernel errors might be",
+    ),
+    (
+        f"{H200}: a first product on a full device",
+        "RuntimeError",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ),
+    (
+        f"{H200}: a first all_reduce on a full device",
+        "DistBackendError",
+        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, unhandled cuda error (run "
+        "with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\nncclUnhandledCudaError: Call to CUDA "
+        "function failed.\nLast error:\nCuda failure 'out of memory'",
     ),
 ]
 BROKEN = [
@@ -83,6 +103,12 @@ DOUBTFUL = [
         "Memory access fault by GPU node-3 (Agent handle: 0x5a5c587a51c0) on address 0x709843600000. Reason: "
         "Write access to a read-only page.",
     ),
+    (
+        f"{H200}: a kernel that writes to address 16",
+        "AcceleratorError",
+        "CUDA error: an illegal memory access was encountered\nSearch for `cudaErrorIllegalAddress' in "
+        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.",
+    ),
 ]
 OF_THE_PROGRAM = [
     (
@@ -105,5 +131,11 @@ OF_THE_PROGRAM = [
         f"{GITHUB}/lamikr/rocm_sdk_builder/issues/228",
         "RuntimeError",
         "HIP error: no kernel image is available for execution on the device",
+    ),
+    (
+        f"{H200}: an embedding of a token that it does not have",
+        "AcceleratorError",
+        "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com/cuda/"
+        "cuda-runtime-api/group__CUDART__TYPES.html for more information.\nCUDA kernel errors might be",
     ),
 ]
