@@ -2,7 +2,7 @@
 
 Same shapes, same weights, same tokens, same optimizer, in one process and in turn. All ways train the same
 parameters, since the device has room for one copy of the state: what is timed does not depend on the values.
-It is the model that is measured, without a strategy around it. Nothing here has run on a device yet.
+It is the model that is measured, without a strategy around it. It has run on an H200.
 
 ``--device cpu --model llama-tiny`` runs the same lines on a CPU, and judges nothing.
 """

@@ -1,6 +1,6 @@
 """What one NVIDIA or AMD device shows of all that can run on it: ``make gpu``.
 
-Nothing here has run on a device yet. What a CPU can run of it, ``tests/live/workers/test_device_checks.py``
-runs there. A check does its work in a process of its own, so a broken device costs one check, and says in one
-line what it saw.
+It has run on an H200, and on no AMD device. What a CPU can run of it is run there by
+``tests/live/workers/test_device_checks.py``. A check does its work in a process of its own, so a broken
+device costs one check, and says in one line what it saw.
 """

@@ -38,6 +38,7 @@ _TRIED_LENGTH = 128
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, how: Attention, grouped: bool) -> Tensor:
     """Softmax attention, causal or by ``mask``. ``grouped``: see ``takes_groups``."""
+    grouped = grouped and how != "efficient"  # That kernel takes no groups on any device.
     if not grouped:
         num_shared = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(num_shared, dim=1), v.repeat_interleave(num_shared, dim=1)

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from checkpointing.errors import Unfit
-from jobs.training.models.attention import kernel_of
+from jobs.training.models.attention import attend, kernel_of
 from jobs.training.strategies.build import build
 from jobs.training.task.job import Recipe
 from jobs.training.task.settings import Attention
@@ -34,6 +34,24 @@ def test_a_kernel_that_cannot_be_had_is_refused_before_a_step(how: Attention) ->
         Unfit, match=f"^attention: {how} can't be had for float32, heads of 32 on cpu; expected"
     ):
         build(recipe("llama-tiny", how), CPU)
+
+
+@pytest.mark.parametrize(("how", "heads"), [("efficient", 8), ("cudnn", 2), ("auto", 2)])
+def test_the_efficient_kernel_alone_is_given_repeated_heads(
+    how: Attention, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an H200 it refused groups, so ``efficient`` could not be had in bf16."""
+    given: list[tuple[int, bool]] = []
+
+    def attention(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, enable_gqa: bool, **_: object
+    ) -> None:
+        given.append((k.shape[1], enable_gqa))
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    q, k = torch.zeros(1, 8, 4, 32), torch.zeros(1, 2, 4, 32)
+    attend(q, k, k, None, how, grouped=True)
+    assert given == [(heads, heads == 2)]
 
 
 @pytest.mark.parametrize("model", MODELS)
