@@ -31,7 +31,7 @@ from checkpointing.log.history import Entry, Lease, LogView, after
 from checkpointing.log.signing import Signer, store_key
 from checkpointing.log.trust import MOST_RECORD_BYTES, Trust, log_folder, slot_name
 from checkpointing.stores.bounded import TooLarge, get_bounded
-from checkpointing.stores.contract import Buffer, Denied, Missing, Store, StoreError, Undecided, check_name
+from checkpointing.stores.contract import Buffer, Missing, NotAFile, Store, StoreError, Undecided, check_name
 from checkpointing.stores.retrying import Waiter, create_once
 
 _RECORD = re.compile(r"([0-9]{12})\.json")
@@ -282,7 +282,7 @@ def read_hint(store: Store, run: str) -> Hint:
     try:
         body = json.loads(get_bounded(store, _hint_name(run), most_bytes=_MOST_HINT_BYTES))
         number, term = body["number"], body.get("term", 0)
-    except (Missing, Denied, TooLarge, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (Missing, NotAFile, TooLarge, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Hint()
     if not isinstance(number, int) or not 0 < number < MOST_RECORDS:
         return Hint()

@@ -210,7 +210,7 @@ def _on_host(pieces: Sequence[Piece]) -> list[Tensor]:
     memory, end = host_memory(sum(sizes), for_device=any(sizes)), 0
     found = []
     for piece, size in zip(pieces, sizes, strict=True):
-        found.append(_slot(memory, piece, end) if size else piece.values.detach())
+        found.append(_slot(memory, piece, end) if _is_on_device(piece) else piece.values.detach())
         end += size
     return found
 

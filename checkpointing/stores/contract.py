@@ -31,6 +31,10 @@ class Denied(Unavailable):
     """The store does not permit it now: wrong or expired credentials, a read-only place, or a link."""
 
 
+class NotAFile(Denied):
+    """In a store that is a folder, a link or something that is no file stands in its place."""
+
+
 class Undecided(Unavailable):
     """The store did not say whether the write had effect. Either another request for the same name was
     under way, or the name was refused as taken while nothing is there.

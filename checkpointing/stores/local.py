@@ -16,6 +16,7 @@ from checkpointing.stores.contract import (
     Denied,
     Full,
     Missing,
+    NotAFile,
     StoreError,
     Unavailable,
     Upload,
@@ -211,12 +212,12 @@ class LocalStore:
             yield
         except LinkFound as error:
             link = name if name.endswith(f"/{error.filename}") else error.filename
-            raise Denied(
+            raise NotAFile(
                 f"store: {self.root}: {link} is a link, and inside a store none is followed; put what it "
                 "leads to in its place, or choose another with --store"
             ) from None
         except NotPlain:
-            raise Denied(
+            raise NotAFile(
                 f"store: {self.root}: {name} is a pipe, a socket or a device, where a file must be; "
                 "remove it, or choose another with --store"
             ) from None

@@ -333,7 +333,7 @@ class Supervisor:
         return EXIT_FAILED
 
     def _never_began(self, why: str) -> int:
-        _say(f"{self._repository.run}: stopped before it began ({why}); the same command goes on")
+        _say(f"{self._repository.run}: stopped before its driver began ({why}); the same command goes on")
         return EXIT_OK
 
     def _pause_or_stop(self, for_s: float) -> None:

@@ -10,7 +10,10 @@ _TOKEN = "set RAY_AUTH_MODE=token for all that starts Ray or joins it, and make 
 _LOOPBACK = (
     "leave RAY_ADDRESS unset for a private Ray; on a cluster, let only its own nodes reach these ports"
 )
-_FIGURES = "start Ray there with RAY_enable_metrics_collection=0, or let only Prometheus reach the port"
+_FIGURES = (
+    "start Ray there with RAY_enable_metrics_collection=0, or let only Prometheus reach the port; 44217 and "
+    "44227 can't be closed"
+)
 _NOT_THEIRS = {
     "log records rewritten": "use cluster/store_policies/trainer.json, which denies it",
     "log records deleted": "use cluster/store_policies/trainer.json, which denies it",

@@ -147,6 +147,12 @@ def test_what_was_saved_lands_in_live_memory_under_any_number_of_ranks(
         assert all(torch.equal(piece.values, one) for piece, one in zip(pieces, expected, strict=True))
 
 
+def test_a_rank_that_has_nothing_of_a_tensor_lands_it_from_the_host() -> None:
+    """Its empty piece lies on the device, from which no buffer can be made."""
+    landing = Landing([Piece(name="w", shape=(4,), start=4, values=torch.empty(0, device="meta"))])
+    assert [len(buffer) for buffer in landing.buffers] == [0]
+
+
 def test_parameters_that_require_gradients_are_saved_and_loaded_in_place() -> None:
     parameter = torch.nn.Parameter(torch.arange(6.0))
     piece = Piece(name="w", shape=(6,), start=0, values=parameter.detach().view(-1))

@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PROFILE_FILE = ROOT / "cluster/kuberay/seccomp-amd.json"
 DEADLINE_S = 60
+# process_vm_readv, get_mempolicy, mbind, move_pages, kcmp
+TO_BE_ALLOWED = (310, 239, 237, 279, 312)
 # The numbers of calls below are that machine's.
 MACHINE, NO_FILTERS = "x86_64", 77
 # Loads the profile into its own process, and then runs what follows on the command line.
@@ -57,6 +59,19 @@ def filtered(code: str) -> str:
     return done.stdout
 
 
+def refused_anyway() -> str:
+    """The numbers of those calls that are to be allowed, but which are refused here without our profile."""
+    code = (
+        "import ctypes, errno; libc = ctypes.CDLL(None, use_errno=True)\n"
+        f"for number in {TO_BE_ALLOWED}:\n"
+        "    libc.syscall(number, 0, 0, 0, 0, 0, 0)\n"
+        "    if ctypes.get_errno() == errno.EPERM: print(number, end=' ')"
+    )
+    command = [sys.executable, "-S", "-E", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    return done.stdout
+
+
 @needs_library
 @pytest.mark.parametrize(
     "call",
@@ -75,6 +90,8 @@ def test_no_namespace_mount_or_program_in_the_kernel_is_made(call: str) -> None:
 @needs_library
 def test_what_processes_of_one_node_do_with_each_other_is_allowed() -> None:
     """They look into each other's memory, say where theirs shall lie, and start threads and programs."""
+    if refused := refused_anyway():
+        pytest.skip(f"a filter of this machine refuses the calls {refused} already")
     code = """
 import subprocess, threading
 libc = ctypes.CDLL(None, use_errno=True)
@@ -84,10 +101,10 @@ there, here = ctypes.create_string_buffer(b"seen"), ctypes.create_string_buffer(
 parts = [Part(ctypes.addressof(one), 4) for one in (here, there)]
 count = libc.process_vm_readv(os.getpid(), ctypes.byref(parts[0]), 1, ctypes.byref(parts[1]), 1, 0)
 print(count, here.raw.decode())
-for number in (239, 237, 279, 312):  # get_mempolicy, mbind, move_pages, kcmp
+for number in TO_BE_ALLOWED:
     libc.syscall(number, 0, 0, 0, 0, 0, 0)
     assert ctypes.get_errno() != errno.EPERM, number
 thread = threading.Thread(target=print, args=("thread",)); thread.start(); thread.join()
 print(subprocess.run(["echo", "program"], capture_output=True, text=True).stdout, end="")
 """
-    assert filtered(code).split() == ["4", "seen", "thread", "program"]
+    assert filtered(f"TO_BE_ALLOWED = {TO_BE_ALLOWED}\n{code}").split() == ["4", "seen", "thread", "program"]

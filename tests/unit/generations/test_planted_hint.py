@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from checkpointing.log.log import Hint, Log, read_hint
+from checkpointing.stores.contract import Denied
 from checkpointing.stores.local import LocalStore
+from checkpointing.stores.memory import MemoryStore
 
 PLANTED: dict[str, Callable[[Path, Path], object]] = {
     "link": lambda place, target: place.symlink_to(target),
@@ -29,3 +31,16 @@ def test_a_link_or_a_pipe_in_the_place_of_the_hint_stops_nothing(what: str, tmp_
     assert Log(store, "r").lease("second") == 2
     assert Log(store, "r").read().owner == "second"
     assert private.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_hint_that_the_store_refuses_to_give_is_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may tell of terms whose records are gone."""
+    store = MemoryStore()
+    assert Log(store, "r").lease("first") == 1
+
+    def refuse(*_: object, **__: object) -> bytes:
+        raise Denied("store: 403")
+
+    monkeypatch.setattr(store, "get_range", refuse)
+    with pytest.raises(Denied):
+        read_hint(store, "r")

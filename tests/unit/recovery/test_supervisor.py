@@ -471,7 +471,9 @@ def test_a_signal_to_all_that_ends_a_driver_while_it_loads_starts_no_other_one(
     stage = Stage(is_loading)
     assert stage.keep() == 0
     assert (len(stage.started), stage.pauses) == (1, [])
-    assert capsys.readouterr().err == "r: stopped before it began (SIGTERM); the same command goes on\n"
+    assert (
+        capsys.readouterr().err == "r: stopped before its driver began (SIGTERM); the same command goes on\n"
+    )
 
 
 def test_a_job_that_was_stopped_before_it_had_saved_did_not_end_well(
