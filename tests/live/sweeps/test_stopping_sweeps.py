@@ -16,22 +16,11 @@ import pytest
 
 from tests.live.command_line import DEADLINE_S, QUICK, below, rows, run, running, sweep_command, write_spec
 from tests.live.machines.test_mixed import left_processes
-from tests.live.runs.test_stopping import is_training, stopped_step, wait_until
+from tests.live.runs.test_stopping import PAIR, is_training, stopped_step, wait_until
 from tests.live.runs.test_stopping_everything import GONE_AFTER_S, NUMBERS, send
 
 pytestmark = [pytest.mark.soak]
 SWEEP = QUICK.replace("steps: 4", "steps: 200").replace("repeats: 1", "repeats: 3")
-PAIR = """
-cluster_name: pair
-max_workers: 2
-available_node_types:
-  head: {resources: {CPU: 0}}
-  nvidia:
-    max_workers: 2
-    resources: {CPU: 1, GPU: 1}
-    labels: {longhaul.group: nvidia, longhaul.vendor: nvidia, longhaul.simulated: "true"}
-head_node_type: head
-"""
 TRAINING = """
 name: r
 model: llama-tiny

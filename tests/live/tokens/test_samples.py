@@ -55,6 +55,25 @@ def write_tokens(place: Path, ids: list[int], shard_tokens: int = 700) -> Tokens
     return Tokens(url=str(place), index=index, windows=windows)
 
 
+def test_batches_go_to_a_device_from_pinned_memory_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``meta`` stands in for the device; what was pinned is remembered, and the same tensor copied."""
+    [samples] = samples_of(WORLDS[0], None)
+    rows, pinned, copied = samples.rows(0), [], []
+    monkeypatch.setattr(samples, "_device", torch.device("meta"))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tokens: pinned.append(tokens) or tokens)
+    to = torch.Tensor.to
+
+    def copy(tokens: torch.Tensor, *args: object, **how: object) -> torch.Tensor:
+        copied.append(how)
+        return to(tokens, *args, **how)  # type: ignore[call-overload, no-any-return]  # as it was asked
+
+    monkeypatch.setattr(torch.Tensor, "to", copy)
+    batches = samples.on_device(rows)
+    assert [id(one) for one in pinned] == [id(one) for one in rows]
+    assert copied == [{"non_blocking": True}] * len(rows)
+    assert {ids.device.type for ids, _ in batches} == {"meta"}
+
+
 def samples_of(
     world: World, tokens: Tokens | None, saving: Saving | None = None, store: Path = Path("nowhere")
 ) -> list[Samples]:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from checkpointing.errors import Unfit
 from jobs.training.models.attention import attend, kernel_of
+from jobs.training.strategies import ddp
 from jobs.training.strategies.build import build
 from jobs.training.task.job import Recipe
 from jobs.training.task.settings import Attention
@@ -52,6 +53,21 @@ def test_the_efficient_kernel_alone_is_given_repeated_heads(
     q, k = torch.zeros(1, 8, 4, 32), torch.zeros(1, 2, 4, 32)
     attend(q, k, k, None, how, grouped=True)
     assert given == [(heads, heads == 2)]
+
+
+@pytest.mark.parametrize(("how", "shape"), [("auto", (1, 1)), ("cudnn", (2, 96))])
+def test_ddp_settles_its_buckets_with_as_many_tokens_as_the_kernel_takes(
+    how: Attention, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an H200 cuDNN's refused a single one, which ended every training."""
+    shapes: list[tuple[int, ...]] = []
+    monkeypatch.setattr(ddp, "settle_buckets", lambda model, tokens: shapes.append(tuple(tokens.shape)))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        ddp.build(replace(recipe("llama-tiny", how), micro_batch=2), CPU).close()
+    finally:
+        dist.destroy_process_group()
+    assert shapes == [shape]
 
 
 @pytest.mark.parametrize("model", MODELS)
