@@ -137,7 +137,7 @@ def test_where_no_copy_is_taken_a_large_create_is_won_by_one_and_leaves_nothing_
         assert store.get("f/a") == bytes([answers.index(None)]) * LARGE
         assert list(store.contents()) == ["f/a"]
         with pytest.raises(Conflict):
-            store.create("f/a", bytes(LARGE))
+            store.create("f/a", b"\t" * LARGE)
 
 
 def test_keys_that_a_server_does_not_know_are_denied_at_once_and_not_repeated(tmp_path: Path) -> None:
