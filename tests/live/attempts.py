@@ -29,6 +29,7 @@ from checkpointing.saving.save import SaveNote
 from checkpointing.stores.local import LocalStore
 from checkpointing.stores.opening import open_store
 from cluster.inventory import Vendor
+from jobs.training.data.shard_check import CheckedShards
 from jobs.training.loop.attempt import Services, run
 from jobs.training.models.decoder import Decoder
 from jobs.training.ranks.gathering import from_rank_0
@@ -53,7 +54,7 @@ class Wanted:
     itself before it does a step. ``stop_request`` reaches the rank ``stopped_rank`` the ``stopped_at``th
     time that it asks. ``ballast`` is a file that goes when rank 0 hears that a save failed.
     ``diary`` is a folder in which each rank writes down the samples of every step, see ``samples_read``.
-    Of the ``late`` shards no read ever returns; each other one takes ``read_s`` longer. ``vendor`` is
+    Of the ``late`` shards no sample ever comes; each read of a store takes ``read_s`` longer. ``vendor`` is
     that of ``device``.
     """
 
@@ -144,37 +145,28 @@ def attempt(wanted: Wanted, stop_request: Callable[[], StopRequest | None] | Non
         is_due = rank == wanted.stopped_rank and story.num_asks >= wanted.stopped_at
         return wanted.stop_request if is_due else None
 
-    with _drawing(pages), _never_read(wanted.late), _slowly_read(wanted.read_s):
+    with _drawing(pages), _reading_as(wanted):
         run(task, context, Services(report=tell, stop_request=stop_request or counted_wish))
     story.num_batches = context.status.num_batches
     return story
 
 
 @contextmanager
-def _never_read(shards: tuple[str, ...]) -> Iterator[None]:
-    read = LocalStore.get_range
+def _reading_as(wanted: Wanted) -> Iterator[None]:
+    read, sampled = LocalStore.read, CheckedShards.get_range
 
-    def wait_or_read(store: LocalStore, name: str, start: int, into: memoryview) -> int:
-        if name in shards:
+    def slowly(store: LocalStore, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
+        threading.Event().wait(wanted.read_s)
+        return read(store, name, start, into)
+
+    def never_if_late(shards: CheckedShards, name: str, start: int, into: memoryview) -> int:
+        if name in wanted.late:
             threading.Event().wait()
-        return read(store, name, start, into)
+        return sampled(shards, name, start, into)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalStore, "get_range", wait_or_read)
-        yield
-
-
-@contextmanager
-def _slowly_read(read_s: float) -> Iterator[None]:
-    read = LocalStore.read
-
-    def wait_and_read(store: LocalStore, name: str, start: int, into: memoryview) -> tuple[int, str | None]:
-        threading.Event().wait(read_s)
-        return read(store, name, start, into)
-
-    with pytest.MonkeyPatch.context() as patch:
-        if read_s:
-            patch.setattr(LocalStore, "read", wait_and_read)
+        patch.setattr(LocalStore, "read", slowly)
+        patch.setattr(CheckedShards, "get_range", never_if_late)
         yield
 
 
