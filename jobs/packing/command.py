@@ -19,6 +19,7 @@ from jobs.packing.sources import find_sources, left_out, named
 from jobs.packing.tokenizing import TokenizerRecipe, read_recipe
 from jobs.packing.work import Work, pack_here
 from jobs.training.task.token_index import INDEX, TokenIndex, to_json
+from reporting.analysis.formatting import counted
 
 
 def pack(args: argparse.Namespace) -> int:
@@ -142,10 +143,11 @@ def _tell(
     if args.json:
         print(json.dumps(facts, indent=1))
         return
-    kind = "conversations" if index.chat else "documents"
+    kind = "conversation" if index.chat else "document"
     print(
-        f"{facts['num_documents']:,} {kind}, {facts['num_tokens']:,} tokens of {facts['tokenizer']} "
-        f"(vocabulary {facts['vocab_size']:,}) in {facts['num_shards']:,} shards: {facts['url']}"
+        f"{counted(facts['num_documents'], kind)}, {counted(facts['num_tokens'], 'token')} of "
+        f"{facts['tokenizer']} (vocabulary {facts['vocab_size']:,}) in "
+        f"{counted(facts['num_shards'], 'shard')}: {facts['url']}"
     )
     if index.chat:
         print(told_of_chat(index.chat, packed))

@@ -429,7 +429,7 @@ def test_input_of_one_piece_is_packed_without_a_ray(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["pack", "a.txt", "--out", "new"]) == 0
-    assert "1 documents, 9 tokens of bytes (vocabulary 257) in 1 shards" in capsys.readouterr().out
+    assert "1 document, 9 tokens of bytes (vocabulary 257) in 1 shard:" in capsys.readouterr().out
     assert len(list(LocalStore(tmp_path).list("new"))) == 2
 
 
