@@ -133,6 +133,8 @@ keep_token() {
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$FOLDER/token RAY_USAGE_STATS_ENABLED=0
     # Ray gives its figures to everybody who reaches the port. 1 in the environment of the job opens it.
     export RAY_enable_metrics_collection=${RAY_enable_metrics_collection:-0}
+    # The head's own figures; -1 is no port, so that Ray notes an error and goes on.
+    export AUTOSCALER_METRIC_PORT=${AUTOSCALER_METRIC_PORT:--1} DASHBOARD_METRIC_PORT=${DASHBOARD_METRIC_PORT:--1}
     unset RAY_AUTH_TOKEN RAY_ADDRESS
 }
 

@@ -11,8 +11,8 @@ _LOOPBACK = (
     "leave RAY_ADDRESS unset for a private Ray; on a cluster, let only its own nodes reach these ports"
 )
 _FIGURES = (
-    "start Ray there with RAY_enable_metrics_collection=0, or let only Prometheus reach the port; 44217 and "
-    "44227 can't be closed"
+    "start Ray there with RAY_enable_metrics_collection=0, a head also with AUTOSCALER_METRIC_PORT=-1 and "
+    "DASHBOARD_METRIC_PORT=-1, or let only Prometheus reach the port"
 )
 _NOT_THEIRS = {
     "log records rewritten": "use cluster/store_policies/trainer.json, which denies it",

@@ -1,7 +1,7 @@
 """Which processes of this user listen where, by what the kernel tells in ``/proc``.
 
-Processes of other users are neither seen nor judged. A dashboard or an agent of Ray is asked, on loopback and
-without a token, for what it must not give.
+Processes of other users are neither seen nor judged. A dashboard, an agent or an autoscaler of Ray is asked,
+on loopback and without a token, for what it must not give.
 """
 
 import os
@@ -21,7 +21,7 @@ _MOST_BYTES = 4 * 2**20
 _ANSWER_S = 2.0
 _PAGE_BYTES = 65536
 JOBS, FIGURES = "/api/jobs/", "/metrics"
-_SERVES_PAGES = ("dashboard", "agent")
+_SERVES_PAGES = ("dashboard", "agent", "monitor.py")
 
 
 def listeners(proc: Path = PROC) -> tuple[Listener, ...]:

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.live.command_line import DEADLINE_S, QUICK, ROOT, files, rows, run, sweep_command, write_spec
@@ -50,7 +51,8 @@ def port_for_metrics() -> int:
 def bare_head(port_for_metrics: int) -> Iterator[Head]:
     """One without devices, whose metrics are off as in the files with which clusters are started."""
     flags = ("--num-cpus=0", f"--metrics-export-port={port_for_metrics}")
-    with ray_head(*flags, RAY_enable_metrics_collection="0") as head:
+    closed = {"AUTOSCALER_METRIC_PORT": "-1", "DASHBOARD_METRIC_PORT": "-1"}
+    with ray_head(*flags, RAY_enable_metrics_collection="0", **closed) as head:
         yield head
 
 
@@ -59,6 +61,33 @@ def test_rays_metrics_are_given_to_nobody_where_our_files_start_it(
 ) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port_for_metrics), timeout=DEADLINE_S)
+
+    control, dashboard = (
+        int(address.rpartition(":")[2]) for address in (bare_head.address, bare_head.dashboard)
+    )
+    ports = _ports_of_processes_beside(control)
+    assert ports["gcs_server"] == {control}
+    assert ports["dashboard.py"] == {dashboard}
+    assert ports["monitor.py"] == set()
+
+
+def _ports_of_processes_beside(control_port: int) -> dict[str, set[int]]:
+    """The ports at which the processes of one head listen, by the name of what each runs."""
+    every = list(psutil.process_iter(["pid", "ppid", "cmdline"]))
+    (control,) = [one for one in every if control_port in _ports(one) and _program(one) == "gcs_server"]
+    return {_program(one): _ports(one) for one in every if one.info["ppid"] == control.info["ppid"]}
+
+
+def _ports(process: psutil.Process) -> set[int]:
+    try:
+        return {one.laddr.port for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+    except psutil.Error:
+        return set()
+
+
+def _program(process: psutil.Process) -> str:
+    words = [Path(word).name for word in process.info["cmdline"] or [""]]
+    return next((word for word in words if word.endswith(".py")), words[0])
 
 
 def test_a_cluster_without_devices_is_named_as_such(bare_head: Head, tmp_path: Path) -> None:

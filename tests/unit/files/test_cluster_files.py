@@ -31,6 +31,7 @@ DEVICE_FLAGS = {
     },
 }
 WITHOUT_METRICS = "RAY_enable_metrics_collection=0"
+WITHOUT_THE_HEADS = ["AUTOSCALER_METRIC_PORT=-1", "DASHBOARD_METRIC_PORT=-1"]
 # Of 10, by `systemd-analyze security`.
 MOST_EXPOSED = 3.0
 UNITS = {path.name: path.read_text() for path in sorted((ROOT / "cluster").glob("*.service"))}
@@ -174,9 +175,12 @@ def test_rays_metrics_which_ask_for_no_token_are_off_wherever_our_files_start_it
     """Those of ``start_worker.sh`` and Slurm have tests of their own: what the operator set wins there."""
     for command in _starts(LAUNCHER["head_start_ray_commands"] + LAUNCHER["worker_start_ray_commands"]):
         assert WITHOUT_METRICS in command.partition("ray start")[0].split("export ")[1].rstrip("; ").split()
+    (start,) = _starts(LAUNCHER["head_start_ray_commands"])
+    assert {*WITHOUT_THE_HEADS} <= {*start.partition("ray start")[0].rstrip("; ").split()}
     head = UNITS["longhaul-head.service"]
     # systemd lets a file of variables win over what stands here.
-    assert WITHOUT_METRICS in _sections(head)["Service"]["Environment"]
+    variables = _sections(head)["Service"]["Environment"]
+    assert {WITHOUT_METRICS, " ".join(WITHOUT_THE_HEADS)} <= {*variables}
     (start,) = _sections(UNITS["longhaul-worker.service"])["Service"]["ExecStart"]
     assert Path(start).name == "start_worker.sh"
 

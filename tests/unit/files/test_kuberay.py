@@ -130,6 +130,12 @@ def test_no_pod_gives_rays_metrics_which_ask_for_no_token(group: dict[str, Any])
     assert {"name": "RAY_enable_metrics_collection", "value": "0"} in container["env"]
 
 
+def test_the_heads_autoscaler_and_dashboard_give_no_metrics_either() -> None:
+    (container,) = SPEC["headGroupSpec"]["template"]["spec"]["containers"]
+    for name in ("AUTOSCALER_METRIC_PORT", "DASHBOARD_METRIC_PORT"):
+        assert {"name": name, "value": "-1"} in container["env"]
+
+
 def test_every_pod_has_a_filter_of_system_calls_and_amds_has_our_own() -> None:
     head = SPEC["headGroupSpec"]["template"]["spec"]["securityContext"]
     profiles = {name: group["template"]["spec"]["securityContext"] for name, group in GROUPS.items()}

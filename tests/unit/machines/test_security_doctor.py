@@ -132,6 +132,28 @@ def test_a_page_that_is_given_without_a_token_is_seen(
     assert open_path(address, pages) == path
 
 
+@pytest.mark.parametrize(
+    ("program", "path"),
+    [
+        ("dashboard/dashboard.py", "/metrics"),
+        ("dashboard/agent.py", "/metrics"),
+        ("autoscaler/_private/monitor.py", "/metrics"),
+        ("_private/workers/default_worker.py", None),
+    ],
+)
+def test_those_of_rays_processes_that_serve_pages_are_asked(
+    pages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, path: str | None
+) -> None:
+    monkeypatch.setattr(Pages, "answers", {"/api/jobs/": b"# HELP x", "/metrics": b"# HELP x"})
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/tcp").write_text(f"head\n 0: 00000000:{pages:04X} 00000000:0000 0A 0 0 0 0 0 42 1")
+    process(tmp_path, 7, ["python", "-u", f"/x/site-packages/ray/{program}"], inode=42)
+
+    [found] = listeners(tmp_path)
+
+    assert (found.process, found.open_path) == (Path(program).name, path)
+
+
 def test_nobody_at_the_port_gives_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -128,15 +128,28 @@ def test_a_node_that_is_too_busy_to_begin_its_command_never_begins_it(allocation
     assert leftovers(allocation) == []
 
 
+OPENED = {
+    "RAY_enable_metrics_collection": "1",
+    "AUTOSCALER_METRIC_PORT": "44217",
+    "DASHBOARD_METRIC_PORT": "44227",
+}
+
+
 @pytest.mark.parametrize(
-    ("settings", "expected"), [({}, {"0"}), ({"RAY_enable_metrics_collection": "1"}, {"1"})]
+    ("settings", "expected"),
+    [
+        ({}, {"RAY_enable_metrics_collection=0", "AUTOSCALER_METRIC_PORT=-1", "DASHBOARD_METRIC_PORT=-1"}),
+        (OPENED, {f"{name}={value}" for name, value in OPENED.items()}),
+    ],
 )
 def test_rays_metrics_which_ask_for_no_token_are_given_only_if_somebody_says_so(
     allocation: Allocation, settings: dict[str, str], expected: set[str]
 ) -> None:
     allocation.run(allocation.job(), DRIVER_CODE="0", **settings)
-    given = re.findall(r"^RAY_enable_metrics_collection=(.*)$", allocation.seen("environments"), re.MULTILINE)
-    assert {*given} == expected
+    metrics = re.compile(
+        r"^(?:RAY_enable_metrics_collection|(?:AUTOSCALER|DASHBOARD)_METRIC_PORT)=.*$", re.MULTILINE
+    )
+    assert {*metrics.findall(allocation.seen("environments"))} == expected
 
 
 def test_the_token_is_on_no_command_line_and_in_no_environment(allocation: Allocation) -> None:
